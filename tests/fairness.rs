@@ -30,18 +30,27 @@ async fn flood(world: &World, slow: usize, quick: usize) -> Vec<Receipt> {
     world.publish("sleep").tenant("flood").many(payloads).await
 }
 
-/// Jobs of the quiet tenant, of every way of publishing one.
-async fn quiet(world: &World) -> Vec<Receipt> {
+/// Jobs of the quiet tenant, of every way of publishing one. Each is repeated until it is stored, as servers may be about to
+/// elect a leader; no two calls have the same `name`.
+async fn quiet(world: &World, name: &str) -> Vec<Receipt> {
     let publish = |job_type: &'static str| world.publish(job_type).tenant("quiet");
-    let mut jobs = publish("noop").many((0..20).map(|_| json!({}))).await;
-    jobs.extend(publish("fail").many([json!({"times": 1})]).await);
+    let mut jobs = Vec::new();
+    for number in 0..20 {
+        jobs.push(publish("noop").until_stored(&format!("{name}-{number}"), "{}").await);
+    }
+    jobs.push(publish("fail").until_stored(&format!("{name}-fail"), r#"{"times": 1}"#).await);
     for number in 0..3 {
-        let id = format!("own-{number}-{}", jobs[0].sequence);
-        jobs.push(publish("noop").header("Longshore-Run-Id", &id).send("{}").await.unwrap());
-        jobs.push(publish("noop").header("Longshore-Idempotency-Key", &id).send("{}").await.unwrap());
-        let asked = json!({"type": "noop", "payload": {}, "tags": ["submitted"]});
-        let answer = world.try_request("quiet", "submit", asked).await.unwrap();
-        let run_id = answer["run_id"].as_str().unwrap().to_owned();
+        let id = format!("own-{name}-{number}");
+        jobs.push(publish("noop").header("Longshore-Run-Id", &id).until_stored(&id, "{}").await);
+        let key = format!("key-{name}-{number}");
+        jobs.push(publish("noop").header("Longshore-Idempotency-Key", &key).until_stored(&key, "{}").await);
+        let run_id = format!("submitted-{name}-{number}");
+        let asked = json!({"type": "noop", "payload": {}, "tags": ["submitted"], "run_id": run_id});
+        eventually(&format!("an answer to {asked}"), WITHIN, async || {
+            let answer = world.try_request("quiet", "submit", asked.clone()).await;
+            answer.map(drop).map_err(|error| error.message)
+        })
+        .await;
         jobs.push(Receipt { run_id, ..jobs[0].clone() });
     }
     jobs
@@ -101,12 +110,12 @@ async fn a_quiet_tenant_does_not_wait_for_anothers_flood() {
     let (first, second) = (on_a_free_port(node(&world)).start().await, named(&world, "b", 4).start().await);
     let mut all = flood(&world, SLOW, 1_100).await;
 
-    let before = quiet(&world).await;
+    let before = quiet(&world, "before").await;
     few_complete(&world, &before).await;
     let moved = Scrape::of(&first).await.sum("longshore_jobs_moved_forward_total", &[]);
     first.kill9().await;
     let interruption = Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() };
-    let after = quiet(&world).await;
+    let after = quiet(&world, "after").await;
     few_complete(&world, &after).await;
 
     let quick = named(&world, "c", 200).start().await;
@@ -143,8 +152,8 @@ async fn a_tenants_weight_decides_its_share_and_is_changed_by_a_restart() {
         few_complete(&world, &jobs[JOBS - 1..]).await;
         flood_among(&starts(&world).await, &jobs)
     };
-    // Each second somebody looks what tenants lack; on a machine that is busy with something else that may be late, and
-    // then the flood goes on. So it is tried three times.
+    // Moving a job takes six writes; on a machine that is busy with something else fewer are moved than a share is. So it is
+    // tried three times.
     for tries_left in (0..3).rev() {
         let node = of_weight(3).start().await;
         flood(&world, 8_000, 0).await;
@@ -165,13 +174,40 @@ async fn a_tenants_weight_decides_its_share_and_is_changed_by_a_restart() {
     }
 }
 
+/// Given a queue that is fair by type, by its configuration or by `queues.put`, when a tenant has flooded it with jobs of
+/// one type, then the jobs of another type of that same tenant start long before the flood is over.
+#[tokio::test]
+async fn a_queue_may_be_fair_between_types() {
+    const SLOW: usize = 4_000;
+    for is_put in [false, true] {
+        let world = world().await;
+        let queue = if is_put { "put" } else { "main" };
+        let fair_by = if is_put { "concurrency = 4" } else { "concurrency = 4\nfair_by = 'type'" };
+        let node = world.node().name("a").with("queues.main", fair_by).start().await;
+        if is_put {
+            let asked = json!({"queue": queue, "concurrency": 4, "fair_by": "type"});
+            let answer = world.try_request("_all", "queues.put", asked).await.unwrap();
+            assert_eq!(answer["fair_by"], "type");
+        }
+        let publish = |job_type: &'static str| world.publish(job_type).tenant("flood").queue(queue);
+        let flood = publish("sleep").many((0..SLOW).map(|_| json!({"ms": 20}))).await;
+        let quiet = publish("noop").many((0..20).map(|_| json!({}))).await;
+        few_complete(&world, &quiet).await;
+        let log = starts(&world).await;
+        let last = log.iter().rposition(|logged| logged.event.job_type == "noop").unwrap();
+        println!("{last} of {} jobs of the flood started before the last of the other type", flood.len());
+        assert!(last < SLOW / 2, "the other type's jobs waited for {last} of {SLOW} jobs of the flood");
+        node.kill9().await;
+    }
+}
+
 /// Given a node that dies between two steps of moving jobs forward, when it is started again, then every job ends, and no
 /// job that was to be moved was begun twice.
 async fn nothing_is_lost_at(point: &str) {
     let world = world().await;
     let doomed = node(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start().await;
     let mut all = flood(&world, 1_500, 1_500).await;
-    let jobs = quiet(&world).await;
+    let jobs = quiet(&world, "before").await;
     doomed.wait_exit(WITHIN).await;
     let interruption = Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() };
 
@@ -224,7 +260,7 @@ async fn what_a_frozen_node_was_moving_is_begun_once() {
     let world = world().await;
     let frozen = node(&world).env("LONGSHORE_FAIL_POINTS", "after-copy=stop").start().await;
     let mut all = flood(&world, 3_000, 1_500).await;
-    let jobs = quiet(&world).await;
+    let jobs = quiet(&world, "before").await;
     eventually("a frozen node", WITHIN, async || if frozen.is_frozen() { Ok(()) } else { Err("it runs") }).await;
     let interruption = Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() };
 
@@ -242,7 +278,7 @@ async fn on_three_servers_the_death_of_a_leader_and_of_a_node_loses_no_job_that_
     let world = crate::three_servers().await;
     let (first, second) = (on_a_free_port(node(&world)).start().await, named(&world, "b", 4).start().await);
     let mut all = flood(&world, times("LONGSHORE_TEST_FLOOD", 1_000), 1_500).await;
-    let mut jobs = quiet(&world).await;
+    let mut jobs = quiet(&world, "before").await;
     jobs.extend(world.publish("noop").tenant("quiet").many((0..300).map(|_| json!({}))).await);
     eventually("the first moves", WITHIN, async || {
         match Scrape::of(&first).await.sum("longshore_jobs_moved_forward_total", &[]) {
@@ -259,7 +295,7 @@ async fn on_three_servers_the_death_of_a_leader_and_of_a_node_loses_no_job_that_
     let interruptions = vec![died, Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() }];
     leader.restart().await.unwrap();
     world.servers().in_step().await;
-    jobs.extend(quiet(&world).await);
+    jobs.extend(quiet(&world, "after").await);
     few_complete(&world, &jobs).await;
     complete(&world, &all).await;
     world.lanes_run_dry(WITHIN).await;

@@ -72,13 +72,14 @@ async fn nothing_of_a_paused_queue_starts_after_the_answer() {
     let world = world().await;
     let nodes = vec![node(&world).start().await, node(&world).start().await, node(&world).start().await];
     let handler = world.handler("call").start(|_| async {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(60)).await;
         Reply::json(json!("ok"))
     });
     let handler = handler.await;
     let (mut events, mut system) = (world.live_events("default").await, world.live_events("_sys").await);
     for round in 0..5 {
-        let mut jobs = many(&world, "sleep", "main", 200, json!({"ms": 5})).await;
+        // Work enough for some seconds: it is not over before the pause, however late the first end is heard of.
+        let mut jobs = many(&world, "sleep", "main", 200, json!({"ms": 60})).await;
         jobs.extend(many(&world, "call", "main", 200, json!({})).await);
         // Jobs are in hand on several nodes.
         let is_of = |jobs: &[Receipt], event: &Event| jobs.iter().any(|job| job.run_id == event.run_id);

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::DeferReason;
-use longshore_domain::{Lane, Queue, Tenant, Timestamp};
+use longshore_domain::{Lane, Priority, Queue, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -227,6 +228,27 @@ impl Backbone {
         let (stream, filter) = (self.names().lane_stream(queue, lane), by_tenant.then_some(">"));
         let state = self.subjects_in(&stream, filter).await?;
         Ok(StoredJobs { jobs: state.messages, by_tenant: self.by_tenant(&state.subjects) })
+    }
+
+    /// How many jobs of each fairness key are in a lane, running ones included; one question. At most 100,000 pairs of tenant
+    /// and type are known.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn keys_in_lane(
+        &self,
+        queue: &Queue,
+        priority: Priority,
+        by: FairBy,
+    ) -> Result<BTreeMap<FairnessKey, u64>, Error> {
+        let state = self.subjects_in(&self.names().lane_stream(queue, priority), Some(">")).await?;
+        let mut keys = BTreeMap::new();
+        for (subject, jobs) in &state.subjects {
+            if let Some(key) = self.fairness_key(subject, by) {
+                *keys.entry(key).or_default() += jobs;
+            }
+        }
+        Ok(keys)
     }
 
     /// The parked jobs of a queue; one question.

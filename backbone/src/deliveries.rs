@@ -1,9 +1,10 @@
-//! Questions among nodes: how many jobs of a queue's lanes each of them was delivered, by priority and tenant.
+//! Questions among nodes: how many jobs of a queue's lanes each of them was delivered, by priority and fairness key.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_domain::{Priority, Queue, Tenant};
+use longshore_domain::fairness::FairnessKey;
+use longshore_domain::{Priority, Queue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -17,17 +18,17 @@ pub struct DeliveryCounts {
     pub node: String,
     /// When it began, in Unix milliseconds: counts of another beginning have nothing to do with these.
     pub since_ms: i64,
-    /// By priority and tenant.
+    /// By priority and key.
     pub of: Vec<DeliveryCount>,
 }
 
-/// The jobs of one priority and tenant.
+/// The jobs of one priority and key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryCount {
     /// Their priority.
     pub priority: Priority,
-    /// Their tenant.
-    pub tenant: Tenant,
+    /// Their key.
+    pub key: FairnessKey,
     /// How many came from the lane of the priority.
     pub from_lane: u64,
     /// How many came from the lane of returned jobs.

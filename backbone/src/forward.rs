@@ -10,8 +10,9 @@
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::MessageId;
-use longshore_domain::{Priority, Queue, SmolStr, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, SmolStr, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::delivery::{AckToken, Delivery};
@@ -75,7 +76,54 @@ impl InLane {
 }
 
 impl Backbone {
-    /// The first job of a lane from a sequence on, of one tenant or of any, as the lane's leader has it.
+    /// The next jobs of a fairness key in a lane, as the lane's leader has them: all that stand in the `ahead` sequences from
+    /// `from` on, and the first one behind those. And from where on there may be more; `None`: there are none. All are asked
+    /// for at once, so that jobs that stand together are read together; they are not read in pages, as one message that no
+    /// client library can read would take the whole page, and the connection, with it.
+    ///
+    /// # Errors
+    /// The leader did not answer.
+    pub async fn jobs_in_lane(
+        &self,
+        (queue, priority): (&Queue, Priority),
+        key: &FairnessKey,
+        from: u64,
+        ahead: u64,
+    ) -> Result<(Vec<InLane>, Option<u64>), Error> {
+        let (stream, behind) = (self.names().lane_stream(queue, priority), from.saturating_add(ahead));
+        let near = (from..behind).map(async |sequence| {
+            raw::get(self.control(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await
+        });
+        let (near, first) = tokio::join!(
+            futures_util::future::try_join_all(near),
+            self.next_in_lane(queue, priority, Some(key), behind)
+        );
+        let is_of_key = |raw: &Raw| self.fairness_key(&raw.subject, key.by()).as_ref() == Some(key);
+        let near = near?.into_iter().flatten().filter(is_of_key).map(|raw| InLane::read(raw, &stream));
+        let first = first?;
+        let next = first.as_ref().map(|first| first.message.sequence + 1);
+        Ok((near.chain(first).collect(), next))
+    }
+
+    fn lane_filter(&self, queue: &Queue, priority: Priority, key: Option<&FairnessKey>) -> String {
+        let (tenant, job_type) = match key {
+            None => (None, None),
+            Some(FairnessKey::Tenant(tenant)) => (Some(tenant), None),
+            Some(FairnessKey::Type(job_type)) => (None, Some(job_type)),
+        };
+        self.names().jobs_where(tenant, queue, priority, job_type)
+    }
+
+    /// Whose share the jobs of a subject count against.
+    pub(crate) fn fairness_key(&self, subject: &str, by: FairBy) -> Option<FairnessKey> {
+        let read = self.names().read_job(subject)?;
+        match by {
+            FairBy::Tenant => Tenant::parse(read.tenant).ok().map(FairnessKey::Tenant),
+            FairBy::Type => JobType::parse(read.job_type).ok().map(FairnessKey::Type),
+        }
+    }
+
+    /// The first job of a lane from a sequence on, of one fairness key or of any, as the lane's leader has it.
     ///
     /// # Errors
     /// The leader did not answer.
@@ -83,11 +131,11 @@ impl Backbone {
         &self,
         queue: &Queue,
         priority: Priority,
-        tenant: Option<&Tenant>,
+        key: Option<&FairnessKey>,
         from: u64,
     ) -> Result<Option<InLane>, Error> {
         let stream = self.names().lane_stream(queue, priority);
-        let filter = self.names().jobs_where(tenant, queue, priority, None);
+        let filter = self.lane_filter(queue, priority, key);
         let query = format!(r#"{{"seq":{},"next_by_subj":"{filter}"}}"#, from.max(1));
         let found = raw::get(self.control(), self.api(), &stream, query).await?;
         Ok(found.map(|raw| InLane::read(raw, &stream)))

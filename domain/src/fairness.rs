@@ -1,27 +1,78 @@
-//! Fairness between the tenants of a lane: how much of what a queue starts each tenant is entitled to, and how many of its
-//! jobs are to be moved forward for that.
+//! Fairness in a lane: how much of what a queue starts each fairness key is entitled to, and how many of its jobs are to be
+//! moved forward for that. A key is a tenant, or a type where a queue is set so.
 //!
-//! A lane is served in the order of arrival, so a tenant's first job stands behind everything that came before it. At each
-//! *look* a node counts how many jobs of each tenant wait, and how many began since the look before. The starts of a look
-//! are shared out by weight among the tenants that have jobs; what one of them cannot use goes to the others
-//! ([`entitlements`]). A tenant whose jobs stand too far back to begin by themselves gets its part by moving its oldest
+//! A lane is served in the order of arrival, so a key's first job stands behind everything that came before it. At each
+//! *look* a node counts how many jobs of each key wait, and how many began since the look before. The starts of a look
+//! are shared out by weight among the keys that have jobs; what one of them cannot use goes to the others
+//! ([`entitlements`]). A key whose jobs stand too far back to begin by themselves gets its part by moving its oldest
 //! jobs forward.
 //!
-//! A tenant that is served in its lane gets nothing moved for small deviations, which are the chance of arrivals and
+//! A key that is served in its lane gets nothing moved for small deviations, which are the chance of arrivals and
 //! would cost six writes for each job: only once it lacks half of a look's part and at least [`NOTICED`] jobs, or gets less
 //! than a quarter of its parts.
 
 use std::collections::BTreeMap;
 
-use crate::Tenant;
+use serde::{Deserialize, Serialize};
 
-/// A tenant whose jobs begin by themselves must lack more than so many before any is moved.
+use crate::{Job, JobType, Tenant};
+
+/// Between whom a queue's starts are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FairBy {
+    /// The tenants that have jobs.
+    #[default]
+    Tenant,
+    /// The types of jobs, whoever's they are.
+    Type,
+}
+
+/// To whom a share belongs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FairnessKey {
+    /// To a tenant.
+    Tenant(Tenant),
+    /// To all jobs of a type.
+    Type(JobType),
+}
+
+impl FairBy {
+    /// Whether it is what holds where nothing is said.
+    #[must_use]
+    pub fn is_tenant(&self) -> bool {
+        *self == Self::Tenant
+    }
+
+    /// Whose share a job counts against.
+    #[must_use]
+    pub fn key_of(self, job: &Job) -> FairnessKey {
+        match self {
+            Self::Tenant => FairnessKey::Tenant(job.tenant.clone()),
+            Self::Type => FairnessKey::Type(job.job_type.clone()),
+        }
+    }
+}
+
+/// A key whose jobs begin by themselves must lack more than so many before any is moved.
 pub const NOTICED: f64 = 32.0;
-/// So much of its part a tenant is paid by moves, if it has more jobs than that. Less than all of it, so that the lane catches up with tenants whose jobs
-/// are moved only because others of them were before: they are served there again, for nothing.
+/// So much of its part a key is paid by moves, if it has more jobs than that. Less than all of it, so that the lane catches
+/// up with keys whose jobs are moved only because others of them were before: they are served there again, for nothing.
 const PAID: f64 = 0.9;
 
-/// What was counted of a tenant in a lane since the last look.
+impl FairnessKey {
+    /// Of which kind it is.
+    #[must_use]
+    pub fn by(&self) -> FairBy {
+        match self {
+            Self::Tenant(_) => FairBy::Tenant,
+            Self::Type(_) => FairBy::Type,
+        }
+    }
+}
+
+/// What was counted of a key in a lane since the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Its jobs that are in the lane now.
@@ -40,7 +91,7 @@ impl Counted {
     }
 }
 
-/// How many jobs of a tenant are to be moved forward.
+/// How many jobs of a key are to be moved forward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Owed {
     /// If none of its jobs is near, that is, begins by itself within the next looks.
@@ -51,11 +102,11 @@ pub struct Owed {
     pub is_near: bool,
 }
 
-/// What is known of the tenants of a lane from one look to the next.
+/// What is known of the keys of a lane from one look to the next.
 #[derive(Debug, Default)]
-pub struct Shares(BTreeMap<Tenant, Account>);
+pub struct Shares(BTreeMap<FairnessKey, Account>);
 
-/// A tenant's account with its lane, in jobs.
+/// A key's account with its lane, in jobs.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     /// How many jobs may be moved for it.
@@ -70,10 +121,10 @@ struct Account {
 }
 
 impl Shares {
-    /// Takes in what was counted since the last look; says what each tenant is owed until the next one, if the lane goes
+    /// Takes in what was counted since the last look; says what each key is owed until the next one, if the lane goes
     /// on as fast as it did.
-    pub fn look(&mut self, counted: &BTreeMap<Tenant, Counted>) -> BTreeMap<Tenant, Owed> {
-        self.0.retain(|tenant, _| counted.contains_key(tenant));
+    pub fn look(&mut self, counted: &BTreeMap<FairnessKey, Counted>) -> BTreeMap<FairnessKey, Owed> {
+        self.0.retain(|key, _| counted.contains_key(key));
         let total: u64 = counted.values().map(Counted::got).sum();
         let parts = |demand: fn(&Counted) -> u64| {
             let demands: Vec<(u64, u32)> = counted.values().map(|of| (demand(of), of.weight)).collect();
@@ -81,16 +132,16 @@ impl Shares {
         };
         let (had, next) = (parts(|of| of.waiting + of.got()), parts(|of| of.waiting));
         let each = counted.iter().zip(had.into_iter().zip(next));
-        each.map(|((tenant, of), (had, next))| {
-            let account = self.0.entry(tenant.clone()).or_default();
-            (tenant.clone(), account.settle(of, had, next))
+        each.map(|((key, of), (had, next))| {
+            let account = self.0.entry(key.clone()).or_default();
+            (key.clone(), account.settle(of, had, next))
         })
         .collect()
     }
 
-    /// So many jobs of a tenant were moved forward.
-    pub fn moved(&mut self, tenant: &Tenant, jobs: u64) {
-        let account = self.0.entry(tenant.clone()).or_default();
+    /// So many jobs of a key were moved forward.
+    pub fn moved(&mut self, key: &FairnessKey, jobs: u64) {
+        let account = self.0.entry(key.clone()).or_default();
         account.on_their_way += jobs;
         account.credit -= jobs as f64;
     }
@@ -98,13 +149,13 @@ impl Shares {
 
 impl Default for Account {
     fn default() -> Self {
-        // A part of less than one job must not keep a tenant's first job waiting.
+        // A part of less than one job must not keep a key's first job waiting.
         Self { credit: 0.5, lacks: 0.0, on_their_way: 0, usual: None }
     }
 }
 
 impl Account {
-    /// Settles a look of which the tenant's part was `had`; its part of the next one is `next`.
+    /// Settles a look of which the key's part was `had`; its part of the next one is `next`.
     fn settle(&mut self, of: &Counted, had: f64, next: f64) -> Owed {
         let can_have_all = next >= of.waiting as f64;
         self.credit = (self.credit + if can_have_all { next } else { PAID * next }).min(next.max(1.0));

@@ -10,6 +10,7 @@ use crate::admission::{Admission, Schemas};
 use crate::backoff::Backoff;
 use crate::breaker::BreakerPolicy;
 use crate::concurrency::OnBusy;
+use crate::fairness::{FairBy, FairnessKey};
 use crate::key::ReleaseOn;
 use crate::limit::{RateLimit, Scope};
 use crate::{Job, JobType, Queue, Tenant};
@@ -63,6 +64,8 @@ pub struct TypePolicy {
     /// Whether jobs of one concurrency key and lane start in their order, each only once those before it have ended
     /// ([`crate::concurrency::Order`]). Then `key_concurrency` is 1 and `on_busy` is to wait.
     pub ordered: bool,
+    /// Its share of a queue that is fair by type, beside the weights of the other types that have jobs there; 1 to 1,000.
+    pub weight: u32,
 }
 
 impl TypePolicy {
@@ -104,6 +107,7 @@ impl Default for TypePolicy {
             key_concurrency: 1,
             on_busy: OnBusy::default(),
             ordered: false,
+            weight: 1,
         }
     }
 }
@@ -127,6 +131,8 @@ pub struct QueuePolicy {
     pub aging: Duration,
     /// With so many waiting jobs, `submit` takes no more; `None`: any number.
     pub max_waiting: Option<u64>,
+    /// Between whom its starts are shared out.
+    pub fair_by: FairBy,
 }
 
 impl QueuePolicy {
@@ -136,7 +142,7 @@ impl QueuePolicy {
 
 impl Default for QueuePolicy {
     fn default() -> Self {
-        Self { concurrency: 64, aging: Duration::from_secs(30), max_waiting: None }
+        Self { concurrency: 64, aging: Duration::from_secs(30), max_waiting: None, fair_by: FairBy::default() }
     }
 }
 
@@ -189,7 +195,8 @@ pub struct TenantPolicy {
     pub rate_limit: Option<RateLimit>,
     /// With so many waiting jobs of it, `submit` takes no more; `None`: any number.
     pub max_waiting: Option<u64>,
-    /// Its share of a queue, beside the weights of the other tenants that have jobs there; 1 to 1,000.
+    /// Its share of a queue that is fair by tenant, beside the weights of the other tenants that have jobs there; 1 to
+    /// 1,000.
     pub weight: u32,
 }
 
@@ -216,10 +223,13 @@ impl Policies {
         }
     }
 
-    /// The weight of a tenant beside others.
+    /// The weight of a fairness key beside others.
     #[must_use]
-    pub fn weight_of(&self, tenant: &Tenant) -> u32 {
-        self.tenants.get(tenant).map_or(1, |policy| policy.weight)
+    pub fn weight_of(&self, key: &FairnessKey) -> u32 {
+        match key {
+            FairnessKey::Tenant(tenant) => self.tenants.get(tenant).map_or(1, |policy| policy.weight),
+            FairnessKey::Type(job_type) => self.of(job_type).weight,
+        }
     }
 
     /// Maximum number of attempts in a round of this job.

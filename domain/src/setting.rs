@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use smol_str::SmolStr;
 
+use crate::fairness::FairBy;
 use crate::limit::{RateLimit, Scope};
 use crate::policy::QueuePolicy;
 use crate::{JobType, Queue, Timestamp};
@@ -89,6 +90,9 @@ pub struct PutQueue {
     /// The nodes that serve it; `None`: every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<SmolStr>>,
+    /// Between whom its starts are shared out.
+    #[serde(default, skip_serializing_if = "FairBy::is_tenant")]
+    pub fair_by: FairBy,
 }
 
 impl PutQueue {
@@ -103,7 +107,8 @@ impl PutQueue {
     pub fn policy(&self) -> QueuePolicy {
         // A version with other bounds may have stored it.
         let concurrency = self.concurrency.clamp(1, QueuePolicy::MAX_CONCURRENCY);
-        QueuePolicy { concurrency, aging: Duration::from_millis(self.aging_ms), max_waiting: None }
+        let aging = Duration::from_millis(self.aging_ms);
+        QueuePolicy { concurrency, aging, max_waiting: None, fair_by: self.fair_by }
     }
 }
 
@@ -195,7 +200,7 @@ mod tests {
         let text = r#"{"queue":{"concurrency":8,"aging_ms":30000}}"#;
         let Setting::Queue(everywhere) = serde_json::from_str(text).unwrap() else { panic!("not a queue") };
         assert!(everywhere.is_for("a"));
-        let policy = QueuePolicy { concurrency: 8, aging: Duration::from_secs(30), max_waiting: None };
+        let policy = QueuePolicy { concurrency: 8, aging: Duration::from_secs(30), ..QueuePolicy::default() };
         assert_eq!(everywhere.policy(), policy);
         assert_eq!(serde_json::to_string(&Setting::Queue(everywhere.clone())).unwrap(), text);
         let of = |nodes: &[&str]| PutQueue {

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use longshore_backbone::wire::api::{
     Encoded, NoHandler, PauseRequest, PauseStatus, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
     QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, ResumeRequest,
 };
+use longshore_domain::fairness::FairBy;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Timestamp, duration};
 
@@ -71,6 +72,9 @@ struct PutArguments {
     /// How much later a job of the next more urgent priority may come and still overtake; 0s: strict priorities [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     aging: Option<Duration>,
+    /// Between whom its starts are shared out while jobs of several wait
+    #[arg(long, value_name = "WHOM", value_enum, default_value_t)]
+    fair_by: Whom,
     /// A node that serves it; may be repeated [default: every node]
     #[arg(long = "node", value_name = "NAME", conflicts_with = "no_node")]
     nodes: Vec<SmolStr>,
@@ -80,6 +84,25 @@ struct PutArguments {
     /// JSON for machines
     #[arg(long)]
     json: bool,
+}
+
+/// [`FairBy`] as it is written on the command line.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Whom {
+    /// The tenants that have jobs, by their weight
+    #[default]
+    Tenant,
+    /// The types of jobs, by their weight
+    Type,
+}
+
+impl From<Whom> for FairBy {
+    fn from(whom: Whom) -> Self {
+        match whom {
+            Whom::Tenant => Self::Tenant,
+            Whom::Type => Self::Type,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -118,9 +141,10 @@ struct PurgeArguments {
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match arguments.command {
-        Some(Command::Put(PutArguments { queue, concurrency, aging, nodes, no_node, json })) => {
+        Some(Command::Put(PutArguments { queue, concurrency, aging, fair_by, nodes, no_node, json })) => {
             let nodes = (no_node || !nodes.is_empty()).then_some(nodes);
-            let request = PutQueueRequest { queue, concurrency, aging_ms: aging.map(whole_millis), nodes };
+            let (aging_ms, fair_by) = (aging.map(whole_millis), fair_by.into());
+            let request = PutQueueRequest { queue, concurrency, aging_ms, nodes, fair_by };
             show_put(&api.ask_patiently::<QueuesPut>(request, PUT_WITHIN).await?, json)
         }
         Some(Command::Pause(PauseArguments { which: Which { queue, job_type }, until, lasts, json })) => {
@@ -160,7 +184,8 @@ fn show_put(answer: &Encoded<QueuePut>, json: bool) -> anyhow::Result<Ended> {
 /// A queue that was put, in one line.
 fn put_said(put: &QueuePut) -> String {
     let aging = DurationText(Duration::from_millis(put.aging_ms));
-    let how = format!("concurrency {}, aging {aging}", put.concurrency);
+    let fair = if put.fair_by == FairBy::Type { ", fair by type" } else { "" };
+    let how = format!("concurrency {}, aging {aging}{fair}", put.concurrency);
     let by = match put.served_by.as_slice() {
         [] => format!("{PENDING}served by no node{PENDING:#}"),
         nodes => format!("{GOOD}served by {}{GOOD:#}", nodes.join(" ")),
@@ -296,6 +321,7 @@ mod tests {
         let mut put = QueuePut {
             aging_ms: 30_000,
             concurrency: 8,
+            fair_by: FairBy::Tenant,
             nodes: None,
             queue: Queue::parse("bulk").unwrap(),
             served_by: vec!["n1".to_owned(), "n2".to_owned()],
@@ -303,8 +329,8 @@ mod tests {
         };
         let shown = |put: &QueuePut| anstream::adapter::strip_str(&put_said(put)).to_string();
         assert_eq!(shown(&put), "bulk: concurrency 8, aging 30s, served by n1 n2");
-        (put.aging_ms, put.served_by) = (0, Vec::new());
-        assert_eq!(shown(&put), "bulk: concurrency 8, aging 0s, served by no node");
+        (put.aging_ms, put.fair_by, put.served_by) = (0, FairBy::Type, Vec::new());
+        assert_eq!(shown(&put), "bulk: concurrency 8, aging 0s, fair by type, served by no node");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 use super::concurrency_entries as concurrency;
 use super::{outlets, pressure};
 
-use super::entries::{self as entry, audit as audit_entry, breaker};
+use super::entries::{self as entry, audit as audit_entry, breaker, fairness};
 use super::kind::{JitterForm, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::{Origin, Problem};
@@ -111,7 +111,7 @@ impl Checker<'_> {
         let mut tenants = BTreeMap::new();
         for (name, section) in root.named("tenants", None) {
             let max_waiting = section.get(&entry::TENANT_MAX_WAITING);
-            let weight = section.get(&entry::TENANT_WEIGHT);
+            let weight = section.get(&fairness::TENANT_WEIGHT);
             let policy = TenantPolicy { rate_limit: self.rate_limit(&section), max_waiting, weight };
             if let Ok(tenant) = Tenant::parse(name) {
                 tenants.insert(tenant, policy);
@@ -150,6 +150,7 @@ impl Checker<'_> {
             key_concurrency: section.get(&concurrency::KEY_CONCURRENCY),
             on_busy: section.get(&concurrency::ON_BUSY),
             ordered: section.get(&concurrency::ORDERED),
+            weight: section.get(&fairness::TYPE_WEIGHT),
         }
     }
 
@@ -379,6 +380,7 @@ fn queue_policy(section: &Section<'_>) -> QueuePolicy {
         concurrency: section.get(&entry::QUEUE_CONCURRENCY),
         aging: section.get(&entry::QUEUE_AGING),
         max_waiting: section.get(&entry::QUEUE_MAX_WAITING),
+        fair_by: section.get(&fairness::QUEUE_FAIR_BY),
     }
 }
 

@@ -21,10 +21,12 @@ use super::schemas::{SCHEMA, SCHEMA_VERSION, SCHEMAS};
 
 pub(crate) mod audit;
 pub(crate) mod breaker;
+pub(crate) mod fairness;
 mod intake;
 pub(crate) mod pressure;
 pub(crate) mod telemetry;
 
+use fairness::{QUEUE_FAIR_BY, TENANT_WEIGHT, TYPE_WEIGHT};
 use intake::{ADMISSION, IDEMPOTENCY};
 pub(crate) use intake::{
     ADMISSION_TENANTS, ADMISSION_TYPES, IDEMPOTENCY_ON_MISMATCH, IDEMPOTENCY_RELEASE_ON, IDEMPOTENCY_WINDOW,
@@ -220,13 +222,14 @@ pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
 pub(crate) static QUEUES: Named = Named {
     name: "queues",
     doc: "The queues that this node declares and serves. Without any, \"main\" alone; with some, exactly those.",
-    example: ("main", &["concurrency", "aging", "max_waiting"]),
+    example: ("main", &["concurrency", "aging", "max_waiting", "fair_by"]),
     check: check_token,
     table: &QUEUE,
     fallback: None,
 };
 
-static QUEUE: Table = Table::of("", &[One(&QUEUE_CONCURRENCY), One(&QUEUE_AGING), One(&QUEUE_MAX_WAITING)]);
+static QUEUE: Table =
+    Table::of("", &[One(&QUEUE_CONCURRENCY), One(&QUEUE_AGING), One(&QUEUE_MAX_WAITING), One(&QUEUE_FAIR_BY)]);
 
 pub(crate) static QUEUE_CONCURRENCY: Entry<usize> = Entry::new(
     "concurrency",
@@ -331,6 +334,7 @@ static TYPE: Table = Table::of(
         One(&KEY_CONCURRENCY),
         One(&ON_BUSY),
         One(&ORDERED),
+        One(&TYPE_WEIGHT),
         Field::Table { name: breaker::BREAKER_NAME, table: &breaker::BREAKER, or: Some(&breaker::OFF) },
     ],
 );
@@ -464,15 +468,6 @@ static TENANT: Table = Table::of(
     ],
 )
 .optional();
-
-pub(crate) static TENANT_WEIGHT: Entry<u32> = Entry::new(
-    "weight",
-    || TenantPolicy::default().weight,
-    "Its share of what a queue starts while jobs of several tenants wait there: its weight divided by the weights of all of \
-     them. A tenant with weight 3 has three of its jobs started for each one of a tenant with weight 1. The same on all nodes.",
-)
-.at_least(|| 1)
-.at_most(|| 1_000);
 
 pub(crate) static TENANT_MAX_WAITING: Entry<Option<u64>> = Entry::new(
     "max_waiting",

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use longshore_domain::concurrency::OnBusy;
+use longshore_domain::fairness::FairBy;
 use longshore_domain::limit::Window;
 use longshore_domain::policy::{History, OnMismatch};
 use longshore_domain::recurring::{Misfire, Overlap};
@@ -374,6 +375,7 @@ macro_rules! choice {
 
 choice!(Misfire { "one" => Misfire::One, "skip" => Misfire::Skip });
 choice!(Overlap { "allow" => Overlap::Allow, "skip" => Overlap::Skip });
+choice!(FairBy { "tenant" => FairBy::Tenant, "type" => FairBy::Type });
 choice!(History { "all" => History::All, "failures" => History::Failures });
 
 /// How spans are sent.

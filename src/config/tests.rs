@@ -7,6 +7,7 @@ use longshore_backbone::Storage;
 use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::concurrency::OnBusy;
+use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{History, Policies, QueuePolicy, TypePolicy};
 use longshore_domain::pressure::PressureLimits;
@@ -343,11 +344,15 @@ fn settings_whose_effect_is_hardly_wanted_are_warned_about() {
 }
 
 #[test]
-fn a_tenant_has_its_weight() {
-    let text = "[tenants.acme]\nweight = 3\n[tenants.other]\nmax_waiting = 7";
+fn tenants_and_types_have_their_weights() {
+    let text = "[tenants.acme]\nweight = 3\n[tenants.other]\nmax_waiting = 7\n[types.acme]\nweight = 2\n[queues.main]\n\
+        fair_by = 'type'\n[queues.bulk]";
     let policies = settings(text).policies;
-    let weight = |tenant: &str| policies.weight_of(&longshore_domain::Tenant::parse(tenant).unwrap());
-    assert_eq!([weight("acme"), weight("other"), weight("third")], [3, 1, 1]);
+    let weight = |key: FairnessKey| policies.weight_of(&key);
+    let of_tenant = |tenant| weight(FairnessKey::Tenant(longshore_domain::Tenant::parse(tenant).unwrap()));
+    assert_eq!(["acme", "other", "third"].map(of_tenant), [3, 1, 1]);
+    assert_eq!(["acme", "other"].map(|name| weight(FairnessKey::Type(JobType::parse(name).unwrap()))), [2, 1]);
+    assert_eq!((policies.queues["main"].fair_by, policies.queues["bulk"].fair_by), (FairBy::Type, FairBy::Tenant));
 }
 
 #[test]

@@ -45,9 +45,9 @@ pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Result<Encoded<Que
     let silent = announced.map_err(|error| unavailable(&error))?;
     let (served_by, missing) = served(api, &queue, &wanted, until).await?;
     let unconfirmed: BTreeSet<String> = silent.into_iter().chain(missing).collect();
-    let PutQueue { concurrency, aging_ms, nodes } = wanted;
+    let PutQueue { concurrency, aging_ms, nodes, fair_by } = wanted;
     let unconfirmed = unconfirmed.into_iter().collect();
-    Ok(Encoded::of(&QueuePut { aging_ms, concurrency, nodes, queue, served_by, unconfirmed }))
+    Ok(Encoded::of(&QueuePut { aging_ms, concurrency, fair_by, nodes, queue, served_by, unconfirmed }))
 }
 
 /// Waits until the nodes serve the queue that are to; says which do, and which do not.

@@ -1,8 +1,8 @@
 //! How long a queue's lanes are, as their deliveries say; and, while some node wants to know it, how many jobs of each
-//! tenant this node was delivered.
+//! fairness key this node was delivered.
 //!
 //! Written by the queue's scheduler, for every job: without a question that is one store. Bound: [`MAX_COUNTED`] pairs of
-//! priority and tenant.
+//! priority and key.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,9 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
-use longshore_domain::{Job, Lane, Priority, Tenant, Timestamp};
+use longshore_domain::fairness::{FairBy, FairnessKey};
+use longshore_domain::{Job, Lane, Priority, Timestamp};
 
-/// Pairs of priority and tenant that are counted; jobs of others are not.
+/// Pairs of priority and key that are counted; jobs of others are not.
 const MAX_COUNTED: usize = 8_192;
 /// What nobody has asked for in this time is no longer counted.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
@@ -22,6 +23,8 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct Deliveries {
     /// How many jobs stood behind the last one that was delivered from each lane.
     behind: [AtomicU64; Priority::COUNT],
+    /// What counts as one key.
+    by: FairBy,
     counts: AtomicBool,
     counting: Mutex<Counting>,
 }
@@ -31,10 +34,15 @@ struct Counting {
     since: Timestamp,
     asked_at: Option<Instant>,
     /// From their lane, and from the lane of returned jobs.
-    of: HashMap<(Priority, Tenant), [u64; 2]>,
+    of: HashMap<(Priority, FairnessKey), [u64; 2]>,
 }
 
 impl Deliveries {
+    /// Nothing is known yet of a queue that is fair so.
+    pub(crate) fn new(by: FairBy) -> Self {
+        Self { by, ..Self::default() }
+    }
+
     fn counting(&self) -> MutexGuard<'_, Counting> {
         self.counting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -46,7 +54,7 @@ impl Deliveries {
             of_lane.store(behind, Ordering::Relaxed);
         }
         if self.counts.load(Ordering::Relaxed) {
-            self.counting().count(usize::from(of_lane.is_none()), job);
+            self.counting().count(usize::from(of_lane.is_none()), (job.priority, self.by.key_of(job)));
         }
     }
 
@@ -72,9 +80,9 @@ impl Deliveries {
             counting.since = now;
         }
         self.counts.store(true, Ordering::Relaxed);
-        let of = counting.of.iter().map(|((priority, tenant), [from_lane, returned])| DeliveryCount {
+        let of = counting.of.iter().map(|((priority, key), [from_lane, returned])| DeliveryCount {
             priority: *priority,
-            tenant: tenant.clone(),
+            key: key.clone(),
             from_lane: *from_lane,
             returned: *returned,
         });
@@ -95,8 +103,7 @@ impl Deliveries {
 }
 
 impl Counting {
-    fn count(&mut self, way: usize, job: &Job) {
-        let key = (job.priority, job.tenant.clone());
+    fn count(&mut self, way: usize, key: (Priority, FairnessKey)) {
         if self.of.len() < MAX_COUNTED || self.of.contains_key(&key) {
             self.of.entry(key).or_default()[way] += 1;
         }
@@ -105,7 +112,7 @@ impl Counting {
 
 #[cfg(test)]
 mod tests {
-    use longshore_domain::{JobType, Queue, RunId};
+    use longshore_domain::{JobType, Queue, RunId, Tenant};
 
     use super::*;
 

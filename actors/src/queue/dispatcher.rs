@@ -69,7 +69,7 @@ impl Dispatcher {
             policy,
             idle: IdleWorkers::default(),
             buffer,
-            deliveries: Deliveries::default(),
+            deliveries: Deliveries::new(policy.fair_by),
             wake_permits: Arc::new(WakePermits::of_runtime()),
             pressure,
             again: Mutex::new(again),

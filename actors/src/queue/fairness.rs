@@ -1,12 +1,13 @@
-//! Fairness: sees that every tenant gets its share of what its queue starts, however many jobs of others came before.
+//! Fairness: sees that every tenant, or every type where the queue is set so, gets its share of what its queue starts,
+//! however many jobs of others came before. Either is a *fairness key* below.
 //!
 //! One loop per queue and node. The first node by name that serves the queue looks at each lane with a long backlog: how
-//! many jobs of each tenant wait there, and how many each node was delivered. `longshore_domain::fairness` says what each
-//! tenant is owed; its oldest jobs beyond those that begin soon anyway are moved forward ([`crate::queue::forward`]).
-//! A queue whose lanes are short costs one read in ten seconds, a backlog of one tenant another question at each look.
+//! many jobs of each key wait there, and how many each node was delivered. `longshore_domain::fairness` says what each key
+//! is owed; its oldest jobs beyond those that begin soon anyway are moved forward ([`crate::queue::forward`]).
+//! A queue whose lanes are short costs one read in ten seconds, a backlog of one key another question at each look.
 //!
-//! Every node answers how many jobs it was delivered. The loop has no mailbox. Bounds: at each look [`LOOKUPS`] tenants are
-//! looked up, [`COPIES`] copies read, and moves end with the look; one page of [`forward::AT_ONCE`] jobs is in memory.
+//! Every node answers how many jobs it was delivered. The loop has no mailbox. Bounds: at each look [`LOOKUPS`] keys are
+//! looked up, [`COPIES`] copies read, and moves end with the look, except the first; one page of [`forward::AT_ONCE`] jobs is in memory.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use longshore_backbone::control::Presence;
 use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::questions::Questions;
-use longshore_domain::fairness::{Counted, Owed, Shares};
-use longshore_domain::{Lane, Priority, Tenant};
+use longshore_domain::Priority;
+use longshore_domain::fairness::{Counted, FairnessKey, Owed, Shares};
 
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports as _, RunPorts as _};
@@ -37,8 +38,8 @@ const NEAR: u64 = 3;
 /// And at any rate within so many messages.
 const NEAR_AT_LEAST: u64 = 500;
 /// How long the other nodes have to say what they were delivered.
-const SAY_WITHIN: Duration = Duration::from_millis(250);
-/// Tenants of which one look finds out where their first job stands.
+const SAY_WITHIN: Duration = Duration::from_millis(500);
+/// Keys of which one look finds out where their first job stands.
 const LOOKUPS: usize = 256;
 /// How often it finds out which nodes serve the queue.
 const ROLL_EVERY: Duration = Duration::from_secs(5);
@@ -85,7 +86,7 @@ async fn answer(mut questions: Questions, (nodes, queue, node): (&Nodes, &Dispat
 
 struct Fairness {
     forwarder: Forwarder,
-    /// The lanes with a long backlog of several tenants.
+    /// The lanes with a long backlog of several keys.
     lanes: BTreeMap<Priority, LaneShares>,
     /// What each node last said: since when it counts, and what.
     answers: HashMap<String, (i64, Served)>,
@@ -102,12 +103,12 @@ struct LaneShares {
     shares: Shares,
     /// Up to where it had delivered; `None`: it was not looked at before.
     delivered: Option<u64>,
-    /// The last tenant that was looked up, if there were too many for one look.
-    last: Option<Tenant>,
+    /// The last key that was looked up, if there were too many for one look.
+    last: Option<FairnessKey>,
 }
 
-/// How many jobs of each tenant in a lane were delivered: from the lane, and returned ones.
-type Served = HashMap<(Priority, Tenant), [u64; 2]>;
+/// How many jobs of each key in a lane were delivered: from the lane, and returned ones.
+type Served = HashMap<(Priority, FairnessKey), [u64; 2]>;
 
 impl Fairness {
     async fn keep_looking(&mut self) {
@@ -177,16 +178,16 @@ impl Fairness {
         Ok(self.serving.iter().map(String::as_str).min().is_none_or(|first| first >= node))
     }
 
-    /// The jobs of each tenant in those of these lanes that are long and have jobs of several tenants.
-    async fn waiting(&self, lanes: Vec<Priority>) -> Result<BTreeMap<Priority, BTreeMap<Tenant, u64>>, Error> {
+    /// The jobs of each key in those of these lanes that are long and have jobs of several keys.
+    async fn waiting(&self, lanes: Vec<Priority>) -> Result<BTreeMap<Priority, BTreeMap<FairnessKey, u64>>, Error> {
         let (queue, backbone) = (&self.forwarder.queue, &self.forwarder.ports.backbone);
         let mut waiting = BTreeMap::new();
         for priority in lanes {
-            let stored = backbone.stored_in_lane(&queue.name, Lane::Of(priority), true).await?;
-            if stored.jobs <= LONG {
+            let keys = backbone.keys_in_lane(&queue.name, priority, queue.policy.fair_by).await?;
+            if keys.values().sum::<u64>() <= LONG {
                 queue.deliveries.is_short(priority);
-            } else if stored.by_tenant.len() > 1 {
-                waiting.insert(priority, stored.by_tenant);
+            } else if keys.len() > 1 {
+                waiting.insert(priority, keys);
             }
         }
         Ok(waiting)
@@ -202,8 +203,8 @@ impl Fairness {
         for DeliveryCounts { node, since_ms, of } in said {
             let known = before.get(&node).filter(|(since, _)| *since == since_ms).map(|(_, counts)| counts);
             let counts = of.into_iter().map(|count| {
-                let DeliveryCount { priority, tenant, from_lane, returned } = count;
-                ((priority, tenant), [from_lane, returned])
+                let DeliveryCount { priority, key, from_lane, returned } = count;
+                ((priority, key), [from_lane, returned])
             });
             let counts: Served = counts.collect();
             for (key, now) in &counts {
@@ -223,17 +224,17 @@ impl Fairness {
     async fn look_at(
         &mut self,
         priority: Priority,
-        waiting: BTreeMap<Tenant, u64>,
+        waiting: BTreeMap<FairnessKey, u64>,
         served: &Served,
         until: Instant,
     ) -> Result<(), Error> {
         let (queue, ports) = (&self.forwarder.queue, &self.forwarder.ports);
         let Some(delivered) = ports.backbone.delivered_in(&queue.name, priority).await? else { return Ok(()) };
         let lane = self.lanes.entry(priority).or_default();
-        let counted = waiting.into_iter().map(|(tenant, waiting)| {
-            let [served, moved_served] = served.get(&(priority, tenant.clone())).copied().unwrap_or_default();
-            let weight = ports.policies().weight_of(&tenant);
-            (tenant, Counted { waiting, served, moved_served, weight })
+        let counted = waiting.into_iter().map(|(key, waiting)| {
+            let [served, moved_served] = served.get(&(priority, key.clone())).copied().unwrap_or_default();
+            let weight = ports.policies().weight_of(&key);
+            (key, Counted { waiting, served, moved_served, weight })
         });
         let owed = lane.shares.look(&counted.collect());
         let Some(before) = lane.delivered.replace(delivered) else { return Ok(()) };
@@ -248,45 +249,45 @@ impl Fairness {
         let margin = (beyond - delivered) / 2;
         let moved = self.forwarder.forward(forward::Lane { priority, margin, ranked_from }, wanted, until).await;
         let lane = self.lanes.entry(priority).or_default();
-        for (tenant, jobs) in moved? {
-            lane.shares.moved(&tenant, jobs);
+        for (key, jobs) in moved? {
+            lane.shares.moved(&key, jobs);
         }
         Ok(())
     }
 
-    /// How many jobs of which tenants are to be moved. Where the first job of a tenant stands is looked up unless what was
+    /// How many jobs of which keys are to be moved. Where the first job of a key stands is looked up unless what was
     /// delivered says that it is served.
     async fn wanted(
         &mut self,
         priority: Priority,
-        owed: BTreeMap<Tenant, Owed>,
+        owed: BTreeMap<FairnessKey, Owed>,
         (delivered, beyond): (u64, u64),
     ) -> Result<VecDeque<Wanted>, Error> {
         let lane = self.lanes.entry(priority).or_default();
         let (mut wanted, mut unknown) = (VecDeque::new(), Vec::new());
-        for (tenant, owed) in owed {
+        for (key, owed) in owed {
             match owed {
-                Owed { is_near: false, if_far: 1.., .. } => unknown.push((tenant, owed)),
+                Owed { is_near: false, if_far: 1.., .. } => unknown.push((key, owed)),
                 Owed { is_near: true, if_near: 1.., .. } => {
-                    wanted.push_back(Wanted { tenant, jobs: owed.if_near, from: beyond });
+                    wanted.push_back(Wanted { key, jobs: owed.if_near, from: beyond });
                 }
                 _ => {}
             }
         }
-        let first = lane.last.take().map_or(0, |last| unknown.partition_point(|(tenant, _)| *tenant <= last));
+        let first = lane.last.take().map_or(0, |last| unknown.partition_point(|(key, _)| *key <= last));
         if unknown.len() > LOOKUPS {
             let first = first % unknown.len();
             unknown.rotate_left(first);
             unknown.truncate(LOOKUPS);
-            lane.last = unknown.last().map(|(tenant, _)| tenant.clone());
+            lane.last = unknown.last().map(|(key, _)| key.clone());
         }
         let (queue, backbone) = (&self.forwarder.queue.name, &self.forwarder.ports.backbone);
-        let lookups = unknown.into_iter().map(|(tenant, owed)| async move {
-            let first = backbone.next_in_lane(queue, priority, Some(&tenant), delivered + 1).await?;
+        let lookups = unknown.into_iter().map(|(key, owed)| async move {
+            let first = backbone.next_in_lane(queue, priority, Some(&key), delivered + 1).await?;
             let first = first.map(|job| job.message.sequence);
             Ok::<_, Error>(first.map(|first| {
                 let jobs = if first < beyond { owed.if_near } else { owed.if_far };
-                Wanted { tenant, jobs, from: first.max(beyond) }
+                Wanted { key, jobs, from: first.max(beyond) }
             }))
         });
         let found: Vec<Result<Option<Wanted>, Error>> =

@@ -18,7 +18,8 @@ use futures_util::StreamExt as _;
 use longshore_backbone::Error;
 use longshore_backbone::forward::{Copied, InLane};
 use longshore_backbone::scan::Source;
-use longshore_domain::{Priority, Tenant, Timestamp};
+use longshore_domain::fairness::FairnessKey;
+use longshore_domain::{Priority, Timestamp};
 use tokio::sync::Notify;
 
 use crate::attempt::assignment::{Assignment, Start};
@@ -38,10 +39,10 @@ const TOGETHER: usize = 128;
 /// A younger copy may still be at work.
 const LEFT_AFTER: Duration = Duration::from_secs(5);
 
-/// Jobs of a tenant that are to be moved forward.
+/// Jobs of a fairness key that are to be moved forward.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    pub(crate) tenant: Tenant,
+    pub(crate) key: FairnessKey,
     /// How many.
     pub(crate) jobs: u64,
     /// The sequence from which they are looked for.
@@ -75,8 +76,8 @@ impl Forwarder {
         Self { ports, queue, permits: Arc::default(), arrived: Arc::default(), gone: HashMap::new() }
     }
 
-    /// Moves the oldest jobs of these tenants, a few of each in turn, until it is time for something else. Says how many of
-    /// each were moved.
+    /// Moves the oldest jobs of these keys, a few of each in turn, until it is time for something else; one turn in any
+    /// case, so that a node that is slow at everything else moves some. Says how many of each were moved.
     ///
     /// # Errors
     /// The lane cannot be read, or jobs cannot be copied.
@@ -85,9 +86,9 @@ impl Forwarder {
         lane: Lane,
         mut wanted: VecDeque<Wanted>,
         until: Instant,
-    ) -> Result<BTreeMap<Tenant, u64>, Error> {
+    ) -> Result<BTreeMap<FairnessKey, u64>, Error> {
         let mut moved = BTreeMap::new();
-        while !wanted.is_empty() && Instant::now() < until && !self.ports.is_draining() {
+        while !wanted.is_empty() && !self.ports.is_draining() {
             let turn: Vec<Wanted> = wanted.drain(..wanted.len().min(AT_ONCE)).collect();
             let of_each = TOGETHER / turn.len();
             let reads = turn.into_iter().map(|wanted| self.read(lane, wanted, of_each));
@@ -98,30 +99,39 @@ impl Forwarder {
                 jobs.extend(found);
                 wanted.extend(rest);
             }
-            for tenant in self.move_together(lane, jobs).await? {
-                *moved.entry(tenant).or_default() += 1;
+            for key in self.move_together(lane, jobs).await? {
+                *moved.entry(key).or_default() += 1;
+            }
+            if Instant::now() >= until {
+                break;
             }
         }
         Ok(moved)
     }
 
-    /// The next jobs of a tenant, at most so many, and which more are wanted.
+    /// The next jobs of a key, at most so many, and which more are wanted.
     async fn read(
         &self,
         lane: Lane,
         mut wanted: Wanted,
         most: usize,
-    ) -> Result<(Vec<(Tenant, InLane)>, Option<Wanted>), Error> {
-        let (backbone, queue) = (&self.ports.backbone, &self.queue.name);
-        let mut jobs = Vec::new();
+    ) -> Result<(Vec<(FairnessKey, InLane)>, Option<Wanted>), Error> {
+        let place = (&self.queue.name, lane.priority);
+        let (mut jobs, mut ahead) = (Vec::new(), 0);
         while wanted.jobs > 0 && jobs.len() < most {
-            let next = backbone.next_in_lane(queue, lane.priority, Some(&wanted.tenant), wanted.from).await?;
-            let Some(next) = next else { return Ok((jobs, None)) };
-            wanted.from = next.message.sequence + 1;
-            if self.may_be_moved(&next) {
+            let most = wanted.jobs.min((most - jobs.len()) as u64);
+            // Beside these one more is read.
+            ahead = ahead.min(most.min(AT_ONCE as u64) - 1);
+            let read = self.ports.backbone.jobs_in_lane(place, &wanted.key, wanted.from, ahead);
+            let (read, next) = read.await?;
+            // Jobs that were published together stand together.
+            ahead = if read.len() as u64 > ahead / 2 { 2 * ahead + 1 } else { ahead / 2 };
+            for job in read.into_iter().filter(|job| self.may_be_moved(job)) {
                 wanted.jobs -= 1;
-                jobs.push((wanted.tenant.clone(), next));
+                jobs.push((wanted.key.clone(), job));
             }
+            let Some(next) = next else { return Ok((jobs, None)) };
+            wanted.from = next;
         }
         Ok((jobs, Some(wanted).filter(|wanted| wanted.jobs > 0)))
     }
@@ -141,18 +151,18 @@ impl Forwarder {
     }
 
     /// Moves jobs, except those that the lane has come too near to. Says whose were moved.
-    async fn move_together(&self, lane: Lane, jobs: Vec<(Tenant, InLane)>) -> Result<Vec<Tenant>, Error> {
+    async fn move_together(&self, lane: Lane, jobs: Vec<(FairnessKey, InLane)>) -> Result<Vec<FairnessKey>, Error> {
         let (backbone, queue) = (&self.ports.backbone, &self.queue.name);
         let Some(delivered) = backbone.delivered_in(queue, lane.priority).await? else { return Ok(Vec::new()) };
         let is_late = |job: &InLane| job.message.sequence <= delivered + lane.margin;
-        let copies = jobs.into_iter().filter(|(_, job)| !is_late(job)).map(async |(tenant, job)| {
+        let copies = jobs.into_iter().filter(|(_, job)| !is_late(job)).map(async |(key, job)| {
             let copied = backbone.copy_out(queue, lane.priority, job, lane.ranked_from).await?;
-            Ok::<_, Error>(copied.map(|copied| (tenant, copied)))
+            Ok::<_, Error>(copied.map(|copied| (key, copied)))
         });
         let copied: Vec<_> = futures_util::stream::iter(copies).buffered(AT_ONCE).collect().await;
         let mut error = None;
         // One that is copied already is at another node, or was left over: it is gone on with later.
-        let copied: Vec<(Tenant, Copied)> = copied
+        let copied: Vec<(FairnessKey, Copied)> = copied
             .into_iter()
             .filter_map(|copied| copied.map_err(|failed| error = Some(failed)).ok().flatten())
             .collect();
@@ -160,18 +170,18 @@ impl Forwarder {
             return error.map_or(Ok(Vec::new()), Err);
         }
         fail_point::pass("after-copy");
-        let deletions = copied.into_iter().map(async |(tenant, copied)| {
+        let deletions = copied.into_iter().map(async |(key, copied)| {
             let deleted = backbone.take_out(&self.lane_of(&copied), copied.job.message.sequence).await;
-            (tenant, copied, matches!(deleted, Ok(true)))
+            (key, copied, matches!(deleted, Ok(true)))
         });
         let deleted: Vec<_> = futures_util::stream::iter(deletions).buffered(AT_ONCE).collect().await;
         fail_point::pass("after-take-out");
         let delivered = backbone.delivered_in(queue, lane.priority).await?;
         let mut moved = Vec::new();
-        for (tenant, copied, is_deleted) in deleted {
+        for (key, copied, is_deleted) in deleted {
             if is_deleted && was_not_delivered(delivered, &copied) {
                 self.go_on(&copied).await;
-                moved.push(tenant);
+                moved.push(key);
             }
         }
         error.map_or(Ok(moved), Err)

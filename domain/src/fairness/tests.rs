@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn tenant(number: usize) -> Tenant {
-    Tenant::parse(&format!("t{number:04}")).unwrap()
+fn tenant(number: usize) -> FairnessKey {
+    FairnessKey::Tenant(Tenant::parse(&format!("t{number:04}")).unwrap())
 }
 
 /// Brute force: each start goes to the one that has least for its weight and still wants some.

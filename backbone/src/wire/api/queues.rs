@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use longshore_domain::duration::MAX_DURATION;
+use longshore_domain::fairness::FairBy;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::whole_millis;
 use longshore_domain::setting::PutQueue;
@@ -89,6 +90,9 @@ pub struct PutQueueRequest {
     /// The nodes that serve it, also those that are still to be started; every node by default, none if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<SmolStr>>,
+    /// Between whom its starts are shared out: `tenant`, the default, or `type`.
+    #[serde(default, skip_serializing_if = "FairBy::is_tenant")]
+    pub fair_by: FairBy,
 }
 
 impl PutQueueRequest {
@@ -120,7 +124,7 @@ impl PutQueueRequest {
                 return Err(ApiError::malformed(format!("nodes: {} are too many; {MAX_NAMED} at most", nodes.len())));
             }
         }
-        Ok(PutQueue { concurrency, aging_ms, nodes })
+        Ok(PutQueue { concurrency, aging_ms, nodes, fair_by: self.fair_by })
     }
 }
 
@@ -134,6 +138,9 @@ pub struct QueuePut {
     pub aging_ms: u64,
     /// Jobs that run at once on each node, unless that node's configuration says otherwise.
     pub concurrency: usize,
+    /// Between whom its starts are shared out, if not between tenants.
+    #[serde(default, skip_serializing_if = "FairBy::is_tenant")]
+    pub fair_by: FairBy,
     /// The nodes that serve it, if not every node does; those whose configuration names it do so in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<SmolStr>>,
