@@ -7,7 +7,8 @@
 //! A queue whose lanes are short costs one read in ten seconds, a backlog of one key another question at each look.
 //!
 //! Every node answers how many jobs it was delivered. The loop has no mailbox. Bounds: at each look [`LOOKUPS`] keys are
-//! looked up, [`COPIES`] copies read, and moves end with the look, except the first; one page of [`forward::AT_ONCE`] jobs is in memory.
+//! looked up, [`COPIES`] copies read, and moves end with the look, except the first of each lane; the jobs that are moved
+//! together, 128 at most, are in memory.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
