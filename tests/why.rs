@@ -165,7 +165,7 @@ async fn a_run_that_ended_without_an_attempt_tells_why() {
     live.until_told("deferred", &late).await;
     live.until_told("expired", &late).await;
     let told = why(&world, &late).await.0;
-    tells(&told, &["expired, after 1", "of waiting: no attempt had started in time", "It expired: no attempt had"]);
+    tells(&told, &["expired, after ", "of waiting: no attempt had started in time", "It expired: no attempt had"]);
     tells(&told, &["It had been put off at", "because no handler of its type was subscribed."]);
 
     let paused = json!({"type": "noop", "until": crate::in_future(Duration::from_secs(3))});
