@@ -92,6 +92,33 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
+    /// A job's rank, its lane, when it came there, and what it is parked by.
+    type Waiting = (Rank, usize, usize, u8);
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Comes {
+            since: i64,
+            priority: u64,
+            kind: u8,
+        },
+        Starts,
+        /// Every job of a kind.
+        IsParked(u8),
+        /// One of those that are parked.
+        ComesBack(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let comes = (0i64..100_000, 1u64..=9, 0u8..3);
+        prop_oneof![
+            4 => comes.prop_map(|(since, priority, kind)| Step::Comes { since, priority, kind }),
+            2 => Just(Step::Starts),
+            1 => (0u8..3).prop_map(Step::IsParked),
+            3 => any::<usize>().prop_map(Step::ComesBack),
+        ]
+    }
+
     #[test]
     fn a_job_that_was_returned_comes_before_younger_ones_of_its_lane() {
         let rank = |millis| Rank::new(Timestamp::from_millis(millis), Priority::DEFAULT, Duration::ZERO);
@@ -119,6 +146,51 @@ mod tests {
             let out: Vec<Rank> = std::iter::from_fn(|| merge.take_next()).collect();
             prop_assert_eq!(out, ranks);
             prop_assert_eq!(merge.held(), 0);
+        }
+
+        /// Brute force, while jobs come, start, are parked and come back in turns: of all that are held, the one with the
+        /// smallest rank starts. Those that were parked or deferred come back through a lane of their own, in whatever order
+        /// they were freed, with the rank that they had.
+        #[test]
+        fn jobs_that_were_parked_or_deferred_take_their_place_again(
+            steps in proptest::collection::vec(step(), 0..300), aging in prop_oneof![Just(0), 1u64..30_000],
+        ) {
+            let returned = Priority::COUNT;
+            let mut merge = Merge::new(returned + 1);
+            let (mut held, mut parked): (Vec<Waiting>, Vec<Waiting>) = (Vec::new(), Vec::new());
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Comes { since, priority, kind } => {
+                        let (lane, priority) = (usize::try_from(priority - 1).unwrap(), Priority::new(priority).unwrap());
+                        let rank = Rank::new(Timestamp::from_millis(since), priority, Duration::from_millis(aging));
+                        held.push((rank, lane, number, kind));
+                        merge.push(lane, rank, (number, kind));
+                    }
+                    Step::Starts => {
+                        held.sort_unstable();
+                        let first = (!held.is_empty()).then(|| held.remove(0));
+                        prop_assert_eq!(merge.next_rank(), first.map(|(rank, ..)| rank));
+                        prop_assert_eq!(merge.take_next(), first.map(|(_, _, number, kind)| (number, kind)));
+                    }
+                    Step::IsParked(kind) => {
+                        let (out, rest): (Vec<_>, Vec<_>) = held.into_iter().partition(|(.., of)| *of == kind);
+                        held = rest;
+                        let mut taken = merge.take_where(|(_, of)| *of == kind);
+                        taken.sort_unstable();
+                        let mut numbers: Vec<_> = out.iter().map(|(_, _, number, kind)| (*number, *kind)).collect();
+                        numbers.sort_unstable();
+                        prop_assert_eq!(taken, numbers);
+                        parked.extend(out);
+                    }
+                    Step::ComesBack(which) if !parked.is_empty() => {
+                        let (rank, _, _, kind) = parked.swap_remove(which % parked.len());
+                        held.push((rank, returned, number, kind));
+                        merge.push(returned, rank, (number, kind));
+                    }
+                    Step::ComesBack(_) => {}
+                }
+                prop_assert_eq!(merge.held(), held.len());
+            }
         }
     }
 }
