@@ -276,10 +276,13 @@ fn check_queues() -> [&'static str; 5] {
             &[&format!(r#"{{"no_handler":[{missing}],"queues":[{queue}]}}"#)],
         ),
         check::<QueuesPut>(
-            &[r#"{"queue":"bulk"}"#, r#"{"queue":"bulk","concurrency":8,"aging_ms":0,"nodes":["n1"]}"#],
+            &[
+                r#"{"queue":"bulk"}"#,
+                r#"{"queue":"bulk","concurrency":8,"aging_ms":0,"nodes":["n1"],"fair_by":"type"}"#,
+            ],
             &[
                 r#"{"aging_ms":30000,"concurrency":64,"queue":"bulk","served_by":["n1"],"unconfirmed":["n2"]}"#,
-                r#"{"aging_ms":0,"concurrency":8,"nodes":["n1"],"queue":"bulk","served_by":[],"unconfirmed":[]}"#,
+                r#"{"aging_ms":0,"concurrency":8,"fair_by":"type","nodes":["n1"],"queue":"bulk","served_by":[],"unconfirmed":[]}"#,
             ],
         ),
         check::<QueuesPause>(
