@@ -242,13 +242,7 @@ impl Backbone {
         by: FairBy,
     ) -> Result<BTreeMap<FairnessKey, u64>, Error> {
         let state = self.subjects_in(&self.names().lane_stream(queue, priority), Some(">")).await?;
-        let mut keys = BTreeMap::new();
-        for (subject, jobs) in &state.subjects {
-            if let Some(key) = self.fairness_key(subject, by) {
-                *keys.entry(key).or_default() += jobs;
-            }
-        }
-        Ok(keys)
+        Ok(sums(&state.subjects, |subject| self.fairness_key(subject, by)))
     }
 
     /// The parked jobs of a queue; one question.
@@ -262,14 +256,8 @@ impl Backbone {
     }
 
     fn by_tenant(&self, subjects: &BTreeMap<String, u64>) -> BTreeMap<Tenant, u64> {
-        let mut tenants = BTreeMap::new();
-        for (subject, jobs) in subjects {
-            let tenant = self.names().read_job(subject).and_then(|read| Tenant::parse(read.tenant).ok());
-            if let Some(tenant) = tenant {
-                *tenants.entry(tenant).or_default() += jobs;
-            }
-        }
-        tenants
+        let tenant = |subject: &str| Tenant::parse(self.names().read_job(subject)?.tenant).ok();
+        sums(subjects, tenant)
     }
 
     /// When the first parked job of a queue was enqueued or fell due.
@@ -336,6 +324,17 @@ impl Backbone {
         };
         Some(WaitingJob { tenant, queue, waits_for, since })
     }
+}
+
+/// The jobs of subjects that have the same key together; a subject without a key is left out.
+fn sums<K: Ord>(subjects: &BTreeMap<String, u64>, key: impl Fn(&str) -> Option<K>) -> BTreeMap<K, u64> {
+    let mut sums = BTreeMap::new();
+    for (subject, jobs) in subjects {
+        if let Some(key) = key(subject) {
+            *sums.entry(key).or_default() += jobs;
+        }
+    }
+    sums
 }
 
 #[cfg(test)]

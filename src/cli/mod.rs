@@ -21,6 +21,7 @@ pub(crate) mod serve;
 
 mod bulk;
 mod dlq;
+mod job;
 mod run_lists;
 mod runs;
 mod schedules;

@@ -10,14 +10,15 @@ use longshore_actors::DeclaredSchedules;
 use longshore_backbone::wire::api::{
     BackfillRequest, Backfilled, Encoded, Endpoint, Outcome, PutRequest, ScheduleRequest, ScheduleSettings,
     ScheduleState, ScheduleStatus, Schedules, SchedulesBackfill, SchedulesDelete, SchedulesGet, SchedulesList,
-    SchedulesPause, SchedulesPut, SchedulesRequest, SchedulesResume, SchedulesRunNow, SubmitRequest,
+    SchedulesPause, SchedulesPut, SchedulesRequest, SchedulesResume, SchedulesRunNow,
 };
 use longshore_backbone::wire::recurring::differences;
 use longshore_domain::recurring::{Misfire, Overlap};
 use longshore_domain::run::whole_millis;
-use longshore_domain::{DurationText, JobType, Queue, ScheduleId, Tenant, Timestamp};
+use longshore_domain::{DurationText, JobType, ScheduleId, Tenant, Timestamp};
 
 use super::client::Api;
+use super::job::Job;
 use super::output::{self, BAD, FAINT, GOOD, PENDING, STRONG, number, styled};
 use super::submit::payload;
 use super::target::now;
@@ -119,32 +120,6 @@ pub(crate) struct Put {
     json: bool,
 }
 
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Its jobs")]
-struct Job {
-    /// The queue in which they wait
-    #[arg(long, value_name = "NAME", value_parser = super::queue)]
-    queue: Option<Queue>,
-    /// 1, the most urgent, to 9; 5 if not given
-    #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9))]
-    priority: Option<u8>,
-    /// Idempotency key; each run's gets the time due as a suffix
-    #[arg(long, value_name = "TEXT")]
-    key: Option<String>,
-    /// Attempts before one goes to the dead letters
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1000))]
-    max_attempts: Option<u64>,
-    /// Time limit of one attempt
-    #[arg(long, value_name = "DURATION", value_parser = span)]
-    timeout: Option<Duration>,
-    /// A run that has not started this long after it was due expires
-    #[arg(long, value_name = "DURATION", value_parser = span)]
-    expires_in: Option<Duration>,
-    /// A tag; may be given several times
-    #[arg(long, value_name = "TEXT")]
-    tag: Vec<String>,
-}
-
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum OnMisfire {
     One,
@@ -232,18 +207,7 @@ impl Put {
             ends_at: self.ends_at,
             paused: self.paused.then_some(true),
         };
-        let job = SubmitRequest {
-            job_type: self.job_type.to_string(),
-            payload,
-            queue: self.job.queue.as_ref().map(Queue::to_string),
-            priority: self.job.priority.map(u64::from),
-            idempotency_key: self.job.key.clone(),
-            max_attempts: self.job.max_attempts,
-            timeout_ms: self.job.timeout.map(whole_millis),
-            expires_in_ms: self.job.expires_in.map(whole_millis),
-            tags: (!self.job.tag.is_empty()).then(|| self.job.tag.clone()),
-            ..SubmitRequest::default()
-        };
+        let job = self.job.request(self.job_type.to_string(), payload);
         PutRequest { schedule, job }
     }
 }
@@ -517,13 +481,12 @@ mod tests {
     fn every_option_has_its_field_and_those_not_given_are_not_sent() {
         assert_eq!(body(&["n", "t", "--every", "5m"]), json!({"id": "n", "type": "t", "every": "5m"}));
         let line = "n report.send {\"a\":1} --time-zone Europe/Berlin --misfire skip --misfire-after 1m --overlap skip \
-                    --jitter 30s --ends-at 2027-12-31T23:59:59Z --paused --queue bulk -p 1 --key k --max-attempts 3 \
-                    --timeout 5s --expires-in 1h --tag a";
+                    --jitter 30s --ends-at 2027-12-31T23:59:59Z --paused --queue bulk --concurrency-key c";
         let line: Vec<&str> = line.split_whitespace().chain(["--cron", "0 30 3 * * *"]).collect();
         let expected = json!({"id": "n", "type": "report.send", "payload": {"a": 1}, "cron": "0 30 3 * * *",
             "time_zone": "Europe/Berlin", "misfire": "skip", "misfire_after_ms": 60_000, "overlap": "skip",
-            "jitter_ms": 30_000, "ends_at": "2027-12-31T23:59:59.000Z", "paused": true, "queue": "bulk", "priority": 1,
-            "idempotency_key": "k", "max_attempts": 3, "timeout_ms": 5_000, "expires_in_ms": 3_600_000, "tags": ["a"]});
+            "jitter_ms": 30_000, "ends_at": "2027-12-31T23:59:59.000Z", "paused": true, "queue": "bulk",
+            "concurrency_key": "c"});
         assert_eq!(body(&line), expected);
     }
 

@@ -8,10 +8,11 @@ use anyhow::Context as _;
 use clap::Args;
 use longshore_backbone::wire::api::{Debounce, Submit, SubmitRequest, Submitted};
 use longshore_domain::run::whole_millis;
-use longshore_domain::{JobType, Queue, RunId, Timestamp, duration};
+use longshore_domain::{JobType, RunId, Timestamp};
 use serde_json::value::RawValue;
 
 use super::client::Api;
+use super::job::Job;
 use super::{Ended, Global, Usage, output, runs, span};
 
 mod lines;
@@ -26,32 +27,14 @@ pub(crate) struct Arguments {
     payload: Option<String>,
     /// Submit many: each line of the file (- for stdin) is a JSON object with the fields of the API's submit; a field
     /// that a line leaves out is taken from the options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "run_id", "wait"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "payload_base64", "run_id", "wait"])]
     lines: Option<PathBuf>,
-    /// The queue in which it waits
-    #[arg(long, value_name = "NAME", value_parser = super::queue)]
-    queue: Option<Queue>,
-    /// 1, the most urgent, to 9; 5 if not given
-    #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9))]
-    priority: Option<u8>,
     /// Not before this long from now: 30s, 5m, 2h
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "at")]
     delay: Option<Duration>,
     /// Not before this time: 2027-01-31T09:30:00Z
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<String>,
-    /// Idempotency key: one key is one run
-    #[arg(long, value_name = "TEXT")]
-    key: Option<String>,
-    /// How long the key is kept [default: the node's setting idempotency.window]
-    #[arg(long, value_name = "DURATION", value_parser = span, requires = "key")]
-    window: Option<Duration>,
-    /// When the key is free again: after its window, once the job starts, once its run has ended
-    #[arg(long, value_name = "SCOPE", value_parser = ["window", "queued", "active"], requires = "key")]
-    unique: Option<String>,
-    /// If another run has the key: print that run, fail, or take its place unless it has started
-    #[arg(long, value_name = "WHAT", value_parser = ["return", "reject", "replace"], requires = "key")]
-    on_conflict: Option<String>,
     /// Debounce: of the jobs with this key that follow each other soon, the last one runs, once
     #[arg(long, value_name = "KEY", requires = "debounce_wait", conflicts_with_all = ["key", "delay", "at", "run_id"])]
     debounce: Option<String>,
@@ -64,42 +47,17 @@ pub(crate) struct Arguments {
     /// An id of your own for the run
     #[arg(long, value_name = "ID", value_parser = chosen_id)]
     run_id: Option<RunId>,
-    /// Attempts before it goes to the dead letters
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1000))]
-    max_attempts: Option<u64>,
-    /// A back-off preset of the node's configuration, [retries.NAME]
-    #[arg(long, value_name = "NAME")]
-    retry: Option<String>,
-    /// When the whole run must have ended: 2027-01-31T09:30:00Z, or 1h from when it is enqueued
-    #[arg(long, value_name = "TIME", value_parser = time_or_span)]
-    deadline: Option<String>,
-    /// It expires if it was not started this long after it was enqueued or fell due
-    #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "expires_at")]
-    expires_in: Option<Duration>,
     /// It expires if it was not started by this time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "expires_in")]
     expires_at: Option<String>,
-    /// How long its record is kept once it has ended
-    #[arg(long, value_name = "DURATION", value_parser = span)]
-    keep: Option<Duration>,
-    /// A header that is passed on to the handler: Name=value; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
-    header: Vec<(String, String)>,
-    /// Time limit of one attempt
-    #[arg(long, value_name = "DURATION", value_parser = span)]
-    timeout: Option<Duration>,
-    /// Which version of its type's schema the payload follows
-    #[arg(long, value_name = "VERSION")]
-    schema_version: Option<String>,
-    /// A tag, for people and filters; may be given several times
-    #[arg(long, value_name = "TEXT")]
-    tag: Vec<String>,
     /// Wait for the run's end, at most this long if given: --wait=30s
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = patience)]
     wait: Option<Patience>,
     /// JSON for machines
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    job: Job,
 }
 
 /// How long to wait; `None`: without bound.
@@ -138,30 +96,14 @@ fn told(submitted: &Submitted) -> String {
 impl Arguments {
     /// The request; options that were not given are left out, so that the node's defaults apply.
     fn job(&self, payload: Option<Box<RawValue>>) -> SubmitRequest {
+        let job_type = self.job_type.as_ref().map(JobType::to_string).unwrap_or_default();
         SubmitRequest {
-            job_type: self.job_type.as_ref().map(JobType::to_string).unwrap_or_default(),
-            payload,
-            queue: self.queue.as_ref().map(Queue::to_string),
-            priority: self.priority.map(u64::from),
             delay_ms: self.delay.map(whole_millis),
             run_at: self.at.clone(),
-            idempotency_key: self.key.clone(),
-            unique: self.unique.clone(),
-            schema_version: self.schema_version.clone(),
-            on_conflict: self.on_conflict.clone(),
             debounce: self.debounce(),
             run_id: self.run_id.as_ref().map(RunId::to_string),
-            idempotency_window_ms: self.window.map(whole_millis),
-            max_attempts: self.max_attempts,
-            retry: self.retry.clone(),
-            deadline: self.deadline.clone(),
-            expires_in_ms: self.expires_in.map(whole_millis),
             expires_at: self.expires_at.clone(),
-            keep_ms: self.keep.map(whole_millis),
-            headers: (!self.header.is_empty()).then(|| self.header.iter().cloned().collect()),
-            timeout_ms: self.timeout.map(whole_millis),
-            tags: (!self.tag.is_empty()).then(|| self.tag.clone()),
-            ..SubmitRequest::default()
+            ..self.job.request(job_type, payload)
         }
     }
 }
@@ -196,17 +138,6 @@ fn time(text: &str) -> Result<String, String> {
     Timestamp::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-fn time_or_span(text: &str) -> Result<String, String> {
-    let wrong = "neither a time such as 2027-01-31T09:30:00Z nor a duration such as 90s, 1h or 7d";
-    let is_either = Timestamp::parse(text).is_ok() || duration::parse(text).is_ok();
-    if is_either { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
-}
-
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("a header is NAME=VALUE")?;
-    Ok((name.trim().to_owned(), value.to_owned()))
-}
-
 fn patience(text: &str) -> Result<Patience, String> {
     if text.is_empty() { Ok(Patience(None)) } else { span(text).map(|most| Patience(Some(most))) }
 }
@@ -235,23 +166,30 @@ mod tests {
 
     #[test]
     fn every_option_has_its_field() {
-        let line = "email.send {\"to\":1} --queue bulk -p 1 --delay 2m --key k --unique active --on-conflict replace \
-                    --run-id mine --max-attempts 3 \
-                    --timeout 5s --tag a --tag b --wait=10s --json --window 1h --retry fast --deadline 7d \
-                    --expires-in 1h --keep 2d --header X-Shop=7 --header X-Empty=";
-        let expected = json!({"type": "email.send", "payload": {"to": 1}, "queue": "bulk", "priority": 1,
-            "delay_ms": 120_000, "idempotency_key": "k", "unique": "active", "on_conflict": "replace",
-            "run_id": "mine", "max_attempts": 3, "timeout_ms": 5_000,
-            "tags": ["a", "b"], "idempotency_window_ms": 3_600_000, "retry": "fast", "deadline": "7d",
-            "expires_in_ms": 3_600_000, "keep_ms": 172_800_000, "headers": {"X-Shop": "7", "X-Empty": ""}});
-        assert_eq!(body(&line.split_whitespace().collect::<Vec<_>>().join(" ")), expected);
+        let line = "email.send {\"to\":1} --delay 2m --key k --run-id mine --cost 2 --wait=10s --json";
+        let expected = json!({"type": "email.send", "payload": {"to": 1}, "delay_ms": 120_000,
+            "idempotency_key": "k", "run_id": "mine", "cost": 2});
+        assert_eq!(body(line), expected);
         let at = "2027-01-31T10:30:00+01:00";
         assert_eq!(body(&format!("t --at {at}")), json!({"type": "t", "run_at": at}));
         assert_eq!(body(&format!("t --expires-at {at}")), json!({"type": "t", "expires_at": at}));
         let debounce = json!({"key": "k", "wait_ms": 5_000, "max_wait_ms": 60_000});
         let line = "t --debounce k --debounce-wait 5s --debounce-max-wait 1m";
         assert_eq!(body(line), json!({"type": "t", "debounce": debounce}));
-        assert!(time_or_span("soon").is_err() && header("no value").is_err());
+    }
+
+    #[test]
+    fn options_that_exclude_each_other_are_refused() {
+        for line in [
+            "t --delay 1s --at 2027-01-31T10:30:00Z",
+            "t --expires-in 1s --expires-at 2027-01-31T10:30:00Z",
+            "t --debounce k --debounce-wait 1s --key k",
+            "--lines jobs --payload-base64 AA==",
+        ] {
+            let line = ["longshore", "submit"].into_iter().chain(line.split(' '));
+            let error = Cli::try_parse_from(line.clone()).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict, "{error}");
+        }
     }
 
     #[test]
