@@ -95,6 +95,10 @@ fn whole_lines(lines: &[u8], room: u64) -> usize {
 }
 
 impl AuditFile for AuditFiles {
+    fn open(&self) -> Result<(), String> {
+        self.write(b"").map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+
     fn append(&self, line: &str) -> Result<(), String> {
         let written = self.write(format!("{line}\n").as_bytes());
         written.map_err(|error| format!("{}: {error}", self.path.display()))
@@ -123,6 +127,11 @@ impl EventFiles {
 }
 
 impl EventFile for EventFiles {
+    fn open(&self) -> Result<(), String> {
+        self.lines.open()?;
+        self.position().map(drop)
+    }
+
     fn position(&self) -> Result<u64, String> {
         match std::fs::read_to_string(&self.position) {
             Ok(text) => text.trim().parse().map_err(|error| Self::failed(&self.position, error)),
@@ -157,6 +166,8 @@ mod tests {
         assert_eq!(read(files.numbered(1)), "line 18\nline 19\n");
         assert_eq!(read(files.numbered(2)), "line 16\nline 17\n");
         assert!(!files.numbered(3).exists());
+        let missing = dir.path().join("missing").join("audit.jsonl");
+        assert!(AuditFiles::new(&missing, 20, 3).open().unwrap_err().starts_with(&missing.display().to_string()));
         assert!(
             AuditFiles::new(dir.path(), 20, 3).append("x").unwrap_err().starts_with(&dir.path().display().to_string())
         );
@@ -186,6 +197,7 @@ mod tests {
         assert_eq!(read(path.clone()), "a line that is longer than a file\n");
         assert_eq!(read(files.lines.numbered(1)), "five\n");
         std::fs::write(&files.position, "nine").unwrap();
+        assert!(files.open().unwrap_err().contains("events.jsonl.position"));
         assert!(files.position().unwrap_err().contains("events.jsonl.position"));
     }
 }

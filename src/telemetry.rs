@@ -26,7 +26,7 @@ pub(crate) enum LogFormat {
 }
 
 /// The filter's parts that keep the lines of libraries out, however much of Longshore's own is wanted.
-const QUIET: &str = ",async_nats=warn,h2=warn,hyper=warn,hyper_util=warn,rustls=warn,tonic=warn,tower=warn";
+const QUIET: &str = ",async_nats=warn,h2=warn,hyper=warn,hyper_util=warn,ractor=warn,rustls=warn,tonic=warn,tower=warn";
 
 /// The log on stderr, whose level can be changed.
 pub(crate) struct Log {

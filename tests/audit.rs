@@ -110,6 +110,19 @@ async fn an_action_is_carried_out_also_where_the_audit_cannot_be_written() {
     assert!(lost >= 1.0, "{lost}");
 }
 
+/// Given a file that cannot be made, when a node starts that is to write the audit into it, then it does not take work without:
+/// it ends, and names the setting and the reason.
+#[tokio::test]
+async fn a_node_does_not_start_if_it_cannot_write_the_files_of_the_audit() {
+    let world = world().await;
+    for setting in ["file", "events_file"] {
+        let path = world.dir().join("missing").join("audit.jsonl");
+        let node = world.node().with("audit", &format!("{setting} = '{}'", path.display()));
+        let said = node.try_start().await.unwrap_err().log;
+        assert!(said.contains(&format!("audit.{setting}: {}: No such file", path.display())), "{said}");
+    }
+}
+
 /// Given a node that writes the event log into a file, when jobs of two tenants run, the node is killed, jobs run on
 /// another node, and it starts again, then its file has every line of the log, those of its absence included.
 #[tokio::test]

@@ -58,6 +58,14 @@ pub enum Error {
         /// What the other node says of itself.
         who: String,
     },
+    /// A file that the audit is to be written to cannot be opened.
+    #[error("{setting}: {why}")]
+    AuditFile {
+        /// The setting that names it.
+        setting: &'static str,
+        /// Its path, and the reason.
+        why: String,
+    },
     /// The supervision tree could not be started.
     #[error("the supervision tree cannot start: {0}")]
     Tree(String),
@@ -67,6 +75,13 @@ pub enum Error {
     /// Not everything was confirmed in time; what was not confirmed is delivered again.
     #[error("the node ended before the server had confirmed everything; what it had not, comes again")]
     NotFlushed,
+}
+
+/// Opens the files of the audit, so that a path that cannot be written is known as the node starts.
+fn open_files(outlets: &Outlets) -> Result<(), Error> {
+    let named = |setting| move |why| Error::AuditFile { setting, why };
+    outlets.audit_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.file")))?;
+    outlets.event_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.events_file")))
 }
 
 /// A running node.
@@ -93,6 +108,7 @@ impl Node {
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
         let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, log, .. } = settings;
         let outlets = Outlets { traces, log, audit_file: settings.audit_file, event_file: settings.event_file };
+        open_files(&outlets)?;
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;

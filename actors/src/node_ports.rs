@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::ports::{Ports, RunPorts};
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
+use crate::shared::log_run::{About, log_run};
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
@@ -144,10 +145,16 @@ impl Ports for NodePorts {
         self.shed.needs(job, Instant::now())
     }
 
-    fn gave_up(&self, job: &Job, reason: &'static str) {
+    fn gave_up(&self, run: &Run, reason: &'static str) {
         self.metrics.shed.with_label_values(&[reason]).inc();
         if self.shed.gave_up(Instant::now()) {
-            tracing::warn!(queue = %job.queue, reason, "a job comes too late to be started; more of them are counted (longshore_jobs_shed_total)");
+            log_run!(
+                warn,
+                About::run(run),
+                queue = %run.queue,
+                reason,
+                "a job comes too late to be started; more of them are counted (longshore_jobs_shed_total)"
+            );
         }
     }
 

@@ -230,8 +230,8 @@ pub(crate) trait Ports: RunPorts {
     /// The least time that a successful attempt of a job like this took lately, if that is known and the job has a
     /// deadline.
     fn needs(&self, job: &Job) -> Option<Duration>;
-    /// A job is given up without being started, for this reason.
-    fn gave_up(&self, job: &Job, reason: &'static str);
+    /// A run is given up without being started, for this reason.
+    fn gave_up(&self, run: &Run, reason: &'static str);
 
     /// Hands a commit over to the committer.
     async fn commit(&self, commit: Box<Commit>);

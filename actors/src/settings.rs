@@ -48,6 +48,12 @@ pub struct PressureSettings {
 
 /// Files that the audit is written to as well.
 pub trait AuditFile: std::fmt::Debug + Send + Sync + 'static {
+    /// Opens the current file, which is made if there is none: so a node that cannot write it does not start.
+    ///
+    /// # Errors
+    /// Why it cannot be written, with its path.
+    fn open(&self) -> Result<(), String>;
+
     /// Appends a line, without its line break. May block for as long as the disk takes.
     ///
     /// # Errors
@@ -57,6 +63,12 @@ pub trait AuditFile: std::fmt::Debug + Send + Sync + 'static {
 
 /// Files that the event log is written to as well, and how far they got. All may block for as long as the disk takes.
 pub trait EventFile: std::fmt::Debug + Send + Sync + 'static {
+    /// Opens the current file, which is made if there is none: so a node that cannot write it does not start.
+    ///
+    /// # Errors
+    /// Why it cannot be written, or how far the files go cannot be read.
+    fn open(&self) -> Result<(), String>;
+
     /// The sequence in the log up to which its events are in the files; 0: nothing is.
     ///
     /// # Errors

@@ -211,6 +211,7 @@ fn take_out(value: &mut Value) {
             for (name, value) in fields {
                 match name.as_str() {
                     "payload" | "payload_base64" | "headers" => *value = Value::from("left out"),
+                    _ if may_be_secret(name) => *value = Value::from("left out"),
                     _ => take_out(value),
                 }
             }
@@ -218,6 +219,12 @@ fn take_out(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(take_out),
         _ => {}
     }
+}
+
+/// Whether a field that the API does not know, and refuses, has the name of a secret.
+fn may_be_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["password", "passwd", "secret", "token", "credential", "authorization"].iter().any(|word| name.contains(word))
 }
 
 /// The counts in an answer, and the run or state that it is about.
@@ -248,6 +255,8 @@ mod tests {
         let asked = br#"{"id":"a","payload":{"card":"s3cret"},"set":{"headers":{"X":"s3cret"},"priority":3},"list":[{"payload_base64":"s3cret"}]}"#;
         let shown = shown(asked).unwrap();
         assert!(!shown.get().contains("s3cret") && shown.get().contains(r#""priority":3"#), "{shown}");
+        let unknown = super::shown(br#"{"apiToken":"s3cret","list":[{"db_password":["s3cret"]}]}"#).unwrap();
+        assert!(!unknown.get().contains("s3cret"), "{unknown}");
         let long = format!(r#"{{"note":"{}"}}"#, "x".repeat(REQUEST_MAX));
         assert!(super::shown(long.as_bytes()).unwrap().get().starts_with(r#"{"bytes":"#));
     }

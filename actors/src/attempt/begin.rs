@@ -177,7 +177,7 @@ fn cleared<P: Ports>(ports: &P, assignment: &Assignment, run: &Run, fell_due: bo
     };
     let clearance = clear(waiting, ports.now());
     if let Some(reason) = clearance.gives_up() {
-        ports.gave_up(&assignment.job, reason);
+        ports.gave_up(run, reason);
     }
     match clearance.refusal() {
         Some(settlement) => Err(settlement),

@@ -74,7 +74,7 @@ fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) ->
     let terms = Terms::of(run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
     let settlement = settle(outcome, terms, ports.now(), ports.chance());
     if let Settlement::NotStarted { .. } = settlement {
-        ports.gave_up(job, "deadline");
+        ports.gave_up(run, "deadline");
     }
     settlement
 }

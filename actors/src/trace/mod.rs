@@ -12,6 +12,8 @@
 //! runs.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -59,6 +61,8 @@ pub trait SpanExporter: std::fmt::Debug + Send + Sync + 'static {
 pub(crate) struct Tracer {
     exporter: Arc<dyn SpanExporter>,
     spans: mpsc::Sender<Span>,
+    /// How many spans it has taken.
+    taken: AtomicU64,
     metrics: Arc<Metrics>,
     /// The loop that exports.
     pub(crate) address: Address<Message>,
@@ -83,13 +87,17 @@ impl Tracer {
             metrics: Arc::clone(&metrics),
             said: Said::default(),
         };
-        Self { exporter, spans, metrics, address: Address::default(), exporting: Arc::new(Mutex::new(exporting)) }
+        let exporting = Arc::new(Mutex::new(exporting));
+        Self { exporter, spans, taken: AtomicU64::new(0), metrics, address: Address::default(), exporting }
     }
 
     /// Takes a span, unless too many wait: then it is not even made.
     fn take(&self, span: impl FnOnce() -> Span) {
         match self.spans.try_reserve() {
-            Ok(place) => place.send(span()),
+            Ok(place) => {
+                place.send(span());
+                self.taken.fetch_add(1, Relaxed);
+            }
             Err(_) => self.metrics.spans_dropped.with_label_values(&["queue_full"]).inc(),
         }
     }
@@ -97,9 +105,13 @@ impl Tracer {
     /// Waits until all spans so far are exported, for so long at most: those that are not by then are lost.
     pub(crate) async fn flush(&self, within: Duration) {
         if self.address.ask(within, Message::Flush).await.is_none() {
-            let waiting = self.spans.max_capacity() - self.spans.capacity();
+            // Those of the batch that the collector is just being sent among them.
+            let spans = self.taken.load(Relaxed).saturating_sub(
+                self.metrics.spans_exported.get()
+                    + self.metrics.spans_dropped.with_label_values(&["not_exported"]).get(),
+            );
             tracing::warn!(
-                waiting,
+                spans,
                 "the last spans are lost: the collector has not taken them within {} s",
                 within.as_secs()
             );

@@ -288,7 +288,7 @@ impl Ports for Node {
         self.needs.get()
     }
 
-    fn gave_up(&self, _: &Job, reason: &'static str) {
+    fn gave_up(&self, _: &Run, reason: &'static str) {
         self.given_up.borrow_mut().push(reason);
     }
 

@@ -573,7 +573,7 @@ impl Ports for Hand<'_> {
         self.plan.needs().filter(|_| !self.world.is(Mutation::TooLittleTimeNotSeen))
     }
 
-    fn gave_up(&self, _: &Job, _: &'static str) {}
+    fn gave_up(&self, _: &Run, _: &'static str) {}
 
     async fn commit(&self, commit: Box<Commit>) {
         Box::pin(self.take(commit)).await;
