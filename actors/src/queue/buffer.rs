@@ -117,6 +117,11 @@ impl JobBuffer {
         back.for_each(|assignment| assignment.return_or_abandon(now, lease));
     }
 
+    /// The scheduler has sent its first pulls.
+    pub(crate) fn lanes_asked(&self, now: Instant) {
+        self.jobs().coming.asked(now);
+    }
+
     /// Takes in the jobs that arrived from the lanes.
     pub(crate) fn came(&self, came: impl Iterator<Item = Arrived>) {
         let mut jobs = self.jobs();

@@ -3,7 +3,8 @@
 //! The order of a queue is kept by comparing the lanes' heads, so a lane whose head is still on the wire would lose to
 //! any lane that has a job in the buffer. Each delivery says how many more jobs wait behind it: while some do, and
 //! until a pull had time to come back, a job that ranks behind them is left alone. Over a slow network the order is as
-//! good as it can be within that time.
+//! good as it can be within that time. When a node starts it knows of no lane what waits there, so its first jobs wait
+//! until the first pulls had that time; a job that comes later waits for nothing.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ struct Lane {
 
 #[derive(Debug, Clone, Copy)]
 enum Next {
-    /// No delivery of the lane has arrived yet.
+    /// No delivery of the lane has arrived yet, nor had the first pull time to come back.
     Unknown,
     /// More jobs wait; they rank behind this one.
     Behind(Rank),
@@ -47,6 +48,13 @@ impl Lookahead {
     pub(crate) fn new(lanes: usize, now: Instant) -> Self {
         let unknown = Lane { next: Next::Unknown, missed_since: None };
         Self { lanes: vec![unknown; lanes], credit: CREDIT, counted: now }
+    }
+
+    /// The first pulls have been sent: what waits in the lanes is on its way from now on.
+    pub(crate) fn asked(&mut self, now: Instant) {
+        for lane in self.lanes.iter_mut().filter(|lane| matches!(lane.next, Next::Unknown)) {
+            lane.missed_since.get_or_insert(now);
+        }
     }
 
     /// A job arrived, with so many behind it.
@@ -71,9 +79,11 @@ impl Lookahead {
             }
             let patient_until = *lane.missed_since.get_or_insert(now) + PATIENCE;
             if patient_until <= now {
-                // Another node took it, or there was none.
+                // Another node took it, or there was none. Nobody may have waited for the first pulls.
+                if matches!(lane.next, Next::Behind(_)) {
+                    self.credit = self.credit.saturating_sub(PATIENCE);
+                }
                 lane.next = Next::None;
-                self.credit = self.credit.saturating_sub(PATIENCE);
             } else if self.credit < PATIENCE {
                 lane.next = Next::None;
             } else {
@@ -110,6 +120,26 @@ mod tests {
 
         coming.came(0, rank(1), 0);
         assert_eq!(coming.hold_off(rank(5), now, |_| true), None, "nothing waits behind it");
+    }
+
+    #[test]
+    fn a_job_that_comes_long_after_the_first_pulls_waits_for_no_lane() {
+        let start = Instant::now();
+        let mut coming = Lookahead::new(2, start);
+        coming.asked(start);
+        let soon = start + PATIENCE / 2;
+        assert_eq!(
+            coming.hold_off(rank(5), soon, |_| true),
+            Some(start + PATIENCE),
+            "the other head may be on its way"
+        );
+        assert_eq!(coming.hold_off(rank(5), start + PATIENCE, |_| true), None);
+
+        let mut coming = Lookahead::new(2, start);
+        coming.asked(start);
+        coming.asked(start + PATIENCE);
+        assert_eq!(coming.hold_off(rank(5), start + PATIENCE, |_| true), None, "the first pulls found nothing");
+        assert_eq!(coming.credit, CREDIT, "it has cost no time");
     }
 
     #[test]

@@ -76,6 +76,8 @@ struct Scheduler {
     marks: HighWaterMarks,
     /// Maximum bytes of a client's job.
     max: usize,
+    /// Whether the lanes were pulled from before.
+    has_pulled: bool,
     /// The jobs of this round, not yet in the buffer.
     fresh: Vec<Arrived>,
     /// Deliveries that the server has given this node before, to be returned.
@@ -200,6 +202,7 @@ impl Scheduler {
             tracer: None,
             puller,
             marks,
+            has_pulled: false,
             fresh: Vec::with_capacity(MAX_BATCH),
             repeated: Vec::new(),
             returning: Returning::default(),
@@ -359,6 +362,9 @@ impl Scheduler {
         for lane in (0..self.puller.lanes()).filter(|lane| !self.returning.is_returning(*lane)) {
             let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { to_start.div_ceil(Lane::COUNT) };
             self.puller.top_up(lane, self.held.of[lane], want.min(MAX_PER_LANE)).await;
+        }
+        if !std::mem::replace(&mut self.has_pulled, true) {
+            self.queue.buffer.lanes_asked(Instant::now());
         }
     }
 }
