@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // A message that the NATS client cannot read costs its connection, which is replaced and reported in the log.
-        if !longshore_backbone::connect::is_clients_own(panic) {
+        if !longshore_backbone::link::is_clients_own(panic) {
             print(panic);
         }
     }));

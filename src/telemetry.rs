@@ -94,7 +94,7 @@ pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage>
 /// read the standard report.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
-        if longshore_backbone::connect::is_clients_own(panic) {
+        if longshore_backbone::link::is_clients_own(panic) {
             return;
         }
         let location = panic.location().map(ToString::to_string);

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use longshore_domain::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
-use crate::connect::Link;
+use crate::connection::link::Link;
+use crate::connection::refusals::Refusal;
 use crate::error::{Cause, Error};
-use crate::refusals::Refusal;
-use crate::request;
+use crate::messages::request;
 use crate::settings::Connection;
 use crate::wire::api::{ApiError, Code, Encoded, Endpoint};
 use crate::wire::header;
@@ -212,7 +212,7 @@ impl Client {
             Box::pin(refusals.next(move |refusal| refusal.has_token(&stream) || refusal.is_of_inbox(&inbox)))
         };
         let open = async {
-            let jetstream = crate::context(&self.nats, self.jetstream_domain.as_deref());
+            let jetstream = crate::backbone::context(&self.nats, self.jetstream_domain.as_deref());
             let log = jetstream.get_stream_no_info(stream).await.map_err(|error| failed(Box::new(error)))?;
             let consumer = log.create_consumer(config).await.map_err(|error| failed(Box::new(error)))?;
             consumer.messages().await.map_err(|error| failed(Box::new(error)))

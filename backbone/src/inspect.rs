@@ -12,13 +12,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::client::Client;
-use crate::connect::Link;
-use crate::control::Presence;
-use crate::raw;
-use crate::request::Refusal;
+use crate::cluster::control::Presence;
+use crate::connection::link::Link;
+use crate::messages::raw;
+use crate::messages::request::Refusal;
 use crate::settings::Storage;
-use crate::shape::{self, Change, Difference};
-use crate::stream_faults::wanted_streams;
+use crate::streams::shape::{self, Change, Difference};
+use crate::streams::stream_faults::wanted_streams;
 use crate::wire::subject::Names;
 
 /// How long one answer may take. A server does not answer what this user may not ask.
@@ -429,7 +429,7 @@ async fn bytes(link: &Link, subject: String, body: String) -> Result<Bytes, Unan
 pub(crate) async fn stream(link: &Link, api: &str, name: &str) -> Result<Option<Stream>, Unanswered> {
     let answer = bytes(link, format!("{api}.STREAM.INFO.{name}"), String::new()).await?;
     match read::<Refused>(&answer)?.error {
-        Some(refusal) if refusal.err_code == crate::request::NO_STREAM => Ok(None),
+        Some(refusal) if refusal.err_code == crate::messages::request::NO_STREAM => Ok(None),
         Some(refusal) => Err(Unanswered(format!("{name}: {}", refusal.description))),
         None => read(&answer).map(Some),
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::address;
+use crate::connection::address;
 
 /// How NATS is reached. Everything here follows the habits of NATS tools.
 #[derive(Debug, Clone, PartialEq, Eq)]

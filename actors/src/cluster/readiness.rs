@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_backbone::Backbone;
-use longshore_backbone::connect::Link;
 use longshore_backbone::control::MissingHandler;
+use longshore_backbone::link::Link;
 use longshore_backbone::wire::api::{Counters, HealthStatus};
 
 use crate::cluster::tree_answers::Tree;

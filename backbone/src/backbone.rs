@@ -1,0 +1,306 @@
+//! A node's access to NATS: its four connections, the names and settings that all parts use, and how a delivery is
+//! settled. What is read and written beyond that stands in the folders, as further methods of [`Backbone`].
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_nats::{HeaderMap, Request, Subject, jetstream};
+use bytes::Bytes;
+use longshore_domain::{Queue, SmolStr};
+use tokio::sync::{mpsc, watch};
+
+use crate::connection::link::Link;
+use crate::connection::taken_subject::TakenSubject;
+use crate::error::Error;
+use crate::lanes::custody::{Custody, Returns};
+use crate::lanes::delivery::AckToken;
+use crate::lanes::poison;
+use crate::messages::request::{self, PubAck};
+use crate::messages::size_limits;
+use crate::messages::window::Window;
+use crate::settings::{Connection, Storage};
+use crate::streams::provision;
+use crate::wire::subject::Names;
+
+/// A node's access to NATS. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Backbone(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    jobs: Link,
+    control: Link,
+    api: Link,
+    work: Link,
+    jetstream_domain: Option<String>,
+    jetstream_api: String,
+    names: Names,
+    storage: Storage,
+    pub(crate) returns: Returns,
+    /// Whether what is returned is to come again at once after a restart of the server.
+    outlasts: Arc<AtomicBool>,
+    pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
+    /// Whether the stream of parked jobs refused the last job because it was full.
+    pub(crate) parked_full: AtomicBool,
+    /// How many messages were deleted because they cannot be read.
+    pub(crate) removed: AtomicU64,
+    /// How long the record of a run that completes now is kept, in milliseconds.
+    pub(crate) completed_kept: AtomicU64,
+}
+
+/// Returns a job to the server; the job keeps its place. The server keeps this in memory: if it ends before it has
+/// delivered the job, the job comes again only after its lease.
+pub(crate) const NAK: &[u8] = b"-NAK";
+/// The same, kept with the consumer. The server looks through all deliveries before it sends the job, which takes it 10 ms,
+/// and longer while many are out.
+const NAK_THAT_OUTLASTS: &[u8] = br#"-NAK {"delay":1}"#;
+
+impl Backbone {
+    /// Connects, and creates or updates everything that `queues` need.
+    ///
+    /// # Errors
+    /// The server cannot be reached, is too old or has no JetStream, or a stream cannot be created or updated.
+    pub async fn open<'a>(
+        connection: &Connection,
+        storage: Storage,
+        node: &str,
+        queues: impl Iterator<Item = &'a Queue>,
+    ) -> Result<Self, Error> {
+        let jobs = Link::open(connection, "jobs", &format!("longshore {node}")).await?;
+        let link = async |name| Link::open(connection, name, &format!("longshore {node} {name}")).await;
+        let (control, api, work) = (link("control").await?, link("api").await?, link("work").await?);
+        let jetstream_domain = connection.jetstream_domain.clone();
+        let jetstream_api = jetstream_domain.as_ref().map(|domain| format!("$JS.{domain}.API"));
+        let jetstream_api = jetstream_api.unwrap_or_else(|| "$JS.API".to_owned());
+        let jetstream = context(&control, jetstream_domain.as_deref());
+        let names = Names::new(&storage.namespace);
+        let max_payload = jobs.server_info().max_payload;
+        let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
+        provision::everything(&ground, &connection.shown_url(), queues).await?;
+        let (returns, returned) = mpsc::unbounded_channel();
+        let outlasts = Arc::new(AtomicBool::new(false));
+        tokio::spawn(nak_dropped(jobs.clone(), returned, Arc::clone(&outlasts)));
+        let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
+        Ok(Self(Arc::new(Inner {
+            jobs,
+            control,
+            api,
+            work,
+            jetstream_domain,
+            jetstream_api,
+            names,
+            storage,
+            returns,
+            outlasts,
+            custody: Mutex::default(),
+            parked_full: AtomicBool::new(false),
+            removed: AtomicU64::new(0),
+            completed_kept,
+        })))
+    }
+
+    /// Creates or updates the lanes of a queue, so that it is declared. Safe to repeat, also by several nodes at once.
+    ///
+    /// # Errors
+    /// A lane cannot be created or updated within that time.
+    pub async fn declare(&self, queue: &Queue, within: Duration) -> Result<(), Error> {
+        let (js, max_payload) = (self.jetstream(), self.max_payload());
+        let ground = provision::Ground { js: &js, names: self.names(), storage: self.storage(), max_payload };
+        provision::queue(&ground, queue, within).await
+    }
+
+    /// Every subject, stream and bucket.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.0.names
+    }
+
+    /// What is stored, and for how long.
+    #[must_use]
+    pub fn storage(&self) -> &Storage {
+        &self.0.storage
+    }
+
+    /// Changes whenever the connection for jobs has been re-established.
+    #[must_use]
+    pub fn connected(&self) -> watch::Receiver<u64> {
+        self.0.jobs.connected()
+    }
+
+    /// All connections.
+    #[must_use]
+    pub fn connections(&self) -> [&Link; 4] {
+        [&self.0.jobs, &self.0.control, &self.0.api, &self.0.work]
+    }
+
+    /// Where the servers leave this node's writes unanswered, and for how long they have.
+    #[must_use]
+    pub fn silent_writes(&self) -> Vec<(String, Duration)> {
+        let now = Instant::now();
+        self.connections().into_iter().flat_map(|link| link.silent_writes().list(now)).collect()
+    }
+
+    /// Whether all connections are up.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connections().iter().all(|link| link.stands())
+    }
+
+    /// The connection for jobs, records and events.
+    pub(crate) fn client(&self) -> &Link {
+        &self.0.jobs
+    }
+
+    /// The connection for leases, and for messages between nodes.
+    pub(crate) fn control(&self) -> &Link {
+        &self.0.control
+    }
+
+    /// The connection for the API, and for reading messages that clients have stored: their headers arrive as they were
+    /// written.
+    pub(crate) fn service(&self) -> &Link {
+        &self.0.api
+    }
+
+    /// The connection for remote handlers.
+    pub(crate) fn work(&self) -> &Link {
+        &self.0.work
+    }
+
+    /// JetStream over the control connection; call this again for each use.
+    pub(crate) fn jetstream(&self) -> jetstream::Context {
+        context(&self.0.control, self.0.jetstream_domain.as_deref())
+    }
+
+    pub(crate) fn api(&self) -> &str {
+        &self.0.jetstream_api
+    }
+
+    /// Maximum size of a submission in bytes, payload and headers together.
+    #[must_use]
+    pub fn max_in_submit(&self) -> usize {
+        size_limits::in_submit(self.max_payload())
+    }
+
+    /// Maximum size of a job as it was published, in bytes, payload and headers together.
+    #[must_use]
+    pub fn max_on_arrival(&self) -> usize {
+        size_limits::on_arrival(self.max_payload())
+    }
+
+    /// Maximum size of a run record in bytes; its headers come on top.
+    #[must_use]
+    pub fn max_in_record(&self) -> usize {
+        size_limits::in_record(self.max_payload())
+    }
+
+    /// Maximum size of one message that the server accepts, in bytes.
+    #[must_use]
+    pub fn max_payload(&self) -> usize {
+        self.0.jobs.server_info().max_payload
+    }
+
+    /// Whether a node may answer to a reply subject: only to inboxes, never into the namespace or the system's own.
+    #[must_use]
+    pub fn may_answer(&self, reply: &str) -> bool {
+        let prefix = self.0.storage.reply_prefix.as_str();
+        reply.starts_with(prefix) && !reply.starts_with('$') && !self.names().is_ours(reply)
+    }
+
+    /// A pipeline of confirmed publishes.
+    ///
+    /// # Errors
+    /// Its inbox cannot be subscribed to.
+    pub async fn window(&self) -> Result<Window, Error> {
+        Window::open(self.0.jobs.clone()).await
+    }
+
+    /// Publishes without confirmation. For live events: a subscriber that is not listening misses them anyway.
+    pub async fn publish_live(&self, subject: String, payload: Bytes) {
+        self.0.jobs.publish(subject, payload).await;
+    }
+
+    /// As [`Backbone::publish_live`], for subjects and payloads that are parts of one buffer.
+    pub async fn publish_parts(&self, parts: impl Iterator<Item = (Bytes, Bytes)>) {
+        for (subject, payload) in parts {
+            if let Ok(subject) = Subject::from_utf8(subject) {
+                self.0.jobs.publish(TakenSubject::new(subject), payload).await;
+            }
+        }
+    }
+
+    /// Acknowledges a job: the last step of its way. Not confirmed: if the acknowledgement is lost, the server only
+    /// redelivers the job, and the record answers that delivery.
+    pub async fn ack(&self, ack_token: AckToken) {
+        let (stored, copy) = (ack_token.is_to_delete(), ack_token.is_of_copy());
+        match ack_token.into_ack() {
+            Some((subject, request)) if copy => drop(tokio::spawn(poison::delete_copy(self.clone(), subject, request))),
+            Some((subject, request)) if stored => drop(tokio::spawn(poison::delete(self.clone(), subject, request))),
+            Some((subject, how)) => self.0.jobs.publish(TakenSubject::new(subject), how).await,
+            None => {}
+        }
+    }
+
+    /// Returns the job to the server (NAK), which redelivers it after `after` at the earliest.
+    pub async fn nak_after(&self, ack_token: AckToken, after: Duration) {
+        if let Some(reply) = ack_token.into_reply() {
+            let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos().max(1));
+            self.0.jobs.publish(TakenSubject::new(reply), Bytes::from(nak)).await;
+        }
+    }
+
+    /// Returns jobs of one lane to the server (NAK), and waits until it has them back, but not for long: whoever pulls before
+    /// that gets the jobs behind them.
+    pub async fn nak_confirmed(&self, ack_tokens: Vec<AckToken>) {
+        /// A NAK whose confirmation takes longer is lost, or the server is busy; nothing but the order depends on it.
+        const WITHIN: Duration = Duration::from_millis(250);
+        let nak = |reply: Subject| {
+            let request = Request::new().payload(Bytes::from_static(b"-NAK")).timeout(Some(WITHIN));
+            self.0.jobs.request(reply, request)
+        };
+        // They are sent in this order, which is that in which they come again.
+        let replies = ack_tokens.into_iter().filter_map(AckToken::into_reply);
+        futures_util::future::join_all(replies.map(nak)).await;
+    }
+
+    /// From now on, jobs whose ack tokens are dropped come again also if the server ends before it has delivered them: for
+    /// the last node, after which the server may end as well. Where another node waits for them, a return is quicker
+    /// without.
+    pub fn return_for_later(&self) {
+        self.0.outlasts.store(true, Ordering::Relaxed);
+    }
+
+    /// Publishes, and waits until the server has stored the message.
+    ///
+    /// # Errors
+    /// The server refused it, or did not answer.
+    pub async fn publish(&self, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
+        request::publish(&self.0.jobs, subject, headers, payload).await
+    }
+
+    /// Waits until everything handed to the connections is on its way to the server.
+    pub async fn flush(&self) {
+        for link in self.connections() {
+            // A connection that is down has nothing left to send that could be confirmed.
+            let _ = link.flush().await;
+        }
+    }
+}
+
+/// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone.
+async fn nak_dropped(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>, outlasts: Arc<AtomicBool>) {
+    while let Some(reply) = returned.recv().await {
+        let how = if outlasts.load(Ordering::Relaxed) { NAK_THAT_OUTLASTS } else { NAK };
+        jobs.publish(reply, Bytes::from_static(how)).await;
+    }
+}
+
+pub(crate) fn context(link: &Link, domain: Option<&str>) -> jetstream::Context {
+    let client = async_nats::Client::clone(&link.client());
+    match domain {
+        Some(domain) => jetstream::with_domain(client, domain),
+        None => jetstream::new(client),
+    }
+}

@@ -1,0 +1,257 @@
+//! The records of concurrency limits, and the sessions of the nodes that have slots of them, in a bucket of their own:
+//! read from its leader, written by compare-and-set, and watched. Beside that, nodes tell each other which slots they
+//! lack; such a wish is stored nowhere.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::SmolStr;
+use longshore_domain::concurrency::session::Session;
+use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId, Record};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::Backbone;
+use crate::connection::subscription::Subscription;
+use crate::error::Error;
+use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::wire::header::names;
+use crate::wire::subject::Names;
+
+const BUCKET: &str = "concurrency";
+/// A session is stored for so long after it was last renewed, or ended; whoever has slots under it renews it far more
+/// often. Of one that is no longer stored, everybody may say that it has ended.
+const SESSION_TTL: &str = "86400s";
+/// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses its
+/// place: keys are many, and most of them come once.
+const LINE_TTL: &str = "86400s";
+
+/// The subjects on which the server republishes the records.
+pub(crate) fn changes(names: &Names) -> String {
+    names.node("_sys.slots.>")
+}
+
+/// The subject on which nodes say which slots they lack.
+fn wishes(names: &Names) -> String {
+    names.node("_sys.slots_wanted")
+}
+
+/// The outcome of a compare-and-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// It is stored, at this revision.
+    Won(u64),
+    /// Another write came first, or is on its way.
+    Lost,
+}
+
+/// The limits whose slots a node lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// The node's session.
+    pub session: SmolStr,
+    /// The limits, as tokens of a subject.
+    pub limits: Vec<SmolStr>,
+}
+
+/// What other nodes write and wish.
+#[derive(Debug)]
+pub struct SlotNews {
+    records: Subscription,
+    wishes: Subscription,
+    prefix: String,
+}
+
+/// One piece of such news.
+#[derive(Debug)]
+pub enum News {
+    /// A version of a record was stored, at this revision.
+    Record(ConcurrencyId, Record, u64),
+    /// A node lacks slots.
+    Wish(Wish),
+}
+
+impl SlotNews {
+    /// The next one, of a limit that `matters` or a wish; `None` when the connection has ended.
+    pub async fn next(&mut self, matters: impl Fn(&ConcurrencyId) -> bool) -> Option<News> {
+        loop {
+            tokio::select! {
+                message = self.records.next() => {
+                    let message = message?;
+                    let id = message.subject.strip_prefix(&self.prefix).and_then(ConcurrencyId::read);
+                    let Some(id) = id.filter(&matters) else { continue };
+                    let sequence = message.headers.as_ref().and_then(|headers| headers.get("Nats-Sequence"));
+                    let revision = sequence.and_then(|sequence| sequence.as_str().parse().ok());
+                    let record = serde_json::from_slice(&message.payload).ok();
+                    if let (Some(revision), Some(record)) = (revision, record) {
+                        return Some(News::Record(id, record, revision));
+                    }
+                }
+                message = self.wishes.next() => {
+                    if let Ok(wish) = serde_json::from_slice(&message?.payload) {
+                        return Some(News::Wish(wish));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A node's way to the slots of concurrency limits. Who has only this reaches no job. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SlotRecords(Backbone);
+
+impl Backbone {
+    /// This node's way to the slots of concurrency limits.
+    #[must_use]
+    pub fn slots(&self) -> SlotRecords {
+        SlotRecords(self.clone())
+    }
+}
+
+impl SlotRecords {
+    /// Listens for what other nodes write and wish; returns once the server knows of that.
+    ///
+    /// # Errors
+    /// The subjects cannot be subscribed to.
+    pub async fn news(&self) -> Result<SlotNews, Error> {
+        let (control, names) = (self.0.control(), self.0.names());
+        let records = control.subscribe(changes(names)).await?;
+        let wishes = control.subscribe(wishes(names)).await?;
+        // A failure means that the connection was just lost; the subscription comes back with it.
+        let _ = control.settled().await;
+        let prefix = changes(names).trim_end_matches('>').to_owned();
+        Ok(SlotNews { records, wishes, prefix })
+    }
+
+    /// Changes whenever the connection has been re-established: what was republished meanwhile did not come.
+    #[must_use]
+    pub fn connected(&self) -> watch::Receiver<u64> {
+        self.0.control().connected()
+    }
+
+    /// Tells the other nodes which slots this one lacks. It may be lost: who still lacks them says so again.
+    pub async fn wish(&self, wish: &Wish) {
+        let body = Bytes::from(serde_json::to_vec(wish).unwrap_or_default());
+        self.0.control().publish(wishes(self.0.names()), body).await;
+    }
+
+    /// The record of a limit, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is of another version: then nobody knows how many slots are taken.
+    pub async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error> {
+        Ok(self.stored(self.record_subject(id)).await?.unwrap_or_default())
+    }
+
+    /// Writes the record of a limit if its revision is still `expected` (0: none is stored).
+    ///
+    /// # Errors
+    /// The server did not answer, so that it may be written or not; or it refused for another reason.
+    pub async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error> {
+        let ttl = format!("{}s", record.matters_for().as_secs().max(1));
+        self.compare_and_set(self.record_subject(id), record, &ttl, expected).await
+    }
+
+    /// A session, and its revision, as the bucket's leader has it; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error> {
+        self.stored(self.session_subject(session)).await
+    }
+
+    /// Writes a session if its revision is still `expected` (0: none is stored).
+    ///
+    /// # Errors
+    /// The server did not answer, so that it may be written or not; or it refused for another reason.
+    pub async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error> {
+        self.compare_and_set(self.session_subject(of), session, SESSION_TTL, expected).await
+    }
+
+    /// The line of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is of another version.
+    pub async fn line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error> {
+        Ok(self.stored(self.line_subject(id)).await?.unwrap_or_default())
+    }
+
+    /// Writes the line of a key if its revision is still `expected` (0: none is stored).
+    ///
+    /// # Errors
+    /// The server did not answer, so that it may be written or not; or it refused for another reason.
+    pub async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<Written, Error> {
+        self.compare_and_set(self.line_subject(id), line, LINE_TTL, expected).await
+    }
+
+    /// The order of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is of another version.
+    pub async fn order(&self, id: &OrderId) -> Result<(Order, u64), Error> {
+        Ok(self.stored(self.order_subject(id)).await?.unwrap_or_default())
+    }
+
+    /// Writes the order of a key if its revision is still `expected` (0: none is stored). It is stored for `lasts`, in whole
+    /// seconds.
+    ///
+    /// # Errors
+    /// The server did not answer, so that it may be written or not; or it refused for another reason.
+    pub async fn write_order(
+        &self,
+        id: &OrderId,
+        order: &Order,
+        expected: u64,
+        lasts: Duration,
+    ) -> Result<Written, Error> {
+        let ttl = format!("{}s", lasts.as_secs().max(1));
+        self.compare_and_set(self.order_subject(id), order, &ttl, expected).await
+    }
+
+    fn order_subject(&self, id: &OrderId) -> String {
+        self.0.names().key(BUCKET, &format!("orders.{id}"))
+    }
+
+    fn line_subject(&self, id: &ConcurrencyId) -> String {
+        self.0.names().key(BUCKET, &format!("lines.{id}"))
+    }
+
+    fn record_subject(&self, id: &ConcurrencyId) -> String {
+        self.0.names().key(BUCKET, &format!("slots.{id}"))
+    }
+
+    fn session_subject(&self, session: &str) -> String {
+        self.0.names().key(BUCKET, &format!("sessions.{session}"))
+    }
+
+    async fn stored<T: DeserializeOwned>(&self, subject: String) -> Result<Option<(T, u64)>, Error> {
+        let bucket = self.0.names().bucket_stream(BUCKET);
+        let Some(stored) = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await? else {
+            return Ok(None);
+        };
+        let read = serde_json::from_slice(&stored.payload);
+        let value = read.map_err(|error| Error::Read { subject, source: Box::new(error) })?;
+        Ok(Some((value, stored.sequence)))
+    }
+
+    async fn compare_and_set(
+        &self,
+        subject: String,
+        value: &impl Serialize,
+        ttl: &str,
+        expected: u64,
+    ) -> Result<Written, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, expected.to_string());
+        headers.insert(names::TTL, ttl);
+        let body = Bytes::from(serde_json::to_vec(value).unwrap_or_default());
+        match request::publish(self.0.control(), subject, headers, body).await {
+            Ok(ack) => Ok(Written::Won(ack.seq)),
+            Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(Written::Lost),
+            Err(error) => Err(error),
+        }
+    }
+}

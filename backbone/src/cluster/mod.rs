@@ -1,0 +1,11 @@
+//! What nodes know of one another and share: presence, questions, limits, breakers, run-time settings.
+
+pub mod breakers;
+pub mod concurrency;
+pub mod control;
+pub mod deliveries;
+pub mod holders;
+pub mod limits;
+pub mod nodes;
+pub mod questions;
+pub mod run_time_settings;

@@ -1,0 +1,236 @@
+//! Run-time settings in the control bucket: read, written by compare-and-set, and announced to all nodes.
+//!
+//! A node reads them from the bucket's leader, each change once: a setting that is removed leaves a message that says so
+//! for longer than any node goes without reading. An announcement only says that there is something to read, and from
+//! which revision on; a node that misses it reads a moment later all the same.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::limit::Scope;
+use longshore_domain::setting::{PauseOf, Setting, SettingKey};
+use longshore_domain::{JobType, Queue, Tenant, Timestamp};
+use tokio::sync::watch;
+
+use crate::Backbone;
+use crate::cluster::nodes::Nodes;
+use crate::cluster::questions::Questions;
+use crate::error::Error;
+use crate::messages::raw::{self, Raw};
+use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::wire::header::names;
+
+/// How long the message stays that says that a setting was removed.
+pub const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
+
+/// A change of a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingChange {
+    /// Which setting; `None`: one that this version does not know.
+    pub key: Option<SettingKey>,
+    /// Its value; `None`: it was removed, or this version cannot read it.
+    pub setting: Option<Setting>,
+    /// Its revision: a compare-and-set must name it.
+    pub revision: u64,
+    /// When it was stored.
+    pub at: Timestamp,
+}
+
+/// The outcome of a compare-and-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WrittenSetting {
+    /// It is stored, at this revision.
+    Won(u64),
+    /// Another write came first.
+    Lost,
+    /// Another write is in flight, and nothing is decided.
+    Undecided,
+}
+
+/// A node's way to the run-time settings. Who has only this reaches no job. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RunTimeSettings(Backbone);
+
+impl Backbone {
+    /// This node's way to the run-time settings.
+    #[must_use]
+    pub fn run_time_settings(&self) -> RunTimeSettings {
+        RunTimeSettings(self.clone())
+    }
+}
+
+impl RunTimeSettings {
+    /// Changes whenever the connection has been re-established.
+    #[must_use]
+    pub fn connected(&self) -> watch::Receiver<u64> {
+        self.0.control().connected()
+    }
+
+    /// Every change after a revision, as the bucket's leader has it, in order; after 0 every setting there is.
+    ///
+    /// # Errors
+    /// The control bucket cannot be read.
+    pub async fn changed_after(&self, revision: u64) -> Result<Vec<SettingChange>, Error> {
+        let backbone = &self.0;
+        let bucket = backbone.names().bucket_stream("control");
+        let all = subject(backbone, ">");
+        let (mut changes, mut from) = (Vec::new(), revision + 1);
+        loop {
+            let query = format!(r#"{{"seq":{from},"next_by_subj":"{all}"}}"#);
+            let Some(raw) = raw::get(backbone.control(), backbone.api(), &bucket, query).await? else { break };
+            from = raw.sequence + 1;
+            changes.push(self.read_change(&raw));
+        }
+        Ok(changes)
+    }
+
+    /// A setting as the bucket's leader has it; `None`: it was never set, or its removal was long ago.
+    ///
+    /// # Errors
+    /// The control bucket cannot be read.
+    pub async fn read(&self, key: &SettingKey) -> Result<Option<SettingChange>, Error> {
+        let bucket = self.0.names().bucket_stream("control");
+        let subject = subject(&self.0, &text_of(key));
+        let raw = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await?;
+        Ok(raw.map(|raw| self.read_change(&raw)))
+    }
+
+    /// Sets a setting, or removes it, if its revision is still `expected` (0: nothing is stored).
+    ///
+    /// # Errors
+    /// The server did not answer in time, so that it may have been written; or it refused for another reason.
+    pub async fn write(
+        &self,
+        key: &SettingKey,
+        setting: Option<&Setting>,
+        expected: u64,
+    ) -> Result<WrittenSetting, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, expected.to_string());
+        let body = match setting {
+            Some(setting) => Bytes::from(serde_json::to_vec(setting).unwrap_or_default()),
+            None => {
+                headers.insert("KV-Operation", "DEL");
+                headers.insert(names::TTL, format!("{}s", REMOVED_KEPT.as_secs()));
+                Bytes::new()
+            }
+        };
+        match request::publish(self.0.control(), subject(&self.0, &text_of(key)), headers, body).await {
+            Ok(ack) => Ok(WrittenSetting::Won(ack.seq)),
+            Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(WrittenSetting::Lost),
+            Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => Ok(WrittenSetting::Undecided),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Listens for announcements; returns once the server knows of that. Each has a revision in its payload
+    /// ([`read_revision`]).
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub async fn announcements(&self) -> Result<Questions, Error> {
+        let nodes = self.0.nodes();
+        let questions = nodes.listen(announced(&nodes)).await?;
+        self.0.is_listening().await;
+        Ok(questions)
+    }
+
+    /// Announces that there is something to read up to a revision, and waits until each of `nodes` has answered that it
+    /// has read it, at most for `within`. Returns the nodes that have not.
+    ///
+    /// # Errors
+    /// The answers cannot be subscribed to.
+    pub async fn announce(&self, revision: u64, nodes: Vec<String>, within: Duration) -> Result<Vec<String>, Error> {
+        let to = self.0.nodes();
+        to.ask_each(announced(&to), Bytes::from(revision.to_string()), nodes, within).await
+    }
+
+    fn read_change(&self, raw: &Raw) -> SettingChange {
+        let prefix = subject(&self.0, "");
+        SettingChange {
+            key: raw.subject.strip_prefix(&prefix).and_then(read_key),
+            setting: serde_json::from_slice(&raw.payload).ok(),
+            revision: raw.sequence,
+            at: raw.at,
+        }
+    }
+}
+
+/// The revision that an announcement names.
+#[must_use]
+pub fn read_revision(payload: &[u8]) -> Option<u64> {
+    std::str::from_utf8(payload).ok()?.parse().ok()
+}
+
+fn announced(nodes: &Nodes) -> String {
+    nodes.names().node("_sys.settings")
+}
+
+fn subject(backbone: &Backbone, key: &str) -> String {
+    backbone.names().key("control", &format!("settings.{key}"))
+}
+
+/// The key in the bucket, after `settings.`.
+fn text_of(key: &SettingKey) -> String {
+    match key {
+        SettingKey::Pause(PauseOf::Queue(queue)) => format!("pause.queue.{queue}"),
+        SettingKey::Pause(PauseOf::Type(job_type)) => format!("pause.type.{job_type}"),
+        SettingKey::Pause(PauseOf::TypeInQueue(job_type, queue)) => format!("pause.type_in_queue.{queue}.{job_type}"),
+        SettingKey::Limit(scope) => format!("limit.{scope}"),
+        SettingKey::Queue(queue) => format!("queue.put.{queue}"),
+    }
+}
+
+fn read_key(text: &str) -> Option<SettingKey> {
+    let (kind, rest) = text.split_once('.')?;
+    let (of, name) = rest.split_once('.')?;
+    let pause = |of| Some(SettingKey::Pause(of));
+    match (kind, of) {
+        ("pause", "queue") => pause(PauseOf::Queue(Queue::parse(name).ok()?)),
+        ("pause", "type") => pause(PauseOf::Type(JobType::parse(name).ok()?)),
+        ("pause", "type_in_queue") => {
+            let (queue, job_type) = name.split_once('.')?;
+            pause(PauseOf::TypeInQueue(JobType::parse(job_type).ok()?, Queue::parse(queue).ok()?))
+        }
+        ("limit", "type") => JobType::parse(name).ok().map(|job_type| SettingKey::Limit(Scope::Type(job_type))),
+        ("limit", "name") => Some(SettingKey::Limit(Scope::Named(name.into()))),
+        ("limit", "tenant") => Tenant::parse(name).ok().map(|tenant| SettingKey::Limit(Scope::Tenant(tenant))),
+        ("queue", "put") => Queue::parse(name).ok().map(SettingKey::Queue),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_as_it_was_written() {
+        let (queue, job_type) = (Queue::parse("bulk").unwrap(), JobType::parse("report.render").unwrap());
+        for (of, text) in [
+            (PauseOf::Queue(queue.clone()), "pause.queue.bulk"),
+            (PauseOf::Type(job_type.clone()), "pause.type.report.render"),
+            (PauseOf::TypeInQueue(job_type, queue), "pause.type_in_queue.bulk.report.render"),
+        ] {
+            let key = SettingKey::Pause(of);
+            assert_eq!(text_of(&key), text);
+            assert_eq!(read_key(text), Some(key));
+        }
+        for scope in [
+            Scope::Type(JobType::parse("report.render").unwrap()),
+            Scope::Named("crm".into()),
+            Scope::Tenant(Tenant::parse("acme").unwrap()),
+        ] {
+            let key = SettingKey::Limit(scope);
+            assert_eq!(read_key(&text_of(&key)), Some(key));
+        }
+        let key = SettingKey::Queue(Queue::parse("bulk").unwrap());
+        assert_eq!(text_of(&key), "queue.put.bulk");
+        assert_eq!(read_key("queue.put.bulk"), Some(key));
+        assert_eq!(
+            [read_key("newer.queue.bulk"), read_key("pause.queue"), read_key("pause.queue.a.b")],
+            [None, None, None]
+        );
+    }
+}

@@ -1,0 +1,370 @@
+//! How much waits in the cluster, for monitoring: a bounded number of questions per queue, however many jobs wait.
+//!
+//! What is read here may be a moment old, and nothing is decided on it.
+
+use std::collections::BTreeMap;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::fairness::{FairBy, FairnessKey};
+use longshore_domain::run::DeferReason;
+use longshore_domain::{Lane, Priority, Queue, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::Backbone;
+use crate::cluster::control::oldest_in;
+use crate::error::Error;
+use crate::messages::request;
+use crate::schedules::sweep::Standing;
+use crate::wire::header::{self, names};
+
+/// The jobs of one lane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LaneBacklog {
+    /// Jobs in it: waiting, buffered by a node, or running.
+    pub messages: u64,
+    /// The last sequence that was delivered to a node.
+    pub delivered: u64,
+    /// When the oldest of them was stored.
+    pub oldest: Option<Timestamp>,
+    /// When the oldest job was stored that was delivered to no node yet.
+    pub oldest_undelivered: Option<Timestamp>,
+}
+
+/// Jobs that are stored and have not ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredJobs {
+    /// How many.
+    pub jobs: u64,
+    /// How many of each tenant, where that was asked for.
+    pub by_tenant: BTreeMap<Tenant, u64>,
+}
+
+impl StoredJobs {
+    /// These and others.
+    #[must_use]
+    pub fn and(mut self, others: Self) -> Self {
+        self.jobs += others.jobs;
+        for (tenant, jobs) in others.by_tenant {
+            *self.by_tenant.entry(tenant).or_default() += jobs;
+        }
+        self
+    }
+}
+
+/// Dead letters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeadLetters {
+    /// How many there are.
+    pub count: u64,
+    /// How full their stream is; 1: full.
+    pub fill: f64,
+    /// When the oldest was written.
+    pub oldest: Option<Timestamp>,
+}
+
+/// For what a job that has a schedule waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// The time that its client set.
+    Schedule,
+    /// Its next attempt.
+    Retry,
+    /// Another try to start the attempt; why, as far as that is known.
+    Deferral(Option<DeferReason>),
+}
+
+/// A job that has a schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingJob {
+    /// Its tenant.
+    pub tenant: Tenant,
+    /// Its queue.
+    pub queue: Queue,
+    /// For what it waits.
+    pub waits_for: WaitsFor,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Jobs that wait for the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Several {
+    /// How many.
+    pub count: u64,
+    /// Since when the first of them waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+}
+
+impl Several {
+    fn add(&mut self, since: Timestamp) {
+        self.count += 1;
+        self.since = Some(self.since.map_or(since, |first| first.min(since)));
+    }
+}
+
+/// The jobs of one queue that wait for a time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timed {
+    /// Those of a client's schedule.
+    pub scheduled: Several,
+    /// Those that failed.
+    pub retrying: Several,
+    /// Those that were put off.
+    pub deferred: Several,
+    /// How many of these for which reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reasons: BTreeMap<String, u64>,
+}
+
+impl Timed {
+    fn count(&mut self, job: &WaitingJob) {
+        match job.waits_for {
+            WaitsFor::Schedule => self.scheduled.add(job.since),
+            WaitsFor::Retry => self.retrying.add(job.since),
+            WaitsFor::Deferral(reason) => {
+                self.deferred.add(job.since);
+                let reason = reason.map_or("unknown", DeferReason::as_str);
+                *self.reasons.entry(reason.to_owned()).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// At most so many tenants have counts of their own.
+const MAX_TENANTS: usize = 500;
+
+/// What a node counted when it last read all schedules, by queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimedCounts {
+    /// By queue, all tenants' together.
+    pub queues: BTreeMap<String, Timed>,
+    /// By tenant and queue.
+    #[serde(default)]
+    pub tenants: BTreeMap<Tenant, BTreeMap<String, Timed>>,
+    /// There are more tenants than have counts of their own.
+    #[serde(default)]
+    pub has_others: bool,
+}
+
+impl TimedCounts {
+    /// Counts a job.
+    pub fn count(&mut self, job: &WaitingJob) {
+        self.queues.entry(job.queue.to_string()).or_default().count(job);
+        if self.tenants.len() >= MAX_TENANTS && !self.tenants.contains_key(&job.tenant) {
+            self.has_others = true;
+            return;
+        }
+        let of_tenant = self.tenants.entry(job.tenant.clone()).or_default();
+        of_tenant.entry(job.queue.to_string()).or_default().count(job);
+    }
+
+    /// The counts of a queue, of one tenant or of all; `None`: that tenant has none of its own.
+    #[must_use]
+    pub fn of(&self, queue: &Queue, tenant: Option<&Tenant>) -> Option<Timed> {
+        let Some(tenant) = tenant else { return Some(self.queues.get(queue.as_str()).cloned().unwrap_or_default()) };
+        match self.tenants.get(tenant) {
+            Some(queues) => Some(queues.get(queue.as_str()).cloned().unwrap_or_default()),
+            None => (!self.has_others).then(Timed::default),
+        }
+    }
+}
+
+/// Under this key of the control bucket the counts of schedules stand.
+const TIMED: &str = "timed";
+
+impl Backbone {
+    /// The jobs of a lane, of one tenant or of all.
+    ///
+    /// # Errors
+    /// The lane cannot be read.
+    pub async fn lane_backlog(&self, queue: &Queue, lane: Lane, tenant: Option<&Tenant>) -> Result<LaneBacklog, Error> {
+        let stream = self.names().lane_stream(queue, lane);
+        let failed = |source| Error::Read { subject: stream.clone(), source };
+        let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
+        let state = &found.cached_info().state;
+        if state.messages == 0 {
+            return Ok(LaneBacklog::default());
+        }
+        let filter = match (tenant, lane) {
+            (None, _) => ">".to_owned(),
+            (tenant, Lane::Of(priority)) => self.names().jobs_where(tenant, queue, priority, None),
+            (tenant, Lane::Returned) => self.names().returned_where(tenant, queue, None),
+        };
+        let (messages, oldest) = match tenant {
+            None => (state.messages, oldest_in(state)),
+            Some(_) => {
+                let subjects = self.subjects_in(&stream, Some(&filter)).await?.subjects;
+                (subjects.values().sum(), self.first_after(&stream, 0, &filter).await?)
+            }
+        };
+        if messages == 0 {
+            return Ok(LaneBacklog::default());
+        }
+        let delivered = self.delivered_up_to(&stream).await?;
+        let oldest_undelivered = match () {
+            () if delivered >= state.last_sequence => None,
+            () if delivered < state.first_sequence => oldest,
+            // The first jobs are running: the oldest that waits stands behind them.
+            () => self.first_after(&stream, delivered, &filter).await?,
+        };
+        Ok(LaneBacklog { messages, delivered, oldest, oldest_undelivered })
+    }
+
+    /// When the first message after a sequence was stored.
+    async fn first_after(&self, stream: &str, sequence: u64, filter: &str) -> Result<Option<Timestamp>, Error> {
+        let query = format!(r#"{{"seq":{},"next_by_subj":"{filter}"}}"#, sequence + 1);
+        let next = request::direct_get(self.control(), self.api(), stream, query).await?;
+        Ok(next.and_then(|next| Timestamp::parse(&next.at).ok()))
+    }
+
+    /// The jobs in a lane, running ones included; one question. By tenant, at most 100,000 pairs of tenant and type are
+    /// known.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn stored_in_lane(&self, queue: &Queue, lane: Lane, by_tenant: bool) -> Result<StoredJobs, Error> {
+        let (stream, filter) = (self.names().lane_stream(queue, lane), by_tenant.then_some(">"));
+        let state = self.subjects_in(&stream, filter).await?;
+        Ok(StoredJobs { jobs: state.messages, by_tenant: self.by_tenant(&state.subjects) })
+    }
+
+    /// How many jobs of each fairness key are in a lane, running ones included; one question. At most 100,000 pairs of tenant
+    /// and type are known.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn keys_in_lane(
+        &self,
+        queue: &Queue,
+        priority: Priority,
+        by: FairBy,
+    ) -> Result<BTreeMap<FairnessKey, u64>, Error> {
+        let state = self.subjects_in(&self.names().lane_stream(queue, priority), Some(">")).await?;
+        Ok(sums(&state.subjects, |subject| self.fairness_key(subject, by)))
+    }
+
+    /// The parked jobs of a queue; one question.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn stored_parked(&self, queue: &Queue) -> Result<StoredJobs, Error> {
+        let filter = self.names().parked_where(None, Some(queue), None);
+        let state = self.subjects_in(&self.names().parked_stream(), Some(&filter)).await?;
+        Ok(StoredJobs { jobs: state.subjects.values().sum(), by_tenant: self.by_tenant(&state.subjects) })
+    }
+
+    fn by_tenant(&self, subjects: &BTreeMap<String, u64>) -> BTreeMap<Tenant, u64> {
+        let tenant = |subject: &str| Tenant::parse(self.names().read_job(subject)?.tenant).ok();
+        sums(subjects, tenant)
+    }
+
+    /// When the first parked job of a queue was enqueued or fell due.
+    ///
+    /// # Errors
+    /// The stream of parked jobs cannot be read.
+    pub async fn oldest_parked(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Option<Timestamp>, Error> {
+        let filter = self.names().parked_where(tenant, Some(queue), None);
+        let query = format!(r#"{{"seq":1,"next_by_subj":"{filter}"}}"#);
+        let first = request::direct_get(self.control(), self.api(), &self.names().parked_stream(), query).await?;
+        Ok(first.and_then(|first| header::read_job(&first.headers).ok()?.moved?.due_at))
+    }
+
+    /// The dead letters, all tenants' together.
+    ///
+    /// # Errors
+    /// The stream cannot be read.
+    pub async fn dead_letter_backlog(&self) -> Result<DeadLetters, Error> {
+        let name = self.names().dlq_stream();
+        let failed = |source| Error::Read { subject: name.clone(), source };
+        let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
+        let info = stream.cached_info();
+        let room = u64::try_from(info.config.max_bytes).unwrap_or(0);
+        let fill = if room == 0 { 0.0 } else { info.state.bytes as f64 / room as f64 };
+        Ok(DeadLetters { count: info.state.messages, fill, oldest: oldest_in(&info.state) })
+    }
+
+    /// Publishes what was counted when all schedules were read, for all nodes.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn publish_timed(&self, counts: &TimedCounts) -> Result<(), Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::TTL, "3600s");
+        let body = Bytes::from(serde_json::to_vec(counts).unwrap_or_default());
+        request::publish(self.control(), self.names().key("control", TIMED), headers, body).await.map(|_| ())
+    }
+
+    /// What was counted when a node last read all schedules; `None`: within the last hour none has.
+    ///
+    /// # Errors
+    /// The control bucket cannot be read.
+    pub async fn timed(&self) -> Result<Option<TimedCounts>, Error> {
+        let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().key("control", TIMED));
+        let bucket = self.names().bucket_stream("control");
+        let stored = request::direct_get(self.control(), self.api(), &bucket, query).await?;
+        Ok(stored.and_then(|stored| serde_json::from_slice(&stored.payload).ok()))
+    }
+
+    /// The job of a schedule, and for what it waits.
+    #[must_use]
+    pub fn waits_for(&self, standing: &Standing) -> Option<WaitingJob> {
+        let read = self.names().read_job(&standing.due)?;
+        let (tenant, queue) = (Tenant::parse(read.tenant).ok()?, Queue::parse(read.queue).ok()?);
+        let since = Timestamp::parse(&standing.stored.at).unwrap_or_default();
+        let retries = format!("{}.retries.", self.names().namespace());
+        let waits_for = match standing.stored.subject.starts_with(&retries) {
+            false => WaitsFor::Schedule,
+            true => {
+                let moved = header::read_job(&standing.stored.headers).ok()?.moved?;
+                // A retry that was put off stays a retry.
+                if moved.attempt > 1 { WaitsFor::Retry } else { WaitsFor::Deferral(moved.deferred_for) }
+            }
+        };
+        Some(WaitingJob { tenant, queue, waits_for, since })
+    }
+}
+
+/// The jobs of subjects that have the same key together; a subject without a key is left out.
+fn sums<K: Ord>(subjects: &BTreeMap<String, u64>, key: impl Fn(&str) -> Option<K>) -> BTreeMap<K, u64> {
+    let mut sums = BTreeMap::new();
+    for (subject, jobs) in subjects {
+        if let Some(key) = key(subject) {
+            *sums.entry(key).or_default() += jobs;
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_are_counted_by_queue_tenant_and_reason() {
+        let mut counts = TimedCounts::default();
+        let mut count = |tenant: &str, queue: &str, waits_for, since| {
+            let (tenant, queue) = (Tenant::parse(tenant).unwrap(), Queue::parse(queue).unwrap());
+            counts.count(&WaitingJob { tenant, queue, waits_for, since: Timestamp::from_millis(since) });
+        };
+        count("a", "main", WaitsFor::Schedule, 7_000);
+        count("b", "main", WaitsFor::Schedule, 5_000);
+        count("a", "main", WaitsFor::Retry, 9_000);
+        count("a", "bulk", WaitsFor::Deferral(Some(DeferReason::Busy)), 8_000);
+        count("a", "bulk", WaitsFor::Deferral(None), 8_500);
+        let written = serde_json::to_string(&counts).unwrap();
+        assert_eq!(serde_json::from_str::<TimedCounts>(&written).unwrap(), counts);
+        let (main, bulk) = (Queue::main(), Queue::parse("bulk").unwrap());
+        let (a, c) = (Tenant::parse("a").unwrap(), Tenant::parse("c").unwrap());
+        let all = counts.of(&main, None).unwrap();
+        assert_eq!((all.scheduled.count, all.retrying.count, all.deferred.count), (2, 1, 0));
+        assert_eq!(all.scheduled.since, Some(Timestamp::from_millis(5_000)));
+        assert_eq!(counts.of(&main, Some(&a)).unwrap().scheduled.since, Some(Timestamp::from_millis(7_000)));
+        let reasons = counts.of(&bulk, Some(&a)).unwrap().reasons;
+        assert_eq!(reasons, [("busy".to_owned(), 1), ("unknown".to_owned(), 1)].into());
+        assert_eq!(counts.of(&bulk, Some(&c)), Some(Timed::default()));
+        counts.has_others = true;
+        assert_eq!(counts.of(&bulk, Some(&c)), None, "it may be one of those that are not counted");
+    }
+}

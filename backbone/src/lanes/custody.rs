@@ -1,0 +1,208 @@
+//! The deliveries of one stream that this node holds, from the moment it reads a delivery until its ack token is gone.
+//!
+//! This list answers one question: when a connection ended over a message that it received, which of the deliveries
+//! that the server still counts as pending were lost with it? Those that no node holds. [`crate::lanes::poison`] returns them
+//! (NAK), so that they need not wait for the lease to run out.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_nats::Subject;
+use bytes::Bytes;
+use longshore_domain::SmolStr;
+use tokio::sync::{mpsc::UnboundedSender, watch};
+
+use crate::Backbone;
+
+/// Where dropped ack tokens return their jobs. Unbounded, because a destructor cannot wait; it never has more entries
+/// than this node holds deliveries.
+pub(crate) type Returns = UnboundedSender<Subject>;
+
+/// How long a puller may take to read everything in its inbox.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+const MARK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How long a returned delivery may be on its way.
+const COMES_WITHIN: Duration = Duration::from_millis(100);
+
+/// How far this node is with returning lost deliveries.
+#[derive(Debug, Default)]
+enum Return {
+    #[default]
+    No,
+    /// It is asking the other nodes.
+    Asking,
+    /// It returned them at this time.
+    Done(Instant),
+}
+
+/// Takes a sequence as its hash. Sequences are spread by themselves, and no client chooses them: hashing each would
+/// cost a tenth of a microsecond per job.
+#[derive(Debug, Default)]
+pub(crate) struct BySequence(u64);
+
+impl Hasher for BySequence {
+    fn finish(&self) -> u64 {
+        // The hash table uses the highest bits as well, which sequences do not fill.
+        self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, sequence: u64) {
+        self.0 = sequence;
+    }
+}
+
+/// This node's deliveries of one stream.
+#[derive(Debug)]
+pub(crate) struct Custody {
+    returns: Returns,
+    /// The sequences that this node holds, and how many deliveries of each.
+    held: Mutex<HashMap<u64, u32, BuildHasherDefault<BySequence>>>,
+    /// The inbox of the stream's puller; `None`: this node has no puller for it.
+    inbox: Mutex<Option<String>>,
+    /// The last marker that the puller has read.
+    read: watch::Sender<u64>,
+    /// Whether this node is about to return lost deliveries: only one node at a time may.
+    returning: Mutex<Return>,
+    /// Whether no server answers pulls for the consumer.
+    pub(crate) unanswered: AtomicBool,
+}
+
+impl Custody {
+    pub(crate) fn new(returns: Returns) -> Self {
+        Self {
+            returns,
+            held: Mutex::default(),
+            inbox: Mutex::default(),
+            read: watch::Sender::default(),
+            returning: Mutex::default(),
+            unanswered: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds a delivery that has arrived.
+    pub(crate) fn take(&self, sequence: u64) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner).entry(sequence).or_default() += 1;
+    }
+
+    /// Removes a delivery whose ack token is gone; if `back_to` is given, the job is returned there.
+    pub(crate) fn give_up(&self, sequence: u64, back_to: Option<Subject>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = held.get_mut(&sequence) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&sequence);
+            }
+        }
+        if let Some(reply) = back_to {
+            // The receiver ends with the node; then the server redelivers the job after its ack wait.
+            let _ = self.returns.send(reply);
+        }
+    }
+
+    /// Sets the inbox of this stream's puller.
+    pub(crate) fn pulled_by(&self, inbox: &str) {
+        *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(inbox.to_owned());
+    }
+
+    /// Notes that the puller has read everything before this marker.
+    pub(crate) fn read_up_to(&self, mark: u64) {
+        self.read.send_modify(|read| *read = mark.max(*read));
+    }
+
+    /// Begins to ask the other nodes what they hold.
+    pub(crate) fn begin_asking(&self) {
+        *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::Asking;
+    }
+
+    /// Ends the asking, once every node has said what it holds. False if this node has let another one go first
+    /// meanwhile.
+    pub(crate) fn may_nak(&self) -> bool {
+        let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = matches!(*returning, Return::Asking);
+        *returning = if still { Return::Done(Instant::now()) } else { Return::No };
+        still
+    }
+
+    /// Ends the asking: nothing is returned this time.
+    pub(crate) fn stop_asking(&self) {
+        *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::No;
+    }
+
+    /// Whether another node that asks may go first: its name decides, if this node asks as well. It may not while a
+    /// delivery that this node returned may still be on its way to a node that has already said that it does not hold
+    /// it.
+    pub(crate) fn lets_go_first(&self, other_is_first: bool) -> bool {
+        let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
+        match *returning {
+            Return::Asking if !other_is_first => false,
+            Return::Done(at) if at.elapsed() < COMES_WITHIN => false,
+            _ => {
+                *returning = Return::No;
+                true
+            }
+        }
+    }
+
+    fn within(&self, from: u64, to: u64) -> Vec<u64> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.keys().copied().filter(|sequence| (from..=to).contains(sequence)).collect()
+    }
+}
+
+/// The token of a puller's inbox under which markers arrive.
+pub(crate) const MARK: &str = "mark";
+
+static MARKS: AtomicU64 = AtomicU64::new(0);
+
+impl Backbone {
+    /// The deliveries of a stream that this node holds.
+    pub(crate) fn custody(&self, stream: &str) -> Arc<Custody> {
+        let mut all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Custody::new(self.0.returns.clone()));
+        Arc::clone(all.entry(SmolStr::from(stream)).or_insert_with(new))
+    }
+
+    /// Streams for whose consumer no server answers, as far as this node has tried.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<SmolStr> {
+        let all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams: Vec<SmolStr> = all
+            .iter()
+            .filter(|(_, custody)| custody.unanswered.load(Ordering::Relaxed))
+            .map(|(stream, _)| stream.clone())
+            .collect();
+        streams.sort();
+        streams
+    }
+
+    /// The sequences of a stream, within these bounds, that this node holds, once its puller has read everything that
+    /// the server had sent by now; `None` if the puller does not get there in time.
+    pub async fn held(&self, stream: &str, from: u64, to: u64) -> Option<Vec<u64>> {
+        let custody = self.custody(stream);
+        let inbox = custody.inbox.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(inbox) = inbox {
+            let mark = MARKS.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut read = custody.read.subscribe();
+            let reached = async {
+                loop {
+                    self.client().publish(format!("{inbox}.{MARK}.{mark}"), Bytes::new()).await;
+                    let reached = read.wait_for(|read| *read >= mark);
+                    // The marker may be lost with the next connection.
+                    if tokio::time::timeout(MARK_AGAIN_AFTER, reached).await.is_ok() {
+                        return;
+                    }
+                }
+            };
+            tokio::time::timeout(READ_WITHIN, reached).await.ok()?;
+        }
+        Some(custody.within(from, to))
+    }
+}

@@ -1,0 +1,222 @@
+//! A delivered job, and the ack token that settles it.
+//!
+//! The ack token is an owned value. Settling consumes it, so settling twice does not compile. If it is dropped, in a
+//! dead actor's mailbox or a cancelled future, the job goes back to the server at once (NAK) and keeps its place.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_nats::{HeaderMap, Subject};
+use bytes::Bytes;
+use longshore_domain::run::{Holding, MessageId};
+use longshore_domain::{SmolStr, Timestamp};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::lanes::custody::Custody;
+use crate::wire::header::size_of;
+
+/// A message that a consumer delivered.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The subject it was published to.
+    pub subject: Subject,
+    /// Its headers.
+    pub headers: Option<HeaderMap>,
+    /// Its payload.
+    pub payload: Bytes,
+    /// Bytes of its payload and headers, as the server counts them.
+    pub size: usize,
+    /// Which message, and which delivery of it.
+    pub holding: Holding,
+    /// How many more messages of its lane the server had to deliver at that moment.
+    pub behind: u64,
+    /// The server counts the lease from this moment or later.
+    pub leased_from: Instant,
+    /// The ack token that settles it.
+    pub ack_token: AckToken,
+}
+
+impl Delivery {
+    /// A stored message as if it had been delivered.
+    pub(crate) fn of_stored(
+        message: MessageId,
+        (subject, payload): (String, Bytes),
+        headers: Option<HeaderMap>,
+        ack_token: AckToken,
+    ) -> Self {
+        Self {
+            size: payload.len() + headers.as_ref().map_or(0, size_of),
+            subject: subject.into(),
+            headers,
+            payload,
+            holding: Holding { message, delivery: 1 },
+            behind: 0,
+            leased_from: Instant::now(),
+            ack_token,
+        }
+    }
+}
+
+/// Settles one delivery, once.
+#[derive(Debug)]
+pub struct AckToken {
+    reply: Option<Subject>,
+    of: Of,
+}
+
+/// What an ack token settles.
+#[derive(Debug)]
+enum Of {
+    /// A delivery, which this node holds for as long as the ack token lives.
+    Delivery(Arc<Custody>, u64),
+    /// A stored message that cannot be delivered: the request that deletes it.
+    Stored(Bytes),
+    /// The copy of a job that was taken out of its lane: the request that deletes it.
+    Copy(Bytes),
+    /// Nothing.
+    Nothing,
+}
+
+/// Tells the server that the job is done with.
+const ACK: &[u8] = b"+ACK";
+
+impl AckToken {
+    pub(crate) fn new(reply: Subject, custody: Arc<Custody>, sequence: u64) -> Self {
+        custody.take(sequence);
+        Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
+    }
+
+    /// The ack token of a delivery that no connection made: dropped, it sends its reply subject to `returned`. For tests
+    /// of what becomes of a delivery.
+    #[must_use]
+    pub fn without_connection(reply: &str, returned: UnboundedSender<Subject>) -> Self {
+        Self::new(Subject::from(reply), Arc::new(Custody::new(returned)), 0)
+    }
+
+    /// An ack token that deletes a stored message by `request` to `subject`. If it is dropped, the message stays.
+    pub(crate) fn to_delete(subject: Subject, request: Bytes) -> Self {
+        Self { reply: Some(subject), of: Of::Stored(request) }
+    }
+
+    /// The same for the copy of a job that was taken out of its lane.
+    pub(crate) fn of_copy(subject: Subject, request: Bytes) -> Self {
+        Self { reply: Some(subject), of: Of::Copy(request) }
+    }
+
+    /// An ack token that settles nothing, for a job that is only inspected.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { reply: None, of: Of::Nothing }
+    }
+
+    /// The subject to which a renewal of the lease is sent.
+    #[must_use]
+    pub fn reply(&self) -> Option<&Subject> {
+        self.reply.as_ref().filter(|_| matches!(self.of, Of::Delivery(..)))
+    }
+
+    /// Whether it is for a stored message that cannot be delivered.
+    pub(crate) fn is_to_delete(&self) -> bool {
+        matches!(self.of, Of::Stored(_))
+    }
+
+    /// Whether it is for the copy of a job.
+    pub(crate) fn is_of_copy(&self) -> bool {
+        matches!(self.of, Of::Copy(_))
+    }
+
+    /// Settles the job as done: the subject and the payload that tell the server so. `None` if it settles nothing.
+    #[must_use]
+    pub fn into_ack(mut self) -> Option<(Subject, Bytes)> {
+        let how = match &self.of {
+            Of::Stored(request) | Of::Copy(request) => request.clone(),
+            _ => Bytes::from_static(ACK),
+        };
+        Some((self.reply.take()?, how))
+    }
+
+    /// Gives the delivery up: the subject to which its answer is sent. `None` if it is not for a delivery.
+    pub(crate) fn into_reply(mut self) -> Option<Subject> {
+        self.reply.take().filter(|_| matches!(self.of, Of::Delivery(..)))
+    }
+
+    /// Returns the job to the server at once; the job keeps its place.
+    pub fn nak(self) {
+        drop(self);
+    }
+
+    /// Sends nothing: another node has the delivery by now, or soon will.
+    pub fn abandon(mut self) {
+        self.reply = None;
+    }
+}
+
+impl Drop for AckToken {
+    fn drop(&mut self) {
+        if let Of::Delivery(custody, sequence) = &self.of {
+            custody.give_up(*sequence, self.reply.take());
+        }
+    }
+}
+
+/// What an acknowledgement subject says about its delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AckInfo<'a> {
+    pub(crate) stream: &'a str,
+    pub(crate) delivered: u64,
+    pub(crate) sequence: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) pending: u64,
+}
+
+impl<'a> AckInfo<'a> {
+    /// Reads `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time ns>.<pending>`, also in its
+    /// longer form with domain and account hash in front (ADR-15).
+    pub(crate) fn read(reply: &'a str) -> Option<Self> {
+        let rest = reply.strip_prefix("$JS.ACK.")?;
+        let mut tokens = rest.split('.');
+        if rest.bytes().filter(|byte| *byte == b'.').count() >= 8 {
+            tokens.nth(1)?;
+        }
+        let stream = tokens.next()?;
+        let delivered = tokens.nth(1)?.parse().ok()?;
+        let sequence = tokens.next()?.parse().ok()?;
+        let nanos: i64 = tokens.nth(1)?.parse().ok()?;
+        let pending = tokens.next()?.parse().ok()?;
+        Some(Self { stream, delivered, sequence, at: Timestamp::from_millis(nanos / 1_000_000), pending })
+    }
+
+    pub(crate) fn holding(&self, stream: &SmolStr) -> Holding {
+        let message = MessageId { stream: stream.clone(), sequence: self.sequence, at: self.at };
+        Holding { message, delivery: self.delivered }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_an_ack_subject_are_read() {
+        let at = Timestamp::from_millis(1_700_000_000_123);
+        let wanted = AckInfo { stream: "S", delivered: 2, sequence: 77, at, pending: 5 };
+        let short = "$JS.ACK.S.work.2.77.80.1700000000123456789.5";
+        let long = "$JS.ACK.hub.ABCDEF.S.work.2.77.80.1700000000123456789.5.x1";
+        assert_eq!(AckInfo::read(short), Some(wanted.clone()));
+        assert_eq!(AckInfo::read(long), Some(wanted));
+        assert_eq!(AckInfo::read("_INBOX.x"), None);
+    }
+
+    #[test]
+    fn a_dropped_ack_token_returns_its_job_and_a_used_one_does_not() {
+        let (returns, mut returned) = tokio::sync::mpsc::unbounded_channel();
+        let custody = Arc::new(Custody::new(returns));
+        let ack_token = |name: &'static str| AckToken::new(Subject::from_static(name), Arc::clone(&custody), 7);
+        drop(ack_token("dropped"));
+        let (subject, said) = ack_token("acked").into_ack().unwrap();
+        assert_eq!((subject.as_str(), said.as_ref()), ("acked", ACK));
+        ack_token("left").abandon();
+        assert_eq!(returned.try_recv().ok().as_deref(), Some("dropped"));
+        assert!(returned.try_recv().is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! Parked jobs: they wait for what all jobs of their kind wait for, out of the way of the jobs behind them.
+//!
+//! A parked job is an ordinary message on a subject of its tenant, queue, priority, key and type, in a stream without
+//! consumers. To take it back, a node publishes it into its queue's lane of returned jobs, under an id of run and wait,
+//! and then deletes it. If another node repeats this, or a node repeats it after a crash, the lane has the job once;
+//! the record decides besides.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use async_nats::{HeaderMap, HeaderValue};
+use bytes::Bytes;
+use longshore_domain::{JobType, Lane, Priority, Queue, Run, Tenant, Timestamp};
+use serde::Deserialize;
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::request::{self, PubAck, Refusal, STREAM_FULL};
+use crate::messages::scan::Source;
+use crate::wire::header;
+use crate::wire::kind_key::KindKey;
+use crate::wire::subject::Names;
+
+/// Jobs of one kind that are parked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParkedKind {
+    /// Their tenant.
+    pub tenant: Tenant,
+    /// Their queue.
+    pub queue: Queue,
+    /// Their priority.
+    pub priority: Priority,
+    /// Their type.
+    pub job_type: JobType,
+    /// What they differ by beyond that.
+    pub key: KindKey,
+    /// How many there are.
+    pub jobs: u64,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    state: Option<State>,
+    error: Option<Refusal>,
+}
+
+/// What a stream holds.
+#[derive(Default, Deserialize)]
+pub(crate) struct State {
+    /// All of the stream's.
+    #[serde(default)]
+    pub(crate) messages: u64,
+    /// How many stand on each subject that was asked for.
+    #[serde(default)]
+    pub(crate) subjects: BTreeMap<String, u64>,
+}
+
+impl Backbone {
+    /// Parks the run's job. Its rank counts from `since`.
+    ///
+    /// # Errors
+    /// The stream is full, or the server did not confirm it.
+    pub async fn park(
+        &self,
+        run: &Run,
+        since: Timestamp,
+        original: Option<&HeaderMap>,
+        payload: Bytes,
+    ) -> Result<PubAck, Error> {
+        let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
+        let key = header::kind_key(original);
+        let subject = self.names().parked(&run.tenant, &run.queue, run.priority, (&run.job_type, &key));
+        let parked = request::publish(self.client(), subject, headers, payload).await;
+        let is_full = matches!(&parked, Err(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
+        self.0.parked_full.store(is_full, Ordering::Relaxed);
+        parked
+    }
+
+    /// Publishes the run's job into its queue's lane of returned jobs, where its rank counts from `since`: as if it had been
+    /// parked and taken back.
+    ///
+    /// # Errors
+    /// The lane is full, or the server did not confirm it.
+    pub async fn return_to_queue(
+        &self,
+        run: &Run,
+        since: Timestamp,
+        original: Option<&HeaderMap>,
+        payload: Bytes,
+    ) -> Result<PubAck, Error> {
+        let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
+        let subject = self.names().returned(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let Run { tenant, run_id, seal, round, deferrals, .. } = run;
+        let id = format!("{tenant}/{run_id}/{seal}/{round}/{}/{deferrals}/forward", run.next_attempt());
+        self.move_to_lane(subject, headers, payload, &id).await
+    }
+
+    /// Removes the message of a parked run that has ended, if it is among the first of its kind. If it stays, it finds out
+    /// when it is taken back.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
+        let subject = self.names().parked(&run.tenant, &run.queue, run.priority, (&run.job_type, key));
+        let page = self.page(&Source::Parked, &subject, 1).await?;
+        let is_its_own = |id: &HeaderValue| id.as_str() == run.run_id.as_str();
+        for stored in page.messages {
+            if stored.headers.get(header::names::RUN_ID).is_some_and(is_its_own) {
+                self.take_out(&Source::Parked, stored.sequence).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the stream of parked jobs was full when the last job was parked.
+    #[must_use]
+    pub fn parked_is_full(&self) -> bool {
+        self.0.parked_full.load(Ordering::Relaxed)
+    }
+
+    /// The kinds of a queue's parked jobs, as the stream's leader has them. At most 100,000 kinds are known.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn parked_kinds(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Vec<ParkedKind>, Error> {
+        self.kinds_in(&self.names().parked_stream(), &self.names().parked_where(tenant, Some(queue), None)).await
+    }
+
+    /// The jobs that were parked and are in the queue's lane of returned jobs, by tenant, priority and type: their subjects
+    /// do not have the key of their kind, so it is told as the empty one.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn returned_kinds(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Vec<ParkedKind>, Error> {
+        let stream = self.names().lane_stream(queue, Lane::Returned);
+        self.kinds_in(&stream, &self.names().returned_where(tenant, queue, None)).await
+    }
+
+    async fn kinds_in(&self, stream: &str, filter: &str) -> Result<Vec<ParkedKind>, Error> {
+        let subjects = self.subjects_in(stream, Some(filter)).await?.subjects;
+        Ok(subjects.into_iter().filter_map(|(subject, jobs)| read_kind(self.names(), &subject, jobs)).collect())
+    }
+
+    /// How many messages a stream has, and how many on each of the subjects that the filter takes, as its leader has
+    /// them. At most 100,000 subjects are told.
+    pub(crate) async fn subjects_in(&self, stream: &str, filter: Option<&str>) -> Result<State, Error> {
+        let subject = format!("{}.STREAM.INFO.{stream}", self.api());
+        // One page: the client library's own listing requests a second one, only to find that there is none.
+        let body = filter.map(|filter| Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#)));
+        let body = body.unwrap_or_default();
+        let info: Info = request::ask(self.control(), subject.clone(), body).await?;
+        if let Some(Refusal { err_code, description }) = info.error {
+            return Err(Error::Refused { subject, code: err_code, description });
+        }
+        Ok(info.state.unwrap_or_default())
+    }
+}
+
+/// What a subject says of parked or returned jobs; `None`: it is neither's.
+fn read_kind(names: &Names, subject: &str, jobs: u64) -> Option<ParkedKind> {
+    let read = names.read_job(subject)?;
+    Some(ParkedKind {
+        tenant: Tenant::parse(read.tenant).ok()?,
+        queue: Queue::parse(read.queue).ok()?,
+        priority: Priority::parse(read.priority).ok()?,
+        job_type: JobType::parse(read.job_type).ok()?,
+        key: if names.is_returned(subject) { KindKey::default() } else { names.read_parked_key(subject)? },
+        jobs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_parked_and_of_a_returned_job_is_read_from_its_subject() {
+        let names = Names::new("longshore");
+        let (tenant, queue) = (Tenant::parse("acme").unwrap(), Queue::main());
+        let (priority, job_type) = (Priority::DEFAULT, JobType::parse("report.render").unwrap());
+        let kind = ParkedKind { tenant, queue, priority, job_type, key: KindKey::default(), jobs: 7 };
+        let ParkedKind { tenant, queue, job_type, key, .. } = kind.clone();
+        let parked = names.parked(&tenant, &queue, priority, (&job_type, &key));
+        let returned = names.returned(&tenant, &queue, priority, &job_type);
+        assert_eq!(read_kind(&names, &parked, 7), Some(kind.clone()));
+        assert_eq!(read_kind(&names, &returned, 7), Some(kind));
+        assert_eq!(read_kind(&names, "longshore.jobs.acme.main.p5.report.render", 7), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! Renewals of leases, sent as requests over the control connection: a renewal counts once it is confirmed.
+//!
+//! A confirmation proves little: the server also confirms a renewal of a job that finished long ago. It proves that the
+//! server was there and read it, so that no other node was given the job for lack of it.
+
+use async_nats::Subject;
+use bytes::Bytes;
+
+use crate::Backbone;
+use crate::connection::link::Link;
+use crate::connection::subscription::Subscription;
+use crate::error::Error;
+use crate::lanes::delivery::AckToken;
+
+/// The subject to which a renewal is sent.
+#[derive(Debug, Clone)]
+pub struct ReplyTo(Subject);
+
+/// Receives the confirmations of renewals.
+#[derive(Debug)]
+pub struct Renewals {
+    asker: Asker,
+    answers: Subscription,
+}
+
+/// Requests renewals. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    link: Link,
+    inbox: String,
+}
+
+/// A renewal that was confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// The number under which it was requested.
+    pub number: u64,
+}
+
+/// The job is being worked on.
+const WORK_IN_PROGRESS: &[u8] = b"+WPI";
+
+impl AckToken {
+    /// The subject at which this delivery's lease is renewed.
+    #[must_use]
+    pub fn renewal(&self) -> Option<ReplyTo> {
+        self.reply().cloned().map(ReplyTo)
+    }
+}
+
+impl Renewals {
+    /// Opens renewals over the control connection.
+    ///
+    /// # Errors
+    /// The inbox cannot be subscribed to.
+    pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
+        let link = backbone.control().clone();
+        let inbox = link.new_inbox();
+        let answers = link.subscribe(format!("{inbox}.*")).await?;
+        Ok(Self { asker: Asker { link, inbox }, answers })
+    }
+
+    /// What requests renewals, while the confirmations are awaited here.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+
+    /// The next confirmation.
+    pub async fn next(&mut self) -> Option<Renewed> {
+        loop {
+            let message = self.answers.next().await?;
+            // "No responders" says that no server received it: JetStream is not there just now.
+            let heard = message.status.is_none();
+            let number = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok());
+            if let Some(number) = number.filter(|_| heard) {
+                return Some(Renewed { number });
+            }
+        }
+    }
+}
+
+impl Asker {
+    /// Requests a renewal, under a number; waits while the connection takes nothing. Dropped meanwhile, it has sent
+    /// nothing. Without a renewal it does nothing.
+    pub async fn ask(&self, renewal: Option<&(u64, ReplyTo)>) {
+        let Some((number, reply)) = renewal else { return };
+        let inbox = format!("{}.{number}", self.inbox);
+        // A lost request is repeated; if all are lost, the lease runs out, as it must.
+        self.link.publish_with_reply(reply.0.clone(), inbox, Bytes::from_static(WORK_IN_PROGRESS)).await;
+    }
+}

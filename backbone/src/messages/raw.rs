@@ -1,0 +1,179 @@
+//! Stored messages byte for byte: reads them without parsing any header, and finds what the client library cannot read
+//! in them.
+//!
+//! The check here must agree with the client's own parser, line for line: what the client cannot read ends its
+//! connection, so it must be found; what it can read must not be taken for broken. A test runs both on the same bytes.
+//! The check is stricter in one point: only the server sets a status in the first header line, so a message with one is
+//! never a job.
+
+use std::str::FromStr as _;
+
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Request};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use longshore_domain::run::MessageId;
+use longshore_domain::{SmolStr, Timestamp};
+use serde::Deserialize;
+
+use crate::connection::link::Link;
+use crate::error::Error;
+use crate::lanes::delivery::{AckToken, Delivery};
+use crate::messages::request::{NO_MESSAGE, NO_STREAM, Refusal};
+
+/// A stored message, unparsed.
+#[derive(Debug, Clone)]
+pub(crate) struct Raw {
+    /// Its subject; bytes in it that are not UTF-8 appear as U+FFFD.
+    pub(crate) subject: String,
+    /// Its sequence.
+    pub(crate) sequence: u64,
+    /// When it was stored.
+    pub(crate) at: Timestamp,
+    /// Its headers, including their first line; empty if it has none.
+    pub(crate) headers: Bytes,
+    /// Its payload.
+    pub(crate) payload: Bytes,
+}
+
+impl Raw {
+    /// The message as if it had been delivered, with these of its headers.
+    pub(crate) fn into_delivery(self, stream: &str, headers: HeaderMap, ack_token: AckToken) -> Delivery {
+        let message = MessageId { stream: SmolStr::from(stream), sequence: self.sequence, at: self.at };
+        let headers = (!headers.is_empty()).then_some(headers);
+        Delivery::of_stored(message, (self.subject, self.payload), headers, ack_token)
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    message: Option<Found>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    subject: String,
+    seq: u64,
+    #[serde(default)]
+    hdrs: String,
+    #[serde(default)]
+    data: String,
+    time: String,
+}
+
+/// Every stored message of a subject, which may have wildcards, as the stream's leader has them. Reads them one by one:
+/// for streams that have few.
+pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Vec<Raw>, Error> {
+    let (mut all, mut from) = (Vec::new(), 1);
+    while let Some(raw) = get(link, api, stream, format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)).await? {
+        from = raw.sequence + 1;
+        all.push(raw);
+    }
+    Ok(all)
+}
+
+/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist
+/// has none.
+pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
+    let what = format!("{stream} {query}");
+    let request = Request::new().payload(Bytes::from(query));
+    match link.request(format!("{api}.STREAM.MSG.GET.{stream}"), request).await {
+        Ok(answer) => found(what, &answer.payload),
+        Err(source) => Err(Error::Read { subject: what, source }),
+    }
+}
+
+/// Reads the server's answer to a read of `what`.
+fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
+    let failed = |source| Error::Read { subject: what.clone(), source };
+    let answer: Answer = serde_json::from_slice(answer).map_err(|error| failed(Box::new(error)))?;
+    let found = match answer {
+        Answer { message: Some(found), .. } => found,
+        Answer { error: Some(refusal), .. }
+            if NO_MESSAGE.contains(&refusal.err_code) || refusal.err_code == NO_STREAM =>
+        {
+            return Ok(None);
+        }
+        Answer { error: Some(Refusal { err_code, description }), .. } => {
+            return Err(failed(format!("{description} (code {err_code})").into()));
+        }
+        Answer { .. } => return Err(failed("neither a message nor an error".into())),
+    };
+    let bytes = |text: &str| STANDARD.decode(text).map(Bytes::from).map_err(|error| failed(Box::new(error)));
+    Ok(Some(Raw {
+        headers: bytes(&found.hdrs)?,
+        payload: bytes(&found.data)?,
+        at: Timestamp::parse(&found.time).unwrap_or_default(),
+        subject: found.subject,
+        sequence: found.seq,
+    }))
+}
+
+/// The part of a message that the client library cannot read; `None`: it can read all of it.
+pub(crate) fn fault(subject: &str, headers: &[u8]) -> Option<String> {
+    if subject.contains('\u{fffd}') {
+        return Some("subject: is not UTF-8".to_owned());
+    }
+    if headers.is_empty() {
+        return None;
+    }
+    if subject.contains(char::is_whitespace) {
+        return Some("subject: has a blank".to_owned());
+    }
+    let Ok(text) = std::str::from_utf8(headers) else {
+        return Some("headers: are not UTF-8".to_owned());
+    };
+    read(text, &mut |_, _| {}).err().map(|reason| format!("headers: {reason}"))
+}
+
+/// The headers that can be read, line by line, whatever the other lines are.
+pub(crate) fn readable(headers: &[u8]) -> HeaderMap {
+    let mut all = HeaderMap::new();
+    for line in headers.split(|byte| *byte == b'\n').skip(1) {
+        let Ok(line) = std::str::from_utf8(line) else { continue };
+        let Some((name, value)) = line.strip_suffix('\r').unwrap_or(line).split_once(':') else { continue };
+        if let (Ok(name), Ok(value)) = (HeaderName::from_str(name), HeaderValue::from_str(value.trim())) {
+            all.append(name, value);
+        }
+    }
+    all
+}
+
+/// Parses headers from their bytes on the wire, for a message whose headers were not parsed when it was read.
+pub(crate) fn parse(headers: &[u8]) -> Result<HeaderMap, String> {
+    let mut all = HeaderMap::new();
+    let text = std::str::from_utf8(headers).map_err(|_| "are not UTF-8".to_owned())?;
+    if !text.is_empty() {
+        read(text, &mut |name, value| all.append(name, value))?;
+    }
+    Ok(all)
+}
+
+/// Reads headers as the client library does, except for the status, which the library takes from the first line.
+fn read(text: &str, take: &mut dyn FnMut(HeaderName, HeaderValue)) -> Result<(), String> {
+    let mut lines = text.lines().peekable();
+    match lines.next().and_then(|first| first.strip_prefix("NATS/1.0")) {
+        None => return Err("do not begin with NATS/1.0".to_owned()),
+        Some(rest) if !rest.trim().is_empty() => return Err(format!("have {:?} in the first line", rest.trim())),
+        Some(_) => {}
+    }
+    while let Some(line) = lines.next() {
+        if line.is_empty() {
+            continue;
+        }
+        let (name, value) = line.split_once(':').ok_or_else(|| format!("the line {line:?} has no colon"))?;
+        let header = HeaderName::from_str(name).map_err(|_| format!("{name:?} is not a valid name"))?;
+        let mut value = value.trim_start().to_owned();
+        while let Some(more) = lines.next_if(|line| line.starts_with(char::is_whitespace)) {
+            value.push_str(more);
+        }
+        value.truncate(value.trim_end().len());
+        let value = HeaderValue::from_str(&value).map_err(|_| format!("{name} has a carriage return in its value"))?;
+        take(header, value);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

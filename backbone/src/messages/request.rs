@@ -1,0 +1,208 @@
+//! One request and its answer: confirmed publishes and reads of stored messages. The slow path, one request at a time;
+//! the steps of every job go through the pipelines of [`crate::lanes::pull`] and [`crate::messages::window`].
+
+use std::time::Instant;
+
+use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::connection::link::Link;
+use crate::error::Error;
+use crate::messages::raw::{self, Raw};
+use crate::wire::header::kept;
+
+/// JetStream's answer to a publish, or its refusal.
+#[derive(Debug, Clone, Deserialize)]
+pub struct PubAck {
+    /// Sequence in the stream.
+    #[serde(default)]
+    pub seq: u64,
+    /// The server had it already, by its `Nats-Msg-Id`.
+    #[serde(default)]
+    pub duplicate: bool,
+    /// Why it was refused.
+    #[serde(default)]
+    pub error: Option<Refusal>,
+}
+
+/// Why JetStream refused.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Refusal {
+    /// JetStream's own code.
+    #[serde(default)]
+    pub err_code: u64,
+    /// JetStream's description.
+    #[serde(default)]
+    pub description: String,
+}
+
+impl Refusal {
+    /// Whether the message that was to be deleted is not there: also if somebody else deletes it at the same time.
+    pub(crate) fn is_no_message(&self) -> bool {
+        NO_MESSAGE.contains(&self.err_code) || (self.err_code == NOT_DELETED && self.description == "no message found")
+    }
+}
+
+/// The compare-and-set failed, and that is final.
+pub const WRONG_SEQUENCE: u64 = 10_071;
+/// The compare-and-set was refused because another write is in flight: undecided, try again.
+pub const WRITE_IN_FLIGHT: u64 = 10_164;
+/// The stream is full.
+pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
+
+/// Publishes and waits for the server's answer.
+///
+/// # Errors
+/// [`Error::Refused`] is final; after [`Error::Publish`] it is not known whether the message was stored.
+pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
+    let failed = |source| Error::Publish { subject: subject.clone(), source };
+    let request = Request::new().headers(headers).payload(payload);
+    let sent = Instant::now();
+    let answer = link.request(subject.clone(), request).await;
+    match &answer {
+        Ok(_) => link.silent_writes().answered(&subject),
+        Err(error) if has_timed_out(error.as_ref()) => link.silent_writes().add(&subject, sent, Instant::now()),
+        Err(_) => {}
+    }
+    let message = answer.map_err(failed)?;
+    let ack: PubAck = serde_json::from_slice(&message.payload).map_err(|error| failed(Box::new(error)))?;
+    match ack.error {
+        None => Ok(ack),
+        Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
+    }
+}
+
+/// The connection stands, and nobody answered.
+fn has_timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<async_nats::RequestError>().is_some_and(|error| error.kind() == RequestErrorKind::TimedOut)
+}
+
+/// Asks JetStream's API about a stream or consumer, and reads the answer.
+///
+/// # Errors
+/// No answer, or one that cannot be read. A refusal is an answer.
+pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body: Bytes) -> Result<A, Error> {
+    let failed = |source| Error::Read { subject: subject.clone(), source };
+    let answer = link.request(subject.clone(), Request::new().payload(body)).await.map_err(failed)?;
+    serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))
+}
+
+/// Whether no server answered, which for a publish means that no stream takes the subject.
+#[must_use]
+pub fn is_no_responders_error(error: &Error) -> bool {
+    let Error::Publish { source, .. } = error else { return false };
+    source
+        .downcast_ref::<async_nats::RequestError>()
+        .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+}
+
+/// The same for a read: no such stream.
+#[must_use]
+pub fn nobody_answered(error: &Error) -> bool {
+    let Error::Read { source, .. } = error else { return false };
+    source
+        .downcast_ref::<async_nats::RequestError>()
+        .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+}
+
+/// JetStream's error codes for a message that is not there.
+pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
+/// JetStream's error code for a message that could not be deleted, whatever the reason; its description has that.
+const NOT_DELETED: u64 = 10_057;
+/// JetStream's error code for a stream that is not there.
+pub(crate) const NO_STREAM: u64 = 10_059;
+
+/// Reads the last message of a subject from the stream's leader.
+///
+/// Any replica may answer a direct get, even one that lags behind; a decision about a run must not rest on that.
+///
+/// # Errors
+/// No answer, or one that is neither a message nor "not found".
+pub(crate) async fn latest(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Option<Raw>, Error> {
+    raw::get(link, api, stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
+}
+
+/// A stored message.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Its subject.
+    pub subject: String,
+    /// Its sequence.
+    pub sequence: u64,
+    /// When it was stored, RFC 3339.
+    pub at: String,
+    /// Its headers, with those of the answer.
+    pub headers: HeaderMap,
+    /// Its payload.
+    pub payload: Bytes,
+}
+
+/// Reads a stored message by a direct get; `query` is JSON as ADR-31 has it.
+///
+/// # Errors
+/// No answer, or one that is neither a message nor "not found".
+pub async fn direct_get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Stored>, Error> {
+    let subject = format!("{api}.DIRECT.GET.{stream}");
+    let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
+    let request = Request::new().payload(Bytes::from(query.clone()));
+    let message = link.request(Subject::from(subject), request).await.map_err(read)?;
+    match message.status {
+        Some(StatusCode::NOT_FOUND) => Ok(None),
+        Some(status) if !status.is_success() => {
+            let text = message.description.unwrap_or_default();
+            Err(read(format!("{} {text}", status.as_u16()).into()))
+        }
+        _ => stored(message).ok_or_else(|| read("the answer names no sequence".into())).map(Some),
+    }
+}
+
+pub(crate) fn stored(message: Message) -> Option<Stored> {
+    let headers = message.headers?;
+    let text = |name: &str| headers.get(name).map(|value| value.as_str().to_owned());
+    Some(Stored {
+        subject: text("Nats-Subject")?,
+        sequence: text("Nats-Sequence")?.parse().ok()?,
+        at: text("Nats-Time-Stamp")?,
+        payload: message.payload,
+        headers,
+    })
+}
+
+impl From<Raw> for Stored {
+    /// With those of its headers that can be read.
+    fn from(Raw { subject, sequence, at, headers, payload }: Raw) -> Self {
+        Self { subject, sequence, at: at.to_string(), headers: raw::readable(&headers), payload }
+    }
+}
+
+impl Stored {
+    /// The headers the message was published with; `None` if there were none.
+    #[must_use]
+    pub fn job_headers(&self) -> Option<HeaderMap> {
+        let answers = [
+            "Nats-Stream",
+            "Nats-Subject",
+            "Nats-Sequence",
+            "Nats-Time-Stamp",
+            "Nats-Num-Pending",
+            "Nats-Last-Sequence",
+        ];
+        let headers = kept(Some(&self.headers), |name| !answers.contains(&name));
+        (!headers.is_empty()).then_some(headers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_somebody_else_deleted_is_not_there() {
+        let refusal = |err_code, description: &str| Refusal { err_code, description: description.to_owned() };
+        assert!(refusal(10_043, "sequence 7 not found").is_no_message());
+        assert!(refusal(10_057, "no message found").is_no_message());
+        assert!(!refusal(10_057, "stream store EOF").is_no_message());
+    }
+}

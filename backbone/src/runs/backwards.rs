@@ -1,0 +1,217 @@
+//! Reads a stream from its newest message to its oldest, and the records of many runs at once: for lists of runs. No
+//! job passes through here on its own way.
+//!
+//! The server reads forwards alone. So a reader goes back by windows of sequences, and reads each window forwards. Where
+//! most of a stream's messages have gone, such as old versions of records, windows become longer, so that a page costs
+//! about the same everywhere.
+//!
+//! What is read here comes from any replica and may be a moment old: nothing is decided on it.
+
+use std::collections::HashMap;
+
+use longshore_domain::{RunId, Tenant};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::request::Stored;
+use crate::messages::scan::{self, Page, Source};
+use crate::runs::records::Found;
+use crate::wire::record;
+
+/// Messages that are asked for at once, and the length of the shortest window: one question, some hundred KiB.
+const BATCH: u64 = 512;
+/// Bytes of one page; the server ends it after the message that exceeds this.
+const PAGE_BYTES: usize = 4 << 20;
+/// Messages of a window; one that has more was made too long, and is read again as a shorter one.
+const MOST: usize = 2_048;
+/// The longest window, in sequences.
+const LONGEST: u64 = 1 << 40;
+/// Records that are asked for at once; the server answers at most 1,024.
+const RECORDS: usize = 256;
+/// One message in so many is the tenant's: then the server is asked for this tenant's alone. That costs the server time
+/// for each of the tenant's messages that lie ahead, which for a tenant with most of them is more than reading them all.
+const SELDOM: usize = 64;
+
+/// Where a stream begins and ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The sequence of its first message.
+    pub first: u64,
+    /// The last sequence that it assigned.
+    pub last: u64,
+}
+
+/// A reader that goes back through a stream.
+#[derive(Debug)]
+pub struct Backwards {
+    stream: String,
+    /// All messages that may be meant.
+    subject: String,
+    /// Begins the subjects of those that are meant, and the filter for them.
+    own: Option<(String, String)>,
+    first: u64,
+    /// The length of the next window, in sequences.
+    window: u64,
+}
+
+/// What a window had.
+#[derive(Debug)]
+pub struct Past {
+    /// Its messages, the newest first.
+    pub messages: Vec<Stored>,
+    /// The next window ends before this sequence; `None`: there is nothing before it.
+    pub next: Option<u64>,
+    /// How many messages were read for it.
+    pub read: usize,
+}
+
+impl Backbone {
+    /// Where the stream of records begins and ends.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn span_of_records(&self) -> Result<Span, Error> {
+        self.span(&self.names().bucket_stream("runs")).await
+    }
+
+    /// Where a source begins and ends.
+    ///
+    /// # Errors
+    /// The source cannot be read.
+    pub async fn span_of(&self, source: &Source) -> Result<Span, Error> {
+        self.span(&self.stream_of(source)).await
+    }
+
+    async fn span(&self, stream: &str) -> Result<Span, Error> {
+        let failed = |error| Error::Read { subject: stream.to_owned(), source: Box::new(error) };
+        let found = self.jetstream().get_stream(stream).await.map_err(failed)?;
+        let state = &found.cached_info().state;
+        Ok(Span { first: state.first_sequence, last: state.last_sequence })
+    }
+
+    /// A reader of records, of one tenant or of all, the last written first.
+    #[must_use]
+    pub fn records_backwards(&self, tenant: Option<&Tenant>, first: u64) -> Backwards {
+        let own = tenant.map(|tenant| {
+            let prefix = self.names().key("runs", &format!("{tenant}."));
+            (prefix.clone(), format!("{prefix}>"))
+        });
+        Backwards { stream: self.names().bucket_stream("runs"), subject: ">".to_owned(), own, first, window: BATCH }
+    }
+
+    /// A reader of dead letters, the last written first.
+    #[must_use]
+    pub fn dead_letters_backwards(&self, subject: String, first: u64) -> Backwards {
+        Backwards { stream: self.names().dlq_stream(), subject, own: None, first, window: BATCH }
+    }
+
+    /// Some of the records, of one tenant or of all, in the order in which they were written, from a sequence on.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn records_from(&self, tenant: Option<&Tenant>, from: u64) -> Result<Page, Error> {
+        let subject = match tenant {
+            Some(tenant) => self.names().key("runs", &format!("{tenant}.>")),
+            None => ">".to_owned(),
+        };
+        let stream = self.names().bucket_stream("runs");
+        scan::page(self.service(), self.api(), &stream, &subject, &format!(r#""seq":{}"#, from.max(1))).await
+    }
+
+    /// The records of these runs, by their place in `runs`; those that have none are absent.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn records_of(&self, runs: &[(Tenant, RunId)]) -> Result<HashMap<usize, Found>, Error> {
+        let stream = self.names().bucket_stream("runs");
+        let mut found = HashMap::with_capacity(runs.len());
+        for (number, some) in runs.chunks(RECORDS).enumerate() {
+            let subjects: Vec<String> = some.iter().map(|(tenant, run)| self.names().record(tenant, run)).collect();
+            let places: HashMap<&str, usize> =
+                subjects.iter().enumerate().map(|(at, subject)| (subject.as_str(), number * RECORDS + at)).collect();
+            let list = serde_json::to_string(&subjects).unwrap_or_default();
+            let mut from = 1;
+            loop {
+                let query = format!(r#""seq":{from},"multi_last":{list},"max_bytes":{PAGE_BYTES}"#);
+                let page = scan::batch(self.service(), self.api(), &stream, &query).await?;
+                for stored in &page.messages {
+                    let place = places.get(stored.subject.as_str());
+                    if let (Some(place), Ok(run)) = (place, record::read(&stored.payload)) {
+                        found.insert(*place, Found { run, revision: stored.sequence });
+                    }
+                }
+                match page.next {
+                    Some(next) => from = next,
+                    None => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Backwards {
+    /// The window that ends before this sequence.
+    ///
+    /// # Errors
+    /// The stream cannot be read.
+    pub async fn before(&mut self, backbone: &Backbone, before: u64) -> Result<Past, Error> {
+        let mut read = 0;
+        loop {
+            let low = before.saturating_sub(self.window).max(self.first).max(1);
+            if low >= before {
+                return Ok(Past { messages: Vec::new(), next: None, read });
+            }
+            let (messages, is_whole) = self.between(backbone, (low, before), &mut read).await?;
+            if !is_whole {
+                self.window = (self.window / 8).max(BATCH);
+                continue;
+            }
+            let found = messages.len() as u64;
+            if found < BATCH / 4 {
+                self.window = (self.window * 4).min(LONGEST);
+            } else if found > BATCH {
+                self.window = (self.window / 2).max(BATCH);
+            }
+            let mut messages = messages;
+            self.keep_own(&mut messages);
+            messages.reverse();
+            return Ok(Past { messages, next: (low > self.first.max(1)).then_some(low), read });
+        }
+    }
+
+    /// The messages of a window, in order, and whether these are all: a window with far more than a page is given up.
+    async fn between(
+        &self,
+        backbone: &Backbone,
+        (low, before): (u64, u64),
+        read: &mut usize,
+    ) -> Result<(Vec<Stored>, bool), Error> {
+        let (mut messages, mut from) = (Vec::new(), low);
+        loop {
+            let (subject, batch) = (&self.subject, BATCH.min(before - from));
+            let query = format!(r#""seq":{from},"batch":{batch},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}""#);
+            let page = scan::batch(backbone.service(), backbone.api(), &self.stream, &query).await?;
+            *read += page.messages.len();
+            messages.extend(page.messages.into_iter().filter(|stored| stored.sequence < before));
+            match page.next {
+                Some(next) if next < before => from = next,
+                _ => return Ok((messages, true)),
+            }
+            if messages.len() > MOST && self.window > BATCH {
+                return Ok((messages, false));
+            }
+        }
+    }
+
+    /// Leaves out other tenants' messages; asks for the tenant's alone from now on if there are few of them.
+    fn keep_own(&mut self, messages: &mut Vec<Stored>) {
+        let Some((prefix, filter)) = &self.own else { return };
+        let all = messages.len();
+        messages.retain(|stored| stored.subject.starts_with(prefix));
+        if all >= SELDOM && messages.len() < all / SELDOM {
+            self.subject.clone_from(filter);
+            self.own = None;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Cancel messages: from the node that cancels a run to the node that runs it.
+//!
+//! The subject is part of the contract, and handlers receive these messages as well. A header tells a node that a
+//! message is the API's, which says that the run itself is over, and not the message to a handler whose attempt is
+//! over.
+
+use std::time::Duration;
+
+use async_nats::{HeaderMap, Subject};
+use bytes::Bytes;
+use longshore_domain::{RunId, Tenant};
+
+use crate::Backbone;
+use crate::connection::subscription::Subscription;
+use crate::error::Error;
+use crate::wire::header::names;
+
+/// The cancel messages, as they arrive.
+#[derive(Debug)]
+pub struct Cancels {
+    backbone: Backbone,
+    messages: Subscription,
+    /// Those for runs that are cancelled unless an attempt is running.
+    waiting: Subscription,
+}
+
+/// A run is being cancelled.
+#[derive(Debug)]
+pub struct Cancel {
+    /// The run's tenant.
+    pub tenant: Tenant,
+    /// The run's id.
+    pub run_id: RunId,
+    /// Whether the run is left alone if an attempt is running.
+    pub only_if_waiting: bool,
+    /// Where to answer whether it runs here.
+    answer_to: Option<Subject>,
+}
+
+impl Cancels {
+    /// The next one; `None` when the connection has ended.
+    pub async fn next(&mut self) -> Option<Cancel> {
+        loop {
+            let (message, only_if_waiting) = tokio::select! {
+                message = self.messages.next() => (message?, false),
+                message = self.waiting.next() => (message?, true),
+            };
+            let of_the_run = message.headers.as_ref().is_some_and(|headers| headers.get(names::CANCEL).is_some());
+            let read = self.backbone.names().read_cancel(&message.subject);
+            let read = read.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
+            let answer_to = message.reply.filter(|reply| self.backbone.may_answer(reply));
+            if let Some((tenant, run_id)) = read.filter(|_| of_the_run) {
+                return Some(Cancel { tenant, run_id, only_if_waiting, answer_to });
+            }
+        }
+    }
+}
+
+impl Backbone {
+    /// Listens for runs that are being cancelled.
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub async fn cancels(&self) -> Result<Cancels, Error> {
+        let messages = self.control().subscribe(self.names().cancel_all()).await?;
+        let waiting = self.control().subscribe(self.names().cancel_waiting_all()).await?;
+        Ok(Cancels { backbone: self.clone(), messages, waiting })
+    }
+
+    /// Waits until the server knows this node's subscriptions to messages of other nodes.
+    pub async fn is_listening(&self) {
+        // A failure means that the connection was just lost; the subscriptions come back with it.
+        let _ = self.control().settled().await;
+    }
+
+    /// Answers that this node received the cancel, and whether the run is running here.
+    pub async fn confirm_cancel(&self, cancel: &Cancel, node: &str, runs_here: bool) {
+        if let Some(reply) = &cancel.answer_to {
+            let body = Bytes::from(format!("{}{node}", if runs_here { RUNS_HERE } else { HEARD }));
+            self.control().publish(reply.clone(), body).await;
+        }
+    }
+
+    /// Publishes to all nodes and handlers that a run is cancelled.
+    pub async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
+        let subject = self.names().cancel(tenant, run);
+        self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
+    }
+
+    /// The same, and waits until each of `nodes` has received it, at most for `wait`. Returns whether one is running
+    /// the run: that node will end it, or let it go on if it is cancelled `only_if_waiting`.
+    pub async fn ask_who_runs(
+        &self,
+        (tenant, run): (&Tenant, &RunId),
+        only_if_waiting: bool,
+        nodes: &[String],
+        wait: Duration,
+    ) -> bool {
+        let inbox = self.control().new_inbox();
+        let Ok(mut answers) = self.control().subscribe(inbox.clone()).await else { return false };
+        let subject = match only_if_waiting {
+            false => self.names().cancel(tenant, run),
+            true => self.names().cancel_waiting(tenant, run),
+        };
+        let _ = self.control().publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
+        let until = tokio::time::Instant::now() + wait;
+        let mut silent: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        while !silent.is_empty() {
+            let Ok(Some(answer)) = tokio::time::timeout_at(until, answers.next()).await else { break };
+            let text = String::from_utf8_lossy(&answer.payload).into_owned();
+            if text.starts_with(RUNS_HERE) {
+                return true;
+            }
+            silent.retain(|node| text.strip_prefix(HEARD) != Some(*node));
+        }
+        false
+    }
+}
+
+/// Nodes' answers begin with these; the node's name follows.
+const RUNS_HERE: &str = "here ";
+const HEARD: &str = "heard ";
+
+fn cancelled() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(names::CANCEL, "true");
+    headers
+}

@@ -1,0 +1,156 @@
+//! Idempotency keys: one key belongs to one run, within a window and per tenant.
+//!
+//! A claim is a record under a hash of the key (a key may be any text, a subject may not). It is written by
+//! compare-and-set on "nothing", and expires after the window. `submit` writes it before the job and marks it published
+//! after: a crash between the two leaves a claim whose run may never have been published. A caller that repeats the
+//! submit finds the claim and publishes the job again. A caller that publishes another job with the key takes the claim
+//! over; the claim then names the first run until that run has finished.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::job::Unique;
+use longshore_domain::{RunId, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::raw::Raw;
+use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::wire::header::names;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_window(unique: &Unique) -> bool {
+    *unique == Unique::Window
+}
+
+/// A run's claim on a key. Whether the run still has the key, its record says (`longshore_domain::key`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The run.
+    pub run_id: RunId,
+    /// A hash of type and payload: the same key with another job is a mistake that is reported.
+    pub fingerprint: String,
+    /// How long the run has the key.
+    #[serde(default, skip_serializing_if = "is_window")]
+    pub unique: Unique,
+    /// Whether the run's job or schedule is durable. Until then another job with the key may take the claim over.
+    #[serde(default)]
+    pub published: bool,
+    /// Runs that had the claim before, and are to finish as duplicates of this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taken_from: Vec<RunId>,
+}
+
+/// A claim as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundClaim {
+    /// The claim.
+    pub claim: Claim,
+    /// Its revision: a compare-and-set on the claim must name it.
+    pub revision: u64,
+    /// When it was written, by the server's clock.
+    pub at: Timestamp,
+}
+
+/// The outcome of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    /// The key is this run's, at this revision of the claim.
+    Mine(u64),
+    /// There is a claim already, perhaps of the same run.
+    Found(FoundClaim),
+}
+
+/// The fingerprint of a job.
+#[must_use]
+pub fn fingerprint(job_type: &str, payload: &[u8]) -> String {
+    let mut hash = Sha256::new();
+    hash.update(job_type.as_bytes());
+    hash.update([0]);
+    hash.update(payload);
+    hex(&hash.finalize()[..16])
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        use std::fmt::Write as _;
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+impl Backbone {
+    /// Claims `key` for a run, for `window`, if no run has it.
+    ///
+    /// # Errors
+    /// The server did not answer in time.
+    pub async fn claim_key(
+        &self,
+        tenant: &Tenant,
+        key: &str,
+        claim: &Claim,
+        window: Duration,
+    ) -> Result<Claimed, Error> {
+        loop {
+            if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
+                return Ok(Claimed::Mine(revision));
+            }
+            // It may expire between the two calls: then the next pass claims it.
+            if let Some(found) = self.read_claim(tenant, key).await? {
+                return Ok(Claimed::Found(found));
+            }
+        }
+    }
+
+    /// Writes a claim over the one of revision `expected` (0: none), for `window` from now on. `None`: another write
+    /// came first.
+    ///
+    /// # Errors
+    /// The server did not answer in time; the claim may have been written.
+    pub async fn write_claim(
+        &self,
+        tenant: &Tenant,
+        key: &str,
+        claim: &Claim,
+        (expected, window): (u64, Duration),
+    ) -> Result<Option<u64>, Error> {
+        let body = Bytes::from(serde_json::to_vec(claim).unwrap_or_default());
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, expected.to_string());
+        headers.insert(names::TTL, format!("{}s", window.as_secs().max(1)));
+        let subject = self.claim_subject(tenant, key);
+        loop {
+            match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
+                Ok(ack) => return Ok(Some(ack.seq)),
+                Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The claim on a key, as the bucket's leader has it.
+    ///
+    /// # Errors
+    /// The server did not answer in time.
+    pub async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
+        let bucket = self.names().bucket_stream("idempotency");
+        let subject = self.claim_subject(tenant, key);
+        let stored = request::latest(self.client(), self.api(), &bucket, &subject).await?;
+        let read = |stored: Raw| {
+            let claim = serde_json::from_slice(&stored.payload).ok()?;
+            Some(FoundClaim { claim, revision: stored.sequence, at: stored.at })
+        };
+        Ok(stored.and_then(read))
+    }
+
+    /// The subject of a key's claim. It has a hash of the key, because a key may be any text and a subject may not.
+    fn claim_subject(&self, tenant: &Tenant, key: &str) -> String {
+        let hash = hex(&Sha256::digest(key.as_bytes())[..20]);
+        self.names().key("idempotency", &format!("{tenant}.{hash}"))
+    }
+}

@@ -1,0 +1,9 @@
+//! What is stored of runs: records, idempotency keys, cancellations, dead letters.
+
+pub mod backwards;
+pub(crate) mod cancel_notes;
+pub mod cancels;
+pub mod certain;
+pub mod claims;
+pub mod dead_letters;
+pub mod records;

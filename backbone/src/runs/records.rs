@@ -1,0 +1,161 @@
+//! Run records: read, and written by compare-and-set.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
+use bytes::Bytes;
+use longshore_domain::protocol::was_mine;
+use longshore_domain::{Run, RunId, State, Tenant};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::wire::record;
+
+/// A record as it was found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The record.
+    pub run: Run,
+    /// Its revision: a compare-and-set on the record must name it.
+    pub revision: u64,
+}
+
+/// The outcome of a compare-and-set.
+#[derive(Debug)]
+pub enum Written {
+    /// The record is stored, at this revision.
+    Won(u64),
+    /// Another write came first; this is the record as it is stored now.
+    Lost(Option<Box<Found>>),
+}
+
+/// The wait before a write is repeated that was refused undecided: a replicated stream refuses a write while it applies
+/// another write of the same run.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
+/// A write without an answer is repeated this often before the node gives up; by then the lease is over in any case.
+const TRIES: usize = 12;
+
+/// Completed records are kept for at least this many leases, however full the bucket is: a caller that waits for a
+/// run's end must see it.
+const MIN_LEASES: u32 = 2;
+
+impl Backbone {
+    /// How full the bucket of records is (1: full), by number or bytes, whichever is nearer to full. This also sets how
+    /// long the records of runs that complete from now on are kept.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn measure_records(&self) -> Result<f64, Error> {
+        let name = self.names().bucket_stream("runs");
+        let failed = |source| Error::Read { subject: name.clone(), source };
+        let bucket = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
+        let info = bucket.cached_info();
+        let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+        let bytes = share(info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(0));
+        let fill = bytes.max(share(info.state.messages, self.storage().runs_max_records));
+        let (age, least) = (self.storage().completed_max_age, self.storage().lease * MIN_LEASES);
+        let kept = longshore_domain::retention::kept(fill, age, least);
+        self.0.completed_kept.store(longshore_domain::run::whole_millis(kept), Ordering::Relaxed);
+        Ok(fill)
+    }
+
+    /// How long the record of a run that completes now is kept at most.
+    #[must_use]
+    pub fn completed_kept(&self) -> Duration {
+        Duration::from_millis(self.0.completed_kept.load(Ordering::Relaxed))
+    }
+
+    /// The record of a run, as the bucket's leader has it: a replica may be seconds behind, and the record that is read
+    /// here decides the end of messages.
+    ///
+    /// # Errors
+    /// The record could not be read, or is not a valid record.
+    pub async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
+        let stream = self.names().bucket_stream("runs");
+        let subject = self.names().record(tenant, run);
+        let stored = match request::latest(self.client(), self.api(), &stream, &subject).await? {
+            Some(stored) if !stored.payload.is_empty() => stored,
+            _ => return Ok(None),
+        };
+        let run = record::read(&stored.payload).map_err(|error| Error::Read { subject, source: Box::new(error) })?;
+        Ok(Some(Found { run, revision: stored.sequence }))
+    }
+
+    /// Writes a record if its revision is still `expected` (0: no record is stored), and waits for the outcome.
+    ///
+    /// The record's token must be its writer's own: if an answer is lost, the token shows whose write is stored.
+    ///
+    /// # Errors
+    /// The server repeatedly did not answer in time, or refused for another reason.
+    pub async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
+        let subject = self.names().record(&run.tenant, &run.run_id);
+        let headers = self.record_headers(run, expected);
+        let mut body = Vec::new();
+        record::append_within(run, || self.max_in_record(), &mut body);
+        let body = Bytes::from(body);
+        for turn in 0.. {
+            match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
+                Ok(ack) => return Ok(Written::Won(ack.seq)),
+                Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => {
+                    let found = self.read_record(&run.tenant, &run.run_id).await?;
+                    let mine = was_mine(found.as_ref().map(|found| &found.run), &run.token);
+                    return Ok(match found {
+                        Some(found) if mine => Written::Won(found.revision),
+                        found => Written::Lost(found.map(Box::new)),
+                    });
+                }
+                Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(ASK_AGAIN_AFTER).await,
+                Err(error @ Error::Refused { .. }) => return Err(error),
+                Err(error) if turn >= TRIES => return Err(error),
+                Err(error) => {
+                    tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "no answer to a record's write, asking again: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        unreachable!("the loop only ends by returning")
+    }
+
+    /// The headers of a record's write: the compare-and-set, and how long the record is kept.
+    #[must_use]
+    pub fn record_headers(&self, run: &Run, expected: u64) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expected.to_string());
+        if let Some(kept) = self.kept(run) {
+            headers.insert(NATS_MESSAGE_TTL, format!("{}s", kept.as_secs().max(1)));
+        }
+        headers
+    }
+
+    /// How long a record is kept; `None`: until it changes.
+    fn kept(&self, run: &Run) -> Option<Duration> {
+        // A record is the fence against redelivery of its own message, so it outlasts the lease whatever was asked for.
+        let least = self.storage().lease * MIN_LEASES;
+        let asked = run.keep_ms.map(|ms| Duration::from_millis(ms).max(least));
+        // A record is kept as long as its key is claimed; only completed records may expire before that.
+        let claimed = run.key_claimed_ms.map_or(Duration::ZERO, Duration::from_millis);
+        let other_ends = asked.unwrap_or(self.storage().failed_max_age).max(claimed);
+        match &run.state {
+            // `submit` wrote it before its job or schedule: if that never follows, the record expires by itself.
+            State::Enqueued { .. } | State::Scheduled { .. } if run.is_only_noted() => {
+                let waits = run.state.run_at().map_or(Duration::ZERO, |at| at.since(run.origin));
+                Some(self.storage().idempotency_window.saturating_add(waits))
+            }
+            State::Enqueued { .. } | State::Scheduled { .. } | State::Running | State::Retrying { .. } => None,
+            State::Completed { .. } => {
+                let (set, now) = (self.storage().completed_max_age, self.completed_kept());
+                let wanted = asked.unwrap_or(set);
+                // The shortened time decides only where storage runs short: a job may ask for longer than others have.
+                Some(if now < set { wanted.min(now) } else { wanted })
+            }
+            State::Cancelled { ended_at, left } | State::Duplicate { ended_at, left, .. } => {
+                let waits = left.map_or(Duration::ZERO, |left| left.run_at().since(*ended_at));
+                Some(other_ends.saturating_add(waits))
+            }
+            _ => Some(other_ends),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Recurring schedules in their bucket, and the ticks by which the server says that one is due.
+//!
+//! A tick is a schedule of the server without a job: one for each recurring schedule, which a later one replaces. The
+//! object alone says what is due, so a tick that is lost, late or fired twice costs nothing but time.
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::{ScheduleId, Tenant, Timestamp};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::request::{self, STREAM_FULL, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::scan;
+use crate::schedules::sweep::Part;
+use crate::wire::header::names;
+use crate::wire::recurring::Recurring;
+
+/// The bucket.
+const BUCKET: &str = "schedules";
+/// The largest schedule, in bytes, its job included: it is written twice for each firing.
+pub const SCHEDULE_MAX: usize = 64 * 1024;
+/// How long the mark of a removed schedule stays: a page of a list is read sooner.
+const MARK_KEPT: &str = "60s";
+
+/// A schedule as it was found.
+#[derive(Debug, Clone)]
+pub struct FoundRecurring {
+    /// The schedule; `None`: there is none of that id.
+    pub schedule: Option<Recurring>,
+    /// The revision that a compare-and-set must name.
+    pub revision: u64,
+}
+
+/// The outcome of a compare-and-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// It is stored, at this revision.
+    Won(u64),
+    /// Another write came first: read it again.
+    Lost,
+    /// The bucket is full.
+    Full,
+}
+
+impl Backbone {
+    /// A recurring schedule, as the bucket's leader has it. One that is cut off from the other servers lacks what they
+    /// have stored since.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub async fn find_recurring(&self, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, Error> {
+        let (stream, subject) = (self.names().bucket_stream(BUCKET), self.recurring_key(tenant, id));
+        let stored = request::latest(self.control(), self.api(), &stream, &subject).await?;
+        read(subject, stored.map(|stored| (stored.payload, stored.sequence)))
+    }
+
+    /// The same, but that there is none is certain: whoever leads the bucket, none had been stored when this was called.
+    ///
+    /// # Errors
+    /// It could not be read, or no server was reached that knows for certain.
+    pub async fn find_recurring_for_certain(&self, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, Error> {
+        let found = self.find_recurring(tenant, id).await?;
+        if found.schedule.is_some() || self.has_one_server() {
+            return Ok(found);
+        }
+        let subject = self.recurring_key(tenant, id);
+        let stored = self.latest_for_certain(BUCKET, &subject).await?;
+        read(subject, stored.map(|stored| (stored.payload, stored.sequence)))
+    }
+
+    /// Writes a schedule if its revision is still `expected`. Its token must be its writer's own: if an answer is lost,
+    /// it shows whose write is stored.
+    ///
+    /// # Errors
+    /// The server did not answer; the schedule may have been written.
+    pub async fn write_recurring(&self, schedule: &Recurring, expected: u64) -> Result<Put, Error> {
+        let body = Bytes::from(serde_json::to_vec(schedule).unwrap_or_default());
+        let written = self.write_key((&schedule.tenant, schedule.id()), HeaderMap::new(), body, expected).await?;
+        if written != Put::Lost {
+            return Ok(written);
+        }
+        // A write whose answer was lost is repeated by the connection, and then refuses itself.
+        let found = self.find_recurring(&schedule.tenant, schedule.id()).await?;
+        let mine = found.schedule.is_some_and(|found| found.token == schedule.token && !found.token.is_empty());
+        Ok(if mine { Put::Won(found.revision) } else { Put::Lost })
+    }
+
+    /// Removes a schedule if its revision is still `expected`.
+    ///
+    /// # Errors
+    /// The server did not answer; the schedule may have been removed.
+    pub async fn remove_recurring(&self, tenant: &Tenant, id: &ScheduleId, expected: u64) -> Result<Put, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert("KV-Operation", "DEL");
+        headers.insert(names::TTL, MARK_KEPT);
+        self.write_key((tenant, id), headers, Bytes::new(), expected).await
+    }
+
+    async fn write_key(
+        &self,
+        (tenant, id): (&Tenant, &ScheduleId),
+        mut headers: HeaderMap,
+        body: Bytes,
+        expected: u64,
+    ) -> Result<Put, Error> {
+        headers.insert(names::EXPECTED, expected.to_string());
+        let subject = self.recurring_key(tenant, id);
+        loop {
+            match request::publish(self.control(), subject.clone(), headers.clone(), body.clone()).await {
+                Ok(ack) => return Ok(Put::Won(ack.seq)),
+                Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+                Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => return Ok(Put::Lost),
+                Err(Error::Refused { code, .. }) if STREAM_FULL.contains(&code) => return Ok(Put::Full),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Some of the schedules of a tenant, or of all, from a sequence on; those that were written least recently first.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn some_recurring(&self, tenant: Option<&Tenant>, from: u64) -> Result<Part<(Recurring, u64)>, Error> {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        let (stream, subject) = (self.names().bucket_stream(BUCKET), self.names().key(BUCKET, &format!("{tenant}.*")));
+        let page =
+            scan::page(self.service(), self.api(), &stream, &subject, &format!(r#""seq":{}"#, from.max(1))).await?;
+        let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
+        let read = |stored: &request::Stored| Some((serde_json::from_slice(&stored.payload).ok()?, stored.sequence));
+        Ok(Part { found: page.messages.iter().filter_map(read).collect(), bytes, next: page.next })
+    }
+
+    /// Has the server tick for a schedule at a time; replaces the tick that was set before.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn set_tick(&self, tenant: &Tenant, id: &ScheduleId, at: Timestamp) -> Result<(), Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::SCHEDULE, format!("@at {at}"));
+        headers.insert(names::SCHEDULE_TARGET, self.names().due_tick(tenant, id));
+        request::publish(self.control(), self.names().tick(tenant, id), headers, Bytes::new()).await.map(|_| ())
+    }
+
+    /// Removes the tick of a schedule that is gone or paused. One that stays does no harm.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn remove_tick(&self, tenant: &Tenant, id: &ScheduleId) -> Result<(), Error> {
+        let stream = self.names().schedules_stream();
+        match request::latest(self.control(), self.api(), &stream, &self.names().tick(tenant, id)).await? {
+            Some(stored) => self.take_out(&scan::Source::Schedules, stored.sequence).await.map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a tick of this schedule has fired and waits to be taken up.
+    ///
+    /// # Errors
+    /// The leader did not answer.
+    pub async fn tick_waits(&self, tenant: &Tenant, id: &ScheduleId) -> Result<bool, Error> {
+        let stream = self.names().schedules_stream();
+        let found = request::latest(self.control(), self.api(), &stream, &self.names().due_tick(tenant, id)).await?;
+        Ok(found.is_some())
+    }
+
+    fn recurring_key(&self, tenant: &Tenant, id: &ScheduleId) -> String {
+        self.names().key(BUCKET, &format!("{tenant}.{id}"))
+    }
+}
+
+/// What the last message under a schedule's key says; one without a payload marks that it was removed.
+fn read(subject: String, stored: Option<(Bytes, u64)>) -> Result<FoundRecurring, Error> {
+    let Some((payload, revision)) = stored else { return Ok(FoundRecurring { schedule: None, revision: 0 }) };
+    let schedule = match payload.as_ref() {
+        [] => None,
+        text => Some(serde_json::from_slice(text).map_err(|error| Error::Read { subject, source: error.into() })?),
+    };
+    Ok(FoundRecurring { schedule, revision })
+}

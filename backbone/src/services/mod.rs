@@ -1,0 +1,5 @@
+//! The NATS micro services that a node is: the API, and its own handlers for nodes that lack them.
+
+pub(crate) mod micro;
+pub mod offers;
+pub mod service;

@@ -1,0 +1,6 @@
+//! Streams, buckets and consumers: their wanted shapes, how they get them, and what is wrong with them while nodes run.
+
+pub(crate) mod provision;
+pub mod remake;
+pub mod shape;
+pub mod stream_faults;

@@ -1,0 +1,303 @@
+//! Creates or updates streams, buckets and consumers at start. Safe to repeat, and to run on several nodes at once.
+//!
+//! A cluster that has just started, or lost a server, has no leader for some seconds, and no storage before its servers
+//! have found one another. Such refusals pass, so this module waits and tries again.
+
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::context::{
+    AccountError, AccountErrorKind, CreateStreamError, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind,
+};
+use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind};
+use async_nats::jetstream::{self, Context, ErrorCode};
+use futures_util::{StreamExt as _, TryFutureExt as _, TryStreamExt as _};
+use longshore_domain::{Lane, Queue};
+
+use crate::error::{Cause, Error};
+use crate::inspect::now;
+use crate::settings::Storage;
+use crate::streams::remake::first_sequence;
+use crate::streams::shape::{self, Change, Difference};
+use crate::wire::subject::Names;
+
+/// How long a cluster may take to elect a leader, and to find its servers.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The wait between two tries.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// How often the log repeats what is waited for.
+const SAY_AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// How many streams are created or updated at once: with replicas each takes a tenth of a second and more.
+const AT_ONCE: usize = 8;
+/// A stream that is still not as wanted after so many updates is set by another program as well.
+const UPDATES: usize = 5;
+
+/// Errors that pass by themselves: no leader, no quorum, servers that have not joined yet, or whose storage is not
+/// known yet.
+const PASSING: [ErrorCode; 11] = [
+    ErrorCode::CLUSTER_NOT_AVAILABLE,
+    ErrorCode::CLUSTER_NOT_LEADER,
+    ErrorCode::CLUSTER_NOT_ACTIVE,
+    ErrorCode::CLUSTER_NOT_ASSIGNED,
+    ErrorCode::CLUSTER_INCOMPLETE,
+    ErrorCode::CLUSTER_NO_PEERS,
+    ErrorCode::INSUFFICIENT_RESOURCES,
+    ErrorCode::CLUSTER_SERVER_MEMBER_CHANGE_INFLIGHT,
+    ErrorCode::STREAM_OFFLINE,
+    ErrorCode::CONSUMER_OFFLINE,
+    ErrorCode::RAFT_GENERAL,
+];
+
+/// The server, and what the wanted configuration depends on.
+pub(crate) struct Ground<'g> {
+    pub(crate) js: &'g Context,
+    pub(crate) names: &'g Names,
+    pub(crate) storage: &'g Storage,
+    /// Maximum size of one message that the server accepts, in bytes.
+    pub(crate) max_payload: usize,
+}
+
+/// A stream, and the durable consumer that it is to have.
+struct Wanted {
+    stream: Config,
+    consumer: Option<pull::Config>,
+}
+
+impl Wanted {
+    /// A stream of messages that `may_be_again`, as it was there and was deleted: if it has to be created, its sequences
+    /// begin far above all earlier ones ([`crate::streams::remake`]).
+    fn new(mut stream: Config, consumer: Option<pull::Config>, may_be_again: bool) -> Self {
+        if may_be_again && !stream.name.starts_with("KV_") {
+            stream.first_sequence = Some(first_sequence(now()));
+        }
+        Self { stream, consumer }
+    }
+}
+
+/// Creates or updates everything: the common streams, and the lanes of each queue.
+///
+/// # Errors
+/// JetStream is not available, or a stream cannot be created or updated, for a minute or for good.
+pub(crate) async fn everything<'a>(
+    ground: &Ground<'_>,
+    url: &str,
+    queues: impl Iterator<Item = &'a Queue>,
+) -> Result<(), Error> {
+    let Ground { js, names, storage, .. } = *ground;
+    let until = Instant::now() + PATIENCE;
+    let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
+    patiently(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
+    let records = [names.bucket_stream("runs"), names.events_stream()];
+    let had_jobs = patiently(until, "the run records", || holds_any(js, &records)).await?;
+    let common = shape::streams(names, storage).into_iter().map(|stream| {
+        let is_of_time = stream.name == names.schedules_stream();
+        Wanted::new(stream, is_of_time.then(|| shape::due_consumer(names, storage)), had_jobs)
+    });
+    let mut wanted: Vec<Wanted> = common.collect();
+    for queue in queues {
+        wanted.extend(lanes(ground, queue, until).await?);
+    }
+    bring_all_about(ground, wanted, until).await?;
+    if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
+        // Perhaps the server has no memory for streams: jobs run all the same.
+        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(
+            "{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit"
+        );
+    }
+    Ok(())
+}
+
+/// Creates or updates the lanes of one queue.
+///
+/// # Errors
+/// A lane cannot be created or updated, for that long or for good.
+pub(crate) async fn queue(ground: &Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
+    let until = Instant::now() + within;
+    bring_all_about(ground, lanes(ground, queue, until).await?, until).await
+}
+
+/// The lanes of a queue. One that is missing beside others was deleted.
+async fn lanes(ground: &Ground<'_>, queue: &Queue, until: Instant) -> Result<Vec<Wanted>, Error> {
+    let Ground { js, names, storage, max_payload } = *ground;
+    let are_there = patiently(until, "the lanes", || has_lanes(js, names, queue)).await?;
+    let lanes = Lane::all().map(|lane| {
+        let stream = shape::lane(names, storage, queue, lane, max_payload);
+        Wanted::new(stream, Some(shape::lane_consumer(storage)), are_there)
+    });
+    Ok(lanes.collect())
+}
+
+async fn has_lanes(js: &Context, names: &Names, queue: &Queue) -> Result<bool, Error> {
+    for lane in Lane::all() {
+        if last_sequence(js, &names.lane_stream(queue, lane)).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether one of these streams has ever had a message.
+async fn holds_any(js: &Context, streams: &[String]) -> Result<bool, Error> {
+    for name in streams {
+        if last_sequence(js, name).await?.is_some_and(|last| last > 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The last sequence of a stream, if it is there.
+async fn last_sequence(js: &Context, name: &str) -> Result<Option<u64>, Error> {
+    match js.get_stream(name).await {
+        Ok(found) => Ok(Some(found.cached_info().state.last_sequence)),
+        Err(error) if is_missing(&error.kind()) => Ok(None),
+        Err(error) => Err(failed("inspect", format!("stream {name}"), Box::new(error))),
+    }
+}
+
+async fn bring_all_about(ground: &Ground<'_>, wanted: Vec<Wanted>, until: Instant) -> Result<(), Error> {
+    let Ground { js, storage, .. } = *ground;
+    let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, storage.allow_shrink, until));
+    futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+async fn bring_about(js: &Context, wanted: Wanted, allow_shrink: bool, until: Instant) -> Result<(), Error> {
+    let Wanted { stream, consumer } = &wanted;
+    patiently(until, &format!("stream {}", stream.name), || bring_stream(js, stream, allow_shrink)).await?;
+    let Some(consumer) = consumer else { return Ok(()) };
+    let what = format!("the consumer of stream {}", stream.name);
+    patiently(until, &what, || self::consumer(js, &stream.name, consumer.clone())).await
+}
+
+/// Repeats `work` after an error that passes by itself, and logs what it waits for.
+async fn patiently<T, Work>(until: Instant, what: &str, work: impl Fn() -> Work) -> Result<T, Error>
+where
+    Work: Future<Output = Result<T, Error>>,
+{
+    let mut say_at = Instant::now();
+    loop {
+        let error = match work().await {
+            Err(error) if passes(&error) && Instant::now() < until => error,
+            settled => return settled,
+        };
+        if Instant::now() >= say_at {
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            tracing::warn!("waiting for {what}: {error}: {cause}");
+            say_at = Instant::now() + SAY_AGAIN_AFTER;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+fn failed(doing: &'static str, name: String, source: Cause) -> Error {
+    Error::Provision { doing, name, source }
+}
+
+/// Creates a stream; false if another node has done so meanwhile.
+pub(crate) async fn anew(js: &Context, wanted: &Config) -> Result<bool, Error> {
+    match js.create_stream(wanted).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_taken(&error.kind()) => Ok(false),
+        Err(error) => Err(failed("create", format!("stream {}", wanted.name), Box::new(error))),
+    }
+}
+
+async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Result<(), Error> {
+    let failed = |doing, source: Cause| failed(doing, format!("stream {}", wanted.name), source);
+    for updates in 0.. {
+        let found = match js.get_stream(&wanted.name).await {
+            Ok(found) => found,
+            Err(error) if is_missing(&error.kind()) => match js.create_stream(wanted).await {
+                Ok(_) => return Ok(()),
+                Err(error) if wanted.num_replicas == 1 && has_no_room(&error.kind()) => {
+                    return Err(Error::NoRoom { stream: wanted.name.clone(), wanted: wanted.max_bytes >> 20 });
+                }
+                Err(error) => return Err(failed("create", Box::new(error))),
+            },
+            Err(error) => return Err(failed("inspect", Box::new(error))),
+        };
+        match shape::change(&found.cached_info().config, wanted, allow_shrink) {
+            Change::None { kept } => {
+                say_kept(&wanted.name, &kept);
+                return Ok(());
+            }
+            Change::Impossible(Difference { setting, found, wanted: wanted_as }) => {
+                return Err(Error::Shape { stream: wanted.name.clone(), setting, found, wanted: wanted_as });
+            }
+            Change::Update { .. } if updates == UPDATES => break,
+            Change::Update { to, changed } => {
+                for Difference { setting, found, wanted: to } in &changed {
+                    tracing::info!(
+                        stream = wanted.name,
+                        "bringing the stream into shape: {setting} was {found}, is {to} now"
+                    );
+                }
+                js.update_stream(&*to).await.map_err(|error| failed("update", Box::new(error)))?;
+            }
+        }
+    }
+    let seen = "it does not stay as it was set: does another program manage it?".into();
+    Err(failed("bring into shape", seen))
+}
+
+fn say_kept(stream: &str, kept: &[Difference]) {
+    for Difference { setting, found, wanted } in kept {
+        tracing::warn!(
+            stream,
+            "the stream keeps its {setting} of {found}: {wanted} would throw away what it holds; storage.allow_shrink = true permits it"
+        );
+    }
+}
+
+/// Whether an error may pass by itself soon.
+fn passes(error: &Error) -> bool {
+    let (Error::Provision { source, .. } | Error::NoJetStream { source, .. }) = error else { return false };
+    let is_passing = |error: &jetstream::Error| PASSING.contains(&error.error_code());
+    if let Some(error) = source.downcast_ref::<AccountError>() {
+        return match error.kind() {
+            AccountErrorKind::JetStream(error) => is_passing(&error),
+            AccountErrorKind::TimedOut => true,
+            // A server without JetStream does not answer.
+            AccountErrorKind::JetStreamUnavailable | AccountErrorKind::Other => false,
+        };
+    }
+    if let Some(error) = source.downcast_ref::<GetStreamError>() {
+        return match error.kind() {
+            GetStreamErrorKind::JetStream(error) => is_passing(&error),
+            GetStreamErrorKind::Request => true,
+            GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => false,
+        };
+    }
+    if let Some(error) = source.downcast_ref::<CreateStreamError>() {
+        return match error.kind() {
+            // Another node is creating the same stream, or a cluster's servers have not reported their storage yet.
+            kind if is_taken(&kind) || has_no_room(&kind) => true,
+            CreateStreamErrorKind::JetStream(error) => is_passing(&error),
+            kind => matches!(kind, CreateStreamErrorKind::TimedOut | CreateStreamErrorKind::JetStreamUnavailable),
+        };
+    }
+    source.downcast_ref::<ConsumerError>().is_some_and(|error| match error.kind() {
+        // Its stream was created a moment ago, and is not known everywhere yet.
+        ConsumerErrorKind::JetStream(error) => is_passing(&error) || error.error_code() == ErrorCode::STREAM_NOT_FOUND,
+        kind => matches!(kind, ConsumerErrorKind::TimedOut | ConsumerErrorKind::Request),
+    })
+}
+
+fn is_missing(kind: &GetStreamErrorKind) -> bool {
+    matches!(kind, GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
+fn is_taken(kind: &CreateStreamErrorKind) -> bool {
+    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST)
+}
+
+fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
+    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED)
+}
+
+pub(crate) async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<(), Error> {
+    // Creating a consumer that exists updates it; the server wants it that way.
+    let made = js.create_consumer_on_stream(wanted, stream).await;
+    made.map(|_| ()).map_err(|error| failed("create", format!("the consumer of stream {stream}"), Box::new(error)))
+}

@@ -1,0 +1,187 @@
+//! The streams that a node needs, and what is wrong with them while it runs: somebody may delete or alter them.
+
+use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+use longshore_domain::{Lane, Queue};
+
+use crate::Backbone;
+use crate::inspect::{StreamState, Unanswered, stream};
+use crate::settings::Storage;
+use crate::streams::shape::{self, Change, Difference};
+use crate::wire::subject::Names;
+
+/// A stream as nodes want it.
+#[derive(Debug, Clone)]
+pub struct WantedStream {
+    pub(crate) config: Config,
+    /// The name of its durable consumer, if it has one.
+    pub(crate) consumer: Option<&'static str>,
+}
+
+impl WantedStream {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Whether what it holds decides which jobs may run, so that an empty one would have jobs run that must not. Nothing
+    /// is in the bucket of checkpoints yet.
+    #[must_use]
+    pub fn decides(&self) -> bool {
+        self.config.name.starts_with("KV_") && !self.config.name.ends_with("_checkpoints")
+    }
+
+    /// Whether jobs run without it as well. It is in the server's memory: it goes with the server, which may have no memory
+    /// for it.
+    #[must_use]
+    pub fn is_dispensable(&self) -> bool {
+        self.config.storage == StorageType::Memory
+    }
+}
+
+/// All streams that nodes of these queues need.
+pub(crate) fn wanted_streams<'q>(
+    names: &Names,
+    storage: &Storage,
+    queues: impl Iterator<Item = &'q Queue>,
+    max_payload: usize,
+) -> Vec<WantedStream> {
+    let common = shape::streams(names, storage).into_iter().map(|config| {
+        let consumer = (config.name == names.schedules_stream()).then_some(shape::DUE_CONSUMER);
+        WantedStream { config, consumer }
+    });
+    let lanes = queues.flat_map(|queue| Lane::all().map(move |lane| (queue, lane))).map(|(queue, lane)| {
+        let config = shape::lane(names, storage, queue, lane, max_payload);
+        WantedStream { config, consumer: Some(shape::LANE_CONSUMER) }
+    });
+    common.chain(lanes).collect()
+}
+
+/// How a stream is not as a node needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamFault {
+    /// There is none.
+    Missing,
+    /// Jobs cannot go their way by these settings, or not safely.
+    Unfit(Vec<Difference>),
+    /// It holds less, or for a shorter time, than the settings of this node say; or takes messages of another size.
+    OtherBounds(Vec<Difference>),
+}
+
+/// Settings that bound what a stream holds: another node's configuration may have others.
+const BOUNDS: [&str; 6] =
+    ["max_bytes", "max_messages", "max_message_size", "max_age", "num_replicas", "duplicate_window"];
+
+impl StreamFault {
+    /// What is wrong about a stream that differs so from what is wanted; `None`: nothing that matters.
+    fn of(change: Change) -> Option<Self> {
+        let is_bound = |difference: &Difference| BOUNDS.contains(&difference.setting);
+        match change {
+            Change::Impossible(difference) => Some(Self::Unfit(vec![difference])),
+            Change::Update { changed, .. } if changed.is_empty() => None,
+            Change::Update { changed, .. } if changed.iter().all(is_bound) => Some(Self::OtherBounds(changed)),
+            Change::Update { changed, .. } => {
+                Some(Self::Unfit(changed.into_iter().filter(|changed| !is_bound(changed)).collect()))
+            }
+            Change::None { .. } => None,
+        }
+    }
+}
+
+impl Backbone {
+    /// The streams that a node of these queues needs, and the one that it can do without.
+    #[must_use]
+    pub fn wanted_streams<'q>(&self, queues: impl Iterator<Item = &'q Queue>) -> Vec<WantedStream> {
+        let mut wanted = wanted_streams(self.names(), self.storage(), queues, self.max_payload());
+        wanted.push(WantedStream { config: shape::replies(self.names(), self.storage()), consumer: None });
+        wanted
+    }
+
+    /// What is wrong with this stream at the moment, and what it holds. Consumers are not looked at: see
+    /// [`Backbone::unanswered`].
+    ///
+    /// # Errors
+    /// No server answers for it.
+    pub async fn inspect(&self, wanted: &WantedStream) -> Result<Inspected, Unanswered> {
+        let found = stream(self.control(), self.api(), &wanted.config.name).await?;
+        Ok(match found {
+            Some(found) => Inspected {
+                fault: StreamFault::of(shape::change(&found.config, &wanted.config, false)),
+                messages: found.state.messages,
+                full: Full::of(&found.config, &found.state),
+            },
+            None => Inspected { fault: Some(StreamFault::Missing), messages: 0, full: None },
+        })
+    }
+}
+
+/// What was found of a stream.
+#[derive(Debug)]
+pub struct Inspected {
+    /// What is wrong with it; `None`: nothing.
+    pub fault: Option<StreamFault>,
+    /// How many messages it holds.
+    pub messages: u64,
+    /// It refuses what is published to it.
+    pub full: Option<Full>,
+}
+
+/// A stream that has reached a bound, or all but, and refuses messages then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full {
+    /// How many messages it holds.
+    pub messages: u64,
+    /// How many bytes they have.
+    pub bytes: u64,
+}
+
+impl Full {
+    /// One message in a hundred of its bytes may still fit in: that is not worth a difference.
+    fn of(config: &Config, StreamState { messages, bytes, .. }: &StreamState) -> Option<Self> {
+        let reaches = |held: u64, bound: i64| u64::try_from(bound).is_ok_and(|bound| bound > 0 && held >= bound);
+        let refuses = config.discard == DiscardPolicy::New;
+        let is_full = reaches(*messages, config.max_messages) || reaches(bytes + bytes / 100, config.max_bytes);
+        (refuses && is_full).then_some(Self { messages: *messages, bytes: *bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_full_at_either_bound_if_it_refuses_messages_then() {
+        let config = |discard| Config { discard, max_messages: 3, max_bytes: 1_000, ..Config::default() };
+        let held = |messages, bytes| StreamState { messages, bytes, last_seq: 9 };
+        let is_full = |discard, messages, bytes| Full::of(&config(discard), &held(messages, bytes)).is_some();
+        for (messages, bytes, full) in [(2, 900, false), (3, 10, true), (2, 991, true), (2, 1_000, true)] {
+            assert_eq!(is_full(DiscardPolicy::New, messages, bytes), full, "{messages} {bytes}");
+            assert!(!is_full(DiscardPolicy::Old, messages, bytes));
+        }
+        let unbounded = Config { discard: DiscardPolicy::New, max_messages: -1, max_bytes: -1, ..Config::default() };
+        assert_eq!(Full::of(&unbounded, &held(1_000, 1_000_000)), None);
+    }
+
+    #[test]
+    fn what_jobs_rely_on_is_a_fault_and_other_bounds_are_another() {
+        let (names, storage) = (Names::new("longshore"), Storage::default());
+        let wanted = shape::dead_letters(&names, &storage);
+        let fault = |found: Config| StreamFault::of(shape::change(&found, &wanted, false));
+        let named = |fault: Option<StreamFault>| match fault {
+            Some(StreamFault::Unfit(differences)) => {
+                ("unfit", differences.into_iter().map(|each| each.setting).collect())
+            }
+            Some(StreamFault::OtherBounds(differences)) => {
+                ("bounds", differences.into_iter().map(|each| each.setting).collect())
+            }
+            _ => ("none", Vec::new()),
+        };
+        assert_eq!(named(fault(wanted.clone())).0, "none");
+        assert_eq!(named(fault(Config { max_bytes: -1, ..wanted.clone() })).0, "none", "it holds more");
+        let small = Config { max_bytes: 1, num_replicas: 1, ..wanted.clone() };
+        assert_eq!(named(fault(small.clone())), ("bounds", vec!["max_bytes"]));
+        assert_eq!(named(fault(Config { allow_direct: false, ..small })), ("unfit", vec!["allow_direct"]));
+        let others = Config { subjects: vec!["others.>".to_owned()], ..wanted.clone() };
+        assert_eq!(named(fault(others)), ("unfit", vec!["subjects"]));
+    }
+}
