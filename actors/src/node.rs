@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_backbone::work::Caller;
+use longshore_backbone::handlers::Caller;
 use longshore_backbone::{Backbone, Connection};
 use ractor::{Actor, ActorRef};
 use serde_json::Value;

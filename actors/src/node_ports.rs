@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
-use longshore_backbone::work::Caller;
+use longshore_backbone::handlers::Caller;
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, SmolStr, Timestamp};

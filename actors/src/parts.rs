@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use longshore_backbone::Backbone;
-use longshore_backbone::work::Caller;
+use longshore_backbone::handlers::Caller;
 use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;

@@ -1,12 +1,12 @@
-//! A node's access to NATS: its four connections, the names and settings that all parts use, and how a delivery is
-//! settled. What is read and written beyond that stands in the folders, as further methods of [`Backbone`].
+//! A node's access to NATS: its four connections, the names and settings that all parts use, and how messages
+//! are published. What is read and written beyond that stands in the folders, as further methods of [`Backbone`].
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, Request, Subject, jetstream};
+use async_nats::{HeaderMap, Subject, jetstream};
 use bytes::Bytes;
 use longshore_domain::{Queue, SmolStr};
 use tokio::sync::{mpsc, watch};
@@ -14,14 +14,13 @@ use tokio::sync::{mpsc, watch};
 use crate::connection::link::Link;
 use crate::connection::taken_subject::TakenSubject;
 use crate::error::Error;
-use crate::lanes::custody::{Custody, Returns};
-use crate::lanes::delivery::AckToken;
-use crate::lanes::poison;
+use crate::lanes::custody::{Custody, Returns, nak_dropped};
 use crate::messages::request::{self, PubAck};
 use crate::messages::size_limits;
 use crate::messages::window::Window;
 use crate::settings::{Connection, Storage};
 use crate::streams::provision;
+use crate::streams::wanted::Ground;
 use crate::wire::subject::Names;
 
 /// A node's access to NATS. Cheap to clone.
@@ -40,7 +39,7 @@ pub(crate) struct Inner {
     storage: Storage,
     pub(crate) returns: Returns,
     /// Whether what is returned is to come again at once after a restart of the server.
-    outlasts: Arc<AtomicBool>,
+    pub(crate) outlasts: Arc<AtomicBool>,
     pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
     /// Whether the stream of parked jobs refused the last job because it was full.
     pub(crate) parked_full: AtomicBool,
@@ -49,13 +48,6 @@ pub(crate) struct Inner {
     /// How long the record of a run that completes now is kept, in milliseconds.
     pub(crate) completed_kept: AtomicU64,
 }
-
-/// Returns a job to the server; the job keeps its place. The server keeps this in memory: if it ends before it has
-/// delivered the job, the job comes again only after its lease.
-pub(crate) const NAK: &[u8] = b"-NAK";
-/// The same, kept with the consumer. The server looks through all deliveries before it sends the job, which takes it 10 ms,
-/// and longer while many are out.
-const NAK_THAT_OUTLASTS: &[u8] = br#"-NAK {"delay":1}"#;
 
 impl Backbone {
     /// Connects, and creates or updates everything that `queues` need.
@@ -77,8 +69,8 @@ impl Backbone {
         let jetstream = context(&control, jetstream_domain.as_deref());
         let names = Names::new(&storage.namespace);
         let max_payload = jobs.server_info().max_payload;
-        let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
-        provision::everything(&ground, &connection.shown_url(), queues).await?;
+        let ground = Ground { names: &names, storage: &storage, max_payload };
+        provision::everything(&jetstream, ground, &connection.shown_url(), queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
         let outlasts = Arc::new(AtomicBool::new(false));
         tokio::spawn(nak_dropped(jobs.clone(), returned, Arc::clone(&outlasts)));
@@ -106,9 +98,12 @@ impl Backbone {
     /// # Errors
     /// A lane cannot be created or updated within that time.
     pub async fn declare(&self, queue: &Queue, within: Duration) -> Result<(), Error> {
-        let (js, max_payload) = (self.jetstream(), self.max_payload());
-        let ground = provision::Ground { js: &js, names: self.names(), storage: self.storage(), max_payload };
-        provision::queue(&ground, queue, within).await
+        provision::queue(&self.jetstream(), self.ground(), queue, within).await
+    }
+
+    /// What the wanted streams depend on, beside the queues.
+    pub(crate) fn ground(&self) -> Ground<'_> {
+        Ground { names: self.names(), storage: self.storage(), max_payload: self.max_payload() }
     }
 
     /// Every subject, stream and bucket.
@@ -231,47 +226,6 @@ impl Backbone {
         }
     }
 
-    /// Acknowledges a job: the last step of its way. Not confirmed: if the acknowledgement is lost, the server only
-    /// redelivers the job, and the record answers that delivery.
-    pub async fn ack(&self, ack_token: AckToken) {
-        let (stored, copy) = (ack_token.is_to_delete(), ack_token.is_of_copy());
-        match ack_token.into_ack() {
-            Some((subject, request)) if copy => drop(tokio::spawn(poison::delete_copy(self.clone(), subject, request))),
-            Some((subject, request)) if stored => drop(tokio::spawn(poison::delete(self.clone(), subject, request))),
-            Some((subject, how)) => self.0.jobs.publish(TakenSubject::new(subject), how).await,
-            None => {}
-        }
-    }
-
-    /// Returns the job to the server (NAK), which redelivers it after `after` at the earliest.
-    pub async fn nak_after(&self, ack_token: AckToken, after: Duration) {
-        if let Some(reply) = ack_token.into_reply() {
-            let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos().max(1));
-            self.0.jobs.publish(TakenSubject::new(reply), Bytes::from(nak)).await;
-        }
-    }
-
-    /// Returns jobs of one lane to the server (NAK), and waits until it has them back, but not for long: whoever pulls before
-    /// that gets the jobs behind them.
-    pub async fn nak_confirmed(&self, ack_tokens: Vec<AckToken>) {
-        /// A NAK whose confirmation takes longer is lost, or the server is busy; nothing but the order depends on it.
-        const WITHIN: Duration = Duration::from_millis(250);
-        let nak = |reply: Subject| {
-            let request = Request::new().payload(Bytes::from_static(b"-NAK")).timeout(Some(WITHIN));
-            self.0.jobs.request(reply, request)
-        };
-        // They are sent in this order, which is that in which they come again.
-        let replies = ack_tokens.into_iter().filter_map(AckToken::into_reply);
-        futures_util::future::join_all(replies.map(nak)).await;
-    }
-
-    /// From now on, jobs whose ack tokens are dropped come again also if the server ends before it has delivered them: for
-    /// the last node, after which the server may end as well. Where another node waits for them, a return is quicker
-    /// without.
-    pub fn return_for_later(&self) {
-        self.0.outlasts.store(true, Ordering::Relaxed);
-    }
-
     /// Publishes, and waits until the server has stored the message.
     ///
     /// # Errors
@@ -286,14 +240,6 @@ impl Backbone {
             // A connection that is down has nothing left to send that could be confirmed.
             let _ = link.flush().await;
         }
-    }
-}
-
-/// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone.
-async fn nak_dropped(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>, outlasts: Arc<AtomicBool>) {
-    while let Some(reply) = returned.recv().await {
-        let how = if outlasts.load(Ordering::Relaxed) { NAK_THAT_OUTLASTS } else { NAK };
-        jobs.publish(reply, Bytes::from_static(how)).await;
     }
 }
 

@@ -34,7 +34,7 @@ mod lanes;
 mod runs;
 mod schedules;
 
-mod handlers;
+pub mod handlers;
 
 mod cluster;
 
@@ -42,6 +42,8 @@ mod services;
 
 pub mod client;
 pub mod inspect;
+
+mod clock;
 
 pub mod error;
 pub mod settings;
@@ -56,10 +58,10 @@ pub use settings::{Connection, Storage};
 // Other crates name the modules without their folders.
 pub use cluster::{breakers, concurrency, control, deliveries, holders, limits, nodes, questions, run_time_settings};
 pub use connection::link;
-pub use handlers::work;
 pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, poison, pull, renewal};
-pub use messages::{request, scan, window};
+pub use messages::{refusal, request, scan, window};
 pub use runs::{backwards, cancels, certain, claims, dead_letters, records};
 pub use schedules::{recurring, schedule, sweep};
 pub use services::{offers, service};
+pub use streams::wanted::WantedStream;
 pub use streams::{remake, shape, stream_faults};

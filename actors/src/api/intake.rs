@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use longshore_backbone::request::{STREAM_FULL, is_no_responders_error};
+use longshore_backbone::refusal::STREAM_FULL;
+use longshore_backbone::request::is_no_responders_error;
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX};
 use longshore_backbone::{Error, Headers};

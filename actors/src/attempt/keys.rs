@@ -15,7 +15,7 @@ use longshore_backbone::records::{Found, Written};
 use longshore_domain::job::Unique;
 use longshore_domain::key::KeyVerdict;
 use longshore_domain::publication::Published;
-use longshore_domain::run::whole_millis;
+use longshore_domain::run::{DeferReason, whole_millis};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, Timestamp, duration};
 
@@ -80,10 +80,17 @@ fn key_to_claim<'j, P: RunPorts>(ports: &P, job: &'j Job, run: &Run) -> Option<K
 pub(crate) enum AtBegin {
     /// It has the key, or needs none.
     Owned,
-    /// Another run has it; the run ends so.
+    /// It may not start, because of other runs of its key: this follows instead.
     Refused(Settlement),
     /// Another write of the run's record came first; this record is stored now.
     Overtaken(Option<Box<Found>>),
+}
+
+impl AtBegin {
+    /// The job waits for other runs of its concurrency key, out of the way of others.
+    pub(super) fn waits(assignment: &Assignment) -> Self {
+        Self::Refused(Settlement::Park { since: assignment.since, reason: Some(DeferReason::Concurrency) })
+    }
 }
 
 /// Makes sure that a job that is about to start owns its key, and notes that in the run, so that it happens once.

@@ -10,7 +10,6 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Line, Member, OnBusy, Place, Scope};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::{Carrier, Published};
-use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
 
@@ -43,11 +42,11 @@ pub(crate) async fn come<P: Ports>(
     let parks = match instead {
         None => false,
         Some(Settlement::Park { .. }) => true,
-        // It waits for its time, and comes to the line after that.
+        // It waits for its time, and comes to its line or order after that.
         Some(_) => return Ok(AtBegin::Owned),
     };
     // A key has a line or an order, or neither.
-    let Some(id) = of(ports, job) else { return order::come(ports, assignment, attempt_state, instead).await };
+    let Some(id) = of(ports, job) else { return order::come(ports, assignment, attempt_state, parks).await };
     let policy = ports.policy(job);
     let rules = (policy.on_busy, policy.key_concurrency);
     if let Some(overtaken) = record_first(ports, assignment, attempt_state, None, "before-line").await? {
@@ -70,15 +69,10 @@ pub(crate) async fn come<P: Ports>(
         return Ok(match judged.entry {
             Entry::In => AtBegin::Owned,
             Entry::Waits(_) if parks => AtBegin::Owned,
-            Entry::Waits(_) => AtBegin::Refused(waits(assignment)),
+            Entry::Waits(_) => AtBegin::waits(assignment),
             Entry::Busy(by) | Entry::Superseded(by) => AtBegin::Refused(makes_way(rules.0, &by)),
         });
     }
-}
-
-/// The job waits, out of the way of others.
-pub(super) fn waits(assignment: &Assignment) -> Settlement {
-    Settlement::Park { since: assignment.since, reason: Some(DeferReason::Concurrency) }
 }
 
 fn member(run: &Run, assignment: &Assignment) -> Member {
@@ -99,7 +93,7 @@ pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &K
     let inside: Vec<&Member> = line.inside(|_| false).collect();
     let read = inside.iter().map(async |member| {
         let found = server.read_record(&kind.tenant, &member.run_id).await?;
-        Ok::<_, Error>(found.filter(|found| !has_ended(&found.run, member.round)))
+        Ok::<_, Error>(found.filter(|found| !found.run.has_ended(member.round)))
     });
     let at_work: Vec<Found> = try_join_all(read).await?.into_iter().flatten().collect();
     Ok(at_work.len() < policy.key_concurrency as usize || at_work.iter().any(|found| found.run.state.is_parked()))
@@ -110,14 +104,10 @@ pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &K
 pub(crate) async fn ended<P: RunPorts>(ports: &P, tenant: &Tenant, line: &Line) -> Result<Vec<Member>, Error> {
     let read = line.members().map(async |member| {
         let found = ports.server().read_record(tenant, &member.run_id).await?;
-        let has_ended = found.is_none_or(|found| has_ended(&found.run, member.round));
+        let has_ended = found.is_none_or(|found| found.run.has_ended(member.round));
         Ok::<_, Error>(has_ended.then(|| member.clone()))
     });
     Ok(try_join_all(read).await?.into_iter().flatten().collect())
-}
-
-pub(super) fn has_ended(run: &Run, round: u32) -> bool {
-    run.state.is_terminal() || run.round > round
 }
 
 /// Why a run makes way.
@@ -140,7 +130,7 @@ async fn end<P: RunPorts>(
         let Some(Found { run: before, revision }) = ports.server().read_record(tenant, &member.run_id).await? else {
             return Ok(());
         };
-        if has_ended(&before, member.round) {
+        if before.has_ended(member.round) {
             return Ok(());
         }
         let mut run = before.clone();

@@ -1,6 +1,7 @@
-//! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `line`, `holders` and `cancelled`),
-//! `announce` publishes its start, `perform` calls the handler (`remote` if the handler is elsewhere; `clock` has its
-//! time limit; `progress` takes what it reports, from a handler inside the node by `reporter`) and `conclude` has its end judged. `running` holds its state.
+//! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `line` and
+//! `order` of a concurrency key, `holders` and `cancelled`), `announce` publishes its start, `perform` calls the handler (`remote` if the handler is elsewhere; `clock` has its
+//! time limit; `progress` takes what it reports, from a handler inside the node by `reporter`) and `conclude` has its end
+//! judged. `running` holds its state.
 
 pub(crate) mod assignment;
 pub(crate) mod running;

@@ -21,7 +21,6 @@ use longshore_domain::{Job, Priority, Queue, Run, RunId, Timestamp};
 
 use crate::attempt::assignment::{Assignment, Start, number_of};
 use crate::attempt::keys::{AtBegin, record_first};
-use crate::attempt::line;
 use crate::attempt::running::AttemptState;
 use crate::fail_point;
 use crate::ports::{Ports, Server};
@@ -62,20 +61,14 @@ pub(crate) fn has_order(policies: &Policies, kind: &Kind) -> bool {
     kind.key.concurrency_key().is_some() && policies.of(&kind.job_type).ordered
 }
 
-/// Has the run of a job that may start wait for its turn, if it has one. `instead`: what follows in place of its start.
+/// Has the run of a job that may start, or that `parks`, wait for its turn, if it has one.
 pub(crate) async fn come<P: Ports>(
     ports: &P,
     assignment: &Assignment,
     attempt_state: &mut AttemptState,
-    instead: Option<&Settlement>,
+    parks: bool,
 ) -> Result<AtBegin, Error> {
     let Some(id) = of(ports.policies(), &assignment.job) else { return Ok(AtBegin::Owned) };
-    let parks = match instead {
-        None => false,
-        Some(Settlement::Park { .. }) => true,
-        // It comes once its time has come.
-        Some(_) => return Ok(AtBegin::Owned),
-    };
     let run = &mut attempt_state.run;
     if run.has_started() {
         // Its turn lasts until it has ended.
@@ -102,7 +95,7 @@ pub(crate) async fn come<P: Ports>(
                 }
                 return Ok(AtBegin::Owned);
             }
-            Next::After(_) => return Ok(AtBegin::Refused(line::waits(assignment))),
+            Next::After(_) => return Ok(AtBegin::waits(assignment)),
             Next::Cut => {
                 let next = cut(ports.server(), &id, Some(&me), ports.now()).await?.order;
                 if ports.server().write_order(&id, &next, revision, LASTS).await? {
@@ -152,7 +145,7 @@ async fn open<S: Server>(server: &S, id: &OrderId, member: &Member) -> Result<Op
         }
         found = read().await?;
     }
-    Ok(found.filter(|found| !line::has_ended(&found.run, member.round)).map(Some))
+    Ok(found.filter(|found| !found.run.has_ended(member.round)).map(Some))
 }
 
 /// The next batch.

@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Headers;
+use longshore_backbone::handlers::{Call, HandlerReply, Reply, ServiceError, Signal, SignalKind};
 use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
-use longshore_backbone::work::{Call, HandlerReply, Reply, ServiceError, Signal, SignalKind};
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};

@@ -4,28 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use longshore_domain::publication::Published;
-use longshore_domain::run::DeferReason;
-use longshore_domain::{Run, SmolStr, Timestamp};
+use longshore_domain::{Run, SmolStr};
 
 use crate::attempt::assignment::Assignment;
 use crate::commit::encode::EncodedEvents;
-
-/// Why a run was deferred before an attempt.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Deferred {
-    pub(crate) reason: DeferReason,
-    /// When the start ended that was put back or snoozed, and that the attempt takes the place of.
-    pub(crate) since: Option<Timestamp>,
-}
-
-impl Deferred {
-    /// What the record says; best before the attempt begins.
-    pub(crate) fn of(run: &Run) -> Option<Self> {
-        let replaced = run.attempts.last().filter(|last| last.put_back.is_some());
-        let since = replaced.and_then(|last| last.ended_at);
-        run.deferral.as_ref().map(|deferral| Self { reason: deferral.reason, since })
-    }
-}
+use crate::shared::deferred::Deferred;
 
 /// The state of an attempt.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
 use longshore_backbone::control::PRESENCE_EVERY;
-use longshore_backbone::work::Announced;
+use longshore_backbone::handlers::Announced;
 
 use crate::queue::dispatcher;
 use crate::queue::served::ServedQueues;

@@ -16,10 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::Backbone;
+use longshore_backbone::{Backbone, WantedStream};
+
 use longshore_backbone::remake::Remade;
 use longshore_backbone::shape::Difference;
-use longshore_backbone::stream_faults::{Full, Inspected, StreamFault, WantedStream};
+use longshore_backbone::stream_faults::{Full, Inspected, StreamFault};
 use serde_json::json;
 
 use crate::api::audit::Audit;

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_backbone::request::WRONG_SEQUENCE;
+use longshore_backbone::refusal::WRONG_SEQUENCE;
 use longshore_backbone::window::{Answer, Window};
 use longshore_backbone::{Backbone, Headers};
 use longshore_domain::Tenant;

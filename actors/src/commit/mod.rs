@@ -23,11 +23,11 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr, TraceId};
 use tokio::sync::oneshot;
 
-use crate::attempt::running::Deferred;
 use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::queue::gates::answer::Wakes;
+use crate::shared::deferred::Deferred;
 use crate::shared::log_run::About;
 use crate::shared::park_permits::ParkPermit;
 use crate::trace::{JobTrace, context};

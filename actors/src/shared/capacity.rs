@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::shared::gate_news::GateNews;
-use longshore_backbone::work::falls_under;
+use longshore_backbone::handlers::falls_under;
 
 /// The capacity of remote handlers that this node uses, by the subject that a job is sent to.
 #[derive(Debug, Default)]

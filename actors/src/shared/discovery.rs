@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::control::MissingHandler;
-use longshore_backbone::work::{Announced, falls_under};
+use longshore_backbone::handlers::{Announced, falls_under};
 use longshore_domain::Job;
 use tokio::sync::Notify;
 

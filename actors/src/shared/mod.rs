@@ -26,6 +26,7 @@ pub(crate) mod run_time_settings;
 pub(crate) mod shed;
 
 // What a node remembers of runs.
+pub(crate) mod deferred;
 pub(crate) mod offered_calls;
 pub(crate) mod put_queues;
 pub(crate) mod recently_cancelled;

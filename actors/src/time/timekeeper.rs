@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
-use longshore_backbone::request::STREAM_FULL;
+use longshore_backbone::refusal::STREAM_FULL;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::Holding;
 use longshore_domain::{ScheduleId, Tenant};

@@ -10,8 +10,8 @@ use longshore_domain::{Job, Run, RunState, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId};
 use opentelemetry::{KeyValue, Value};
 
-use crate::attempt::running::Deferred;
 use crate::commit::Commit;
+use crate::shared::deferred::Deferred;
 use crate::trace::{JobTrace, Submission, Tracer};
 
 const SYSTEM: &str = "messaging.system";

@@ -16,7 +16,8 @@ use tokio::sync::watch;
 use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
-use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::request;
 use crate::wire::header::names;
 use crate::wire::subject::Names;
 

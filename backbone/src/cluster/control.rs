@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::request::{self, WRONG_SEQUENCE};
+use crate::messages::refusal::WRONG_SEQUENCE;
+use crate::messages::request;
 use crate::wire::header::names;
 
 /// What a node publishes about itself, every [`PRESENCE_EVERY`].

@@ -13,7 +13,8 @@ use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::raw;
-use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::request;
 use crate::wire::header::names;
 
 /// A hold: until then, no job of its scope starts.

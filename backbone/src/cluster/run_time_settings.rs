@@ -18,7 +18,8 @@ use crate::cluster::nodes::Nodes;
 use crate::cluster::questions::Questions;
 use crate::error::Error;
 use crate::messages::raw::{self, Raw};
-use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::request;
 use crate::wire::header::names;
 
 /// How long the message stays that says that a setting was removed.

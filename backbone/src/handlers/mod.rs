@@ -1,3 +1,11 @@
 //! Remote handlers: how they are called, what they send back, and what they announce of themselves.
 
-pub mod work;
+mod announced;
+mod calls;
+mod reply;
+
+pub use announced::{Announced, falls_under};
+pub use calls::{Call, Caller, Reply, Signal, SignalKind};
+pub use reply::{HandlerReply, ServiceError};
+
+pub(crate) use announced::{HEARTBEAT, SLOTS};

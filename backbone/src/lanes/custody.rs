@@ -13,13 +13,22 @@ use std::time::{Duration, Instant};
 use async_nats::Subject;
 use bytes::Bytes;
 use longshore_domain::SmolStr;
-use tokio::sync::{mpsc::UnboundedSender, watch};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
 
 use crate::Backbone;
+use crate::connection::link::Link;
 
 /// Where dropped ack tokens return their jobs. Unbounded, because a destructor cannot wait; it never has more entries
 /// than this node holds deliveries.
 pub(crate) type Returns = UnboundedSender<Subject>;
+
+/// Returns a job to the server; the job keeps its place. The server keeps this in memory: if it ends before it has
+/// delivered the job, the job comes again only after its lease.
+pub(crate) const NAK: &[u8] = b"-NAK";
+/// The same, kept with the consumer. The server looks through all deliveries before it sends the job, which takes it 10 ms,
+/// and longer while many are out.
+const NAK_THAT_OUTLASTS: &[u8] = br#"-NAK {"delay":1}"#;
 
 /// How long a puller may take to read everything in its inbox.
 const READ_WITHIN: Duration = Duration::from_secs(1);
@@ -204,5 +213,13 @@ impl Backbone {
             tokio::time::timeout(READ_WITHIN, reached).await.ok()?;
         }
         Some(custody.within(from, to))
+    }
+}
+
+/// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone.
+pub(crate) async fn nak_dropped(jobs: Link, mut returned: UnboundedReceiver<Subject>, outlasts: Arc<AtomicBool>) {
+    while let Some(reply) = returned.recv().await {
+        let how = if outlasts.load(Ordering::Relaxed) { NAK_THAT_OUTLASTS } else { NAK };
+        jobs.publish(reply, Bytes::from_static(how)).await;
     }
 }

@@ -18,7 +18,8 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::lanes::delivery::{AckToken, Delivery};
 use crate::messages::raw::{self, Raw};
-use crate::messages::request::{self, WRONG_SEQUENCE};
+use crate::messages::refusal::WRONG_SEQUENCE;
+use crate::messages::request;
 use crate::messages::scan::Source;
 use crate::wire::header::{self, names};
 

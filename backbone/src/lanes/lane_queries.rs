@@ -9,7 +9,8 @@ use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::lanes::delivery::{AckToken, Delivery};
 use crate::messages::raw;
-use crate::messages::request::{self, Stored};
+use crate::messages::refusal::Refusal;
+use crate::messages::request::Stored;
 
 /// Messages as they arrive.
 #[derive(Debug)]
@@ -101,5 +102,5 @@ impl Backbone {
 struct StreamNames {
     /// Absent, or `null`, where there are none.
     streams: Option<Vec<String>>,
-    error: Option<request::Refusal>,
+    error: Option<Refusal>,
 }

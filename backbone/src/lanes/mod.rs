@@ -10,3 +10,4 @@ pub mod parked;
 pub mod poison;
 pub mod pull;
 pub mod renewal;
+mod settle;

@@ -15,7 +15,8 @@ use serde::Deserialize;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::request::{self, PubAck, Refusal, STREAM_FULL};
+use crate::messages::refusal::{Refusal, STREAM_FULL};
+use crate::messages::request::{self, PubAck};
 use crate::messages::scan::Source;
 use crate::wire::header;
 use crate::wire::kind_key::KindKey;

@@ -19,12 +19,14 @@ use longshore_domain::SmolStr;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::backbone::{Backbone, NAK};
+use crate::Backbone;
 use crate::cluster::questions::{Question, Questions};
 use crate::error::Error;
+use crate::lanes::custody::NAK;
 use crate::lanes::delivery::{AckToken, Delivery};
 use crate::messages::raw::{self, Raw};
-use crate::messages::request::{self, Refusal};
+use crate::messages::refusal::Refusal;
+use crate::messages::request;
 use crate::streams::{provision, shape};
 
 /// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::connection::link::Link;
 use crate::error::Error;
 use crate::lanes::delivery::{AckToken, Delivery};
-use crate::messages::request::{NO_MESSAGE, NO_STREAM, Refusal};
+use crate::messages::refusal::{NO_MESSAGE, NO_STREAM, Refusal};
 
 /// A stored message, unparsed.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::connection::link::Link;
 use crate::error::Error;
 use crate::messages::raw::{self, Raw};
+use crate::messages::refusal::Refusal;
 use crate::wire::header::kept;
 
 /// JetStream's answer to a publish, or its refusal.
@@ -26,31 +27,6 @@ pub struct PubAck {
     #[serde(default)]
     pub error: Option<Refusal>,
 }
-
-/// Why JetStream refused.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Refusal {
-    /// JetStream's own code.
-    #[serde(default)]
-    pub err_code: u64,
-    /// JetStream's description.
-    #[serde(default)]
-    pub description: String,
-}
-
-impl Refusal {
-    /// Whether the message that was to be deleted is not there: also if somebody else deletes it at the same time.
-    pub(crate) fn is_no_message(&self) -> bool {
-        NO_MESSAGE.contains(&self.err_code) || (self.err_code == NOT_DELETED && self.description == "no message found")
-    }
-}
-
-/// The compare-and-set failed, and that is final.
-pub const WRONG_SEQUENCE: u64 = 10_071;
-/// The compare-and-set was refused because another write is in flight: undecided, try again.
-pub const WRITE_IN_FLIGHT: u64 = 10_164;
-/// The stream is full.
-pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 
 /// Publishes and waits for the server's answer.
 ///
@@ -106,13 +82,6 @@ pub fn nobody_answered(error: &Error) -> bool {
         .downcast_ref::<async_nats::RequestError>()
         .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
 }
-
-/// JetStream's error codes for a message that is not there.
-pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
-/// JetStream's error code for a message that could not be deleted, whatever the reason; its description has that.
-const NOT_DELETED: u64 = 10_057;
-/// JetStream's error code for a stream that is not there.
-pub(crate) const NO_STREAM: u64 = 10_059;
 
 /// Reads the last message of a subject from the stream's leader.
 ///
@@ -191,18 +160,5 @@ impl Stored {
         ];
         let headers = kept(Some(&self.headers), |name| !answers.contains(&name));
         (!headers.is_empty()).then_some(headers)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_that_somebody_else_deleted_is_not_there() {
-        let refusal = |err_code, description: &str| Refusal { err_code, description: description.to_owned() };
-        assert!(refusal(10_043, "sequence 7 not found").is_no_message());
-        assert!(refusal(10_057, "no message found").is_no_message());
-        assert!(!refusal(10_057, "stream store EOF").is_no_message());
     }
 }

@@ -10,6 +10,7 @@ use longshore_domain::{Lane, Queue, Run, Tenant, Timestamp};
 use crate::Backbone;
 use crate::connection::link::Link;
 use crate::error::Error;
+use crate::messages::refusal::Refusal;
 use crate::messages::request::{self, Stored};
 
 /// Maximum number of messages in a page.
@@ -161,7 +162,7 @@ impl Backbone {
 struct Deleted {
     #[serde(default)]
     success: bool,
-    error: Option<request::Refusal>,
+    error: Option<Refusal>,
 }
 
 /// One page of the messages under `subject`; `from` says where it begins, as a field of the query.

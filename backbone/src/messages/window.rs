@@ -13,7 +13,8 @@ use crate::connection::link::Link;
 use crate::connection::subscription::Subscription;
 use crate::connection::taken_subject::TakenSubject;
 use crate::error::Error;
-use crate::messages::request::{PubAck, Refusal};
+use crate::messages::refusal::Refusal;
+use crate::messages::request::PubAck;
 
 /// Sends publishes and reads their answers.
 #[derive(Debug)]

@@ -12,11 +12,11 @@ use longshore_domain::{Priority, Queue, Run, RunId, State, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::inspect::{self, Peer};
 use crate::messages::request::Stored;
 use crate::messages::{request, scan};
 use crate::runs::dead_letters::StoredDeadLetter;
 use crate::runs::records::Found;
+use crate::streams::info::{self, Peer};
 use crate::wire::header::names;
 use crate::wire::record;
 
@@ -136,7 +136,7 @@ impl Backbone {
     /// Makes sure that the leader of a stream, if the stream exists, has just heard from a majority.
     async fn leader_is_certain(&self, name: &str) -> Result<(), Error> {
         let failed = |source| Error::Read { subject: name.to_owned(), source };
-        let found = inspect::stream(self.service(), self.api(), name).await.map_err(|error| failed(error.into()))?;
+        let found = info::stream(self.service(), self.api(), name).await.map_err(|error| failed(error.into()))?;
         let servers = found.and_then(|stream| stream.cluster);
         if servers.is_none_or(|servers| hears_a_majority(&servers.replicas)) {
             return Ok(());
@@ -152,7 +152,7 @@ impl Backbone {
     pub async fn is_certainly_gone(&self, queue: &Queue, priority: Priority, sequence: u64) -> Result<(), Error> {
         let name = self.names().lane_stream(queue, priority);
         let failed = |source| Error::Read { subject: name.clone(), source };
-        let lane = inspect::stream(self.service(), self.api(), &name).await.map_err(|error| failed(error.into()))?;
+        let lane = info::stream(self.service(), self.api(), &name).await.map_err(|error| failed(error.into()))?;
         let Some(lane) = lane else { return Ok(()) };
         if lane.state.last_seq >= sequence || lane.cluster.is_none_or(|servers| hears_a_majority(&servers.replicas)) {
             return Ok(());

@@ -18,7 +18,8 @@ use sha2::{Digest as _, Sha256};
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::raw::Raw;
-use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::request;
 use crate::wire::header::names;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]

@@ -11,7 +11,8 @@ use longshore_domain::{Run, RunId, State, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::request;
 use crate::wire::record;
 
 /// A record as it was found.

@@ -9,7 +9,8 @@ use longshore_domain::{ScheduleId, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::request::{self, STREAM_FULL, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::refusal::{STREAM_FULL, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::request;
 use crate::messages::scan;
 use crate::schedules::sweep::Part;
 use crate::wire::header::names;

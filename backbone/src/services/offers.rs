@@ -17,7 +17,7 @@ use longshore_domain::{DurationText, Job, JobType, Priority, Queue, RunId, Tenan
 use crate::Backbone;
 use crate::connection::subscription::{Subscription, next_of};
 use crate::error::Error;
-use crate::handlers::work::{HEARTBEAT, SLOTS, SignalKind};
+use crate::handlers::{HEARTBEAT, SLOTS, SignalKind};
 use crate::services::micro::{self, GROUP};
 use crate::wire::header::{self, names};
 

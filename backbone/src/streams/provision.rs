@@ -14,11 +14,10 @@ use async_nats::jetstream::{self, Context, ErrorCode};
 use futures_util::{StreamExt as _, TryFutureExt as _, TryStreamExt as _};
 use longshore_domain::{Lane, Queue};
 
+use crate::clock::now;
 use crate::error::{Cause, Error};
-use crate::inspect::now;
-use crate::settings::Storage;
-use crate::streams::remake::first_sequence;
-use crate::streams::shape::{self, Change, Difference};
+use crate::streams::shape::{self, Change, Difference, first_sequence};
+use crate::streams::wanted::{self, Ground, WantedStream};
 use crate::wire::subject::Names;
 
 /// How long a cluster may take to elect a leader, and to find its servers.
@@ -48,56 +47,27 @@ const PASSING: [ErrorCode; 11] = [
     ErrorCode::RAFT_GENERAL,
 ];
 
-/// The server, and what the wanted configuration depends on.
-pub(crate) struct Ground<'g> {
-    pub(crate) js: &'g Context,
-    pub(crate) names: &'g Names,
-    pub(crate) storage: &'g Storage,
-    /// Maximum size of one message that the server accepts, in bytes.
-    pub(crate) max_payload: usize,
-}
-
-/// A stream, and the durable consumer that it is to have.
-struct Wanted {
-    stream: Config,
-    consumer: Option<pull::Config>,
-}
-
-impl Wanted {
-    /// A stream of messages that `may_be_again`, as it was there and was deleted: if it has to be created, its sequences
-    /// begin far above all earlier ones ([`crate::streams::remake`]).
-    fn new(mut stream: Config, consumer: Option<pull::Config>, may_be_again: bool) -> Self {
-        if may_be_again && !stream.name.starts_with("KV_") {
-            stream.first_sequence = Some(first_sequence(now()));
-        }
-        Self { stream, consumer }
-    }
-}
-
 /// Creates or updates everything: the common streams, and the lanes of each queue.
 ///
 /// # Errors
 /// JetStream is not available, or a stream cannot be created or updated, for a minute or for good.
 pub(crate) async fn everything<'a>(
-    ground: &Ground<'_>,
+    js: &Context,
+    ground: Ground<'_>,
     url: &str,
     queues: impl Iterator<Item = &'a Queue>,
 ) -> Result<(), Error> {
-    let Ground { js, names, storage, .. } = *ground;
+    let Ground { names, storage, .. } = ground;
     let until = Instant::now() + PATIENCE;
     let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
     patiently(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
     let records = [names.bucket_stream("runs"), names.events_stream()];
     let had_jobs = patiently(until, "the run records", || holds_any(js, &records)).await?;
-    let common = shape::streams(names, storage).into_iter().map(|stream| {
-        let is_of_time = stream.name == names.schedules_stream();
-        Wanted::new(stream, is_of_time.then(|| shape::due_consumer(names, storage)), had_jobs)
-    });
-    let mut wanted: Vec<Wanted> = common.collect();
+    let mut wanted: Vec<WantedStream> = wanted::common(ground).map(|stream| begins_late(stream, had_jobs)).collect();
     for queue in queues {
-        wanted.extend(lanes(ground, queue, until).await?);
+        wanted.extend(lanes(js, ground, queue, until).await?);
     }
-    bring_all_about(ground, wanted, until).await?;
+    bring_all_about(js, wanted, storage.allow_shrink, until).await?;
     if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
         // Perhaps the server has no memory for streams: jobs run all the same.
         let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -112,20 +82,24 @@ pub(crate) async fn everything<'a>(
 ///
 /// # Errors
 /// A lane cannot be created or updated, for that long or for good.
-pub(crate) async fn queue(ground: &Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
+pub(crate) async fn queue(js: &Context, ground: Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
     let until = Instant::now() + within;
-    bring_all_about(ground, lanes(ground, queue, until).await?, until).await
+    bring_all_about(js, lanes(js, ground, queue, until).await?, ground.storage.allow_shrink, until).await
 }
 
 /// The lanes of a queue. One that is missing beside others was deleted.
-async fn lanes(ground: &Ground<'_>, queue: &Queue, until: Instant) -> Result<Vec<Wanted>, Error> {
-    let Ground { js, names, storage, max_payload } = *ground;
-    let are_there = patiently(until, "the lanes", || has_lanes(js, names, queue)).await?;
-    let lanes = Lane::all().map(|lane| {
-        let stream = shape::lane(names, storage, queue, lane, max_payload);
-        Wanted::new(stream, Some(shape::lane_consumer(storage)), are_there)
-    });
-    Ok(lanes.collect())
+async fn lanes(js: &Context, ground: Ground<'_>, queue: &Queue, until: Instant) -> Result<Vec<WantedStream>, Error> {
+    let are_there = patiently(until, "the lanes", || has_lanes(js, ground.names, queue)).await?;
+    Ok(wanted::lanes(ground, queue).map(|lane| begins_late(lane, are_there)).collect())
+}
+
+/// A stream of messages that `may_be_again`, as it was there and was deleted: if it has to be created, its sequences
+/// begin far above all earlier ones ([`crate::streams::remake`]).
+fn begins_late(mut wanted: WantedStream, may_be_again: bool) -> WantedStream {
+    if may_be_again && !wanted.name().starts_with("KV_") {
+        wanted.config.first_sequence = Some(first_sequence(now()));
+    }
+    wanted
 }
 
 async fn has_lanes(js: &Context, names: &Names, queue: &Queue) -> Result<bool, Error> {
@@ -156,14 +130,18 @@ async fn last_sequence(js: &Context, name: &str) -> Result<Option<u64>, Error> {
     }
 }
 
-async fn bring_all_about(ground: &Ground<'_>, wanted: Vec<Wanted>, until: Instant) -> Result<(), Error> {
-    let Ground { js, storage, .. } = *ground;
-    let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, storage.allow_shrink, until));
+async fn bring_all_about(
+    js: &Context,
+    wanted: Vec<WantedStream>,
+    allow_shrink: bool,
+    until: Instant,
+) -> Result<(), Error> {
+    let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, allow_shrink, until));
     futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-async fn bring_about(js: &Context, wanted: Wanted, allow_shrink: bool, until: Instant) -> Result<(), Error> {
-    let Wanted { stream, consumer } = &wanted;
+async fn bring_about(js: &Context, wanted: WantedStream, allow_shrink: bool, until: Instant) -> Result<(), Error> {
+    let WantedStream { config: stream, consumer } = &wanted;
     patiently(until, &format!("stream {}", stream.name), || bring_stream(js, stream, allow_shrink)).await?;
     let Some(consumer) = consumer else { return Ok(()) };
     let what = format!("the consumer of stream {}", stream.name);
@@ -194,12 +172,23 @@ fn failed(doing: &'static str, name: String, source: Cause) -> Error {
     Error::Provision { doing, name, source }
 }
 
+/// Creates a stream.
+async fn create(js: &Context, wanted: &Config) -> Result<(), Error> {
+    match js.create_stream(wanted).await {
+        Ok(_) => Ok(()),
+        Err(error) if wanted.num_replicas == 1 && has_no_room(&error.kind()) => {
+            Err(Error::NoRoom { stream: wanted.name.clone(), wanted: wanted.max_bytes >> 20 })
+        }
+        Err(error) => Err(failed("create", format!("stream {}", wanted.name), Box::new(error))),
+    }
+}
+
 /// Creates a stream; false if another node has done so meanwhile.
 pub(crate) async fn anew(js: &Context, wanted: &Config) -> Result<bool, Error> {
-    match js.create_stream(wanted).await {
-        Ok(_) => Ok(true),
-        Err(error) if is_taken(&error.kind()) => Ok(false),
-        Err(error) => Err(failed("create", format!("stream {}", wanted.name), Box::new(error))),
+    match create(js, wanted).await {
+        Ok(()) => Ok(true),
+        Err(Error::Provision { source, .. }) if is_taken_error(&source) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -208,13 +197,7 @@ async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Resu
     for updates in 0.. {
         let found = match js.get_stream(&wanted.name).await {
             Ok(found) => found,
-            Err(error) if is_missing(&error.kind()) => match js.create_stream(wanted).await {
-                Ok(_) => return Ok(()),
-                Err(error) if wanted.num_replicas == 1 && has_no_room(&error.kind()) => {
-                    return Err(Error::NoRoom { stream: wanted.name.clone(), wanted: wanted.max_bytes >> 20 });
-                }
-                Err(error) => return Err(failed("create", Box::new(error))),
-            },
+            Err(error) if is_missing(&error.kind()) => return create(js, wanted).await,
             Err(error) => return Err(failed("inspect", Box::new(error))),
         };
         match shape::change(&found.cached_info().config, wanted, allow_shrink) {
@@ -290,6 +273,10 @@ fn is_missing(kind: &GetStreamErrorKind) -> bool {
 
 fn is_taken(kind: &CreateStreamErrorKind) -> bool {
     matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST)
+}
+
+fn is_taken_error(error: &Cause) -> bool {
+    error.downcast_ref::<CreateStreamError>().is_some_and(|error| is_taken(&error.kind()))
 }
 
 fn has_no_room(kind: &CreateStreamErrorKind) -> bool {

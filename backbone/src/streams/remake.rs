@@ -14,8 +14,9 @@ use longshore_domain::Timestamp;
 
 use async_nats::jetstream::stream::Config;
 
-use crate::streams::stream_faults::WantedStream;
-use crate::streams::{provision, shape};
+use crate::streams::provision;
+use crate::streams::shape::first_sequence;
+use crate::streams::wanted::WantedStream;
 use crate::{Backbone, Error};
 
 /// What became of a stream that was not there.
@@ -36,11 +37,6 @@ pub fn was_remade(before: u64, after: u64) -> bool {
     after.saturating_sub(before) > LEAP
 }
 
-/// Where the sequences of a stream begin that is made again at that time.
-pub(crate) fn first_sequence(at: Timestamp) -> u64 {
-    u64::try_from(at.millis()).unwrap_or(0).saturating_mul(1_000).max(1)
-}
-
 impl Backbone {
     /// Makes a stream and its consumer again. Safe to repeat, also by several nodes at once: one of them makes it.
     ///
@@ -51,13 +47,8 @@ impl Backbone {
         let first = first_sequence(at);
         let config = Config { first_sequence: Some(first), ..wanted.config.clone() };
         let is_anew = provision::anew(&js, &config).await?;
-        let consumer = match wanted.consumer {
-            Some(shape::DUE_CONSUMER) => Some(shape::due_consumer(self.names(), self.storage())),
-            Some(_) => Some(shape::lane_consumer(self.storage())),
-            None => None,
-        };
-        if let Some(consumer) = consumer {
-            provision::consumer(&js, wanted.name(), consumer).await?;
+        if let Some(consumer) = &wanted.consumer {
+            provision::consumer(&js, wanted.name(), consumer.clone()).await?;
         }
         Ok(if is_anew { Remade::Anew(first) } else { Remade::There })
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Republish, RetentionPolicy, StorageType};
-use longshore_domain::{Lane, Queue};
+use longshore_domain::{Lane, Queue, Timestamp};
 
 use crate::cluster::breakers;
 use crate::cluster::concurrency;
@@ -327,6 +327,11 @@ fn updated(found: &Config, wanted: &Config) -> (Config, Vec<Difference>) {
     set!(max_bytes, max_messages, max_messages_per_subject, max_message_size, max_age, num_replicas);
     set!(duplicate_window, allow_direct, discard, allow_message_schedules, allow_message_ttl, allow_rollup, republish);
     (next, changed)
+}
+
+/// Where the sequences of a stream begin that is made again at that time.
+pub(crate) fn first_sequence(at: Timestamp) -> u64 {
+    u64::try_from(at.millis()).unwrap_or(0).saturating_mul(1_000).max(1)
 }
 
 #[cfg(test)]

@@ -1,61 +1,11 @@
-//! The streams that a node needs, and what is wrong with them while it runs: somebody may delete or alter them.
+//! What is wrong with the streams that a node needs, while it runs: somebody may delete or alter them.
 
-use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
-use longshore_domain::{Lane, Queue};
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
 
 use crate::Backbone;
-use crate::inspect::{StreamState, Unanswered, stream};
-use crate::settings::Storage;
+use crate::streams::info::{self, StreamState, Unanswered};
 use crate::streams::shape::{self, Change, Difference};
-use crate::wire::subject::Names;
-
-/// A stream as nodes want it.
-#[derive(Debug, Clone)]
-pub struct WantedStream {
-    pub(crate) config: Config,
-    /// The name of its durable consumer, if it has one.
-    pub(crate) consumer: Option<&'static str>,
-}
-
-impl WantedStream {
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.config.name
-    }
-
-    /// Whether what it holds decides which jobs may run, so that an empty one would have jobs run that must not. Nothing
-    /// is in the bucket of checkpoints yet.
-    #[must_use]
-    pub fn decides(&self) -> bool {
-        self.config.name.starts_with("KV_") && !self.config.name.ends_with("_checkpoints")
-    }
-
-    /// Whether jobs run without it as well. It is in the server's memory: it goes with the server, which may have no memory
-    /// for it.
-    #[must_use]
-    pub fn is_dispensable(&self) -> bool {
-        self.config.storage == StorageType::Memory
-    }
-}
-
-/// All streams that nodes of these queues need.
-pub(crate) fn wanted_streams<'q>(
-    names: &Names,
-    storage: &Storage,
-    queues: impl Iterator<Item = &'q Queue>,
-    max_payload: usize,
-) -> Vec<WantedStream> {
-    let common = shape::streams(names, storage).into_iter().map(|config| {
-        let consumer = (config.name == names.schedules_stream()).then_some(shape::DUE_CONSUMER);
-        WantedStream { config, consumer }
-    });
-    let lanes = queues.flat_map(|queue| Lane::all().map(move |lane| (queue, lane))).map(|(queue, lane)| {
-        let config = shape::lane(names, storage, queue, lane, max_payload);
-        WantedStream { config, consumer: Some(shape::LANE_CONSUMER) }
-    });
-    common.chain(lanes).collect()
-}
+use crate::streams::wanted::WantedStream;
 
 /// How a stream is not as a node needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,21 +39,13 @@ impl StreamFault {
 }
 
 impl Backbone {
-    /// The streams that a node of these queues needs, and the one that it can do without.
-    #[must_use]
-    pub fn wanted_streams<'q>(&self, queues: impl Iterator<Item = &'q Queue>) -> Vec<WantedStream> {
-        let mut wanted = wanted_streams(self.names(), self.storage(), queues, self.max_payload());
-        wanted.push(WantedStream { config: shape::replies(self.names(), self.storage()), consumer: None });
-        wanted
-    }
-
     /// What is wrong with this stream at the moment, and what it holds. Consumers are not looked at: see
     /// [`Backbone::unanswered`].
     ///
     /// # Errors
     /// No server answers for it.
     pub async fn inspect(&self, wanted: &WantedStream) -> Result<Inspected, Unanswered> {
-        let found = stream(self.control(), self.api(), &wanted.config.name).await?;
+        let found = info::stream(self.control(), self.api(), &wanted.config.name).await?;
         Ok(match found {
             Some(found) => Inspected {
                 fault: StreamFault::of(shape::change(&found.config, &wanted.config, false)),
@@ -148,6 +90,8 @@ impl Full {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Storage;
+    use crate::wire::subject::Names;
 
     #[test]
     fn a_stream_is_full_at_either_bound_if_it_refuses_messages_then() {

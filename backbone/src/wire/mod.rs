@@ -2,7 +2,6 @@
 
 pub mod subject;
 
-mod by_node;
 pub mod header;
 pub mod kind_key;
 

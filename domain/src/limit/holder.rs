@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::SmolStr;
 
-use super::record::Lease;
+use super::record::{Ask, Lease};
 use super::{RESERVE_WITHIN, RateLimit};
 use crate::Timestamp;
 
@@ -17,25 +17,6 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 /// If no job was here for the lease divided by this, and at most so long, blocks are given back before their end.
 const IDLE_PART: u32 = 3;
 const MAX_IDLE: Duration = Duration::from_millis(150);
-
-/// A node's request for a block.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
-    /// The node, in this life.
-    pub who: SmolStr,
-    /// The number of the block: a request whose answer was lost is repeated under the same.
-    pub number: u64,
-    /// Fewer tokens are of no use.
-    pub need: u32,
-    /// More are not wanted.
-    pub want: u32,
-}
-
-impl Ask {
-    pub(super) fn name(&self) -> SmolStr {
-        format_smolstr!("{}.{}", self.who, self.number)
-    }
-}
 
 /// Why a job gets no tokens now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

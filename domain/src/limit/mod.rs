@@ -30,9 +30,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use holder::{Ask, Holder, Taken, Wait};
+pub use holder::{Holder, Taken, Wait};
 pub use id::{LimitId, Scope};
-pub use record::{Answer, Lease, Record};
+pub use record::{Answer, Ask, Lease, Record};
 
 /// What a limit allows, in the whole cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
-use super::holder::Ask;
 use super::{RESERVE_WITHIN, RateLimit, Window};
 use crate::Timestamp;
 use crate::run::whole_millis;
@@ -18,6 +17,25 @@ const LISTED: Duration = Duration::from_secs(5);
 const SLICES: i64 = 50;
 /// A time later than now by this much was written by a node whose clock went wrong: it does not count.
 const WRONG_CLOCK: Duration = Duration::from_secs(5);
+
+/// A node's request for a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// The node, in this life.
+    pub who: SmolStr,
+    /// The number of the block: a request whose answer was lost is repeated under the same.
+    pub number: u64,
+    /// Fewer tokens are of no use.
+    pub need: u32,
+    /// More are not wanted.
+    pub want: u32,
+}
+
+impl Ask {
+    fn name(&self) -> SmolStr {
+        format_smolstr!("{}.{}", self.who, self.number)
+    }
+}
 
 /// What was taken of a limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -105,3 +105,34 @@ pub fn falls_under(subject: &str, pattern: &str) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_announcement_does_not_count_and_is_said() {
+        let announced = |key: &'static str, value: &'static str| {
+            let says = move |asked: &str| (asked == key).then(|| value.to_owned());
+            Announced::read("mailer 7".to_owned(), "s".to_owned(), says)
+        };
+        assert_eq!(announced(SLOTS, "3").slots, Some(3));
+        assert_eq!(announced(HEARTBEAT, "5s").heartbeat, Some(Duration::from_secs(5)));
+        for (key, value) in [(SLOTS, "many"), (SLOTS, "0"), (SLOTS, "-1"), (HEARTBEAT, "soon"), (HEARTBEAT, "0s")] {
+            let found = announced(key, value);
+            assert_eq!((found.slots, found.heartbeat, found.wrong.len()), (None, None, 1), "{key} {value}");
+            assert!(found.wrong[0].starts_with(&format!("{key} = {value:?}")), "{:?}", found.wrong);
+        }
+    }
+
+    #[test]
+    fn subjects_fall_under_patterns_as_nats_has_it() {
+        let subject = "longshore.work.acme.email.send";
+        for yes in [subject, "longshore.work.*.email.send", "longshore.work.>", "longshore.work.acme.*.*"] {
+            assert!(falls_under(subject, yes), "{yes}");
+        }
+        for no in ["longshore.work.acme.email", "longshore.work.acme.email.send.now", "longshore.work.*.*", "x.>"] {
+            assert!(!falls_under(subject, no), "{no}");
+        }
+    }
+}

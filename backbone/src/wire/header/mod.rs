@@ -5,77 +5,27 @@
 
 use async_nats::{HeaderMap, HeaderValue};
 use longshore_domain::job::{Unique, When};
-use longshore_domain::run::Run;
-use longshore_domain::{DurationText, JobOptions, RunId, SmolStr, Timestamp, duration};
+use longshore_domain::{DurationText, JobOptions, RunId, SmolStr};
 use smallvec::SmallVec;
 
-pub use super::by_node::Moved;
-use super::by_node::{ByNode, RESERVED};
 use super::kind_key::KindKey;
 
-/// Names of the headers that nodes write themselves.
-pub mod names {
-    /// The run's id.
-    pub const RUN_ID: &str = "Longshore-Run-Id";
-    /// The round that a moved job or a handler's request is about.
-    pub const ROUND: &str = "Longshore-Round";
-    /// The attempt that a moved job or a handler's request is about.
-    pub const ATTEMPT: &str = "Longshore-Attempt";
-    /// Proves that a node wrote the message: the random number that the run's record has as well.
-    pub const SEAL: &str = "Longshore-Seal";
-    /// How often the run of a moved job had been deferred in its round.
-    pub const DEFERRALS: &str = "Longshore-Deferrals";
-    /// Why a job had to wait, written by nodes.
-    pub const DEFERRED_FOR: &str = "Longshore-Deferred-For";
-    /// When a moved job fell due, in Unix milliseconds.
-    pub const DUE_AT: &str = "Longshore-Due-At";
-    /// The place of a job in the order of its concurrency key.
-    pub const PLACE: &str = "Longshore-Place";
-    /// The job's tenant.
-    pub const TENANT: &str = "Longshore-Tenant";
-    /// Its queue.
-    pub const QUEUE: &str = "Longshore-Queue";
-    /// Its priority.
-    pub const PRIORITY: &str = "Longshore-Priority";
-    /// Its type.
-    pub const TYPE: &str = "Longshore-Type";
-    /// Attempts in a round.
-    pub const MAX_ATTEMPTS: &str = "Longshore-Max-Attempts";
-    /// When the attempt's time is over.
-    pub const ATTEMPT_DEADLINE: &str = "Longshore-Attempt-Deadline";
-    /// The kind of a signal, which is sent before the reply: `started`, `heartbeat`, `progress`, `log`.
-    pub const SIGNAL: &str = "Longshore-Signal";
-    /// Whether a failure is worth another attempt.
-    pub const RETRYABLE: &str = "Longshore-Retryable";
-    /// How long to wait at least before the next attempt.
-    pub const RETRY_AFTER: &str = "Longshore-Retry-After";
-    /// How long the job is snoozed.
-    pub const SNOOZE: &str = "Longshore-Snooze";
-    /// How long the job's limit key or type is held, for all jobs.
-    pub const HOLD: &str = "Longshore-Hold";
-    /// In the answer to a signal: the run is cancelled.
-    pub const CANCEL: &str = "Longshore-Cancel";
-    /// Who asks the API, as the caller says itself.
-    pub const BY: &str = "Longshore-By";
-    /// Error code of a NATS service.
-    pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
-    /// Error text of a NATS service.
-    pub const ERROR: &str = "Nats-Service-Error";
-    /// The subject of a request without responders; set by the server, in its answer.
-    pub const SUBJECT: &str = "Nats-Subject";
-    /// JetStream's own protection against a publish sent twice.
-    pub const MSG_ID: &str = "Nats-Msg-Id";
-    /// The compare-and-set.
-    pub const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
-    /// How long the message lives.
-    pub const TTL: &str = "Nats-TTL";
-    /// When the server fires a schedule.
-    pub const SCHEDULE: &str = "Nats-Schedule";
-    /// The subject a schedule fires to.
-    pub const SCHEDULE_TARGET: &str = "Nats-Schedule-Target";
-    /// The content type of the payload.
-    pub const CONTENT_TYPE: &str = "Content-Type";
-}
+mod by_node;
+mod error;
+pub mod names;
+mod passed_on;
+mod value;
+
+pub use by_node::Moved;
+pub use error::HeaderError;
+pub use passed_on::{as_published, carry_on, for_handler, for_replay, own, without, without_servers};
+pub use value::{ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, TAGS_MAX, run_at, tags, unique};
+
+pub(crate) use passed_on::kept;
+pub(crate) use value::positive;
+
+use by_node::{ByNode, RESERVED};
+use value::{moment, moment_or_span, number, span, text};
 
 /// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a
 /// reply they have no effect.
@@ -103,27 +53,6 @@ pub struct JobHeaders {
     /// The proof that a node's message carries. It proves nothing unless the record has the same seal.
     pub seal: Option<SmolStr>,
 }
-
-/// A header that does not parse.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("header {header}: {reason}")]
-pub struct HeaderError {
-    /// The header's name.
-    pub header: String,
-    /// Why it does not parse.
-    pub reason: String,
-}
-
-/// Maximum attempts in a round.
-pub const ATTEMPTS_MAX: u32 = 1_000;
-/// Maximum cost of a job, in tokens.
-pub const COST_MAX: u32 = 1_000_000;
-/// Maximum bytes in a key: idempotency, concurrency, limit.
-pub const KEY_MAX: usize = 512;
-/// Maximum number of tags.
-pub const TAGS_MAX: usize = 8;
-/// Maximum bytes in a tag.
-pub const TAG_MAX: usize = 64;
 
 /// Reads the headers of a job.
 ///
@@ -236,143 +165,6 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
     Ok(())
 }
 
-/// Reads a list of tags.
-///
-/// # Errors
-/// Says which limit was exceeded.
-pub fn tags<'a>(values: impl Iterator<Item = &'a str>) -> Result<Vec<String>, String> {
-    let tags: Vec<String> = values.map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
-    if tags.len() > TAGS_MAX {
-        return Err(format!("has {} tags, {TAGS_MAX} are allowed", tags.len()));
-    }
-    match tags.iter().find(|tag| tag.len() > TAG_MAX || tag.contains(|c: char| c.is_control() || c == ',')) {
-        Some(tag) if tag.len() > TAG_MAX => Err(format!("has a tag of {} bytes, {TAG_MAX} are allowed", tag.len())),
-        Some(tag) => Err(format!("has a tag with a line break, another control character or a comma: {tag:?}")),
-        None => Ok(tags),
-    }
-}
-
-/// Reads when a key is free again.
-///
-/// # Errors
-/// Names the allowed values.
-pub fn unique(value: &str) -> Result<Unique, String> {
-    match value {
-        "window" => Ok(Unique::Window),
-        "queued" => Ok(Unique::Queued),
-        "active" => Ok(Unique::Active),
-        other => Err(format!("{other:?} is not one of window, queued, active")),
-    }
-}
-
-pub(super) fn number(value: &str, max: u32) -> Result<u32, String> {
-    value
-        .parse()
-        .ok()
-        .filter(|number| (1..=max).contains(number))
-        .ok_or_else(|| format!("{value:?} is not a whole number from 1 to {max}"))
-}
-
-pub(super) fn text(value: &str, max: usize) -> Result<String, String> {
-    match value.len() {
-        0 => Err("is empty".to_owned()),
-        bytes if bytes > max => Err(format!("has {bytes} bytes, {max} are allowed")),
-        _ => Ok(value.to_owned()),
-    }
-}
-
-fn span(value: &str) -> Result<std::time::Duration, String> {
-    duration::parse(value).map_err(|error| error.to_string())
-}
-
-/// A span that must not be zero.
-pub(crate) fn positive(value: &str) -> Result<std::time::Duration, String> {
-    span(value).and_then(|span| if span.is_zero() { Err("is zero".to_owned()) } else { Ok(span) })
-}
-
-fn moment(value: &str) -> Result<Timestamp, String> {
-    Timestamp::parse(value).map_err(|error| error.to_string())
-}
-
-/// Reads the time of a schedule: the server counts nanoseconds since 1970, and a time that does not fit fires at once.
-///
-/// # Errors
-/// It is not a time, or is a time that no schedule can hold.
-pub fn run_at(value: &str) -> Result<Timestamp, String> {
-    let at = moment(value)?;
-    if at > Timestamp::LAST_SCHEDULE {
-        return Err(format!("{value:?} is later than a schedule can hold: {}", Timestamp::LAST_SCHEDULE));
-    }
-    Ok(at)
-}
-
-fn moment_or_span(value: &str) -> Result<When, String> {
-    if duration::parse(value).is_ok() {
-        return positive(value).map(When::After);
-    }
-    moment(value).map(When::At).map_err(|_| format!("{value:?} is neither an RFC 3339 time nor a duration such as 30s"))
-}
-
-/// The headers under which a node publishes a job again: the client's options and its own headers, the run, round and
-/// attempt that the job is about, and the seal that proves it. None of the server's headers.
-#[must_use]
-pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: Option<Timestamp>) -> HeaderMap {
-    let mut headers = as_published(original);
-    headers.insert(names::RUN_ID, run.run_id.as_str());
-    headers.insert(names::ROUND, run.round.to_string());
-    headers.insert(names::ATTEMPT, attempt.to_string());
-    headers.insert(names::SEAL, run.seal.as_str());
-    if run.deferrals > 0 {
-        headers.insert(names::DEFERRALS, run.deferrals.to_string());
-    }
-    if let Some(deferral) = run.deferral.as_ref().filter(|deferral| deferral.nth == run.deferrals) {
-        headers.insert(names::DEFERRED_FOR, deferral.reason.as_str());
-    }
-    if let Some(turn) = &run.turn {
-        headers.insert(names::PLACE, turn.number.to_string());
-    }
-    if let Some(at) = due_at {
-        headers.insert(names::DUE_AT, at.millis().to_string());
-    }
-    headers
-}
-
-/// The headers that a client gave its job: neither the server's, nor those that nodes wrote when they moved it.
-#[must_use]
-pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
-    let by_node = ["run-id", "round", "attempt", "deferrals", "deferred-for", "seal", "due-at", "place"];
-    let is_nodes = |name: &str| short_name(name).is_some_and(|short| by_node.contains(&short.as_str()));
-    kept(original, |name| !is_servers(name) && !is_nodes(name))
-}
-
-/// All headers but those that are instructions to the server.
-#[must_use]
-pub fn without_servers(original: Option<&HeaderMap>) -> HeaderMap {
-    kept(original, |name| !is_servers(name))
-}
-
-/// The headers whose names are to be kept, with all their values.
-pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> HeaderMap {
-    let mut kept = HeaderMap::new();
-    for (name, values) in headers.into_iter().flat_map(HeaderMap::iter).filter(|(name, _)| keep((*name).as_ref())) {
-        for value in values {
-            kept.append(name.clone(), value.clone());
-        }
-    }
-    kept
-}
-
-/// The headers that a remote handler gets: the client's own, and the run and attempt that it is about. The client's
-/// options for Longshore are left out: forwarded to a follow-up job, they would apply once more.
-#[must_use]
-pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
-    let mut headers = kept(original, is_clients);
-    headers.insert(names::RUN_ID, run.run_id.as_str());
-    headers.insert(names::ROUND, run.round.to_string());
-    headers.insert(names::ATTEMPT, attempt.to_string());
-    headers
-}
-
 /// Whether a header is an instruction to the server.
 #[must_use]
 pub fn is_servers(name: &str) -> bool {
@@ -403,12 +195,6 @@ pub fn value_of<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     values.first().map(HeaderValue::as_str)
 }
 
-/// All headers but one, whatever its case.
-#[must_use]
-pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {
-    kept(Some(headers), |name| !name.eq_ignore_ascii_case(gone))
-}
-
 /// Maximum bytes of a job's headers: the server accepts 64 KiB, and a job that is published again gets more headers.
 pub const HEADERS_MAX: usize = 24 * 1024;
 /// The same for a job that a node moved, whose own headers come on top.
@@ -419,25 +205,6 @@ pub const MOVED_HEADERS_MAX: usize = HEADERS_MAX + 1_024;
 pub fn size_of(headers: &HeaderMap) -> usize {
     let line = |name: &str, value: &str| name.len() + value.len() + 4;
     headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line(name.as_ref(), value.as_str()))).sum()
-}
-
-/// The headers of a job that a replay runs again, without those that bound its first round to a point in time.
-#[must_use]
-pub fn for_replay(original: &HeaderMap) -> HeaderMap {
-    kept(Some(original), |name| match short_name(name).unwrap_or_default().as_str() {
-        "run-at" | "delay" | "expires-at" => false,
-        "deadline" => original.get_last(name).is_some_and(|value| duration::parse(value.as_str()).is_ok()),
-        _ => true,
-    })
-}
-
-/// The client's own headers: neither the server's nor Longshore's.
-#[must_use]
-pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
-    let all = headers.iter().flat_map(|headers| headers.iter());
-    all.filter(|(name, _)| is_clients((*name).as_ref()))
-        .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.as_str().to_owned())))
-        .collect()
 }
 
 /// Writes the options of a `submit` as the headers of a job.
@@ -537,11 +304,5 @@ mod tests {
             let error = read_job(&headers(&[(name, value)])).unwrap_err().to_string();
             assert!(error.starts_with(&format!("header {name}: ")) && error.contains(reason), "{error}");
         }
-    }
-
-    #[test]
-    fn nothing_of_the_servers_is_passed_on() {
-        let map = headers(&[("Nats-Rollup", "all"), ("nats-ttl", "1s"), ("X-Mine", "y"), ("Longshore-Retry", "fast")]);
-        assert_eq!(own(Some(&map)), [("X-Mine".to_owned(), "y".to_owned())]);
     }
 }

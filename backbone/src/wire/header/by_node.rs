@@ -3,7 +3,9 @@
 use longshore_domain::run::DeferReason;
 use longshore_domain::{SmolStr, Timestamp};
 
-use super::header::{ATTEMPTS_MAX, HeaderError, TAG_MAX, names, number, text};
+use super::error::HeaderError;
+use super::names;
+use super::value::{ATTEMPTS_MAX, TAG_MAX, number, text};
 
 /// Why a header that a client may not write is refused.
 pub(super) const RESERVED: &str = "is reserved: only nodes write it. Of the headers that a handler was sent, a follow-up job may \

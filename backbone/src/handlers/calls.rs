@@ -24,15 +24,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::inspect;
+use crate::handlers::reply::{HandlerReply, read_reply, text};
 use crate::messages::raw::{self, Raw};
-use crate::wire::header::{self, is_ours, names, positive};
+use crate::streams::info;
+use crate::wire::header::{self, names};
 use crate::wire::subject::Names;
-
-mod announced;
-
-pub use announced::{Announced, falls_under};
-pub(crate) use announced::{HEARTBEAT, SLOTS};
 
 /// How many open calls are looked up at once after a loss.
 const LOOKS: usize = 64;
@@ -116,36 +112,6 @@ pub enum Reply {
     NotSent,
     /// The handler replied.
     Answer(Box<HandlerReply>),
-}
-
-/// A handler's reply.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct HandlerReply {
-    /// Its body: the result, or what the handler says about the failure.
-    pub payload: Bytes,
-    /// The content type of the body.
-    pub content_type: Option<String>,
-    /// The failure, if it reports one.
-    pub error: Option<ServiceError>,
-    /// Whether a failure is worth another attempt, where the handler says so.
-    pub retryable: Option<bool>,
-    /// How long to wait at least before the next attempt.
-    pub retry_after: Option<Duration>,
-    /// How long the job is to be snoozed.
-    pub snooze: Option<Duration>,
-    /// How long the job's limit key or type is to be held.
-    pub hold: Option<Duration>,
-    /// The part of its headers that cannot be read, so that the handler's intent is not known.
-    pub unreadable: Option<String>,
-}
-
-/// A failure as NATS services report it.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct ServiceError {
-    /// Its code; `None` if there is only a text.
-    pub code: Option<u16>,
-    /// Its text.
-    pub text: String,
 }
 
 impl Caller {
@@ -282,7 +248,7 @@ async fn was_sent(backbone: &Backbone, inbox: &str, (number, asked): (u64, Insta
         tokio::time::sleep(READ_WITHIN).await;
     }
     // In a stream that is younger than the call nothing of it is left, whether the server had it or not.
-    let found = inspect::stream(backbone.control(), backbone.api(), &stream).await;
+    let found = info::stream(backbone.control(), backbone.api(), &stream).await;
     let age = found.ok().flatten().and_then(|stream| stream.age());
     age.is_none_or(|age| age <= asked.elapsed())
 }
@@ -314,7 +280,9 @@ fn receive(waiting: &Waiting, message: Message) {
             call.found.take().map(|found| found.send(()));
         }
         None => {
-            call.reply.take().map(|reply| reply.send(Reply::Answer(Box::new(read_reply(message)))));
+            call.reply.take().map(|reply| {
+                reply.send(Reply::Answer(Box::new(read_reply(message.headers.as_ref(), message.payload))))
+            });
         }
     }
 }
@@ -334,18 +302,6 @@ fn with_status(status: StatusCode, message: &Message) -> String {
     format!("its first header line has the status \"{status}{words}\", which is the server's to set")
 }
 
-/// A header's value, whatever the case of its name; the same value twice counts as one.
-fn text<'a>(headers: Option<&'a HeaderMap>, name: &str) -> Result<Option<&'a str>, String> {
-    let all = headers.into_iter().flat_map(HeaderMap::iter);
-    let same = all.filter(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name));
-    let mut values = same.flat_map(|(_, values)| values).map(|value| value.as_str().trim());
-    let first = values.next();
-    if values.any(|other| Some(other) != first) {
-        return Err(format!("{name} stands there twice, with different values"));
-    }
-    Ok(first)
-}
-
 fn has(message: &Message, name: &str) -> bool {
     message.headers.as_ref().is_some_and(|headers| header::has(headers, name))
 }
@@ -357,63 +313,6 @@ fn read_signal(message: &Message) -> Option<SignalKind> {
         Ok("log") => Some(SignalKind::Log(message.payload.clone())),
         // A signal of a later version, or of two kinds, still says that the handler is alive.
         _ => Some(SignalKind::Heartbeat),
-    }
-}
-
-fn read_reply(message: Message) -> HandlerReply {
-    let mut reply = HandlerReply::default();
-    let read = message.headers.as_ref().map_or(Ok(()), |headers| read_headers(headers, &mut reply));
-    reply.unreadable = read.and_then(|()| contradiction(&reply)).err();
-    reply.payload = message.payload;
-    reply
-}
-
-/// Reads a reply's headers. A header that cannot be read, or has two values, must not be taken for a missing one.
-fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
-    let code = text(Some(headers), names::ERROR_CODE)?.map(|code| code.parse().unwrap_or(500));
-    let said = text(Some(headers), names::ERROR)?.unwrap_or_default();
-    let is_error = code.is_some() || !said.is_empty();
-    reply.error = is_error.then(|| ServiceError { code, text: said.to_owned() });
-    reply.content_type = text(Some(headers), names::CONTENT_TYPE)?.map(str::to_owned);
-    read_advice(headers, reply)
-}
-
-/// The headers with which a handler may ask for something.
-const ADVICE: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
-
-fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
-    let all = headers.iter().map(|(name, _)| -> &str { name.as_ref() });
-    let is_known = |name: &str| ADVICE.iter().chain(&header::OF_REQUEST).any(|known| known.eq_ignore_ascii_case(name));
-    let others = all.filter(|name| is_ours(name) && !is_known(name));
-    // The first by name: the headers themselves have no order.
-    if let Some(name) = others.min() {
-        return Err(format!("{name} is not a header of a reply"));
-    }
-    let span = |name| match text(Some(headers), name)? {
-        Some(value) => positive(value).map(Some).map_err(|reason| format!("{name}: {reason}")),
-        None => Ok(None),
-    };
-    let retryable = text(Some(headers), names::RETRYABLE)?.map(|value| {
-        let read = value.to_ascii_lowercase().parse();
-        read.map_err(|_| format!("{}: {value:?} is neither true nor false", names::RETRYABLE))
-    });
-    reply.retryable = retryable.transpose()?;
-    reply.retry_after = span(names::RETRY_AFTER)?;
-    reply.snooze = span(names::SNOOZE)?;
-    reply.hold = span(names::HOLD)?;
-    Ok(())
-}
-
-/// Refuses a reply that asks for two things that exclude each other.
-fn contradiction(reply: &HandlerReply) -> Result<(), String> {
-    let failed = reply.error.is_some();
-    let of_failure = reply.retryable.is_some() || reply.retry_after.is_some();
-    match reply.snooze {
-        Some(_) if failed || of_failure => Err(format!("{} stands beside a failure", names::SNOOZE)),
-        None if of_failure && !failed => {
-            Err(format!("{} and {} are for failures, and it is not one", names::RETRYABLE, names::RETRY_AFTER))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -437,77 +336,8 @@ mod tests {
         }
     }
 
-    fn reply(headers: &[(&str, &str)]) -> HandlerReply {
-        read_reply(message(headers))
-    }
-
     #[test]
-    fn a_reply_is_read_whatever_the_case_of_its_headers() {
-        let failed = reply(&[("nats-service-error-code", "422"), ("NATS-SERVICE-ERROR", "no"), ("content-type", "x")]);
-        assert_eq!(failed.error, Some(ServiceError { code: Some(422), text: "no".to_owned() }));
-        assert_eq!((failed.content_type.as_deref(), failed.unreadable), (Some("x"), None));
-        let wishes = reply(&[
-            ("Nats-Service-Error", "text alone"),
-            ("longshore-retryable", "True"),
-            ("LONGSHORE-RETRY-AFTER", " 30s "),
-            ("Longshore-Hold", "1m"),
-        ]);
-        assert_eq!(wishes.error, Some(ServiceError { code: None, text: "text alone".to_owned() }));
-        let seconds = |span: Option<Duration>| span.map(|span| span.as_secs());
-        assert_eq!((wishes.retryable, seconds(wishes.retry_after)), (Some(true), Some(30)));
-        assert_eq!((seconds(wishes.hold), wishes.unreadable), (Some(60), None));
-        assert_eq!(reply(&[("Nats-Service-Error", "")]).error, None, "an empty text is not a failure");
-        assert_eq!(seconds(reply(&[("longshore-snooze", "5m"), ("Longshore-Snooze", "5m")]).snooze), Some(300));
-    }
-
-    #[test]
-    fn what_cannot_be_read_in_a_reply_is_said() {
-        for (headers, says) in [
-            (&[("Longshore-Snooze", "soon")][..], "Longshore-Snooze: "),
-            (&[("Longshore-Snoze", "5m")], "Longshore-Snoze is not a header of a reply"),
-            (&[("Longshore-Seal", "x")], "Longshore-Seal is not a header of a reply"),
-            (&[("Longshore-Hold", "-1s")], "Longshore-Hold: "),
-            (&[("Longshore-Retryable", "maybe"), ("Nats-Service-Error-Code", "503")], "Longshore-Retryable: "),
-            (&[("Longshore-Snooze", "5m"), ("longshore-snooze", "6m")], "twice"),
-            (&[("Longshore-Snooze", "5m"), ("Longshore-Snooze", "6m")], "twice"),
-            (&[("Longshore-Snooze", "5m"), ("Nats-Service-Error-Code", "503")], "stands beside a failure"),
-            (&[("Longshore-Retryable", "true")], "are for failures"),
-            (&[("longshore-snooze", "0s")], "Longshore-Snooze: is zero"),
-            (&[("Longshore-Hold", "0ms")], "Longshore-Hold: is zero"),
-            (&[("Longshore-Retry-After", "0s"), ("Nats-Service-Error-Code", "503")], "Longshore-Retry-After: is zero"),
-        ] {
-            let unreadable = reply(headers).unreadable;
-            assert!(unreadable.as_ref().is_some_and(|text| text.contains(says)), "{headers:?}: {unreadable:?}");
-        }
-    }
-
-    /// A map has no fixed order, and each map has another: the result must not depend on it.
-    #[test]
-    fn a_reply_that_contradicts_itself_is_never_decided_by_chance() {
-        for (headers, says) in [
-            (
-                [("Nats-Service-Error-Code", "404"), ("nats-service-error-code", "500")],
-                "Nats-Service-Error-Code stands",
-            ),
-            (
-                [("Nats-Service-Error-Code", "404"), ("Nats-Service-Error-Code", "500")],
-                "Nats-Service-Error-Code stands",
-            ),
-            ([("Nats-Service-Error", ""), ("nats-service-error", "bad")], "Nats-Service-Error stands there twice"),
-            ([("Content-Type", "a/b"), ("content-type", "c/d")], "Content-Type stands there twice"),
-            ([("Longshore-A", "1"), ("longshore-b", "1")], "Longshore-A is not a header of a reply"),
-        ] {
-            for _ in 0..32 {
-                let unreadable = reply(&headers).unreadable;
-                assert!(unreadable.as_ref().is_some_and(|text| text.starts_with(says)), "{headers:?}: {unreadable:?}");
-            }
-        }
-        let same = reply(&[("Nats-Service-Error-Code", "404"), ("nats-service-error-code", " 404")]);
-        assert_eq!(
-            (same.error.unwrap().code, same.unreadable),
-            (Some(404), None),
-            "the same value twice counts as one"
-        );
+    fn a_signal_of_two_kinds_says_that_the_handler_is_alive() {
         let signal = || read_signal(&message(&[("Longshore-Signal", "log"), ("longshore-signal", "started")]));
         assert!((0..32).all(|_| signal() == Some(SignalKind::Heartbeat)));
     }
@@ -551,32 +381,6 @@ mod tests {
         for sign in [("Longshore-Signal", "started"), (PROBE, "1")] {
             let forged = heard(&[message(&[sign])], servers());
             assert!(forged.contains("status"), "a handler is there after {sign:?}: {forged}");
-        }
-    }
-
-    #[test]
-    fn a_bad_announcement_does_not_count_and_is_said() {
-        let announced = |key: &'static str, value: &'static str| {
-            let says = move |asked: &str| (asked == key).then(|| value.to_owned());
-            Announced::read("mailer 7".to_owned(), "s".to_owned(), says)
-        };
-        assert_eq!(announced(SLOTS, "3").slots, Some(3));
-        assert_eq!(announced(HEARTBEAT, "5s").heartbeat, Some(Duration::from_secs(5)));
-        for (key, value) in [(SLOTS, "many"), (SLOTS, "0"), (SLOTS, "-1"), (HEARTBEAT, "soon"), (HEARTBEAT, "0s")] {
-            let found = announced(key, value);
-            assert_eq!((found.slots, found.heartbeat, found.wrong.len()), (None, None, 1), "{key} {value}");
-            assert!(found.wrong[0].starts_with(&format!("{key} = {value:?}")), "{:?}", found.wrong);
-        }
-    }
-
-    #[test]
-    fn subjects_fall_under_patterns_as_nats_has_it() {
-        let subject = "longshore.work.acme.email.send";
-        for yes in [subject, "longshore.work.*.email.send", "longshore.work.>", "longshore.work.acme.*.*"] {
-            assert!(falls_under(subject, yes), "{yes}");
-        }
-        for no in ["longshore.work.acme.email", "longshore.work.acme.email.send.now", "longshore.work.*.*", "x.>"] {
-            assert!(!falls_under(subject, no), "{no}");
         }
     }
 }

@@ -1,0 +1,285 @@
+//! What a cluster's set-up is, for a person who looks for faults in it: the server, the account, this user's rights, the
+//! streams, the clocks. Reads only, by the requests that a node may make as well; judges nothing.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_domain::{Queue, Timestamp};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+mod rights;
+
+pub use rights::{Permission, Permissions};
+
+pub use crate::streams::info::Unanswered;
+
+use crate::client::Client;
+use crate::clock::now;
+use crate::cluster::control::Presence;
+use crate::messages::raw;
+use crate::settings::Storage;
+use crate::streams::info::{self, Refused, bytes, read};
+use crate::streams::shape::{self, Change, Difference};
+use crate::streams::wanted::{self, Ground, WantedStream};
+
+/// A node's presence may be under way for so long between being written and being stored.
+const UNDER_WAY_MS: i64 = 2_000;
+
+/// The server that this client is connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// Its version.
+    pub version: String,
+    /// Its name.
+    pub name: String,
+    /// The largest message that it accepts, in bytes.
+    pub max_payload: usize,
+}
+
+/// What the account may use of JetStream, and uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Account {
+    /// Bytes that are stored in files.
+    #[serde(default)]
+    pub storage: u64,
+    /// Bytes of files that are reserved by the bounds of streams.
+    #[serde(default)]
+    pub reserved_storage: u64,
+    /// How many streams there are.
+    #[serde(default)]
+    pub streams: i64,
+    /// How many consumers there are.
+    #[serde(default)]
+    pub consumers: i64,
+    /// The account's limits.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// The limits of an account; below 0: none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Limits {
+    /// Bytes in files.
+    #[serde(default)]
+    pub max_storage: i64,
+    /// Streams.
+    #[serde(default)]
+    pub max_streams: i64,
+    /// Consumers.
+    #[serde(default)]
+    pub max_consumers: i64,
+}
+
+/// This user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Its account.
+    pub account: String,
+    /// What it may do; `None`: everything.
+    pub permissions: Option<Permissions>,
+}
+
+/// A stream as it was found.
+#[derive(Debug, PartialEq)]
+pub struct FoundStream {
+    /// Its name.
+    pub name: String,
+    /// Messages in it.
+    pub messages: u64,
+    /// Bytes in it.
+    pub bytes: u64,
+    /// The bound on its bytes, if it has one.
+    pub max_bytes: Option<u64>,
+    /// The bound on its messages, if it has one.
+    pub max_messages: Option<u64>,
+    /// How many servers keep it.
+    pub replicas: usize,
+    /// Servers that keep it and do not keep up, or are away.
+    pub lagging: Vec<String>,
+    /// Whether its durable consumer, if it is to have one, is there.
+    pub has_consumer: bool,
+    /// How it differs from what is wanted.
+    pub change: Change,
+}
+
+/// How far another clock is from this machine's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Skew {
+    /// Milliseconds by which it is ahead; negative: behind.
+    pub ahead_ms: i64,
+    /// The truth lies at most so many milliseconds beside that.
+    pub within_ms: i64,
+}
+
+#[derive(Deserialize)]
+struct UserAnswer {
+    server: Option<UserServer>,
+    data: Option<UserData>,
+}
+
+#[derive(Deserialize)]
+struct UserServer {
+    time: String,
+}
+
+#[derive(Deserialize)]
+struct UserData {
+    #[serde(default)]
+    account: String,
+    permissions: Option<Permissions>,
+}
+
+#[derive(Deserialize)]
+struct NamesAnswer {
+    streams: Option<Vec<String>>,
+}
+
+impl Client {
+    /// The server that this client is connected to.
+    #[must_use]
+    pub fn server_facts(&self) -> ServerFacts {
+        let info = self.link().server_info();
+        ServerFacts { version: info.version, name: info.server_name, max_payload: info.max_payload }
+    }
+
+    /// This user, and how far the server's clock is from this machine's.
+    ///
+    /// # Errors
+    /// The user may not ask the server (`$SYS.REQ.USER.INFO`).
+    pub async fn user(&self) -> Result<(User, Option<Skew>), Unanswered> {
+        let (asked_at, began) = (now(), Instant::now());
+        let answer: UserAnswer = self.answer("$SYS.REQ.USER.INFO".to_owned(), String::new()).await?;
+        let half = i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX) / 2;
+        let theirs = answer.server.and_then(|server| Timestamp::parse(&server.time).ok());
+        let skew =
+            theirs.map(|theirs| Skew { ahead_ms: theirs.millis() - asked_at.millis() - half, within_ms: half + 1 });
+        let data = answer.data.ok_or_else(|| Unanswered("the server does not say who this user is".to_owned()))?;
+        Ok((User { account: data.account, permissions: data.permissions }, skew))
+    }
+
+    /// What the account may use of JetStream, and uses.
+    ///
+    /// # Errors
+    /// There is no JetStream for this account, or it does not answer.
+    pub async fn account(&self) -> Result<Account, Unanswered> {
+        let answer = self.ask_jetstream("INFO".to_owned(), String::new()).await?;
+        let refused: Refused = read(&answer)?;
+        match refused.error {
+            Some(refusal) => Err(Unanswered(refusal.description)),
+            None => read(&answer),
+        }
+    }
+
+    /// The queues whose lanes are there.
+    ///
+    /// # Errors
+    /// JetStream does not answer.
+    pub async fn declared(&self) -> Result<BTreeSet<Queue>, Unanswered> {
+        let (mut queues, mut offset) = (BTreeSet::new(), 0);
+        loop {
+            let answer = self.ask_jetstream("STREAM.NAMES".to_owned(), format!(r#"{{"offset":{offset}}}"#)).await?;
+            let names = read::<NamesAnswer>(&answer)?.streams.unwrap_or_default();
+            if names.is_empty() {
+                return Ok(queues);
+            }
+            offset += names.len();
+            queues.extend(names.iter().filter_map(|name| self.names().read_lane_stream(name)).map(|(queue, _)| queue));
+        }
+    }
+
+    /// The streams that these settings want, each as it was found; `None`: it is not there.
+    ///
+    /// # Errors
+    /// JetStream does not answer.
+    pub async fn streams(
+        &self,
+        storage: &Storage,
+        queues: &BTreeSet<Queue>,
+    ) -> Result<Vec<(String, Option<FoundStream>)>, Unanswered> {
+        let mut found = Vec::new();
+        let ground = Ground { names: self.names(), storage, max_payload: self.server_facts().max_payload };
+        for wanted in wanted::of_queues(ground, queues.iter()) {
+            let stream = self.found(&wanted).await?;
+            found.push((wanted.config.name, stream));
+        }
+        Ok(found)
+    }
+
+    async fn found(&self, wanted: &WantedStream) -> Result<Option<FoundStream>, Unanswered> {
+        let name = &wanted.config.name;
+        let Some(answer) = info::stream(self.link(), &self.jetstream_api(), name).await? else { return Ok(None) };
+        let has_consumer = match wanted.consumer_name() {
+            Some(consumer) => {
+                let asked = format!("CONSUMER.INFO.{name}.{consumer}");
+                read::<Refused>(&self.ask_jetstream(asked, String::new()).await?)?.error.is_none()
+            }
+            None => true,
+        };
+        let config = answer.config;
+        let bound = |bound: i64| u64::try_from(bound).ok().filter(|bound| *bound > 0);
+        let peers = answer.cluster.map(|cluster| cluster.replicas).unwrap_or_default();
+        Ok(Some(FoundStream {
+            name: name.clone(),
+            messages: answer.state.messages,
+            bytes: answer.state.bytes,
+            max_bytes: bound(config.max_bytes),
+            max_messages: bound(config.max_messages),
+            replicas: config.num_replicas.max(1),
+            lagging: peers.into_iter().filter(|peer| peer.offline || !peer.current).map(|peer| peer.name).collect(),
+            has_consumer,
+            change: shape::change(&config, &wanted.config, false),
+        }))
+    }
+
+    /// How far the clock of each node that was seen within the last minute was from the server's when it last said that
+    /// it is there.
+    ///
+    /// # Errors
+    /// The control bucket cannot be read.
+    pub async fn clocks_of_nodes(&self) -> Result<Vec<(String, Skew)>, Unanswered> {
+        let names = self.names();
+        let (bucket, subject) = (names.bucket_stream("control"), names.key("control", "nodes.*"));
+        let all = raw::all(self.link(), &self.jetstream_api(), &bucket, &subject).await;
+        let all = all.map_err(|error| Unanswered(error.to_string()))?;
+        let latest = all.iter().map(|stored| stored.at).max().unwrap_or_default();
+        let fresh = all.into_iter().filter(|stored| latest.since(stored.at) < Duration::from_secs(60));
+        let skew = |stored: raw::Raw| {
+            let presence: Presence = serde_json::from_slice(&stored.payload).ok()?;
+            let ahead_ms = presence.seen_at.millis() - stored.at.millis();
+            Some((presence.node, Skew { ahead_ms, within_ms: UNDER_WAY_MS }))
+        };
+        Ok(fresh.filter_map(skew).collect())
+    }
+
+    async fn ask_jetstream(&self, request: String, body: String) -> Result<Bytes, Unanswered> {
+        self.bytes(format!("{}.{request}", self.jetstream_api()), body).await
+    }
+
+    async fn answer<A: DeserializeOwned>(&self, subject: String, body: String) -> Result<A, Unanswered> {
+        read(&self.bytes(subject, body).await?)
+    }
+
+    async fn bytes(&self, subject: String, body: String) -> Result<Bytes, Unanswered> {
+        bytes(self.link(), subject, body).await
+    }
+}
+
+impl FoundStream {
+    /// Settings that the next node changes.
+    #[must_use]
+    pub fn changes(&self) -> &[Difference] {
+        match &self.change {
+            Change::Update { changed, .. } => changed,
+            Change::None { .. } | Change::Impossible(_) => &[],
+        }
+    }
+
+    /// How full it is, 1 being full, by bytes or messages, whichever is nearer to it.
+    #[must_use]
+    pub fn fill(&self) -> f64 {
+        let share = |part: u64, of: Option<u64>| of.map_or(0.0, |of| part as f64 / of as f64);
+        share(self.bytes, self.max_bytes).max(share(self.messages, self.max_messages))
+    }
+}

@@ -1,0 +1,98 @@
+//! What a server says of a stream.
+
+use std::time::Duration;
+
+use async_nats::Request;
+use async_nats::jetstream::stream::Config;
+use bytes::Bytes;
+use longshore_domain::Timestamp;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::connection::link::Link;
+use crate::messages::refusal::{self, Refusal};
+
+/// How long one answer may take. A server does not answer what this user may not ask.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// What this client asked was refused, or not answered: the user may not ask it, or no server can answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unanswered(pub String);
+
+#[derive(Deserialize)]
+pub(crate) struct Stream {
+    pub(crate) config: Config,
+    #[serde(default)]
+    pub(crate) state: StreamState,
+    pub(crate) cluster: Option<StreamCluster>,
+    /// When it was created, and when this was answered, by the server's clock.
+    created: Option<String>,
+    ts: Option<String>,
+}
+
+impl Stream {
+    /// How long it has been there; `None`: the server does not say.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        let at = |text: &Option<String>| Timestamp::parse(text.as_deref()?).ok();
+        Some(at(&self.ts)?.since(at(&self.created)?))
+    }
+}
+
+#[derive(Default, Deserialize)]
+pub(crate) struct StreamState {
+    #[serde(default)]
+    pub(crate) messages: u64,
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    #[serde(default)]
+    pub(crate) last_seq: u64,
+}
+
+/// The servers of a stream.
+#[derive(Deserialize)]
+pub(crate) struct StreamCluster {
+    /// All but the leader.
+    #[serde(default)]
+    pub(crate) replicas: Vec<Peer>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) current: bool,
+    #[serde(default)]
+    pub(crate) offline: bool,
+    /// Nanoseconds since the leader last heard from it.
+    #[serde(default)]
+    pub(crate) active: u64,
+}
+
+/// What every answer of JetStream may be instead.
+#[derive(Deserialize)]
+pub(crate) struct Refused {
+    pub(crate) error: Option<Refusal>,
+}
+
+/// The bytes of the answer to one request.
+pub(crate) async fn bytes(link: &Link, subject: String, body: String) -> Result<Bytes, Unanswered> {
+    let request = Request::new().payload(Bytes::from(body)).timeout(Some(WITHIN));
+    let answer = link.request(subject.clone(), request).await;
+    answer.map(|message| message.payload).map_err(|error| Unanswered(format!("{subject}: {error}")))
+}
+
+/// A stream as the server has it; `None`: there is none of that name.
+pub(crate) async fn stream(link: &Link, api: &str, name: &str) -> Result<Option<Stream>, Unanswered> {
+    let answer = bytes(link, format!("{api}.STREAM.INFO.{name}"), String::new()).await?;
+    match read::<Refused>(&answer)?.error {
+        Some(refusal) if refusal.err_code == refusal::NO_STREAM => Ok(None),
+        Some(refusal) => Err(Unanswered(format!("{name}: {}", refusal.description))),
+        None => read(&answer).map(Some),
+    }
+}
+
+/// An answer that is JSON.
+pub(crate) fn read<A: DeserializeOwned>(answer: &[u8]) -> Result<A, Unanswered> {
+    serde_json::from_slice(answer).map_err(|error| Unanswered(format!("the server's answer cannot be read: {error}")))
+}

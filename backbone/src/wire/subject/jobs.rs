@@ -1,0 +1,189 @@
+//! The subjects of jobs: as clients publish them, parked, taken back, and as dead letters.
+
+use longshore_domain::{JobType, Lane, Priority, Queue, Tenant};
+
+use super::Names;
+use crate::wire::kind_key::KindKey;
+
+/// A job's subject, split into tokens; each token is parsed by itself, so that an error can name it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JobSubject<'a> {
+    /// Third token.
+    pub tenant: &'a str,
+    /// Fourth token.
+    pub queue: &'a str,
+    /// Fifth token.
+    pub priority: &'a str,
+    /// The rest.
+    pub job_type: &'a str,
+}
+
+impl Names {
+    /// The subject to which a job is published.
+    #[must_use]
+    pub fn job(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.jobs.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    }
+
+    /// The subjects of a lane's stream: all tenants and types of one queue and priority, or the jobs of one queue that
+    /// were parked.
+    #[must_use]
+    pub fn lane_subjects(&self, queue: &Queue, lane: impl Into<Lane>) -> String {
+        match lane.into() {
+            Lane::Of(priority) => format!("{}.jobs.*.{queue}.{priority}.>", self.namespace),
+            Lane::Returned => format!("{}.returned.*.{queue}.*.>", self.namespace),
+        }
+    }
+
+    /// The subject of a parked job.
+    #[must_use]
+    pub fn parked(
+        &self,
+        tenant: &Tenant,
+        queue: &Queue,
+        priority: Priority,
+        (job_type, key): (&JobType, &KindKey),
+    ) -> String {
+        format!("{}.parked.{tenant}.{queue}.{priority}.{key}.{job_type}", self.namespace)
+    }
+
+    /// A filter over the parked jobs of one priority and type, with any keys.
+    #[must_use]
+    pub fn parked_of(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.parked.{tenant}.{queue}.{priority}.*.{job_type}", self.namespace)
+    }
+
+    /// The key in a parked job's subject.
+    #[must_use]
+    pub fn read_parked_key(&self, subject: &str) -> Option<KindKey> {
+        let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix(".parked.")?;
+        KindKey::read(rest.split('.').nth(3)?)
+    }
+
+    /// Whether a subject is that of a parked job.
+    #[must_use]
+    pub fn is_parked(&self, subject: &str) -> bool {
+        subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".parked."))
+    }
+
+    /// Whether a job's subject is that of the lane of returned jobs, which only nodes write to.
+    #[must_use]
+    pub fn is_returned(&self, subject: &str) -> bool {
+        subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".returned."))
+    }
+
+    /// The subject of a parked job once it is taken back.
+    #[must_use]
+    pub fn returned(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.returned.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    }
+
+    /// A filter over parked jobs; `None` stands for any.
+    #[must_use]
+    pub fn parked_where(&self, tenant: Option<&Tenant>, queue: Option<&Queue>, job_type: Option<&JobType>) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        let queue = queue.map_or("*", Queue::as_str);
+        format!("{}.parked.{tenant}.{queue}.*.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
+    /// A filter over jobs of a queue that were taken back; `None` stands for any.
+    #[must_use]
+    pub fn returned_where(&self, tenant: Option<&Tenant>, queue: &Queue, job_type: Option<&JobType>) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        format!("{}.returned.{tenant}.{queue}.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
+    /// The subjects of the stream of parked jobs.
+    #[must_use]
+    pub fn parked_all(&self) -> String {
+        format!("{}.parked.>", self.namespace)
+    }
+
+    /// Splits a job's subject into tokens, also that of a due, parked or taken-back job; `None` if it is none of these
+    /// or has too few tokens.
+    #[must_use]
+    pub fn read_job<'a>(&self, subject: &'a str) -> Option<JobSubject<'a>> {
+        let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix('.')?;
+        let (plane, rest) = rest.split_once('.')?;
+        if !["jobs", "due", "returned", "parked"].contains(&plane) {
+            return None;
+        }
+        let mut tokens = rest.splitn(4, '.');
+        let (tenant, queue, priority, last) = (tokens.next()?, tokens.next()?, tokens.next()?, tokens.next()?);
+        // A parked job's subject has the key of its kind before the type.
+        let job_type = if plane == "parked" { last.split_once('.')?.1 } else { last };
+        Some(JobSubject { tenant, queue, priority, job_type })
+    }
+
+    /// A filter over the jobs of one lane; `None` stands for any.
+    #[must_use]
+    pub fn jobs_where(
+        &self,
+        tenant: Option<&Tenant>,
+        queue: &Queue,
+        priority: Priority,
+        job_type: Option<&JobType>,
+    ) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        format!("{}.jobs.{tenant}.{queue}.{priority}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
+    /// The subject of a dead letter.
+    #[must_use]
+    pub fn dead_letter(&self, tenant: &Tenant, queue: &Queue, job_type: &JobType) -> String {
+        format!("{}.dlq.{tenant}.{queue}.{job_type}", self.namespace)
+    }
+
+    /// A filter over dead letters; `None` stands for any.
+    #[must_use]
+    pub fn dead_letters_where(
+        &self,
+        tenant: Option<&Tenant>,
+        queue: Option<&Queue>,
+        job_type: Option<&JobType>,
+    ) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        let queue = queue.map_or("*", Queue::as_str);
+        format!("{}.dlq.{tenant}.{queue}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
+    /// The subjects of the dead letters' stream.
+    #[must_use]
+    pub fn dead_letters_all(&self) -> String {
+        format!("{}.dlq.>", self.namespace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::JobOptions;
+
+    use super::*;
+
+    #[test]
+    fn a_job_subject_is_put_together_and_taken_apart() {
+        let names = Names::new("longshore");
+        let job_type = JobType::parse("email.send").unwrap();
+        let subject = names.job(&Tenant::default_tenant(), &Queue::main(), Priority::DEFAULT, &job_type);
+        assert_eq!(subject, "longshore.jobs.default.main.p5.email.send");
+        let read = names.read_job(&subject).unwrap();
+        let wanted = JobSubject { tenant: "default", queue: "main", priority: "p5", job_type: "email.send" };
+        assert_eq!(read, wanted);
+        assert_eq!(names.read_job("longshore.due.default.main.p5.email.send"), Some(wanted));
+        assert_eq!(names.read_job("longshore.jobs.default.main.p5"), None);
+        assert_eq!(names.read_job("longshores.jobs.default.main.p5.x"), None);
+    }
+
+    #[test]
+    fn a_parked_job_has_the_key_of_its_kind_before_its_type() {
+        let names = Names::new("longshore");
+        let job_type = JobType::parse("email.send").unwrap();
+        let options = JobOptions { limit_key: Some("customer 7".to_owned()), ..JobOptions::default() };
+        for key in [KindKey::default(), KindKey::of(Some(&options))] {
+            let subject = names.parked(&Tenant::default_tenant(), &Queue::main(), Priority::DEFAULT, (&job_type, &key));
+            assert_eq!(names.read_job(&subject).unwrap().job_type, "email.send", "{subject}");
+            assert_eq!(names.read_parked_key(&subject), Some(key), "{subject}");
+        }
+        assert_eq!(names.read_job("longshore.parked.default.main.p5.email"), None, "it has no key");
+    }
+}
