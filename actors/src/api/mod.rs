@@ -1,4 +1,12 @@
 //! The API: `service` reads requests and answers them; one file for each group of endpoints.
+//!
+//! * Submitting: `intake`, with `submission` (key, id or time), `keyed` (a key that is taken) and `debounce`.
+//! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
+//! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with `letter`.
+//! * Changing the cluster: `pauses`, `limits`, `breakers`, `put_queue`, `schedules`.
+//!
+//! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log` writes
+//! down what was asked.
 
 mod fields;
 pub(crate) mod filter;

@@ -1,7 +1,12 @@
-//! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `line` and
-//! `order` of a concurrency key, `holders` and `cancelled`), `announce` publishes its start, `perform` calls the handler (`remote` if the handler is elsewhere; `clock` has its
-//! time limit; `progress` takes what it reports, from a handler inside the node by `reporter`) and `conclude` has its end
-//! judged. `running` holds its state.
+//! One attempt, in the order of its steps:
+//!
+//! * `assignment` reads a delivery as a job; `running` holds the attempt's state.
+//! * `begin` claims it: with `keys` (idempotency), `line` and `order` (of a concurrency key), `holders` (who else may work
+//!   on it) and `cancelled`.
+//! * `announce` publishes its start.
+//! * `perform` calls the handler, or `remote` if the handler is elsewhere. `clock` has its time limit, `progress` takes
+//!   what it reports, from a handler inside the node by `reporter`.
+//! * `conclude` has its end judged.
 
 pub(crate) mod assignment;
 pub(crate) mod running;

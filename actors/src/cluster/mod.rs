@@ -1,7 +1,14 @@
-//! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
-//! `run_time_settings` and `put_queues`; `system_events`; `readiness`, `counts` and `waiting` (admission by the number of
-//! waiting jobs); `dlq_watch`, `records_watch`, `stream_watch` and `unserved`; `tree_answers`; `pressure_watch` by
-//! `machine_load`.
+//! What a node tells the other nodes, and does for all of them.
+//!
+//! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer),
+//!   `system_events`.
+//! * What it learns from the cluster: `discovery` (of handlers), `run_time_settings`, `put_queues`, `circuit_breaker`,
+//!   `counts` (the cluster's jobs, for monitoring), `waiting` (admission by the number of waiting jobs).
+//! * What it does for others: `offered_handlers` runs its own handlers for nodes that lack them.
+//! * What it watches: `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted or
+//!   altered; makes again what decides nothing), `unserved` (queues without a node), `pressure_watch` by `machine_load` (has
+//!   the node take fewer jobs while its machine is short of memory or processor).
+//! * `event_files` writes the event log into files of this node.
 
 pub(crate) mod circuit_breaker;
 pub(crate) mod counts;

@@ -1,7 +1,10 @@
 //! Commits: a decision about a run and all that carries it out, as one value with the ack token.
 //!
-//! The worker encodes record and events (`encode`), so that the committer, which each node has only one of, only passes
-//! bytes on.
+//! * `encode` makes the bytes of record and events, `lines` what the log says of a job. The worker does this, so that the
+//!   committer, of which each node has only one, only passes bytes on.
+//! * `committer` stores the record and publishes the events, `batches` are those of the event log; others reach it by
+//!   `handle`.
+//! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement.
 
 pub(crate) mod encode;
 pub(crate) mod lines;

@@ -6,13 +6,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 
-// The node itself.
+// The node itself: `lifecycle` says whether it drains, `pressure` how short its machine is of memory and processor.
 pub(crate) mod health;
 pub(crate) mod identity;
 pub(crate) mod lifecycle;
 pub(crate) mod pressure;
 
-// Where jobs go, and how many at once.
+// Where jobs go, and how many at once. `breakers` and `run_time_settings` are what the node knows of its circuit breakers
+// and of pauses, and for how long that counts; `shed` is how much time jobs with a deadline need, and how many came too late.
 pub(crate) mod breakers;
 pub(crate) mod capacity;
 pub(crate) mod discovery;
@@ -25,7 +26,7 @@ pub(crate) mod routing;
 pub(crate) mod run_time_settings;
 pub(crate) mod shed;
 
-// What a node remembers of runs.
+// What a node remembers of runs, and of other nodes' calls of its handlers (`offered_calls`).
 pub(crate) mod deferred;
 pub(crate) mod offered_calls;
 pub(crate) mod put_queues;

@@ -1,11 +1,12 @@
 //! Rules of the house that no compiler checks: which room may name which crate, how long a file may be, what may not be
-//! left lying about, which words are not used any more, what documents say of the code's shape. Each rule is a pure
-//! function over the files; every breach of every rule is reported at once.
+//! left lying about, which words are not used any more, what documents say of the code's shape, where their links lead.
+//! Each rule is a pure function over the files; every breach of every rule is reported at once.
 
 mod drawings;
 mod files;
 mod laws;
 mod length;
+mod links;
 mod log_lines;
 mod words;
 
@@ -21,6 +22,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     found.extend(files.iter().flat_map(log_lines::breaches));
     found.extend(files.iter().flat_map(words::breaches));
     found.extend(drawings::breaches(root, &files));
+    found.extend(links::breaches(root, &files));
     if found.is_empty() {
         return Ok(());
     }
