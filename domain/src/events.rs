@@ -205,22 +205,14 @@ fn push_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
 mod tests {
     use super::*;
     use crate::settlement::Settlement;
-    use crate::{Failure, Job, JobType, Priority, Queue, RunId, Tenant};
+    use crate::{Failure, Job};
 
     fn told(run: &Run) -> Vec<String> {
         of_round(run).iter().map(|event| event.id().split_once('/').unwrap().1.to_owned()).collect()
     }
 
     fn run(max_attempts: u32) -> Run {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
-        Run::new(&job, max_attempts, Timestamp::from_millis(1))
+        Run::new(&Job::example(), max_attempts, Timestamp::from_millis(1))
     }
 
     #[test]

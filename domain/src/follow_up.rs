@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::run::{DeferReason, PutBack, RunResult};
     use crate::settlement::Settlement;
-    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
+    use crate::{ErrorKind, Failure, Job, RunId};
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millis(millis)
@@ -71,15 +71,7 @@ mod tests {
 
     /// Settles a run whose first attempt runs or, unless `runs`, one that waits.
     fn after(settlement: Settlement, runs: bool) -> Run {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
-        let mut run = Run::new(&job, 3, at(1));
+        let mut run = Run::new(&Job::example(), 3, at(1));
         if runs {
             run.begin(1, &"n".into(), at(2));
         }

@@ -90,6 +90,21 @@ impl When {
     }
 }
 
+#[cfg(test)]
+impl Job {
+    /// A job without options, for tests.
+    pub(crate) fn example() -> Self {
+        Self {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        }
+    }
+}
+
 /// When an idempotency key is free again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

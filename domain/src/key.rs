@@ -114,22 +114,14 @@ mod tests {
     use super::*;
     use crate::run::RunResult;
     use crate::settlement::Settlement;
-    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, Tenant};
+    use crate::{ErrorKind, Failure, Job};
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millis(millis)
     }
 
     fn waiting() -> Run {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
-        Run::new(&job, 3, at(1))
+        Run::new(&Job::example(), 3, at(1))
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl JobBuffer {
             let rank = assignment.rank(self.policy.aging);
             jobs.coming.came(lane, rank, behind);
             if assignment.is_returned {
-                jobs.blocked.came_back(&Kind::of(&assignment.job));
+                jobs.blocked.has_arrived(&Kind::of(&assignment.job));
             }
             jobs.merge.push(lane, rank, assignment);
         }
@@ -273,7 +273,7 @@ impl JobBuffer {
 
     /// So many parked jobs of a kind are on their way back.
     pub(crate) fn coming_back(&self, kind: &Kind, count: usize, now: Instant) {
-        self.jobs().blocked.coming(kind, count, now);
+        self.jobs().blocked.are_expected(kind, count, now);
     }
 
     /// The stream is about to be read for parked jobs of this kind.

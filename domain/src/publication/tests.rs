@@ -3,7 +3,7 @@
 use super::*;
 use crate::run::{Holding, MessageId, PutBack};
 use crate::settlement::Settlement;
-use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
+use crate::{ErrorKind, Failure, Job, RunId, Timestamp};
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -15,16 +15,8 @@ fn failure() -> Failure {
 
 /// A run that waits in its lane and that a message carries.
 fn enqueued() -> Run {
-    let job = Job {
-        tenant: Tenant::default_tenant(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse("t").unwrap(),
-        run_id: RunId::parse("r").unwrap(),
-        options: None,
-    };
     let message = MessageId { stream: "S".into(), sequence: 7, at: at(1) };
-    let mut run = Run::new(&job, 2_000, at(1));
+    let mut run = Run::new(&Job::example(), 2_000, at(1));
     run.held_by = Some(Holding { message, delivery: 1 });
     run
 }
