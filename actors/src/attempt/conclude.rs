@@ -134,7 +134,7 @@ fn write_up<P: Ports>(
     }
     let (was_running, attempts) = (run.state == RunState::Running, run.attempts.len());
     let decision = match park.as_ref().and_then(ParkPermit::forward) {
-        // It could have started.
+        // It is moved forward, and not parked because it could not start: no deferral to count.
         Some(_) if matches!(settlement, Settlement::Park { .. }) => Decision::Other,
         _ => decision_of(&settlement),
     };

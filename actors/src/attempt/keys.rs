@@ -2,9 +2,11 @@
 //! again.
 //!
 //! A claim that is marked published stands for a run whose job is durable; the record of that run says whether it still
-//! has the key ([`key`](longshore_domain::key)). A claim that is not marked may come from a `submit` that died: then the
-//! node that has a job with that key takes the claim over, and if a job of the first run turns up after all, it ends as
-//! a duplicate. The claim names the run it was taken from until that run's end is in the log.
+//! has the key ([`key`](longshore_domain::key)).
+//!
+//! A claim that is not marked may come from a `submit` that died. Then the node that has a job with that key takes the
+//! claim over. If a job of the first run turns up after all, it ends as a duplicate. The claim names the run it was taken
+//! from until that run's end is in the log.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -110,7 +112,8 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     }
     let run = &mut attempt_state.run;
     let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
-    // Of two runs that replace, the later one stays: the `submit` of this one may have died, and another came since.
+    // Of two runs that replace, the later one stays. This one may be the earlier: its `submit` may have died, and a later
+    // job have come since.
     let replaces = run.replaces.then_some((run.origin, &mut attempt_state.expected));
     let wanted = Wanted { key: &key, print, replaces, again: run.round > 1 };
     Ok(match own(ports, job, wanted).await? {

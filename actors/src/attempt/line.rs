@@ -1,5 +1,5 @@
-//! The line of a concurrency key, when a job of it is about to start or to be parked: whether it is let in, waits, or makes
-//! way, and which other runs make way for it. [`Line`] decides; this carries it out.
+//! The line of a concurrency key. A job that is about to start or to be parked comes to it: it is let in, waits, or makes
+//! way, and other runs may make way for it. [`Line`] decides; this carries it out.
 //!
 //! Only types with another `on_busy` than `wait` have lines: the jobs of all others cost nothing here.
 

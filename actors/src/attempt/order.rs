@@ -1,10 +1,12 @@
 //! The order of a concurrency key, for types that are `ordered`: a run starts once all that came before it in its lane have
 //! ended. [`Order`] decides; this reads what it asks for and writes what it says.
 //!
-//! Why no run is overtaken: a batch of the order names the first of all that waits ([`cut`]). A job that is in no batch
-//! stands in its lane, from where it goes only to the parked jobs or to its end; so whoever reads the lane first and the
-//! parked jobs then has met it. A run starts only as the first of a batch that has not ended, and no batch is cut before
-//! all of the last one have.
+//! Why no run is overtaken:
+//!
+//! * A batch of the order names the first of all that waits ([`cut`]). It misses none: a job that is in no batch stands in
+//!   its lane, from where it goes only to the parked jobs or to its end; and `cut` reads the lane first, then the parked jobs.
+//! * A run starts only as the first of its batch that has not ended.
+//! * No batch is cut before all runs of the last one have ended.
 
 use std::time::Duration;
 
@@ -285,7 +287,7 @@ pub(crate) async fn to_take_back<S: Server>(server: &S, id: &OrderId, now: Times
                     let found = server.read_record(&id.tenant, &first.run_id).await?;
                     parked(first, found.as_ref())
                 }
-                // Another was faster: the next look finds what it wrote.
+                // Another node was faster: the next call finds what it wrote.
                 _ => None,
             };
             Ok(TakeBack { first, stale })

@@ -251,7 +251,7 @@ impl Committing {
 
     async fn take(&mut self, input: Input, window: &mut Window) {
         match input {
-            // Nobody repeats it: it is kept before anything is done over which the committer might die.
+            // No other node sends these lines again. So they are kept before the committer does anything that might end it.
             Input::Commit(commit) if commit.is_for_the_log_alone() => {
                 self.batches.add(&commit.run.tenant, [commit.lines.log(), b""], None);
             }

@@ -75,8 +75,8 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
     }
 }
 
-/// Whether a run that was started without reading may overwrite the stored record: that is a run of a stream that is
-/// gone, or a write of this very attempt whose answer was lost.
+/// Whether the commit of a run that was started without reading may overwrite the stored record. It may if that record is
+/// of a run of a stream that is gone, or if this very attempt wrote it and the answer was lost.
 async fn may_overwrite<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     if commit.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
         return true;
@@ -85,17 +85,18 @@ async fn may_overwrite<S: Server>(server: &S, found: &Run, commit: &Commit) -> b
     server.on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(server, found, arrival).await
 }
 
-/// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another id:
-/// that id stays the job's. `found` has ended by now. If the read fails, the answer is yes, and it is checked again
-/// later.
+/// Whether the job has begun under another id: an earlier delivery of it found its id taken by `found`, which had not ended
+/// then. The job keeps that other id, though `found` has ended by now. If the read fails, the answer is yes, and it is
+/// checked again later.
 pub(crate) async fn has_other_id<S: Server>(server: &S, found: &Run, arrival: &Arrival) -> bool {
     let other = RunId::derived_at(&found.run_id, arrival.holding.message.at);
     !matches!(server.read_record(&found.tenant, &other).await, Ok(None))
 }
 
-/// Whether the id belongs to another run, so that this one goes on under another id. Two kinds of runs do so: a run
-/// that was started without reading, whose id an unfinished run of a stream that is gone has; and an invalid job, whose
-/// id was only read from its headers.
+/// Whether the id belongs to another run, so that this one goes on under another id. This happens to two kinds of runs:
+///
+/// * one that was started without reading, if an unfinished run of a stream that is gone has its id;
+/// * one of an invalid job, whose id was only read from its headers.
 fn is_occupied<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     let Some(arrival) = &commit.arrival else { return false };
     let is_invalid = commit.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
@@ -125,7 +126,7 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
     );
     let ack_token = std::mem::replace(&mut commit.after, AfterCommit::Nothing).into_ack_token();
     end.after = ack_token.map_or(AfterCommit::Nothing, AfterCommit::Ack);
-    // It is the same place in flight: a flush has to wait for this end, too.
+    // It takes over the place in flight: a flush has to wait for this end, too.
     end.in_flight = commit.in_flight.take();
     // Whoever cancelled the run ended its attempt in the record.
     end.ends_attempt = commit.ends_attempt;
@@ -135,12 +136,12 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
 
 /// The run went on elsewhere: the delivery is acknowledged if another message answers for the run, else left alone.
 async fn give_up<S: Server>(server: &S, commit: Commit, found: Option<&Found>) {
-    let drop_it = match (&commit.arrival, found) {
+    let is_answered_for = match (&commit.arrival, found) {
         (Some(arrival), Some(found)) => server.on_arrival(Some(&found.run), arrival) == Verdict::Drop,
         _ => false,
     };
     match commit.after.into_ack_token() {
-        Some(ack_token) if drop_it => server.ack(ack_token).await,
+        Some(ack_token) if is_answered_for => server.ack(ack_token).await,
         Some(ack_token) => ack_token.abandon(),
         None => {}
     }

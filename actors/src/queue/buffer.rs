@@ -36,7 +36,7 @@ pub(crate) struct JobBuffer {
     lease: Duration,
     pub(crate) gates: Gates,
     park: ParkGate,
-    /// Set when the node takes no new work, or none of this queue.
+    /// Cancelled once the node drains, or serves this queue no longer.
     pub(crate) closing: CancellationToken,
     jobs: Mutex<Jobs>,
     taken: Notify,

@@ -111,7 +111,7 @@ impl Dispatcher {
     pub(crate) fn pass_on(&self, permit: WakePermit) {
         permit.release();
         self.dispatch();
-        // The scheduler keeps the timer for jobs that must not start yet, but knows only of those that it met itself.
+        // A worker may have found that the next job must not start yet: the scheduler has to set its timer for it.
         self.buffer.notify_if_held_off();
     }
 
@@ -130,8 +130,8 @@ impl Dispatcher {
         .await
     }
 
-    /// Whether so many workers have jobs as the node can afford while its machine is short of memory, not counting
-    /// `beside` of them.
+    /// Whether the machine is short of memory, and as many workers have jobs as the node can afford then; `beside` of them
+    /// are not counted.
     pub(crate) fn is_crowded(&self, beside: usize) -> bool {
         let may_work = self.pressure.may_work(self.policy.concurrency);
         may_work < self.policy.concurrency && self.running().saturating_sub(beside) >= may_work

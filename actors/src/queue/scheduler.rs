@@ -1,10 +1,11 @@
 //! The scheduler of one queue: pulls jobs from its lanes into the queue's buffer ([`crate::queue::buffer`]) and wakes
 //! idle workers.
 //!
-//! A plain loop: one message per job would cost more than everything that is done here. Its messages ([`Message`]) are
-//! not about single jobs. It buffers no
-//! more jobs than can soon be started. A job that waits there for too long is returned and keeps its place; a drain
-//! returns all of them, because a delivery that is dropped returns itself.
+//! It is a plain loop, because one message per job would cost more than everything that is done here: its messages
+//! ([`Message`]) are not about single jobs.
+//!
+//! It buffers no more jobs than can soon be started. A job that waits there for too long is returned and keeps its place.
+//! A drain returns all of them, because a delivery that is dropped returns itself.
 
 use std::sync::Arc;
 use std::task::Poll;

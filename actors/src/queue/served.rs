@@ -1,7 +1,7 @@
 //! The queues that a node serves: those that its configuration names, and those that were put while it runs.
 //!
-//! Who reads them asks each time, since queues come and go. One that closes takes no more jobs; it stays here until its
-//! running jobs have ended, and the queue may be served anew beside it meanwhile.
+//! Queues come and go, so readers ask here each time. A queue that closes takes no more jobs and stays here until its
+//! running jobs have ended. Meanwhile a queue of the same name may be served anew beside it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

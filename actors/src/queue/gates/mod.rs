@@ -49,17 +49,17 @@ impl Gates {
     /// The kind within which jobs keep their order while a gate holds them up; `None`: no gate can hold this job up.
     pub(crate) fn kind_of(&self, assignment: &Assignment) -> Option<Kind> {
         let is_valid = !matches!(assignment.start, Start::Invalid(_));
-        let may_bite = is_valid
+        let is_gated = is_valid
             && (handler_capacity::applies_to(&self.routing, assignment)
                 || rate_limit::applies_to(&self.limits, &assignment.job)
                 || breaker::applies_to(&self.breakers, assignment)
                 || pause::applies_to(&self.run_time_settings, &assignment.job)
                 || self.slots.applies_to(&assignment.job));
-        may_bite.then(|| Kind::of(&assignment.job))
+        is_gated.then(|| Kind::of(&assignment.job))
     }
 
-    /// Whether a job that cannot start at once is sent to its line at once, on its way to be parked: it may have to end, or
-    /// another for its sake.
+    /// Whether a job that cannot start now is sent to its line all the same, on its way to be parked: there it may turn out
+    /// that it has to end, or another run for its sake.
     pub(crate) fn is_judged_at_once(&self, assignment: &Assignment) -> bool {
         let arrival = &assignment.arrival;
         let is_new = !assignment.is_returned && arrival.attempt == 1 && arrival.deferrals == 0;
@@ -78,8 +78,8 @@ impl Gates {
         let is_limited = rate_limit::applies_to(&self.limits, &assignment.job);
         let may_break = breaker::applies_to(&self.breakers, assignment);
         let is_counted = concurrency::applies_to(&self.slots, assignment);
-        // Neither tokens nor a probe are taken for a job that cannot start all the same, nor capacity, whose return would
-        // be news to all.
+        // A job whose handlers are full takes nothing from the other gates. It does not take capacity first and give it
+        // back either: the return of capacity wakes all that wait for it.
         if is_remote
             && (is_limited || may_break || is_counted)
             && !handler_capacity::has_room(&self.routing, assignment)
@@ -93,7 +93,7 @@ impl Gates {
         if is_counted {
             permits.slots = granted(concurrency::ask(&self.slots, &self.routing, assignment))?.slots;
         }
-        // After tokens and slots, which are put back unnoticed: a probe that is given back is written.
+        // Asked after the gates of tokens and slots: giving those back costs nothing, giving a probe back costs a write.
         if may_break {
             permits.breaker = granted(breaker::ask(&self.breakers, assignment))?.breaker;
         }

@@ -1,0 +1,192 @@
+//! The claim by which an attempt begins: the run's record as it will be, the keys that it needs, and the write.
+
+use longshore_backbone::Error;
+use longshore_backbone::records::{Found, Written};
+use longshore_domain::Run;
+use longshore_domain::clearance::{Waiting, clear};
+use longshore_domain::publication::Published;
+use longshore_domain::run::whole_millis;
+use longshore_domain::settlement::Settlement;
+
+use crate::attempt::assignment::Assignment;
+use crate::attempt::keys::{self, AtBegin};
+use crate::attempt::running::{AttemptState, RunningAttempt};
+use crate::attempt::{conclude, line};
+use crate::fail_point;
+use crate::ports::{Ports, Rules as _, Server as _};
+use crate::shared::log_run::log_run;
+
+/// The result of beginning.
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
+pub(crate) enum Begun {
+    /// The handler may be called.
+    Work(RunningAttempt),
+    /// There is nothing to do, or the commit is on its way to the committer.
+    Over,
+}
+
+/// Whether the job may start now; if not, the settlement that follows.
+pub(super) fn cleared<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    run: &Run,
+    fell_due: bool,
+) -> Result<(), Settlement> {
+    let waiting = Waiting {
+        options: assignment.job.options.as_deref(),
+        enqueued_at: run.enqueued_at.unwrap_or(assignment.since),
+        fell_due,
+        started_before: run.has_started(),
+        needs: ports.needs(&assignment.job),
+    };
+    let clearance = clear(waiting, ports.now());
+    if let Some(reason) = clearance.gives_up() {
+        ports.gave_up(run, reason);
+    }
+    match clearance.refusal() {
+        Some(settlement) => Err(settlement),
+        None => match &assignment.park {
+            Some(park) => {
+                Err(Settlement::Park { since: park.forward().unwrap_or(assignment.since), reason: park.reason() })
+            }
+            None => Ok(()),
+        },
+    }
+}
+
+/// Sets the start of an attempt in its state; nothing is written yet.
+pub(super) fn started<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    mut attempt_state: AttemptState,
+    attempt: u32,
+) -> AttemptState {
+    let run = &mut attempt_state.run;
+    attempt_state.published = ports.server().published_at_start(attempt_state.published, run, attempt);
+    run.begin(attempt, ports.node(), ports.now());
+    run.held_by = Some(assignment.arrival.holding.clone());
+    attempt_state
+}
+
+/// Another write of the record was first: the assignment, and the record that is stored now.
+pub(super) type AnothersClaim = (Box<Assignment>, Option<Found>);
+
+/// Claims the attempt; if another write was first, returns the assignment to the caller with the record that is stored
+/// now.
+pub(super) async fn claim_on<P: Ports>(
+    ports: &P,
+    assignment: Box<Assignment>,
+    base: Base,
+) -> Result<Begun, AnothersClaim> {
+    let Base { run, expected, published, attempt, fell_due } = base;
+    let mut attempt_state = AttemptState::new(run, expected, published, true);
+    let clearance = cleared(ports, &assignment, &attempt_state.run, fell_due);
+    let refused = match clearance {
+        Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => {
+            if let Err(error) = keys::finish_take_over(ports, &assignment.job, &attempt_state.run).await {
+                return Ok(put_off(ports, assignment, &error));
+            }
+            Some(settlement)
+        }
+        other => match claim_keys(ports, &assignment, &mut attempt_state, other.as_ref().err()).await {
+            Ok(AtBegin::Owned) => other.err(),
+            Ok(AtBegin::Refused(settlement)) => Some(settlement),
+            Ok(AtBegin::Overtaken(found)) => return Err((assignment, found.map(|found| *found))),
+            Err(error) => return Ok(put_off(ports, assignment, &error)),
+        },
+    };
+    if let Some(settlement) = refused {
+        conclude::carry_out(ports, assignment, attempt_state, settlement).await;
+        return Ok(Begun::Over);
+    }
+    let attempt_state = started(ports, &assignment, attempt_state, attempt);
+    write_claim(ports, assignment, attempt_state).await
+}
+
+/// Makes sure that the job's idempotency key is its own, that it is let in at the line of its concurrency key, and that it
+/// is its turn in the order of that.
+async fn claim_keys<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    attempt_state: &mut AttemptState,
+    instead: Option<&Settlement>,
+) -> Result<AtBegin, Error> {
+    match keys::claim_at_begin(ports, assignment, attempt_state, instead).await? {
+        AtBegin::Owned => line::come(ports, assignment, attempt_state, instead).await,
+        other => Ok(other),
+    }
+}
+
+/// Stores the start of an attempt; if another write was first, returns the assignment to the caller with the record
+/// that is stored now.
+pub(super) async fn write_claim<P: Ports>(
+    ports: &P,
+    assignment: Box<Assignment>,
+    mut attempt_state: AttemptState,
+) -> Result<Begun, AnothersClaim> {
+    attempt_state.run.token = ports.token();
+    fail_point::pass("before-claim");
+    match ports.server().write_record(&attempt_state.run, attempt_state.expected).await {
+        Ok(Written::Won(revision)) => {
+            fail_point::pass("after-claim");
+            if assignment.lease_is_over(ports.instant(), ports.lease()) {
+                // The claim took longer than the lease. The node that gets the job next settles the attempt as lost.
+                assignment.ack_token.abandon();
+                return Ok(Begun::Over);
+            }
+            attempt_state.expected = revision;
+            Ok(Begun::Work(RunningAttempt::new(assignment, attempt_state)))
+        }
+        Ok(Written::Lost(found)) => Err((assignment, found.map(|found| *found))),
+        Err(error) => {
+            ports.unclear_claims().add(&attempt_state.run.token);
+            Ok(put_off(ports, assignment, &error))
+        }
+    }
+}
+
+/// The state on which a claim is made.
+pub(super) struct Base {
+    pub(super) run: Box<Run>,
+    pub(super) expected: u64,
+    pub(super) published: Published,
+    pub(super) attempt: u32,
+    pub(super) fell_due: bool,
+}
+
+/// Where a claim starts from: the record that was found, or a new run.
+pub(super) fn on<P: Ports>(ports: &P, assignment: &Assignment, found: Option<Found>, round: u32, attempt: u32) -> Base {
+    let Some(Found { run, revision }) = found else {
+        let mut run = Box::new(fresh(ports, assignment));
+        run.round = round;
+        let fell_due = assignment.arrival.moved;
+        return Base { run, expected: 0, published: Published::nothing(), attempt, fell_due };
+    };
+    let mut run = Box::new(run);
+    let published = ports.server().published_at_arrival(&run);
+    run.fall_due(assignment.since);
+    let fell_due = assignment.arrival.moved || run.has_started();
+    Base { run, expected: revision, published, attempt, fell_due }
+}
+
+/// A run without a stored record.
+pub(super) fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
+    let mut run = Run::new(&assignment.job, ports.max_attempts(&assignment.job), assignment.since);
+    run.origin = assignment.arrival.holding.message.at;
+    run.round = assignment.arrival.round;
+    run.trace_id = assignment.payload.trace_id();
+    run.keep_ms = run.keep_ms.or_else(|| ports.policy(&assignment.job).keep.map(whole_millis));
+    run
+}
+
+/// The record could not be read or written just now: the job is returned and keeps its place.
+pub(super) fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &Error) -> Begun {
+    log_run!(warn, assignment.about(), "returned to its lane: {}", error.with_causes());
+    return_or_abandon(ports, assignment)
+}
+
+/// Returns the job, unless its lease is over.
+pub(super) fn return_or_abandon<P: Ports>(ports: &P, assignment: Box<Assignment>) -> Begun {
+    assignment.return_or_abandon(ports.instant(), ports.lease());
+    Begun::Over
+}

@@ -1,0 +1,136 @@
+//! What a delivery does whose attempt may not begin: the record says that the run has ended, waits, or runs elsewhere.
+
+use longshore_backbone::records::Found;
+use longshore_domain::follow_up;
+use longshore_domain::protocol::{self, Holder, Verdict};
+use longshore_domain::publication::Published;
+use longshore_domain::run::State;
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{ErrorKind, Failure, Run};
+
+use super::claim::{Begun, put_off, write_claim};
+use crate::attempt::assignment::Assignment;
+use crate::attempt::running::AttemptState;
+use crate::attempt::{conclude, holders, keys};
+use crate::commit::{AfterCommit, Commit};
+use crate::ports::{Ports, Rules as _, Server as _};
+use crate::shared::log_run::{About, log_run};
+
+/// How often per lease a job whose holder is silent is delivered again.
+const LOOKS_PER_LEASE: u32 = 4;
+
+/// The record says that this delivery must not begin an attempt.
+pub(super) async fn not_begun<P: Ports>(
+    ports: &P,
+    assignment: Box<Assignment>,
+    found: Found,
+    verdict: Verdict,
+) -> Begun {
+    let Found { run, revision } = found;
+    let run = Box::new(run);
+    match verdict {
+        Verdict::Drop => ports.server().ack(assignment.ack_token).await,
+        Verdict::HeldElsewhere => return held_elsewhere(ports, assignment, run, revision).await,
+        Verdict::TakeOver => take_over(ports, assignment, run, revision).await,
+        Verdict::CarryOut | Verdict::PublishEnd => {
+            // It may have been cancelled, or have made way, just after a node had taken a key over for it.
+            if (verdict == Verdict::PublishEnd || run.state.duplicate_of().is_some())
+                && let Err(error) = keys::finish_take_over(ports, &assignment.job, &run).await
+            {
+                return put_off(ports, assignment, &error);
+            }
+            // Decided under this message, or cancelled: events that may be missing are published, and the decision is
+            // carried out again.
+            let follow_up = follow_up::plan(&run).follow_up;
+            let published = match run.state {
+                State::Duplicate { .. } if run.published && verdict == Verdict::PublishEnd => {
+                    Published::at_made_way(&run)
+                }
+                // It may have made way before anything of it was published.
+                State::Duplicate { .. } if run.published => Published::nothing(),
+                _ => ports.server().published_at_redelivery(&run),
+            };
+            let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());
+            commit.follow_up = follow_up;
+            commit.after = AfterCommit::Ack(assignment.ack_token);
+            ports.commit(Box::new(commit)).await;
+        }
+        Verdict::Begin { .. }
+        | Verdict::BeginAgain { .. }
+        | Verdict::BeginAnew
+        | Verdict::Occupied
+        | Verdict::Unproven
+        | Verdict::StaleRecord => unreachable!("what may begin has been begun"),
+    }
+    Begun::Over
+}
+
+/// The run waits for its time, perhaps held locally by another node: the write takes it from there, then it is
+/// scheduled.
+async fn take_over<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
+    let published = ports.server().published_at_redelivery(&run);
+    run.held_by = Some(assignment.arrival.holding.clone());
+    run.token = ports.token();
+    let follow_up = follow_up::plan(&run).follow_up;
+    let mut commit = Commit::to_write(run, assignment.payload, revision, published, ports.author());
+    commit.arrival = Some(assignment.arrival);
+    commit.follow_up = follow_up;
+    commit.after = AfterCommit::Ack(assignment.ack_token);
+    ports.commit(Box::new(commit)).await;
+}
+
+/// The record says that an attempt of the run is running under this very message: its holder lost the lease, or the
+/// server delivered the job again too early. The time of the holder's last sign decides.
+async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+    // The time of asking counts: this node may be frozen before it judges the answer.
+    let asked_at = ports.now();
+    let holder = holders::ask(ports, &run).await;
+    if matches!(holder, Holder::NeverStarted) {
+        return take_up_claim(ports, assignment, run, revision).await;
+    }
+    let lease = ports.lease();
+    if ports.server().lease_is_lost(&run, holder, asked_at, lease) {
+        lease_lost(ports, assignment, run, revision).await;
+    } else if let Holder::Silent(seen_at) = holder {
+        // The job comes again when the lease would be over, unless its holder renews it meanwhile. It comes sooner than
+        // that, as a holder that only had no connection may answer then.
+        let over_at = protocol::last_sign(&run, seen_at).plus(lease);
+        let again_after = over_at.since(ports.now()).min(lease / LOOKS_PER_LEASE);
+        ports.server().nak_after(assignment.ack_token, again_after).await;
+    } else {
+        assignment.ack_token.abandon();
+    }
+    Begun::Over
+}
+
+/// A claim of this node or another whose answer was lost: the attempt was never started. The claim is written again
+/// first, as another node may be about to settle the attempt as lost.
+async fn take_up_claim<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
+    let published = ports.server().published_at_unclear_claim(&run);
+    run.held_by = Some(assignment.arrival.holding.clone());
+    run.begin_instead(ports.node(), ports.now());
+    let attempt_state = AttemptState::new(run, revision, published, true);
+    write_claim(ports, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
+        assignment.ack_token.abandon();
+        Begun::Over
+    })
+}
+
+/// The attempt in the record lost its lease: it is settled so, and its events are published for the node that could
+/// not.
+async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
+    let silent = run.node.clone().unwrap_or_else(|| "a node".into());
+    let about = About::run(&run).traced(assignment.payload.trace_id());
+    log_run!(warn, about, node = %silent, "its holder lost the lease");
+    ports.metrics().leases_judged_lost.inc();
+    let message = format!("{silent} fell silent while it held the job");
+    let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
+    // The attempt that ended was not a probe of the breaker. If this delivery was let through as one, it did not call
+    // the service, so the probe is given back.
+    assignment.permits.breaker = assignment.permits.breaker.take().filter(|pass| !pass.is_probe());
+    let published = ports.server().published_at_redelivery(&run);
+    let mut attempt_state = AttemptState::new(run, revision, published, true);
+    // The node that started it has counted its start.
+    attempt_state.is_counted = true;
+    conclude::judge(ports, assignment, attempt_state, outcome).await;
+}

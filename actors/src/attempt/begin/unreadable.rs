@@ -1,0 +1,100 @@
+//! Jobs that become a dead letter before anything is done: they cannot be read, or say what only nodes may say.
+
+use std::sync::Arc;
+
+use longshore_backbone::records::Found;
+use longshore_domain::protocol::{self, Arrival, Verdict};
+use longshore_domain::publication::Published;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId};
+
+use super::claim::{Begun, fresh, put_off};
+use super::not_begun::not_begun;
+use crate::attempt::assignment::Assignment;
+use crate::attempt::conclude;
+use crate::attempt::running::AttemptState;
+use crate::commit::follow_up::has_other_id;
+use crate::ports::{Ports, Rules as _, Server as _};
+use crate::shared::log_run::log_run;
+
+/// Why a job that carries a node's headers, but no proof of them, is refused.
+pub(super) const UNPROVEN: &str =
+    "headers: say which round and attempt of a run the job is, as only nodes may, and no record proves it";
+
+/// Makes a dead letter of a job that cannot be read, or that says of itself what only nodes may say, without proof.
+///
+/// The dead letter gets the id that the job names if that id has no record, else the id derived from the job's position
+/// in its lane. A job that claims to be sent by a node never gets the id that it names. The job may be a dead letter
+/// already: by a node that died before it acknowledged.
+pub(super) async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason: String) -> Begun {
+    let is_forged = assignment.arrival.seal.is_some();
+    assignment.arrival = as_bare(assignment.arrival);
+    for run_id in ids_of(&assignment).into_iter().skip(usize::from(is_forged)) {
+        rename(&mut assignment, run_id);
+        let job = &assignment.job;
+        let found = match ports.server().read_record(&job.tenant, &job.run_id).await {
+            Ok(found) => found,
+            Err(error) => return put_off(ports, assignment, &error),
+        };
+        let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+        let attempt_state = match (verdict, found) {
+            (_, None) => refused(ports, &assignment, 0),
+            (Verdict::BeginAnew, Some(found))
+                if !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>
+            {
+                refused(ports, &assignment, found.revision)
+            }
+            // A node that could read it put it back: one of another version, or before the limit on its size was lower.
+            (Verdict::BeginAgain { .. }, Some(Found { run, revision })) => {
+                let published = ports.server().published_at_redelivery(&run);
+                AttemptState::new(Box::new(run), revision, published, true)
+            }
+            (verdict, Some(found)) if is_of(&found.run, &assignment) => {
+                return not_begun(ports, assignment, found, verdict).await;
+            }
+            _ => continue,
+        };
+        let failure = Failure::new(ErrorKind::Invalid, reason);
+        log_run!(warn, assignment.about(), "invalid job: {}", failure.message);
+        conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead { failure }).await;
+        return Begun::Over;
+    }
+    log_run!(error, assignment.about(), "an invalid job finds no id of its own; it comes again");
+    assignment.ack_token.abandon();
+    Begun::Over
+}
+
+/// The state of a job that is refused, whose run has no record yet. It has only one event, that of its dead letter.
+fn refused<P: Ports>(ports: &P, assignment: &Assignment, expected: u64) -> AttemptState {
+    let run = Box::new(Run { enqueued_at: None, ..fresh(ports, assignment) });
+    AttemptState::new(run, expected, Published::nothing(), false)
+}
+
+/// The arrival of a client's own publish, whatever its headers say.
+fn as_bare(arrival: Arrival) -> Arrival {
+    Arrival { round: 1, attempt: 1, deferrals: 0, due_at: None, moved: false, seal: None, ..arrival }
+}
+
+/// The ids that a job may run under, the first that is free: the id it names; the id derived from its position in the
+/// lane; and, if a stream that is gone had that position before, the derived id with the time the job was stored.
+pub(super) fn ids_of(assignment: &Assignment) -> [RunId; 3] {
+    let (job, message) = (&assignment.job, &assignment.arrival.holding.message);
+    let derived = RunId::derived(&job.queue, job.priority, message.sequence);
+    let timed = RunId::derived_at(&derived, message.at);
+    [job.run_id.clone(), derived, timed]
+}
+
+/// The job runs under this id.
+pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
+    if assignment.job.run_id != run_id {
+        assignment.arrival.has_derived_id = run_id.as_derived().is_some();
+        assignment.job = Arc::new(Job { run_id, ..(*assignment.job).clone() });
+    }
+}
+
+/// Whether a run is the job's own.
+fn is_of(run: &Run, assignment: &Assignment) -> bool {
+    let Assignment { job, arrival, .. } = assignment;
+    let derived = RunId::derived(&job.queue, job.priority, arrival.holding.message.sequence);
+    protocol::is_of(run, arrival, &derived)
+}
