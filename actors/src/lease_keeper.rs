@@ -276,7 +276,7 @@ mod tests {
         };
         let (returns, _) = tokio::sync::mpsc::unbounded_channel();
         let message = MessageId { stream: "LANE".into(), sequence: 1, at: Timestamp::from_millis(0) };
-        book.enter(&AckToken::without_connection("reply", returns), message, &job, from).unwrap()
+        book.enter(&AckToken::without_connection(returns)("reply"), message, &job, from).unwrap()
     }
 
     /// Whether a job runs on, is cancelled, is released, or has lost its lease.

@@ -16,7 +16,7 @@ use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::Stored;
-use longshore_backbone::scan::Source;
+use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
@@ -27,7 +27,7 @@ use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
-use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Job, Lane, Queue, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Author, Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
@@ -101,6 +101,13 @@ pub(crate) trait Rules {
 
     fn published_at_cancel(&self, before: &Run, cancelled: &Run, carrier: Carrier) -> Published {
         Published::at_cancel(before, cancelled, carrier)
+    }
+
+    /// Whether this pass, counted from 0, was the last of a search for the runs that a filter means. Retries and delayed
+    /// jobs move between sources meanwhile, and one pass misses a job that moves behind it in both. So only a pass that
+    /// finds none is the last, and never the first.
+    fn is_last_pass(&self, number: usize, has_found: bool) -> bool {
+        number > 0 && !has_found
     }
 
     fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
@@ -306,6 +313,16 @@ pub(crate) trait CancelPorts: WaitingPorts {
     async fn has_no_message(&self, run: &Run) -> Result<bool, Error>;
     /// Deletes a message; returns whether it was there.
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
+}
+
+/// What cancelling all runs that fit a filter asks besides.
+pub(crate) trait FilterPorts: CancelPorts {
+    /// The queues that have lanes.
+    async fn declared_queues(&self) -> Result<Vec<Queue>, Error>;
+    /// One page of the messages under `subject` in this place, from sequence `from` on.
+    async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error>;
+    /// The tenant and run of a job in its lane.
+    fn run_in_lane(&self, lane: (&Queue, Lane), stored: &Stored) -> (Tenant, RunId);
 }
 
 impl Destination for Backbone {

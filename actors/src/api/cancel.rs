@@ -1,17 +1,22 @@
 //! Cancelling: one run, or all that fit a filter. What becomes of each is in [`cancellation`].
+//!
+//! The simulation drives the search for those that fit, too; [`FilterPorts`] is what it asks for.
 
 use futures_util::StreamExt as _;
+use longshore_backbone::Error;
 use longshore_backbone::request::Stored;
-use longshore_backbone::scan::Source;
+use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
-use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
+use longshore_domain::{Lane, Priority, Queue, Run, RunId, RunState, Tenant};
 
 use crate::api::Api;
 use crate::api::cancellation::{self, Only, present};
 use crate::api::filter::{self, Chosen, Filter, unavailable};
 use crate::attempt::assignment::Assignment;
+use crate::commit::encode::Destination as _;
+use crate::ports::{FilterPorts, Rules as _};
 
 /// Runs that one request cancels at once.
 const AT_ONCE: usize = 32;
@@ -29,8 +34,10 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<En
         },
         Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-            let looks = if dry_run { (Look::Count, Look::Count) } else { (Look::Waiting, Look::All) };
-            let outcome = cancel_those(api, &filter, limit, looks).await?;
+            let outcome = match dry_run {
+                true => cancel_those(api, &filter, limit, (Look::Count, Look::Count)).await?,
+                false => all(api, &filter, limit).await?,
+            };
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
         }
     }
@@ -65,15 +72,25 @@ struct Many {
     failed: Vec<Failed>,
 }
 
+/// Cancels the runs that fit: those that wait first.
+pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &Filter, limit: usize) -> Result<Outcome, ApiError> {
+    cancel_those(ports, filter, limit, (Look::Waiting, Look::All)).await
+}
+
 /// Cancels the runs that fit and whose attempt does not run.
-pub(crate) async fn cancel_waiting(api: &Api, filter: &Filter, limit: usize, dry: bool) -> Result<Outcome, ApiError> {
+pub(crate) async fn cancel_waiting<P: FilterPorts>(
+    ports: &P,
+    filter: &Filter,
+    limit: usize,
+    dry: bool,
+) -> Result<Outcome, ApiError> {
     let look = if dry { Look::CountWaiting } else { Look::Waiting };
-    cancel_those(api, filter, limit, (look, look)).await
+    cancel_those(ports, filter, limit, (look, look)).await
 }
 
 /// Cancels the runs that fit, by a first look and others.
-async fn cancel_those(
-    api: &Api,
+async fn cancel_those<P: FilterPorts>(
+    ports: &P,
     filter: &Filter,
     limit: usize,
     (first, others): (Look, Look),
@@ -83,10 +100,9 @@ async fn cancel_those(
         let before = many.cancelled;
         let look = if number == 0 { first } else { others };
         many.failed.clear(); // met again
-        let more = look_through(api, filter, limit, look, &mut many).await?;
-        // Retries and delayed jobs move between sources meanwhile, and a job that moves behind our back is missed in
-        // both. So only a pass that finds none is the last.
-        if more || look.only_counts() || (look == others && many.cancelled == before) {
+        let more = look_through(ports, filter, limit, look, &mut many).await?;
+        let is_last = ports.server().is_last_pass(number, many.cancelled > before);
+        if more || look.only_counts() || is_last {
             return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
         }
     }
@@ -95,17 +111,23 @@ async fn cancel_those(
 
 /// Reads all sources once: every run that has not ended has exactly one message, in a lane, parked, or among the
 /// schedules. Says whether the limit left some.
-async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many: &mut Many) -> Result<bool, ApiError> {
-    for (place, subject) in places(api, filter, look).await? {
+async fn look_through<P: FilterPorts>(
+    ports: &P,
+    filter: &Filter,
+    limit: usize,
+    look: Look,
+    many: &mut Many,
+) -> Result<bool, ApiError> {
+    for (place, subject) in places(ports, filter, look).await? {
         let mut from = Some(1);
         while let Some(at) = from {
             if many.cancelled >= limit {
                 return Ok(true);
             }
-            let page = api.backbone.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
+            let page = ports.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
             from = page.next;
-            let meant = page.messages.into_iter().filter(|stored| !is_for_others(api, filter, &place, stored));
-            let mut found = meant.filter_map(|stored| whose(api, &place, stored));
+            let meant = page.messages.into_iter().filter(|stored| !is_for_others(ports, filter, &place, stored));
+            let mut found = meant.filter_map(|stored| whose(ports, &place, stored));
             loop {
                 let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - many.cancelled)).collect();
                 if some.is_empty() {
@@ -114,11 +136,11 @@ async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many
                 let place = &place;
                 let each = some.into_iter().map(|(tenant, run, message)| async move {
                     let result = match look {
-                        Look::Count | Look::CountWaiting => would(api, &tenant, &run, (filter, look)).await,
+                        Look::Count | Look::CountWaiting => would(ports, &tenant, &run, (filter, look)).await,
                         Look::Waiting | Look::All => {
                             let only_if_waiting = look.spares_running();
                             let only = Only { filter, only_if_waiting, place, message: &message };
-                            cancellation::one(api, &tenant, &run, Some(only)).await
+                            cancellation::one(ports, &tenant, &run, Some(only)).await
                         }
                     };
                     (result, run)
@@ -140,13 +162,13 @@ async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many
 }
 
 /// The run, if it would be cancelled.
-async fn would(
-    api: &Api,
+async fn would<P: FilterPorts>(
+    ports: &P,
     tenant: &Tenant,
     run_id: &RunId,
     (filter, look): (&Filter, Look),
 ) -> Result<Option<Run>, ApiError> {
-    let found = present(api, tenant, run_id).await?.map(|present| present.run);
+    let found = present(ports, tenant, run_id).await?.map(|present| present.run);
     let spared = |run: &Run| look.spares_running() && run.state == RunState::Running;
     Ok(found.filter(|run| !run.state.is_terminal() && !spared(run) && filter.fits(run)))
 }
@@ -155,11 +177,11 @@ async fn would(
 ///
 /// A job that goes from a lane to the parked ones is in one of them whenever they are read, as lanes come first. One that
 /// is taken back goes the other way: so the lanes of returned jobs are read once more, unless jobs are only counted.
-async fn places(api: &Api, filter: &Filter, look: Look) -> Result<Vec<(Source, String)>, ApiError> {
-    let names = api.backbone.names();
+async fn places<P: FilterPorts>(ports: &P, filter: &Filter, look: Look) -> Result<Vec<(Source, String)>, ApiError> {
+    let names = ports.server().names();
     let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
-        None => api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
+        None => ports.declared_queues().await.map_err(|error| unavailable(&error))?,
     };
     let tenant = filter.tenant.as_ref();
     let (mut places, mut again) = (Vec::new(), Vec::new());
@@ -182,9 +204,9 @@ async fn places(api: &Api, filter: &Filter, look: Look) -> Result<Vec<(Source, S
 
 /// Whether a schedule brings its job into another queue, or one of another type, than the filter has: a record is not read
 /// for each of them. Their subjects have the run alone, as it may be moved to another queue, so all are paged through.
-fn is_for_others(api: &Api, filter: &Filter, place: &Source, stored: &Stored) -> bool {
+fn is_for_others<P: FilterPorts>(ports: &P, filter: &Filter, place: &Source, stored: &Stored) -> bool {
     let target = stored.headers.get(names::SCHEDULE_TARGET).filter(|_| *place == Source::Schedules);
-    let Some((queue, job_type)) = target.and_then(|target| api.backbone.names().read_due(target.as_str())) else {
+    let Some((queue, job_type)) = target.and_then(|target| ports.server().names().read_due(target.as_str())) else {
         return false;
     };
     filter.wanted.queue.as_ref().is_some_and(|wanted| wanted.as_str() != queue)
@@ -192,14 +214,9 @@ fn is_for_others(api: &Api, filter: &Filter, place: &Source, stored: &Stored) ->
 }
 
 /// The tenant and run of a stored job; `None` if the message is not a job.
-fn whose(api: &Api, place: &Source, stored: Stored) -> Option<(Tenant, RunId, Stored)> {
+fn whose<P: FilterPorts>(ports: &P, place: &Source, stored: Stored) -> Option<(Tenant, RunId, Stored)> {
     let (tenant, run_id) = match place {
-        Source::Lane(queue, lane) => {
-            let stream = api.backbone.names().lane_stream(queue, *lane);
-            let delivery = api.backbone.look_at(stored.clone(), &stream);
-            let job = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival()).job;
-            (job.tenant.clone(), job.run_id.clone())
-        }
+        Source::Lane(queue, lane) => ports.run_in_lane((queue, *lane), &stored),
         Source::Schedules | Source::Parked | Source::DeadLetters | Source::Audit | Source::Events => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
@@ -207,4 +224,21 @@ fn whose(api: &Api, place: &Source, stored: Stored) -> Option<(Tenant, RunId, St
         }
     };
     Some((tenant, run_id, stored))
+}
+
+impl FilterPorts for Api {
+    async fn declared_queues(&self) -> Result<Vec<Queue>, Error> {
+        self.backbone.declared_queues().await
+    }
+
+    async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error> {
+        self.backbone.page(place, subject, from).await
+    }
+
+    fn run_in_lane(&self, (queue, lane): (&Queue, Lane), stored: &Stored) -> (Tenant, RunId) {
+        let names = self.backbone.names();
+        let delivery = self.backbone.look_at(stored.clone(), &names.lane_stream(queue, lane));
+        let job = Assignment::read(delivery, names, 0, self.backbone.max_on_arrival()).job;
+        (job.tenant.clone(), job.run_id.clone())
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::Commit;
-use crate::commit::encode::{Destination as _, EncodedEvents};
+use crate::commit::encode::EncodedEvents;
 use crate::ports::{Ports, Server as _};
 
 /// Publishes the start of the current attempt, live and, if its record is stored, in the log.
@@ -17,8 +17,8 @@ pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {
             metrics.started.inc();
             metrics.wait.observe(ports.now().since(assignment.since).as_secs_f64());
         }
-        let (run, names) = (&attempt_state.run, ports.server().names());
-        let lines = EncodedEvents::of(run, attempt_state.published, ports.node(), names);
+        let run = &attempt_state.run;
+        let lines = EncodedEvents::of(run, attempt_state.published, ports.author());
         if lines.enqueues() {
             metrics.enqueued.inc();
         }

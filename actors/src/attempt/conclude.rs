@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::running::AttemptState;
-use crate::commit::encode::{Destination as _, EncodedEvents};
+use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
@@ -125,7 +125,7 @@ fn write_up<P: Ports>(
     let before_it = published;
     // Progress comes between the start and the end, neither of which the log knows yet.
     let before = (!progress.is_empty()).then(|| {
-        let start = EncodedEvents::of(&run, published.for_log_only(), ports.node(), ports.server().names());
+        let start = EncodedEvents::of(&run, published.for_log_only(), ports.author());
         published = published.all_logged(&run);
         start.followed_by(&progress)
     });

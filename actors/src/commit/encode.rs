@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, record};
 use longshore_domain::Run;
-use longshore_domain::events::{self, EventKind};
+use longshore_domain::events::{self, Event, EventKind};
 use longshore_domain::publication::Published;
 use smallvec::SmallVec;
 
@@ -66,6 +66,16 @@ pub(crate) trait Destination {
     fn names(&self) -> &Names;
     /// Maximum size of a run record in bytes.
     fn max_in_record(&self) -> usize;
+
+    /// Appends a run's record.
+    fn encode_run(&self, run: &Run, text: &mut Vec<u8>) {
+        record::append_within(run, || self.max_in_record(), text);
+    }
+
+    /// Appends an event, in the name of this node.
+    fn encode_event(&self, event: &Event<'_>, node: &str, text: &mut Vec<u8>) {
+        event::write(event, node, text);
+    }
 }
 
 /// The node in whose name a run's record and events are written, and the server that they are written for.
@@ -87,8 +97,8 @@ pub(crate) struct EncodedEvents {
 
 impl EncodedEvents {
     /// The events of `run` that are not published yet.
-    pub(crate) fn of(run: &Run, published: Published, node: &str, names: &Names) -> Self {
-        let (text, (live, log, enqueues)) = Encoder::print(|text| write_events(run, published, node, names, text));
+    pub(crate) fn of<D: Destination>(run: &Run, published: Published, author: Author<'_, D>) -> Self {
+        let (text, (live, log, enqueues)) = Encoder::print(|text| write_events(run, published, &author, text));
         Self { text, live, log, enqueues }
     }
 
@@ -99,23 +109,12 @@ impl EncodedEvents {
         published: Published,
         author: Author<'_, D>,
     ) -> (Self, Write) {
-        let Author { node, server } = author;
-        Self::with(run, expected, published, (node, server.names()), || server.max_in_record())
-    }
-
-    fn with(
-        run: &Run,
-        expected: u64,
-        published: Published,
-        (node, names): (&str, &Names),
-        max: impl FnOnce() -> usize,
-    ) -> (Self, Write) {
         let (text, (body, subject, (live, log, enqueues))) = Encoder::print(|text| {
-            record::append_within(run, max, text);
+            author.server.encode_run(run, text);
             let body = text.len();
-            names.write_record(&run.tenant, &run.run_id, text);
+            author.server.names().write_record(&run.tenant, &run.run_id, text);
             let subject = text.len();
-            (body, subject, write_events(run, published, node, names, text))
+            (body, subject, write_events(run, published, &author, text))
         });
         let write = Write { expected, body: text.slice(..body), subject: text.slice(body..subject) };
         (Self { text, live, log, enqueues }, write)
@@ -155,11 +154,10 @@ impl EncodedEvents {
 
 /// Appends events and their subjects to `text`; says where those to be published live lie, and the log's lines,
 /// and whether `enqueued` is among the former.
-fn write_events(
+fn write_events<D: Destination>(
     run: &Run,
     published: Published,
-    node: &str,
-    names: &Names,
+    Author { node, server }: &Author<'_, D>,
     text: &mut Vec<u8>,
 ) -> (SmallVec<[Parts; 2]>, Range<usize>, bool) {
     let events = events::of_round(run);
@@ -171,7 +169,7 @@ fn write_events(
         if unpublished.log {
             log.get_or_insert(start);
         }
-        event::write(unpublished.event, node, text);
+        server.encode_event(unpublished.event, node, text);
         if unpublished.live {
             live.push((0..0, start..text.len()));
             enqueues |= unpublished.event.kind == EventKind::Enqueued;
@@ -182,7 +180,7 @@ fn write_events(
     let live_events = published.unpublished(&events).filter(|unpublished| unpublished.live);
     for (unpublished, (subject, _)) in live_events.zip(&mut live) {
         let start = text.len();
-        names.write_event(run, unpublished.event.kind, text);
+        server.names().write_event(run, unpublished.event.kind, text);
         *subject = start..text.len();
     }
     (live, log, enqueues)
@@ -213,9 +211,21 @@ mod tests {
         run
     }
 
+    struct Longshore(Names);
+
+    impl Destination for Longshore {
+        fn names(&self) -> &Names {
+            &self.0
+        }
+
+        fn max_in_record(&self) -> usize {
+            usize::MAX
+        }
+    }
+
     fn rest(published: Published) -> (Vec<String>, Vec<String>) {
-        let names = Names::new("longshore");
-        let (lines, write) = EncodedEvents::with(&completed(), 7, published, ("n", &names), || usize::MAX);
+        let author = Author { node: "n", server: &Longshore(Names::new("longshore")) };
+        let (lines, write) = EncodedEvents::with_record(&completed(), 7, published, author);
         assert_eq!((write.expected, &write.subject[..]), (7, &b"$KV.longshore_runs.default.r"[..]));
         assert_eq!(write.body, record::write(&completed()));
         let name = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap()["event"].to_string();

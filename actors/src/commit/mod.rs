@@ -168,7 +168,7 @@ impl Commit {
         published: Published,
         author: Author<'_, D>,
     ) -> Self {
-        let lines = EncodedEvents::of(&run, published, author.node, author.server.names());
+        let lines = EncodedEvents::of(&run, published, author);
         Self::with_events(run, payload, lines)
     }
 

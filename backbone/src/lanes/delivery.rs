@@ -86,11 +86,11 @@ impl AckToken {
         Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
     }
 
-    /// The ack token of a delivery that no connection made: dropped, it sends its reply subject to `returned`. For tests
-    /// of what becomes of a delivery.
-    #[must_use]
-    pub fn without_connection(reply: &str, returned: UnboundedSender<Subject>) -> Self {
-        Self::new(Subject::from(reply), Arc::new(Custody::new(returned)), 0)
+    /// Makes ack tokens, each with this reply subject, of deliveries that no connection made: dropped, one sends its reply
+    /// subject to `returned`. For tests of what becomes of a delivery.
+    pub fn without_connection(returned: UnboundedSender<Subject>) -> impl Fn(&str) -> Self {
+        let custody = Arc::new(Custody::new(returned));
+        move |reply| Self::new(Subject::from(reply), Arc::clone(&custody), 0)
     }
 
     /// An ack token that deletes a stored message by `request` to `subject`. If it is dropped, the message stays.

@@ -13,7 +13,7 @@ use super::server::{Fault, RUN, SEQUENCE, at, id, message};
 use super::{LEASE, completed, done, failed, failed_for};
 use crate::attempt::conclude::{HeldRetry, judge_or_hold};
 use crate::attempt::running::RunningAttempt;
-use crate::commit::encode::{Destination as _, EncodedEvents};
+use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload, follow_up};
 use crate::ports::{Ports as _, RunPorts as _};
 
@@ -157,7 +157,7 @@ fn what_was_announced_before_the_record_goes_into_the_log_as_it_was_if_the_run_c
         let mut scene = Scene::new();
         let mut running = scene.runs();
         let state = &mut running.attempt_state;
-        let lines = EncodedEvents::of(&state.run, state.published, "n1", scene.node.server().names());
+        let lines = EncodedEvents::of(&state.run, state.published, scene.node.author());
         state.published = state.published.after_live(lines.count(), false);
         state.lines = Some(lines.for_the_log());
         assert_eq!(scene.ends(running, outcome)[2], logged, "each once");

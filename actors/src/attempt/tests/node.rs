@@ -60,7 +60,7 @@ type Returned = Box<dyn FnMut() -> Option<String>>;
 impl Node {
     pub(super) fn new(name: &str, server: &Rc<MemoryServer>) -> Self {
         let (returns, mut returned) = mpsc::unbounded_channel();
-        let give = move |reply: &str| AckToken::without_connection(reply, returns.clone());
+        let give = AckToken::without_connection(returns);
         let returned = move || returned.try_recv().ok().map(|reply| reply.to_string());
         Self {
             server: Rc::clone(server),

@@ -89,7 +89,7 @@ impl Hand<'_> {
             if self.is_drained() {
                 return Some(Outcome::Released);
             }
-            if self.is_told_to_stop(call.id) {
+            if self.is_told_to_end(call.id) {
                 return Some(Outcome::Cancelled);
             }
             if !asked && world.clock.get() > from + LASTS {

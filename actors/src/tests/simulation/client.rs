@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use longshore_domain::job::Unique;
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, events, protocol};
+use longshore_domain::{Run, SmolStr, events, format_smolstr, protocol};
 
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{
@@ -64,7 +64,7 @@ impl<'w> Client<'w> {
     }
 
     /// Since when the leaders that this node reaches have been cut off, if they are.
-    fn cut_since(&self) -> Option<i64> {
+    pub(crate) fn cut_since(&self) -> Option<i64> {
         let (from, until) = self.world.nodes[self.node].cut.get();
         (self.world.clock.get() < until).then_some(from)
     }
@@ -101,13 +101,13 @@ impl<'w> Client<'w> {
     }
 
     /// The part of this process's tokens that names it.
-    pub(crate) fn writer(&self) -> String {
-        format!("{}{}", self.name(), self.world.nodes[self.node].life.get())
+    pub(crate) fn writer(&self) -> SmolStr {
+        self.world.nodes[self.node].writer.borrow().clone()
     }
 
     /// A token that no other write has, of this process or any other.
-    pub(crate) fn token(&self) -> String {
-        format!("{}-{}", self.writer(), self.world.number())
+    pub(crate) fn token(&self) -> SmolStr {
+        format_smolstr!("{}-{}", self.world.nodes[self.node].writer.borrow(), self.world.number())
     }
 
     /// Writes the record over revision `expected`, 0 for none, under the token that it has; gives up in the end.
@@ -303,12 +303,13 @@ impl<'w> Client<'w> {
             .await
     }
 
-    /// Deletes the schedule with this sequence; returns whether it stood.
+    /// Deletes the schedule or due job with this sequence; returns whether it was there.
     pub(crate) async fn take_schedule(&self, sequence: u64) -> bool {
         self.call(|server| {
-            let before = server.schedules.len();
+            let before = server.schedules.len() + server.due.len();
             server.schedules.retain(|schedule| schedule.sequence != sequence);
-            server.schedules.len() < before
+            server.due.retain(|due| due.sequence != sequence);
+            server.schedules.len() + server.due.len() < before
         })
         .await
     }
@@ -333,6 +334,11 @@ impl<'w> Client<'w> {
     /// The first job in the lane for which `is_it` is true.
     pub(crate) async fn look_in_lane(&self, is_it: impl Fn(&Message) -> bool) -> Option<Message> {
         self.call(|server| server.lane.iter().find(|message| is_it(message)).copied()).await
+    }
+
+    /// What the server lists.
+    pub(crate) async fn list<T>(&self, list: impl Fn(&Server) -> Vec<T>) -> Vec<T> {
+        self.call(|server| list(server)).await
     }
 
     pub(crate) async fn publish(&self, message: Message, id: MessageId) {

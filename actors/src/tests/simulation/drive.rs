@@ -11,11 +11,12 @@ use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_r
 use longshore_domain::{ErrorKind, Priority, Queue, Run, RunId, RunState};
 
 use crate::tests::simulation::client::set;
+use crate::tests::simulation::filter::{Wish, cancel_those};
 use crate::tests::simulation::intake::{job, submit, sweep, take_back, take_due};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::operator::{REPLAYS, attend, cancel, reschedule};
 use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
-use crate::tests::simulation::server::{DeadLetter, Message, Place};
+use crate::tests::simulation::server::{DeadLetter, Message, NEVER, Place};
 use crate::tests::simulation::worker::{Delivery, seal_of, work};
 use crate::tests::simulation::world::{Kind, LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
 
@@ -37,6 +38,8 @@ enum Event {
     Submit(usize),
     Forge(usize),
     Cancel(usize),
+    /// All runs that fit.
+    CancelThose(Wish),
     /// By so many milliseconds.
     Reschedule(usize, i64),
     Expire(usize),
@@ -54,13 +57,16 @@ struct Drive<'w> {
     tasks: Vec<Task<'w>>,
     /// The next event comes last.
     agenda: Vec<(i64, Event)>,
+    /// When the server has something to do next, as far as nothing else happens before.
+    serves_at: i64,
     floor: u64,
 }
 
 /// Plays the world of this seed and kind; returns the first broken promise, if any.
 pub(crate) fn simulate(seed: (u64, Kind), mutation: Option<Mutation>, talks: bool) -> Option<String> {
     let world = World::new(seed, mutation, talks);
-    let mut drive = Drive { world: &world, tried: Vec::new(), tasks: Vec::new(), agenda: Vec::new(), floor: 0 };
+    let mut drive =
+        Drive { world: &world, tried: Vec::new(), tasks: Vec::new(), agenda: Vec::new(), serves_at: 0, floor: 0 };
     drive.play(0..RUNS);
     if world.plans.len() > RUNS && !world.is_broken() {
         world.say(|| "the lane is made anew".to_owned());
@@ -93,6 +99,11 @@ impl<'w> Drive<'w> {
         let anew = if world.kind == Kind::LanesMadeAnew { 5 } else { u32::from(world.chance.hits(1_000)) };
         for _ in 0..anew {
             self.plan_for(storm(world.chance.between(1_000, STORM)), Event::MakeLaneAnew);
+        }
+        let filters = if world.kind == Kind::Filters { 4 } else { u32::from(world.chance.hits(600)) };
+        for _ in 0..filters {
+            let wish = Wish::draw(&world.chance);
+            self.plan_for(storm(world.chance.between(0, STORM)), Event::CancelThose(wish));
         }
         self.plan_for(storm(world.chance.between(500, 3_000)), Event::AttendLetters);
         self.plan_for(storm(STORM), Event::Quiet);
@@ -184,33 +195,35 @@ impl<'w> Drive<'w> {
         world.clock.set(now);
         while let Some((_, event)) = self.agenda.pop_if(|(at, _)| *at <= now) {
             self.happen(event, now);
+            self.serves_at = now;
         }
-        self.serve(now);
+        if self.serves_at <= now {
+            self.serve(now);
+        }
         self.go_on(now);
         true
     }
 
-    fn next_moment(&self) -> Option<i64> {
-        let server = self.world.server.borrow();
-        let now = self.world.clock.get();
-        let tasks = self.tasks.iter().map(|task| task.at.max(self.world.nodes[task.node].frozen_until.get())).min();
-        let mut next = [
-            tasks,
-            self.agenda.last().map(|(at, _)| *at),
-            server.late.iter().map(|late| late.at).min(),
-            server.late_words.iter().map(|(at, ..)| *at).min(),
-            server.schedules.iter().map(|schedule| schedule.fires_at).min(),
-        ]
-        .into_iter()
-        .flatten()
-        .min();
-        if let Some(ready) = server.next_for_nodes() {
-            // Without capacity, something else has to come first: a task's end or a node's return.
-            let room = (0..3).filter_map(|node| self.has_room_at(node, now)).min();
-            let when = room.map(|room| room.max(ready));
-            next = [next, when].into_iter().flatten().min();
+    fn next_moment(&mut self) -> Option<i64> {
+        let world = self.world;
+        let (own, for_nodes) = world.server.borrow().next();
+        self.serves_at = own.min(for_nodes);
+        let frozen_until = self.frozen_until();
+        let tasks = self.tasks.iter().map(|task| task.at.max(frozen_until[task.node]));
+        let agenda = self.agenda.last().map(|(at, _)| *at);
+        let next = tasks.chain(agenda).fold(own, i64::min);
+        if for_nodes >= next {
+            return (next < NEVER).then_some(next);
         }
-        next
+        // Without capacity, something else has to come first: a task's end or a node's return.
+        let now = world.clock.get();
+        let room = (0..3).filter_map(|node| self.has_room_at(node, now)).min().unwrap_or(NEVER);
+        let next = room.max(for_nodes).min(next);
+        (next < NEVER).then_some(next)
+    }
+
+    fn frozen_until(&self) -> [i64; 3] {
+        self.world.nodes.each_ref().map(|node| node.frozen_until.get())
     }
 
     /// When the node takes another delivery; `None`: not before one of its tasks ends.
@@ -230,9 +243,9 @@ impl<'w> Drive<'w> {
         (first..first + 3).map(|node| node % 3).find(|node| self.world.nodes[*node].dead_until.get() <= now)
     }
 
-    fn spawn(&mut self, node: usize, is_delivery: bool, future: impl Future<Output = ()> + 'w) {
+    fn spawn(&mut self, node: usize, is_delivery: bool, future: Pin<Box<dyn Future<Output = ()> + 'w>>) {
         let at = self.world.clock.get() + self.world.chance.between(1, 20);
-        self.tasks.push(Task { node, at, is_delivery, future: Box::pin(future) });
+        self.tasks.push(Task { node, at, is_delivery, future });
     }
 
     fn happen(&mut self, event: Event, now: i64) {
@@ -246,22 +259,29 @@ impl<'w> Drive<'w> {
             Event::Submit(plan) => {
                 self.tried.push(plan);
                 if let Some(node) = self.node_alive(now) {
-                    self.spawn(node, false, submit(world, node, plan));
+                    self.spawn(node, false, Box::pin(submit(world, node, plan)));
                 }
                 self.plan_for(now + world.chance.between(800, 2_000), event);
             }
             Event::Cancel(plan) => match self.node_alive(now) {
                 Some(node) if world.plans[plan].job.get().is_some() => {
                     world.say(|| format!("run {plan} is to be cancelled"));
-                    self.spawn(node, false, cancel(world, node, plan));
+                    self.spawn(node, false, Box::pin(cancel(world, node, plan)));
                 }
                 Some(_) => {}
+                None => self.plan_for(now + 50, event),
+            },
+            Event::CancelThose(wish) => match self.node_alive(now) {
+                Some(node) => {
+                    world.say(|| format!("runs are to be cancelled: {wish:?}"));
+                    self.spawn(node, false, Box::pin(cancel_those(world, node, wish)));
+                }
                 None => self.plan_for(now + 50, event),
             },
             Event::Reschedule(plan, by) => match self.node_alive(now) {
                 Some(node) if world.plans[plan].job.get().is_some() => {
                     world.say(|| format!("run {plan} is to be rescheduled by {by} ms"));
-                    self.spawn(node, false, reschedule(world, node, plan, by));
+                    self.spawn(node, false, Box::pin(reschedule(world, node, plan, by)));
                 }
                 Some(_) => {}
                 None => self.plan_for(now + 50, event),
@@ -386,7 +406,8 @@ impl<'w> Drive<'w> {
         let started_at = state.dead_until.get();
         let server = self.world.server.borrow();
         for (plan, _) in server.cancel_notes.iter().filter(|(_, at)| *at <= started_at) {
-            let told = ToldToStop { plan: *plan, told_as: self.world.number(), from: started_at };
+            let told =
+                ToldToStop { plan: *plan, told_as: self.world.number(), from: started_at, only_if_waiting: false };
             state.told_to_stop.borrow_mut().push(told);
         }
     }
@@ -419,7 +440,7 @@ impl<'w> Drive<'w> {
         if let (false, Some(node)) = (wanted.is_empty(), self.node_alive(now)) {
             let nth = self.world.chance.below(u32::try_from(wanted.len()).unwrap_or(1)) as usize;
             let letter = wanted[nth].clone();
-            self.spawn(node, false, attend(self.world, node, letter));
+            self.spawn(node, false, Box::pin(attend(self.world, node, letter)));
         }
         self.plan_for(now + self.world.chance.between(300, 1_500), Event::AttendLetters);
     }
@@ -427,10 +448,11 @@ impl<'w> Drive<'w> {
     fn wants_attention(&self, letter: &DeadLetter) -> bool {
         let world = self.world;
         // One job may have continued as two runs, each with a letter of its own.
-        let has_time = world.plans[letter.plan].has_derived_id() && letter.run.run_id.as_derived().is_none();
+        let plan = &world.plans[letter.plan];
+        let has_time = plan.has_derived_id() && plan.job().run_id != letter.run.run_id;
         let key = if has_time { World::timed_key(letter.plan) } else { world.key(letter.plan) };
         let found = world.server.borrow().read(key).map(|stored| stored.run);
-        let wish = world.plans[letter.plan].letter;
+        let wish = plan.letter;
         match on_dead_letter(found.as_deref(), letter.round, letter.origin) {
             DeadLetterVerdict::Stands => {
                 // What could not be read is not replayed unless somebody mends it.
@@ -464,9 +486,10 @@ impl<'w> Drive<'w> {
             || (forgets && world.chance.hits(150)).then(|| now + world.chance.pick(&[600, 5_000, 1_000_000]));
         world.server.borrow_mut().fire(now, twice, forgotten);
         self.take_stored(now);
-        while let Some(node) = self.node_alive(now) {
+        while world.server.borrow().due.iter().any(|due| due.until <= now) {
+            let Some(node) = self.node_alive(now) else { break };
             let Some(due) = world.server.borrow_mut().hand_out_due(now) else { break };
-            self.spawn(node, false, take_due(world, node, due));
+            self.spawn(node, false, Box::pin(take_due(world, node, due)));
         }
         while world.server.borrow().lane.iter().any(|message| message.until <= now) {
             let Some(node) = self.node_with_room(now) else { break };
@@ -477,33 +500,38 @@ impl<'w> Drive<'w> {
                 format!("{sequence}#{delivered} of run {} goes to {name}", message.place.plan)
             });
             let delivery = Delivery { message, sent_at: now, server_life: world.server_life.get(), floor: self.floor };
-            self.spawn(node, true, work(world, node, delivery));
+            self.spawn(node, true, Box::pin(work(world, node, delivery)));
         }
     }
 
     /// Nodes sweep schedules that did not fire, and take parked jobs back.
     fn take_stored(&mut self, now: i64) {
         let world = self.world;
-        while let Some(node) = self.node_alive(now) {
+        while world.server.borrow().schedules.iter().any(|schedule| schedule.swept_at <= now) {
+            let Some(node) = self.node_alive(now) else { break };
             let Some(overdue) = world.server.borrow_mut().hand_out_overdue(now) else { break };
-            self.spawn(node, false, sweep(world, node, overdue));
+            self.spawn(node, false, Box::pin(sweep(world, node, overdue)));
         }
-        while let Some(node) = self.node_alive(now) {
+        while world.server.borrow().parked.iter().any(|parked| parked.until <= now) {
+            let Some(node) = self.node_alive(now) else { break };
             let again = now + world.chance.between(20, LEASE);
             let Some(parked) = world.server.borrow_mut().hand_out_parked(now, again) else { break };
-            self.spawn(node, false, take_back(world, node, parked));
+            self.spawn(node, false, Box::pin(take_back(world, node, parked)));
         }
     }
 
     /// Lets the next task continue, unless a fault hits its node.
     fn go_on(&mut self, now: i64) {
         let world = self.world;
-        let due = |task: &Task<'_>| task.at.max(world.nodes[task.node].frozen_until.get());
-        let Some(at) =
-            (0..self.tasks.len()).filter(|at| due(&self.tasks[*at]) <= now).min_by_key(|at| self.tasks[*at].at)
-        else {
-            return;
-        };
+        let frozen_until = self.frozen_until();
+        let mut next: Option<(i64, usize)> = None;
+        for (number, task) in self.tasks.iter().enumerate() {
+            let is_due = task.at.max(frozen_until[task.node]) <= now;
+            if is_due && next.is_none_or(|(at, _)| task.at < at) {
+                next = Some((task.at, number));
+            }
+        }
+        let Some((_, at)) = next else { return };
         let node = self.tasks[at].node;
         let weather = world.weather.get();
         if world.chance.hits(weather.dies) {
@@ -523,8 +551,10 @@ impl<'w> Drive<'w> {
             world.nodes[node].cut.set((now, until));
         }
         let task = &mut self.tasks[at];
-        if task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            task.at = now + world.waits();
+        let is_pending = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        let wait = world.take_wait();
+        if is_pending {
+            task.at = now + wait;
         } else {
             self.tasks.swap_remove(at);
         }
@@ -546,6 +576,7 @@ impl<'w> Drive<'w> {
         state.cut.set((0, 0));
         state.draining.set(false);
         state.life.set(state.life.get() + 1);
+        self.world.names_writer(node);
         state.learned.set(false);
         state.told_to_stop.borrow_mut().clear();
         *state.unclear_claims.borrow_mut() = Rc::default();

@@ -26,7 +26,7 @@ use crate::time::due::{self, DueJob, DuePorts, StoredPorts};
 /// A job at its first attempt, just published.
 pub(crate) fn job(plan: usize, at: i64) -> Message {
     let place = Place { plan, round: 1, attempt: 1, deferrals: 0, timed: false };
-    Message { sequence: 0, at, place, plan, moved: false, seal: 0, since: at, delivered: 0, until: at }
+    Message { sequence: 0, at, place, plan, moved: false, returned: false, seal: 0, since: at, delivered: 0, until: at }
 }
 
 /// Accepts a job. A client that got no answer asks again.
@@ -110,12 +110,13 @@ impl SubmitPorts for Hand<'_> {
 struct Move<'w> {
     client: Client<'w>,
     due: Due,
+    is_parked: bool,
 }
 
 /// Moves a due job into its lane, or puts it off if the lane does not confirm it.
 pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     let job = due_job(world, due);
-    let ports = Move { client: Client { world, node }, due };
+    let ports = Move { client: Client { world, node }, due, is_parked: false };
     let ack_token = AckToken::none();
     if let Err((Unclear, ack_token)) = due::move_to_lane(&ports, &job, ack_token).await {
         ack_token.abandon();
@@ -125,7 +126,7 @@ pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
 
 /// Takes a parked job back into its lane. If the lane does not confirm it, a node tries again.
 pub(crate) async fn take_back(world: &World, node: usize, parked: Due) {
-    let ports = Move { client: Client { world, node }, due: parked };
+    let ports = Move { client: Client { world, node }, due: parked, is_parked: true };
     let taken = due::take_to_lane(&ports, &due_job(world, parked), (&Source::Parked, parked.sequence)).await;
     world.say(|| format!("{} has taken {:?} back: {taken:?}", ports.client.name(), parked.schedule.place));
 }
@@ -133,7 +134,7 @@ pub(crate) async fn take_back(world: &World, node: usize, parked: Due) {
 /// Moves the job of a schedule that did not fire, if it still stands.
 pub(crate) async fn sweep(world: &World, node: usize, overdue: Schedule) {
     let due = Due { sequence: overdue.sequence, schedule: overdue, until: 0 };
-    let ports = Move { client: Client { world, node }, due };
+    let ports = Move { client: Client { world, node }, due, is_parked: false };
     if ports.client.find_schedule(overdue.place).await == Some(overdue.sequence) {
         let moved = due::take_to_lane(&ports, &due_job(world, due), (&Source::Schedules, due.sequence)).await;
         world.say(|| format!("{} has swept {:?}: {moved:?}", ports.client.name(), overdue.place));
@@ -184,7 +185,8 @@ impl Move<'_> {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
         let Schedule { place, seal, at, .. } = self.due.schedule;
-        let message = Message { place, moved: true, seal, since: at, ..self::job(place.plan, 0) };
+        let message = self::job(place.plan, 0);
+        let message = Message { place, moved: true, returned: self.is_parked, seal, since: at, ..message };
         let is_confirmed = self.client.try_publish(message, MessageId::Moved(hasher.finish())).await;
         is_confirmed.then_some(()).ok_or(Unclear)
     }

@@ -36,8 +36,8 @@ impl std::fmt::Display for EventId {
 struct Page {
     /// Everything that any decided version of its record implies, in order.
     implied: Vec<EventId>,
-    /// Their ids: readers keep one event per id.
-    ids: Vec<String>,
+    /// What differs in their ids: readers keep one event per id.
+    ids: Vec<(EventKind, u32, (u32, u32))>,
     /// The event log, repeats left out.
     logged: Vec<EventId>,
     /// The events that were published live, with repeats.
@@ -146,8 +146,8 @@ impl Ledger {
         for event in events::of_round(after) {
             let told = EventId::of(&event);
             if !page.implied.contains(&told) {
-                let id = event.id();
-                met = page.ids.contains(&id).then(|| id.clone()).or(met);
+                let id = (told.kind, told.round, event.numbers());
+                met = page.ids.contains(&id).then(|| event.id()).or(met);
                 page.implied.push(told);
                 page.ids.push(id);
             }

@@ -23,6 +23,7 @@ mod handler;
 mod ports;
 mod worker;
 
+mod filter;
 mod intake;
 mod operator;
 

@@ -26,6 +26,10 @@ enum Harm {
     /// Its record goes away though its client was answered.
     Forgotten,
     Stuck,
+    /// A filter means it, and it was left alone.
+    PassedOver,
+    /// It was cancelled, although the filter does not mean it.
+    Unmeant,
 }
 
 impl Harm {
@@ -46,6 +50,8 @@ impl Harm {
             Self::LeaseTaken => &["its lease was judged lost while its holder had it"],
             Self::Forgotten => &["its record goes away by itself"],
             Self::Stuck => &["stuck: "],
+            Self::PassedOver => &["fits, and was left alone"],
+            Self::Unmeant => &["does not fit, and was cancelled"],
         }
     }
 }
@@ -78,6 +84,7 @@ impl Mutation {
             Self::HolderJudgedByALaterClock | Self::UnclearClaimNotWrittenAgain => Kind::LongAttempts,
             Self::JobThatTakesAKeyOverTakenOut | Self::RepeatRunsAgainOnceTheRecordIsGone => Kind::Keys,
             Self::MadeWayWithoutConfirming => Kind::Replacing,
+            Self::ParkedJobsNotSearched | Self::SearchedOnce | Self::FilterNotKept => Kind::Filters,
             _ => Kind::Mixed,
         }
     }
@@ -183,4 +190,7 @@ mutations! {
     CancelNotNoted: CalledAfterItsEnd,
     CancelsNotLearnedAtStart: CalledAfterItsEnd,
     NodesNotWaitedFor: CalledAfterItsEnd,
+    ParkedJobsNotSearched: PassedOver,
+    SearchedOnce: PassedOver,
+    FilterNotKept: Unmeant,
 }

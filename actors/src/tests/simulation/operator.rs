@@ -77,7 +77,7 @@ async fn hand_on_run(world: &World, node: usize, index: usize, does: Does) -> (H
 
 impl Hand<'_> {
     /// The headers of a run's job.
-    fn headers_of(&self, plan: usize) -> Headers {
+    pub(super) fn headers_of(&self, plan: usize) -> Headers {
         let mut headers = Headers::new();
         if let Some(options) = &self.world.plans[plan].job().options {
             header::write_options(options, &mut headers);
@@ -109,12 +109,13 @@ impl Hand<'_> {
     }
 
     /// Tells every node to stop a run, or some time later if it is slow; returns when each has received the order.
-    fn tell_to_stop(&self, plan: usize, slow: i64) -> [Option<(u32, i64)>; 3] {
+    fn tell_to_stop(&self, plan: usize, slow: i64, only_if_waiting: bool) -> [Option<(u32, i64)>; 3] {
         let (world, now) = (self.world, self.world.clock.get());
         let mut heard_by = [None; 3];
         for (number, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.dead_until.get() <= now) {
             let from = now.max(node.frozen_until.get()) + if slow > 1 { world.chance.between(1, slow) } else { 1 };
-            node.told_to_stop.borrow_mut().push(ToldToStop { plan, told_as: world.number(), from });
+            let told = ToldToStop { plan, told_as: world.number(), from, only_if_waiting };
+            node.told_to_stop.borrow_mut().push(told);
             heard_by[number] = Some((node.life.get(), from));
         }
         heard_by
@@ -170,13 +171,13 @@ impl CancelPorts for Hand<'_> {
     }
 
     /// A frozen node reads the order when it wakes, and not before everything else.
-    async fn ask_who_runs(&self, (_, run): (&Tenant, &RunId), _: bool) -> Result<bool, ApiError> {
+    async fn ask_who_runs(&self, (_, run): (&Tenant, &RunId), only_if_waiting: bool) -> Result<bool, ApiError> {
         let (world, plan) = (self.world, self.place_of(run).0);
         world.travel().await;
         let asked_at = world.clock.get();
         let until = asked_at + HEARD_WITHIN;
         let slow = if world.chance.hits(4_000) { world.chance.between(10, HEARD_WITHIN) } else { 5 };
-        let heard_by = self.tell_to_stop(plan, slow);
+        let heard_by = self.tell_to_stop(plan, slow, only_if_waiting);
         // A dead node reads the noted cancel when it starts.
         let all_heard = heard_by.iter().map(|heard| heard.map_or(until, |(_, from)| from)).max().unwrap_or(until);
         if !world.is(Mutation::NodesNotWaitedFor) {
@@ -193,7 +194,7 @@ impl CancelPorts for Hand<'_> {
 
     async fn notify_cancelled(&self, _: &Tenant, run: &RunId) {
         self.world.travel().await;
-        self.tell_to_stop(self.place_of(run).0, 1);
+        self.tell_to_stop(self.place_of(run).0, 1, false);
     }
 
     async fn wait_for_end(&self, _: &Tenant, run: &RunId) -> Result<(), ApiError> {

@@ -1,7 +1,7 @@
 //! The plans of the world's clients: jobs, how they are published, how their handlers behave, and whether they are
 //! cancelled, replayed or discarded.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
 use longshore_backbone::claims::fingerprint;
@@ -96,6 +96,8 @@ pub(crate) struct Plan {
     pub(crate) expires_at: Option<i64>,
     /// Known once it is published: a derived id comes from the sequence.
     pub(crate) job: OnceCell<Job>,
+    /// The sequence that its id is derived from.
+    sequence: Cell<Option<u64>>,
     /// The same job under the id with the time it was stored at, if its own id is taken.
     timed: OnceCell<Job>,
     fingerprint: OnceCell<String>,
@@ -253,6 +255,7 @@ impl Plan {
             expires_at: None,
             policies: OnceCell::new(),
             job: OnceCell::new(),
+            sequence: Cell::new(None),
             timed: OnceCell::new(),
             fingerprint: OnceCell::new(),
         }
@@ -264,6 +267,7 @@ impl Plan {
 
     /// Gives the run its id.
     pub(crate) fn name(&self, run_id: RunId) {
+        self.sequence.set(run_id.as_derived().map(|(_, _, sequence)| sequence));
         self.job.set(self.job_as(run_id)).expect("a run is named once");
     }
 
@@ -300,6 +304,12 @@ impl Plan {
 
     pub(crate) fn job(&self) -> &Job {
         self.job.get().expect("only published runs are worked on")
+    }
+
+    /// The sequence that the id of its job is derived from, if it is.
+    pub(crate) fn derived_from(&self) -> Option<u64> {
+        assert!(self.job.get().is_some(), "only published runs have a key");
+        self.sequence.get()
     }
 
     /// The same job under the id with the time its message was stored at.

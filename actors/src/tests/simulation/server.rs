@@ -19,6 +19,9 @@ pub(crate) const ACK_WAIT: i64 = crate::tests::simulation::world::LEASE + 60;
 /// The sweep leaves a schedule alone for this long after it is due: a third of the lease, as in the product.
 const GRACE: i64 = crate::tests::simulation::world::LEASE / 3;
 
+/// No time at which anything happens.
+pub(crate) const NEVER: i64 = i64::MAX;
+
 /// Identifies a record: one per run id.
 pub(crate) type Key = usize;
 
@@ -58,6 +61,8 @@ pub(crate) struct Message {
     /// The run whose job it is; if the message names another's run, the forger's.
     pub(crate) plan: usize,
     pub(crate) moved: bool,
+    /// It is in the lane of jobs that were taken back.
+    pub(crate) returned: bool,
     /// Proves that a node wrote it; 0 for a client's own.
     pub(crate) seal: u64,
     /// When it was published, or fell due.
@@ -86,7 +91,7 @@ pub(crate) struct Schedule {
     /// When the server fires it: later than it should, or never, if it fell due while its stream had no leader.
     pub(crate) fires_at: i64,
     /// When a node sweeps it next, if it stands then.
-    swept_at: i64,
+    pub(crate) swept_at: i64,
 }
 
 impl Schedule {
@@ -341,11 +346,18 @@ impl Server {
         Some(*overdue)
     }
 
-    /// When a node next has something to do: a job in its lane or due, a parked job, or an overdue schedule.
-    pub(crate) fn next_for_nodes(&self) -> Option<i64> {
-        let lane = self.lane.iter().map(|message| message.until);
-        let moves = self.due.iter().chain(&self.parked).map(|due| due.until);
-        lane.chain(moves).chain(self.schedules.iter().map(|schedule| schedule.swept_at)).min()
+    /// When the server next has something to do, and when a node has: a job in its lane or due, a parked job, or an
+    /// overdue schedule.
+    pub(crate) fn next(&self) -> (i64, i64) {
+        let (mut own, mut for_nodes) = (NEVER, NEVER);
+        self.late.iter().for_each(|late| own = own.min(late.at));
+        self.late_words.iter().for_each(|(at, ..)| own = own.min(*at));
+        for schedule in &self.schedules {
+            (own, for_nodes) = (own.min(schedule.fires_at), for_nodes.min(schedule.swept_at));
+        }
+        self.lane.iter().for_each(|message| for_nodes = for_nodes.min(message.until));
+        self.due.iter().chain(&self.parked).for_each(|due| for_nodes = for_nodes.min(due.until));
+        (own, for_nodes)
     }
 
     /// Stores a parked job; a node takes it back from `until` on.

@@ -11,9 +11,9 @@ use longshore_domain::Run;
 use longshore_domain::lease::Lease;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::run::{DeferReason, Holding, MessageId};
-use longshore_domain::{Job, RunId, SmolStr};
-use tokio::sync::mpsc;
+use longshore_domain::{Job, RunId, SmolStr, format_smolstr};
 
+use crate::api::filter::Filter;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin::{Begun, begin};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
@@ -21,10 +21,7 @@ use crate::commit::{Commit, Payload};
 use crate::lease_keeper::Book;
 use crate::queue::gates::answer::Permits;
 use crate::shared::park_permits::ParkPermit;
-use crate::shared::permits::LocalRetryPermits;
-use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::UnstoredEnds;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
@@ -75,12 +72,11 @@ pub(crate) struct Hand<'w> {
     leased_until: Cell<i64>,
     pub(crate) book: Arc<Book>,
     pub(crate) unclear_claims: Rc<UnclearClaims>,
-    pub(crate) recently_cancelled: RecentlyCancelled,
-    pub(crate) unstored_ends: UnstoredEnds,
-    pub(crate) local_retries: Arc<LocalRetryPermits>,
-    /// Says whether its ack token was dropped, which returns the job; `None`: it has had none.
-    returned: RefCell<Option<Box<dyn FnMut() -> bool>>>,
+    /// The number of its ack token; `None`: it has had none.
+    ack_token: Cell<Option<u64>>,
     pub(crate) does: Cell<Does>,
+    /// The runs that it cancels are to fit this.
+    pub(crate) filter: RefCell<Option<Filter>>,
     /// What a mutation has to know: the last verdict was to take over; another id is looked up; a claim is taken up.
     pub(crate) takes_over: Cell<bool>,
     pub(crate) looks_up: Cell<bool>,
@@ -129,17 +125,15 @@ impl<'w> Hand<'w> {
             index,
             plan: &world.plans[index],
             delivery,
-            writer: client.writer().into(),
+            writer: client.writer(),
             leased_from: from,
             lease: Cell::new(Lease::new(world.instant(from))),
             leased_until: Cell::new(from + LEASE),
             book: Arc::clone(&state.book.borrow()),
             unclear_claims: Rc::clone(&state.unclear_claims.borrow()),
-            recently_cancelled: RecentlyCancelled::default(),
-            unstored_ends: UnstoredEnds::default(),
-            local_retries: Arc::default(),
-            returned: RefCell::new(None),
+            ack_token: Cell::new(None),
             does: Cell::new(Does::Works),
+            filter: RefCell::new(None),
             takes_over: Cell::new(false),
             looks_up: Cell::new(false),
             takes_up: Cell::new(false),
@@ -177,9 +171,9 @@ impl<'w> Hand<'w> {
     }
 
     fn ack_token(&self) -> AckToken {
-        let (returns, mut returned) = mpsc::unbounded_channel();
-        *self.returned.borrow_mut() = Some(Box::new(move || returned.try_recv().is_ok()));
-        AckToken::without_connection("job", returns)
+        let number = self.world.number();
+        self.ack_token.set(Some(number));
+        self.world.ack_tokens.make(number)
     }
 
     /// Why a parked job waits: for handlers with capacity, or because it is over its rate limit.
@@ -215,7 +209,7 @@ impl<'w> Hand<'w> {
 
     /// Whether a dropped ack token returned the job.
     fn is_returned(&self) -> bool {
-        self.returned.borrow_mut().as_mut().is_some_and(|returned| returned())
+        self.ack_token.get().is_some_and(|number| self.world.ack_tokens.was_dropped(number))
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -237,8 +231,8 @@ impl<'w> Hand<'w> {
             return (own, World::timed_key(own));
         }
         let is_of = |job: &Job| {
-            let rest = run_id.as_str().strip_prefix(job.run_id.as_str());
-            rest.map(|rest| rest.strip_prefix("-at-").is_some()).filter(|timed| *timed || *run_id == job.run_id)
+            let rest = run_id.as_str().strip_prefix(job.run_id.as_str())?;
+            if rest.is_empty() { Some(false) } else { rest.starts_with("-at-").then_some(true) }
         };
         for plan in [self.index, own] {
             if let Some(timed) = is_of(self.world.plans[plan].job()) {
@@ -263,7 +257,8 @@ impl<'w> Hand<'w> {
             let job = self.world.plans[*other].job.get();
             job.is_some_and(|job| job.run_id == run.run_id) && run.origin == stamp(self.world.published_at(*other))
         };
-        let is_anothers = self.does.get() != Does::Works && self.plan.has_derived_id() && !is_its(&plan);
+        let has_derived_id = || self.world.plans[plan].has_derived_id();
+        let is_anothers = self.does.get() != Does::Works && has_derived_id() && !is_its(&plan);
         let anothers = if is_anothers { (0..self.world.plans.len()).find(is_its) } else { None };
         (anothers.unwrap_or(if is_own { own } else { plan }), key)
     }
@@ -290,6 +285,13 @@ impl<'w> Hand<'w> {
     pub(crate) fn is_told_to_stop(&self, since: u64) -> bool {
         let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
         told.iter().any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
+    }
+
+    /// The same of an order to stop it although it runs.
+    pub(crate) fn is_told_to_end(&self, since: u64) -> bool {
+        let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
+        let mut told = told.iter().filter(|told| !told.only_if_waiting);
+        told.any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
     }
 
     pub(crate) async fn send(&self, word: Word) {
@@ -342,7 +344,7 @@ impl<'w> Hand<'w> {
 
 /// A seal as records store it.
 pub(crate) fn seal_text(seal: u64) -> SmolStr {
-    SmolStr::from(format!("{seal:x}"))
+    format_smolstr!("{seal:x}")
 }
 
 /// A seal as messages carry it.

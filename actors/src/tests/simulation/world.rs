@@ -11,15 +11,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use longshore_backbone::delivery::AckToken;
 use longshore_domain::{RunId, SmolStr, Timestamp};
+use tokio::sync::mpsc;
 
 use crate::lease_keeper::Book;
+use crate::shared::permits::LocalRetryPermits;
+use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
+use crate::shared::unstored_ends::UnstoredEnds;
 use crate::tests::simulation::chance::Chance;
 use crate::tests::simulation::ledger::Ledger;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
-use crate::tests::simulation::server::{DERIVED, Key, Server, Stored, TIMED};
+use crate::tests::simulation::server::{DERIVED, Key, NEVER, Server, Stored, TIMED};
 
 /// The number of runs in a world.
 pub(crate) const RUNS: usize = 12;
@@ -55,6 +60,8 @@ pub(crate) enum Kind {
     LanesMadeAnew,
     /// Jobs are parked again and again, and schedules fire twice.
     Waits,
+    /// Runs that fit a filter are cancelled again and again; jobs are parked and fall due meanwhile.
+    Filters,
     /// Attempts last, and those who ask for their holders are slow to judge.
     LongAttempts,
 }
@@ -67,6 +74,8 @@ pub(crate) struct ToldToStop {
     pub(crate) told_as: u64,
     /// When the node reads it.
     pub(crate) from: i64,
+    /// It goes on if it runs.
+    pub(crate) only_if_waiting: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +88,8 @@ pub(crate) struct Node {
     pub(crate) doomed: Cell<bool>,
     /// How often it was started: another process each time.
     pub(crate) life: Cell<u32>,
+    /// The part of this process's tokens that names it.
+    pub(crate) writer: RefCell<SmolStr>,
     /// When it last reported its presence, before it died or froze; `None`: it withdrew its presence as it ended.
     last_seen: Cell<Option<i64>>,
     /// Since its start it has read which runs are being cancelled.
@@ -92,6 +103,35 @@ pub(crate) struct Node {
     pub(crate) book: RefCell<Arc<Book>>,
     /// Tokens of its claims whose answers were lost.
     pub(crate) unclear_claims: RefCell<Rc<UnclearClaims>>,
+}
+
+/// Ack tokens for the deliveries of a world.
+pub(crate) struct AckTokens {
+    make: Box<dyn Fn(&str) -> AckToken>,
+    next_dropped: RefCell<Box<dyn FnMut() -> Option<u64>>>,
+    /// The numbers of those that were dropped, which returns their jobs.
+    dropped: RefCell<Vec<u64>>,
+}
+
+impl AckTokens {
+    fn new() -> Self {
+        let (returns, mut returned) = mpsc::unbounded_channel();
+        let make = Box::new(AckToken::without_connection(returns));
+        let next = move || returned.try_recv().ok().and_then(|reply| reply.as_str().parse().ok());
+        Self { make, next_dropped: RefCell::new(Box::new(next)), dropped: RefCell::default() }
+    }
+
+    /// The ack token that has this number.
+    pub(crate) fn make(&self, number: u64) -> AckToken {
+        (self.make)(&number.to_string())
+    }
+
+    /// Whether the ack token with this number was dropped.
+    pub(crate) fn was_dropped(&self, number: u64) -> bool {
+        let mut dropped = self.dropped.borrow_mut();
+        dropped.extend(std::iter::from_fn(|| self.next_dropped.borrow_mut()()));
+        dropped.contains(&number)
+    }
 }
 
 /// How often each fault happens, in shares of 10,000 of each step.
@@ -111,6 +151,11 @@ pub(crate) struct World {
     pub(crate) clock: Cell<i64>,
     pub(crate) server: RefCell<Server>,
     pub(crate) nodes: [Node; 3],
+    pub(crate) ack_tokens: AckTokens,
+    /// What nodes keep in memory, and nothing in these worlds is added to.
+    pub(crate) recently_cancelled: RecentlyCancelled,
+    pub(crate) unstored_ends: UnstoredEnds,
+    pub(crate) local_retries: Arc<LocalRetryPermits>,
     pub(crate) names: [SmolStr; 3],
     pub(crate) plans: Vec<Plan>,
     pub(crate) ledger: RefCell<Ledger>,
@@ -118,6 +163,8 @@ pub(crate) struct World {
     pub(crate) storm: Weather,
     /// Nothing has gone wrong: every event goes out live once.
     pub(crate) calm: Cell<bool>,
+    /// Records and events are written as text.
+    pub(crate) encodes: bool,
     pub(crate) quiet_from: Cell<i64>,
     pub(crate) mutation: Option<Mutation>,
     /// How many deliveries one node holds at once.
@@ -147,31 +194,44 @@ impl World {
             plans.extend((0..LATER_RUNS).map(|_| Plan::draw_bare(&chance)));
         }
         let runs = plans.len();
-        Self {
+        let world = Self {
             kind,
             clock: Cell::new(0),
             server: RefCell::default(),
             nodes: Default::default(),
+            ack_tokens: AckTokens::new(),
+            recently_cancelled: RecentlyCancelled::default(),
+            unstored_ends: UnstoredEnds::default(),
+            local_retries: Arc::default(),
             names: ["a", "b", "c"].map(SmolStr::from),
             ledger: RefCell::new(Ledger::new(runs)),
             plans,
             weather: Cell::new(storm),
             storm,
             calm: Cell::new(calm),
+            encodes: calm,
             quiet_from: Cell::new(STORM),
             mutation,
             room: chance.pick(&[4, 4, 4, 1]),
-            parks: if kind == Kind::Waits { 5_000 } else { chance.pick(&[0, 0, 2_000]) },
+            parks: if matches!(kind, Kind::Waits | Kind::Filters) { 5_000 } else { chance.pick(&[0, 0, 2_000]) },
             stream: SmolStr::from("LANE"),
             server_life: Cell::new(0),
             start: Instant::now(),
             published: RefCell::new(vec![None; runs]),
             submitted: RefCell::new(vec![false; runs]),
             numbers: Cell::new(0),
-            wait: Cell::new(0),
+            wait: Cell::new(NEVER),
             talks,
             chance,
-        }
+        };
+        (0..world.nodes.len()).for_each(|node| world.names_writer(node));
+        world
+    }
+
+    /// The process of a node has a part of its tokens that no other has.
+    pub(crate) fn names_writer(&self, node: usize) {
+        let (name, state) = (&self.names[node], &self.nodes[node]);
+        *state.writer.borrow_mut() = SmolStr::from(format!("{name}{}", state.life.get()));
     }
 
     fn draw_storm(chance: &Chance) -> Weather {
@@ -223,11 +283,8 @@ impl World {
 
     /// The key of a run's record. A derived id contains its sequence, and so does its key.
     pub(crate) fn key(&self, plan: usize) -> Key {
-        self.plans[plan]
-            .job()
-            .run_id
-            .as_derived()
-            .map_or(plan, |(_, _, sequence)| DERIVED + usize::try_from(sequence).expect("a world has few messages"))
+        let sequence = self.plans[plan].derived_from();
+        sequence.map_or(plan, |sequence| DERIVED + usize::try_from(sequence).expect("a world has few messages"))
     }
 
     /// The run that has this id of its own.
@@ -299,12 +356,12 @@ impl World {
 
     /// Lets `millis` pass and other tasks act.
     pub(crate) fn pause(&self, millis: i64) -> Pause<'_> {
-        Pause { world: self, millis: Some(millis) }
+        Pause { world: self, millis, until: None }
     }
 
     /// How long the task that was just polled waits.
-    pub(crate) fn waits(&self) -> i64 {
-        self.wait.get()
+    pub(crate) fn take_wait(&self) -> i64 {
+        self.wait.replace(NEVER)
     }
 
     /// Waits as long as a message travels to the server or back.
@@ -319,19 +376,23 @@ pub(crate) fn stamp(at: i64) -> Timestamp {
 
 pub(crate) struct Pause<'w> {
     world: &'w World,
-    millis: Option<i64>,
+    millis: i64,
+    until: Option<i64>,
 }
 
 impl Future for Pause<'_> {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        match self.millis.take() {
-            Some(millis) => {
-                self.world.wait.set(millis);
-                Poll::Pending
-            }
-            None => Poll::Ready(()),
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let (world, now, millis) = (self.world, self.world.clock.get(), self.millis);
+        let is_first = self.until.is_none();
+        let until = *self.until.get_or_insert(now + millis);
+        if until <= now && !is_first {
+            return Poll::Ready(());
         }
+        world.wait.set(world.wait.get().min(until - now));
+        // Parts of a task that wait at the same time are all looked at when one of them may go on.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
