@@ -23,8 +23,9 @@
 //!
 //! Nodes of one queue may have different handlers: where a node lacks one, it has the job done by a node that has it.
 //!
-//! Features: `program` (default) is what the `longshore` program needs, `http` are probes and metrics, `traces` are those by OTLP. A program with
-//! handlers of its own takes `default-features = false`, and `http` or `traces` if it wants those.
+//! Features: `program` (default) is what the `longshore` program needs, `http` are probes and metrics, `traces` are
+//! those by OTLP. A program with handlers of its own takes `default-features = false`, and `http` or `traces` if it
+//! wants those.
 
 mod audit_files;
 mod client;

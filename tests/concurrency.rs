@@ -44,9 +44,9 @@ async fn counting(world: &World, job_type: &str) -> (Handler, Arc<AtomicUsize>) 
     (handler.await, most)
 }
 
-/// Given a key that allows three at once and a backlog of its jobs on four nodes, when nodes are killed or frozen beyond
-/// their lease and started again, and the server is killed under their writes, then its handler never has more than three calls at once, every job completes, and jobs
-/// of another key and another type go on meanwhile.
+/// Given a key that allows three at once and a backlog of its jobs on four nodes, when nodes are killed or frozen
+/// beyond their lease and started again, and the server is killed under their writes, then its handler never has more
+/// than three calls at once, every job completes, and jobs of another key and another type go on meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_has_no_more_attempts_at_once_than_it_allows_whoever_dies() {
     let world = world().await;

@@ -175,8 +175,8 @@ async fn all_streams_of_messages_are_made_again() {
     assert_eq!(Scrape::of(&node).await.sum("longshore_audit_failures_total", &[("to", "events_file")]), 0.0);
 }
 
-/// Given a node, when the bucket of run records is deleted, and a lane as well, then neither is made again while nodes run, the
-/// node says what to do, and a start makes both.
+/// Given a node, when the bucket of run records is deleted, and a lane as well, then neither is made again while nodes
+/// run, the node says what to do, and a start makes both.
 #[tokio::test]
 async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
     let world = world().await;
@@ -250,8 +250,8 @@ async fn a_lane_that_a_node_creates_at_its_start_has_no_sequence_again() {
 
 const REPLIES: &str = "LONGSHORE_REPLIES";
 
-/// Given a node, when the stream of handlers' last replies is deleted, then it is there again; nobody is warned for long, as the
-/// same happens at each restart of the server.
+/// Given a node, when the stream of handlers' last replies is deleted, then it is there again; nobody is warned for
+/// long, as the same happens at each restart of the server.
 #[tokio::test]
 async fn the_stream_of_last_replies_is_made_again() {
     let world = world().await;
@@ -269,8 +269,8 @@ async fn the_stream_of_last_replies_is_made_again() {
     assert_eq!(remade(&[&node]).await, 0.0);
 }
 
-/// Given a remote handler that has just got a job, when the server is killed and comes back without the stream of last replies,
-/// then the job is not called lost: its handler's answer counts, and no second one is called.
+/// Given a remote handler that has just got a job, when the server is killed and comes back without the stream of last
+/// replies, then the job is not called lost: its handler's answer counts, and no second one is called.
 #[tokio::test]
 async fn a_request_that_a_server_took_with_it_is_not_called_lost() {
     let world = world().await;

@@ -237,8 +237,9 @@ async fn a_tenant_that_submits_too_much_is_told_when_to_come_again() {
     world.try_request("default", "submit", job).await.unwrap();
 }
 
-/// Given a limit and a breaker that never bite, when many jobs are waiting, then none of them is deferred.
-/// What that costs is printed, and measured with `LONGSHORE_TEST_LIMIT_PAIRS=5 LONGSHORE_TEST_LIMIT_DRAINED=20000` and a release build.
+/// Given a limit and a breaker that never bite, when many jobs are waiting, then none of them is deferred. What that
+/// costs is printed, and measured with `LONGSHORE_TEST_LIMIT_PAIRS=5 LONGSHORE_TEST_LIMIT_DRAINED=20000` and a release
+/// build.
 #[tokio::test]
 async fn a_limit_that_never_bites_defers_no_job() {
     let (pairs, jobs) = (times("LONGSHORE_TEST_LIMIT_PAIRS", 1), times("LONGSHORE_TEST_LIMIT_DRAINED", 1_500));

@@ -48,9 +48,9 @@ async fn the_level_of_the_log_is_changed_while_the_node_runs() {
     assert_eq!(nobody.unwrap_err().code, 404);
 }
 
-/// Given a node whose log is asked for everything about jobs, when jobs of one trace end in every way there is, then what
-/// happened to each is a line of its own, with run, tenant, attempt and trace, and every other line about a run has these, too;
-/// by default only what failed for good is told.
+/// Given a node whose log is asked for everything about jobs, when jobs of one trace end in every way there is, then
+/// what happened to each is a line of its own, with run, tenant, attempt and trace, and every other line about a run
+/// has these, too; by default only what failed for good is told.
 #[tokio::test]
 async fn what_happens_to_a_job_is_told_with_run_attempt_tenant_and_trace() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -142,8 +142,8 @@ async fn every_line_is_json_whatever_panics() {
     );
 }
 
-/// Given a node that logs all that it can, when jobs with secrets in payload, headers, keys and results complete, fail, die and
-/// are replayed, then none of the secrets, nor the password of NATS, is in the log.
+/// Given a node that logs all that it can, when jobs with secrets in payload, headers, keys and results complete, fail,
+/// die and are replayed, then none of the secrets, nor the password of NATS, is in the log.
 #[tokio::test]
 async fn neither_payloads_nor_secrets_are_logged() {
     use_binary();

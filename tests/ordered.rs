@@ -76,8 +76,8 @@ async fn assert_in_order(world: &World, handler: &Handler, jobs: &[&Receipt]) {
 }
 
 /// Given four nodes and keys with many jobs each, some of which fail before they succeed, when nodes are killed and
-/// started again or frozen beyond their lease, and, in a long run, the server is killed, then every job completes, each after those that came before it
-/// in its key; and jobs of other keys and types go on.
+/// started again or frozen beyond their lease, and, in a long run, the server is killed, then every job completes, each
+/// after those that came before it in its key; and jobs of other keys and types go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_key_runs_in_the_order_of_its_lane_whoever_dies() {
     let world = world().await;

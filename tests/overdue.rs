@@ -142,9 +142,9 @@ async fn a_run_that_nothing_can_bring_on_is_named() {
     node.stop().await;
 }
 
-/// Given a running job whose node dies after somebody deleted its lane, when a lease is over, then another node names the run in the
-/// log, once, `doctor` and `why` say what to do, and the run can be cancelled, which the event log has as well; a run that a node
-/// works on is not named.
+/// Given a running job whose node dies after somebody deleted its lane, when a lease is over, then another node names
+/// the run in the log, once, `doctor` and `why` say what to do, and the run can be cancelled, which the event log has
+/// as well; a run that a node works on is not named.
 #[tokio::test]
 async fn a_running_run_that_lost_its_message_is_named() {
     let world = world().await;

@@ -1,4 +1,5 @@
-//! A real Prometheus takes the rules and boards that ship, finds data behind each expression of each board, and fires the alerts.
+//! A real Prometheus takes the rules and boards that ship, finds data behind each expression of each board, and fires
+//! the alerts.
 //!
 //! It needs `prometheus` and `promtool` (packages of most systems) on PATH, so it is no part of the check:
 //!
@@ -147,8 +148,9 @@ async fn each_expression_of_each_board_gives_data() {
     node.kill9().await;
 }
 
-/// Given the rules that ship, without their waits, when what they warn of happens to a real node, then each alert fires: a type
-/// without handler, jobs that wait long, a queue without a node, dead letters, a deleted stream, a node that is gone.
+/// Given the rules that ship, without their waits, when what they warn of happens to a real node, then each alert
+/// fires: a type without handler, jobs that wait long, a queue without a node, dead letters, a deleted stream, a node
+/// that is gone.
 #[tokio::test]
 #[ignore = "needs prometheus on PATH"]
 async fn alerts_fire_when_what_they_warn_of_happens() {

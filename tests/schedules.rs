@@ -370,8 +370,8 @@ async fn a_schedule_that_skips_overlaps_has_one_run_at_a_time() {
     node.stop().await;
 }
 
-/// Given a span of time, when it is backfilled, then each due time in it has one run, also if the call is repeated; without an end it
-/// ends now.
+/// Given a span of time, when it is backfilled, then each due time in it has one run, also if the call is repeated;
+/// without an end it ends now.
 #[tokio::test]
 async fn a_backfill_starts_a_run_for_each_due_time_of_its_span() {
     let world = world().await;

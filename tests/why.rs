@@ -203,8 +203,8 @@ async fn a_run_that_ended_without_an_attempt_tells_why() {
     node.kill9().await;
 }
 
-/// Given jobs that wait for the run before them, a rate limit, a breaker, a pause or a slot, when one asks why, then the answer
-/// says for which of them and until when, once.
+/// Given jobs that wait for the run before them, a rate limit, a breaker, a pause or a slot, when one asks why, then
+/// the answer says for which of them and until when, once.
 #[tokio::test]
 async fn a_run_that_is_held_up_tells_by_what() {
     let world = world().await;

@@ -1,9 +1,9 @@
 //! Fail points: points between two steps of the protocol at which a test can stop or kill this process.
 //!
 //! `LONGSHORE_FAIL_POINTS=after-record=kill@3,before-ack=stop` kills the process the third time it passes
-//! `after-record` and stops it (SIGSTOP) the first time it passes `before-ack`; `panic` has the task panic, and with `hang` the
-//! task that passes goes no further, while the others do. If the variable is not set, passing a
-//! point costs one load.
+//! `after-record` and stops it (SIGSTOP) the first time it passes `before-ack`; `panic` has the task panic, and with
+//! `hang` the task that passes goes no further, while the others do. If the variable is not set, passing a point costs
+//! one load.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

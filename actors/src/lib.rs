@@ -14,10 +14,14 @@
 //! * `api`: answers clients.
 //! * `cluster`: tells other nodes about this one, and watches the storage that all nodes share.
 //!
-//! All of these use `shared` (small values that several parts of a node use), `lease_keeper` (renews the leases of
-//! running jobs), `supervision` (loops as actors, limits on restarts), `address` (messages to them) and `coalesce` (lets other ready tasks run
-//! first). `ports` says what an attempt asks of all that is outside it. `node` starts and drains; `tree` has the root
-//! of the tree and says what each part is given.
+//! * `limits`, `concurrency`: what this node has of rate limits and concurrency limits, and the actors that get it.
+//! * `trace`, `metrics`, `observer`: what monitoring sees.
+//!
+//! What all of these use: `shared` (small values, each with one purpose), `lease_keeper` (renews the leases of running
+//! jobs), `supervision` (loops as actors, limits on restarts), `address` (messages to them), `ports` (what an attempt
+//! asks of all that is outside it), `coalesce` (lets other ready tasks run first).
+//!
+//! `node` starts and drains, `tree` is the root of the supervision tree, `parts` says what each part is given.
 //!
 //! Laws: nothing here names `async_nats`, TOML, HTTP or a terminal. A mailbox is mortal: what must not be lost is in
 //! JetStream, in a value that returns the job when it is dropped, or in state that outlives its actor. No actor is

@@ -65,7 +65,8 @@ pub(crate) struct Drained {
     pub curve: Vec<(Duration, u64, u64)>,
 }
 
-/// Fills the lanes, with these subjects in turn, starts the node, and measures until all lanes are empty and every record and event is stored.
+/// Fills the lanes, with these subjects in turn, starts the node, and measures until all lanes are empty and every
+/// record and event is stored.
 pub(crate) async fn drain(world: &World, node: &Node, subjects: &[String], count: u64) -> anyhow::Result<Drained> {
     let body: Bytes = jobs::body("");
     jobs::publish(world.client(), subjects, &body, count).await?;

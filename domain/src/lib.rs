@@ -7,9 +7,10 @@
 //! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may
 //! it start now; [`quickest`]: not without the time that it needs; [`breaker`]: not while its service fails), [`limit`]
 //! (how many may, in the whole cluster), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and
-//! [`settlement`] (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of them are
-//! still to be published), [`follow_up`] (the steps after that). [`setting`] has what operators set while the cluster runs,
-//! [`pressure`] how far a node holds back while its machine is short of memory.
+//! [`settlement`] (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies),
+//! [`publication`] (which of them are still to be published), [`follow_up`] (the steps after that). [`setting`] has
+//! what operators set while the cluster runs, [`pressure`] how far a node holds back while its machine is short of
+//! memory.
 
 pub mod name;
 

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::Error;
 use crate::provision;
-use crate::version::{OLDEST, Version};
+use crate::version::{OLDEST, Version, is_new_enough};
 
 /// The path of a nats-server of version [`OLDEST`] or newer, found in this order:
 ///
@@ -84,21 +84,6 @@ async fn check_chosen(path: PathBuf) -> Result<PathBuf, Error> {
 fn on_path(path: Option<OsString>) -> Vec<PathBuf> {
     let folders = path.iter().flat_map(std::env::split_paths);
     folders.map(|folder| absolute(folder.join("nats-server"))).filter(|file| file.is_file()).collect()
-}
-
-/// True if the binary runs and is new enough; a binary that does not run counts as absent.
-pub(crate) async fn is_new_enough(binary: &Path) -> bool {
-    match Version::of(binary).await {
-        Ok(version) if version >= OLDEST => true,
-        Ok(version) => {
-            tracing::info!(binary = %binary.display(), %version, needed = %OLDEST, "passing over a nats-server that is too old");
-            false
-        }
-        Err(reason) => {
-            tracing::debug!(binary = %binary.display(), %reason, "passing over a nats-server that does not run");
-            false
-        }
-    }
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use crate::error::Error;
-use crate::find::is_new_enough;
 use crate::version::Version;
+use crate::version::is_new_enough;
 
 /// Name of the downloaded server in the cache.
 pub(crate) const FILE_NAME: &str = "nats-server-2.15.1";

@@ -57,6 +57,21 @@ impl fmt::Display for Version {
     }
 }
 
+/// True if the binary runs and is new enough; a binary that does not run counts as absent.
+pub(crate) async fn is_new_enough(binary: &Path) -> bool {
+    match Version::of(binary).await {
+        Ok(version) if version >= OLDEST => true,
+        Ok(version) => {
+            tracing::info!(binary = %binary.display(), %version, needed = %OLDEST, "passing over a nats-server that is too old");
+            false
+        }
+        Err(reason) => {
+            tracing::debug!(binary = %binary.display(), %reason, "passing over a nats-server that does not run");
+            false
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

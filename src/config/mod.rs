@@ -2,8 +2,8 @@
 //!
 //! Read in this order: `entries` (every setting, once), `kind` and `schema` (the parts of an entry), `raw` and
 //! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
-//! commented file and the settings in force), `schedules` (those of recurring schedules), `schemas` (those of payloads), [`nats`] and `context` (the connection to NATS, whose options NATS
-//! defines).
+//! commented file and the settings in force), `schedules` (those of recurring schedules), `schemas` (those of
+//! payloads), [`nats`] and `context` (the connection to NATS, whose options NATS defines).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 

@@ -1,8 +1,8 @@
 //! One attempt, in the order of its steps:
 //!
 //! * `assignment` reads a delivery as a job; `running` holds the attempt's state.
-//! * `begin` starts it or claims it first: with `keys` (idempotency), `line` and `order` (of a concurrency key), `holders` (who else may work
-//!   on it) and `cancelled`.
+//! * `begin` starts it or claims it first: with `keys` (idempotency), `line` and `order` (of a concurrency key),
+//!   `holders` (who else may work on it) and `cancelled`.
 //! * `announce` publishes its start.
 //! * `perform` calls the handler, or `remote` if the handler is elsewhere. `clock` has its time limit, `progress` takes
 //!   what it reports, from a handler inside the node by `reporter`.

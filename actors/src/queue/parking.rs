@@ -1,8 +1,9 @@
 //! Parking: takes parked jobs of a queue back as they can start.
 //!
-//! One loop per queue and node. It asks which kinds are parked: twice a second while some are, ten times if some of them
-//! could start here and none of their kind is here, or other kinds wait for their turn; else every two seconds, and at
-//! once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the lease, and at least as many as its handlers have free capacity for. It publishes them into the queue's lane of
+//! One loop per queue and node. It asks which kinds are parked: twice a second while some are, ten times if some of
+//! them could start here and none of their kind is here, or other kinds wait for their turn; else every two seconds,
+//! and at once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the
+//! lease, and at least as many as its handlers have free capacity for. It publishes them into the queue's lane of
 //! returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back the same job: its
 //! message id keeps it in the lane once, and its record lets it begin once.
 //!

@@ -1,8 +1,8 @@
 //! Makes a stream again that somebody deleted while nodes run.
 //!
-//! Only streams whose messages are gone in any case, and which decide nothing: lanes, schedules, parked jobs, events, dead
-//! letters, the audit, handlers' last replies. A bucket decides what may run (which run has ended, who has a key, what is paused), so an empty
-//! one would have jobs run again: a person restores it or takes that decision.
+//! Only streams whose messages are gone in any case, and which decide nothing: lanes, schedules, parked jobs, events,
+//! dead letters, the audit, handlers' last replies. A bucket decides what may run (which run has ended, who has a key,
+//! what is paused), so an empty one would have jobs run again: a person restores it or takes that decision.
 //!
 //! The stream that was deleted must not be mistaken for the new one. Acknowledgements, returns and deletions name a
 //! sequence and nothing else, ids of runs are derived from sequences, and readers keep a sequence as their position: if

@@ -44,7 +44,8 @@ pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) 
     }
 }
 
-/// Appends a record to `out`: the text that serde would write of its `Fields`, whose general encoder took 7 % of a busy node's time.
+/// Appends a record to `out`: the text that serde would write of its `Fields`, whose general encoder took 7 % of a busy
+/// node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
     append_as(run, Shape::Stored, out);
 }

@@ -5,7 +5,8 @@
 //! which is empty if the history is sound: [`History::check`] where all work is at rest, [`History::judge`] where work
 //! goes on. Its modules read in this order: `gather` (sorts by run, drops repeats), `round` (one round of one run,
 //! event by event), `record`, `letter` and `call` (whether the other sources agree), `lease` (which node could hold a
-//! run, and until when), `pause`, `concurrency` and `order` (what operators and settings forbid), `recurring` (when schedules are due), `reading` (facts that may not be known yet), `violation`. The program `history`
+//! run, and until when), `pause`, `concurrency` and `order` (what operators and settings forbid), `recurring` (when
+//! schedules are due), `reading` (facts that may not be known yet), `violation`. The program `history`
 //! (docs/history.md) reads a cluster and asks this checker.
 //!
 //! What it proves for each run, from the contract's sections 3 and 4:

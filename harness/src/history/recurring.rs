@@ -1,5 +1,6 @@
 //! Checks recurring schedules: each due time has its run, no run stands for another time, none is told of before it was
-//! due, and where overlaps are left out, none before the end of the run before it. That a time has no two runs follows from its name, and from what is checked of every run.
+//! due, and where overlaps are left out, none before the end of the run before it. That a time has no two runs follows
+//! from its name, and from what is checked of every run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
