@@ -93,6 +93,33 @@ async fn every_action_is_written_down_before_and_after_it() {
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()) && !lines.contains("s3cret"));
 }
 
+/// Given requests of which a field is misspelt or of another kind, when the audit is read, then it has what they were about and
+/// which field was wrong, and neither the request nor its refusal has a value that may be a payload.
+#[tokio::test]
+async fn a_request_that_cannot_be_read_leaves_no_payload_in_the_audit() {
+    let world = world().await;
+    let file = world.dir().join("audit.jsonl");
+    let node = world.node().with("audit", &format!("file = '{}'", file.display())).start().await;
+    for set in [json!({"paylod": {"card": "s3cret"}}), json!({"priority": "s3cret"}), json!({"headers": "s3cret"})] {
+        let wrong = json!({"run_id": "run-1", "set": set});
+        assert_eq!(world.try_request("acme", "dlq.replay", wrong).await.unwrap_err().code, 400);
+    }
+    let all = entries(&world, "acme", 6).await;
+    node.stop().await;
+    let about = json!({"run_id": "run-1", "set": "left out"});
+    assert_eq!(all.iter().filter(|entry| entry["request"] == about).count(), 3, "{all:?}");
+    for says in [
+        "set.paylod: unknown field `paylod`",
+        "set.priority: invalid type: …, expected",
+        "set.headers: invalid type: …, expected",
+    ] {
+        let is_said = |entry: &Value| entry["error"]["message"].as_str().is_some_and(|text| text.contains(says));
+        assert!(all.iter().any(is_said), "{says}: {all:?}");
+    }
+    let lines = std::fs::read_to_string(file).unwrap();
+    assert!(lines.lines().count() == 6 && !lines.contains("s3cret") && !json!(all).to_string().contains("s3cret"));
+}
+
 /// Given a stream of the audit that takes no more entries, when an action is asked for, then it is carried out all the same, and
 /// its entries are in the log and counted.
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use longshore_backbone::service::Request;
 use longshore_backbone::wire::api::{
-    ApiError, AuditEntry, AuditList, BreakersList, DlqGet, DlqGroups, DlqList, Endpoint as _, Health, LimitsList,
+    ApiError, AuditEntry, AuditList, BreakersList, Code, DlqGet, DlqGroups, DlqList, Endpoint, Health, LimitsList,
     NodesList, OPERATOR, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList, Submit,
     SubmitBatch,
 };
@@ -84,11 +84,13 @@ impl Audit {
         Self { backbone, node, metrics, file, room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Writes down that an action was asked for; `None`: the endpoint is not audited.
-    pub(super) async fn asked(&self, request: &Request) -> Option<Action> {
-        if LEFT_OUT.contains(&request.endpoint.as_str()) {
-            return None;
-        }
+    /// Whether requests of this endpoint are written down.
+    pub(super) fn has(endpoint: &str) -> bool {
+        !LEFT_OUT.contains(&endpoint)
+    }
+
+    /// Writes down that an action was asked for; `shown`: what of its request may be seen.
+    pub(super) async fn asked(&self, request: &Request, shown: Option<Box<RawValue>>) -> Action {
         let entry = AuditEntry {
             v: 1,
             id: uuid::Uuid::now_v7().to_string(),
@@ -99,7 +101,7 @@ impl Audit {
             node: self.node.clone(),
             by: request.by.clone(),
             from: request.from.clone(),
-            request: shown(&request.body),
+            request: shown,
             outcome: None,
             error: None,
         };
@@ -108,7 +110,7 @@ impl Audit {
         if !matches!(stored, Ok(true)) {
             self.lost(&entry);
         }
-        Some(Action { entry })
+        Action { entry }
     }
 
     /// Writes down how an action was answered, without the answer waiting for that.
@@ -116,7 +118,7 @@ impl Audit {
         let mut entry = AuditEntry { at: now(), request: None, ..action.entry };
         match answer {
             Ok(answer) => (entry.stage, entry.outcome) = ("done".to_owned(), counts(answer.as_bytes())),
-            Err(error) => (entry.stage, entry.error) = ("refused".to_owned(), Some(error.clone())),
+            Err(error) => (entry.stage, entry.error) = ("refused".to_owned(), Some(without_values(error))),
         }
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return self.lost(&entry) };
         let audit = Arc::clone(self);
@@ -196,14 +198,25 @@ fn line(entry: &AuditEntry) -> String {
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-/// A request without what may be secret: payloads, headers.
-fn shown(body: &[u8]) -> Option<Box<RawValue>> {
+/// A request of this endpoint without what may be secret: payloads and headers, and, if the endpoint cannot read it, every
+/// value but the names of what it is about. A misspelt field may hold a payload.
+pub(super) fn shown<E: Endpoint>(body: &[u8]) -> Option<Box<RawValue>> {
     let mut asked: Value = serde_json::from_slice(body).ok()?;
-    take_out(&mut asked);
+    match (&mut asked, E::read(body)) {
+        (Value::Object(fields), Err(_)) => fields.iter_mut().for_each(|(name, value)| {
+            if !(value.is_string() && ABOUT.contains(&name.as_str())) {
+                *value = Value::from("left out");
+            }
+        }),
+        (asked, _) => take_out(asked),
+    }
     let text = serde_json::to_string(&asked).ok()?;
     let text = if text.len() > REQUEST_MAX { format!(r#"{{"bytes":{}}}"#, text.len()) } else { text };
     RawValue::from_string(text).ok()
 }
+
+/// The fields that name what a request is about.
+const ABOUT: [&str; 5] = ["id", "queue", "run_id", "tenant", "type"];
 
 fn take_out(value: &mut Value) {
     match value {
@@ -211,20 +224,31 @@ fn take_out(value: &mut Value) {
             for (name, value) in fields {
                 match name.as_str() {
                     "payload" | "payload_base64" | "headers" => *value = Value::from("left out"),
-                    _ if may_be_secret(name) => *value = Value::from("left out"),
                     _ => take_out(value),
                 }
             }
         }
         Value::Array(items) => items.iter_mut().for_each(take_out),
+        // A request is an object, or nothing.
         _ => {}
     }
 }
 
-/// Whether a field that the API does not know, and refuses, has the name of a secret.
-fn may_be_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    ["password", "passwd", "secret", "token", "credential", "authorization"].iter().any(|word| name.contains(word))
+/// The error of a request without the values that it quotes: what it says of a header or a payload may hold them.
+fn without_values(error: &ApiError) -> ApiError {
+    let mut error = error.clone();
+    if error.code != Code::Malformed.number() {
+        return error;
+    }
+    // From the first mark to the last: a value may hold quotation marks of its own.
+    let quoted = error.message.find('"').zip(error.message.rfind('"').map(|last| last + 1));
+    let found = |word: &str| error.message.find(word).map(|at| at + word.len());
+    let read = ["invalid type: ", "invalid value: "].into_iter().find_map(found);
+    let read = read.zip(error.message.rfind(", expected"));
+    if let Some((from, to)) = read.or(quoted).filter(|(from, to)| from < to) {
+        error.message.replace_range(from..to, "…");
+    }
+    error
 }
 
 /// The counts in an answer, and the run or state that it is about.
@@ -248,17 +272,57 @@ fn counts(answer: &[u8]) -> Option<Box<RawValue>> {
 
 #[cfg(test)]
 mod tests {
+    use longshore_backbone::wire::api::DlqReplay;
+
     use super::*;
 
+    /// What the audit has of a request to replay dead letters.
+    fn shown(asked: &str) -> String {
+        super::shown::<DlqReplay>(asked.as_bytes()).unwrap().get().to_owned()
+    }
+
     #[test]
-    fn what_may_be_secret_is_left_out() {
-        let asked = br#"{"id":"a","payload":{"card":"s3cret"},"set":{"headers":{"X":"s3cret"},"priority":3},"list":[{"payload_base64":"s3cret"}]}"#;
-        let shown = shown(asked).unwrap();
-        assert!(!shown.get().contains("s3cret") && shown.get().contains(r#""priority":3"#), "{shown}");
-        let unknown = super::shown(br#"{"apiToken":"s3cret","list":[{"db_password":["s3cret"]}]}"#).unwrap();
-        assert!(!unknown.get().contains("s3cret"), "{unknown}");
-        let long = format!(r#"{{"note":"{}"}}"#, "x".repeat(REQUEST_MAX));
-        assert!(super::shown(long.as_bytes()).unwrap().get().starts_with(r#"{"bytes":"#));
+    fn payloads_and_headers_are_left_out_of_a_request() {
+        let asked = r#"{"run_id":"a","set":{"payload":{"card":"s3cret"},"headers":{"X":"s3cret"},"priority":3}}"#;
+        let left = r#"{"run_id":"a","set":{"headers":"left out","payload":"left out","priority":3}}"#;
+        assert_eq!(shown(asked), left);
+        let long = format!(r#"{{"all":true,"type":"{}"}}"#, "x".repeat(REQUEST_MAX));
+        assert!(shown(&long).starts_with(r#"{"bytes":"#));
+    }
+
+    /// A field that is misspelt, or has a value of another kind, may hold what was meant for the payload.
+    #[test]
+    fn of_a_request_that_cannot_be_read_only_what_it_is_about_is_shown() {
+        for wrong in [
+            r#""paylod":{"card":"s3cret"}"#,
+            r#""set":{"paylod":{"card":"s3cret"}}"#,
+            r#""set":{"header":{"X":"s3cret"}}"#,
+            r#""set":{"queue":{"a":"s3cret"}}"#,
+            r#""set":{"priority":"s3cret"}"#,
+            r#""set":"s3cret""#,
+            r#""queue":["s3cret"]"#,
+        ] {
+            let shown = shown(&format!(r#"{{"run_id":"a","type":"mail",{wrong}}}"#));
+            assert!(!shown.contains("s3cret") && shown.contains(r#""run_id":"a""#), "{wrong}: {shown}");
+            assert!(shown.contains(r#""type":"mail""#) && shown.contains("left out"), "{wrong}: {shown}");
+        }
+    }
+
+    #[test]
+    fn an_error_in_the_audit_quotes_no_value() {
+        for (said, kept) in [
+            (r#"set.headers: header X: "s3\"cret" is not a duration"#, "set.headers: header X: … is not a duration"),
+            (r#"set: invalid type: string "s3cret", expected an object"#, "set: invalid type: …, expected an object"),
+            (
+                "set.headers.X: invalid type: integer `7`, expected a string",
+                "set.headers.X: invalid type: …, expected a string",
+            ),
+            ("paylod: unknown field `paylod`", "paylod: unknown field `paylod`"),
+        ] {
+            assert_eq!(without_values(&ApiError::malformed(said)).message, kept);
+        }
+        let not_there = ApiError::not_found(r#"no endpoint "runs.cancle""#);
+        assert_eq!(without_values(&not_there), not_there);
     }
 
     #[test]

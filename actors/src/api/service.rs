@@ -15,7 +15,9 @@ use longshore_backbone::wire::api::{
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::Tenant;
+use serde_json::value::RawValue;
 
+use crate::api::audit::{self, Audit};
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
@@ -61,6 +63,8 @@ struct Control {
 struct Route {
     name: &'static str,
     serve: Box<Served>,
+    /// What the audit may show of a request.
+    shown: fn(&[u8]) -> Option<Box<RawValue>>,
 }
 
 type Served = dyn for<'a> Fn(&'a Control, &'a Request) -> Answer<'a, Object> + Send + Sync;
@@ -83,7 +87,7 @@ fn route<E: Endpoint>(serve: Handle<E>) -> Route {
             Ok(answer.into_object())
         })
     });
-    Route { name: E::NAME, serve }
+    Route { name: E::NAME, serve, shown: audit::shown::<E> }
 }
 
 /// Every endpoint.
@@ -163,8 +167,14 @@ impl Serve for Control {
     }
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
-        let action = self.part.api.audit.asked(&request).await;
-        let answer = match self.routes.iter().find(|route| route.name == request.endpoint) {
+        let route = self.routes.iter().find(|route| route.name == request.endpoint);
+        let action = if Audit::has(&request.endpoint) {
+            let shown = route.and_then(|route| (route.shown)(&request.body));
+            Some(self.part.api.audit.asked(&request, shown).await)
+        } else {
+            None
+        };
+        let answer = match route {
             Some(route) => traced::OUTER.scope(request.trace_parent.clone(), (route.serve)(self, &request)).await,
             None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
         };
