@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use longshore_actors::handler::BoxFuture;
 use longshore_actors::trace::{Span, SpanExporter};
-use opentelemetry::trace::{Link, SpanContext, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{Link, SpanContext, TraceFlags, TraceId};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_otlp::{ExporterBuildError, WithExportConfig as _, WithHttpConfig as _};
@@ -274,7 +274,7 @@ fn data(span: Span, scope: &InstrumentationScope) -> SpanData {
     let mut links = SpanLinks::default();
     links.links.extend(span.link.map(|context| Link::new(context, Vec::new(), 0)));
     SpanData {
-        span_context: SpanContext::new(span.trace, span.id, TraceFlags::SAMPLED, false, TraceState::default()),
+        span_context: SpanContext::new(span.trace, span.id, TraceFlags::SAMPLED, false, span.state),
         parent_span_id: span.parent,
         parent_span_is_remote: span.parent_is_remote,
         span_kind: span.kind,

@@ -37,7 +37,7 @@ use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
-use crate::trace::Tracer;
+use crate::trace::{JobTrace, Tracer};
 
 /// The rules of `domain` by which an attempt goes. They are not to be answered in any other way: only the simulation
 /// does, to see that it notices a broken rule.
@@ -270,7 +270,7 @@ pub(crate) trait SubmitPorts: RunPorts {
 
 /// What replaying or discarding a dead letter asks besides.
 pub(crate) trait LetterPorts: RunPorts {
-    /// Writes the span of a replay, if the node writes traces.
+    /// Takes the span of a replay, if the node writes traces.
     fn tracer(&self) -> Option<&Tracer>;
 
     /// Publishes the job of a run into its lane, under this message id.
@@ -279,18 +279,30 @@ pub(crate) trait LetterPorts: RunPorts {
     async fn remove_letter(&self, sequence: u64) -> Result<(), Error>;
 }
 
+/// A job that waits in its lane.
+pub(crate) struct InLane {
+    /// Its run, as if it had a record.
+    pub(crate) run: Run,
+    pub(crate) job: Arc<Job>,
+    /// Which trace it belongs to, if the node writes traces.
+    pub(crate) trace: Option<JobTrace>,
+}
+
 /// What finding a run's job where it waits asks besides.
 pub(crate) trait WaitingPorts: RunPorts {
+    /// Takes the spans of runs, if the node writes traces.
+    fn tracer(&self) -> Option<&Tracer>;
+
     /// The record of a run of which nothing was found, read so that its absence is certain: a leader that was cut off from
     /// the others answers, too, for a while.
     ///
     /// # Errors
     /// That cannot be found out just now.
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError>;
-    /// The run of a job that waits in its lane under this derived id, as if it had a record; and that job.
-    async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError>;
+    /// The job that waits in its lane under this derived id.
+    async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError>;
     /// The same under an id of the client's own.
-    async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError>;
+    async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError>;
     /// The message in this place that brings the run on as its record has it: that of the very wait, or its job in its
     /// lane.
     async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error>;

@@ -215,6 +215,28 @@ async fn a_submission_a_dead_letter_and_its_replay_are_one_trace() {
     assert!(resource.contains(&"service.name=longshore".to_owned()), "{resource:?}");
 }
 
+/// Given a trace context in the headers of a request, when it submits a job that has none, then job and handler are part of
+/// that trace, with what the caller's tracing system has added.
+#[tokio::test]
+async fn a_submission_continues_the_trace_of_its_request() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let _node = traced(&world, &collector).start().await;
+    let (_handler, mut asked) = failing_first(&world, 0).await;
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("traceparent", context("01"));
+    headers.insert("tracestate", "vendor=a");
+    let body = json!({"type": "mail.send", "payload": {}}).to_string();
+    let request = async_nats::Request::new().headers(headers).payload(body.into());
+    world.client().send_request("longshore.api.default.submit", request).await.unwrap();
+
+    let job = asked.recv().await.unwrap();
+    assert_eq!((told(&job)[0].as_str(), job.headers.get("tracestate").unwrap().as_str()), (TRACE, "vendor=a"));
+    let spans = collector.spans(3, |span| hex(&span.trace_id) == TRACE).await;
+    assert!(spans.iter().all(|span| span.trace_state == "vendor=a"), "{spans:?}");
+    let root = spans.iter().find(|span| span.name == "send main").unwrap();
+    assert_eq!(hex(&root.parent_span_id), PUBLISHER);
+}
+
 /// Given an attempt whose node is killed, when another node settles it and tries again, then all of this is in the same
 /// trace, and the dead node's attempt is the span that its handler was told.
 #[tokio::test]
@@ -318,6 +340,56 @@ async fn a_wait_says_what_it_was_for() {
     assert_eq!(deferred, ["", "snoozed"]);
     assert!(first.end_time_unix_nano <= snoozed.start_time_unix_nano);
     assert_eq!(second.start_time_unix_nano, snoozed.end_time_unix_nano);
+}
+
+/// Given runs that wait for their time, in their lane and for their next attempt, when they are cancelled, then each trace
+/// says how long that last wait was, under its publisher's span if there is one, with what its tracing system has added.
+#[tokio::test]
+async fn a_run_that_is_cancelled_while_it_waits_has_that_wait_in_its_trace() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let node = traced(&world, &collector);
+    let node = node.with("types.fails", &served_by("fail", "backoff = { base = '10m' }"));
+    let node = node.with("queues.main", "").with("queues.bulk", "").start().await;
+    let mut live = world.live_events("default").await;
+    let publish = async |job_type, delay| {
+        let job = world.publish(job_type).header("traceparent", &context("01")).header("tracestate", "vendor=a,b=c");
+        job.header("Longshore-Delay", delay).json(json!({})).await
+    };
+    let delayed = publish("noop", "10m").await;
+    let bare = world.publish("noop").header("Longshore-Delay", "10m").json(json!({})).await;
+    let retrying = publish("fails", "1ms").await;
+    world.try_request("_all", "queues.pause", json!({"queue": "bulk"})).await.unwrap();
+    let unseen = world.publish("noop").queue("bulk").json(json!({})).await;
+    live.until_told("failed", &retrying).await;
+    eventually("schedules of three runs", WITHIN, async || {
+        let stored = world.stored("LONGSHORE_SCHEDULES").await;
+        if stored == 3 { Ok(()) } else { Err(format!("{stored} messages")) }
+    })
+    .await;
+    for run in [&delayed, &bare, &retrying, &unseen] {
+        assert_eq!(world.request("runs.cancel", json!({"run_id": run})).await["state"], "cancelled");
+    }
+    assert!(node.stop().await.success());
+
+    let cancelled = |run: &str| {
+        let of = |span: &Span| attribute(span, "longshore.run_id") == run;
+        let found = collector.received().spans;
+        let spans: Vec<Span> = found.into_iter().filter(|span| of(span)).collect();
+        let ended = spans.iter().filter(|span| attribute(span, "longshore.state") == "cancelled");
+        let [wait] = ended.collect::<Vec<_>>()[..] else { panic!("{run}: {spans:?}") };
+        (wait.clone(), spans)
+    };
+    for (run, name) in [(&delayed, "wait main"), (&retrying, "retry wait main")] {
+        let (wait, _) = cancelled(run);
+        assert_eq!((wait.name.as_str(), wait.trace_state.as_str()), (name, "vendor=a,b=c"));
+        assert_eq!((hex(&wait.trace_id), hex(&wait.parent_span_id)), (TRACE.to_owned(), PUBLISHER.to_owned()));
+        assert!(wait.end_time_unix_nano >= wait.start_time_unix_nano);
+    }
+    let (wait, spans) = cancelled(&bare);
+    let root = spans.iter().find(|span| span.name == "send main").unwrap();
+    assert_eq!((&wait.parent_span_id, &wait.trace_id), (&root.span_id, &root.trace_id));
+    let (wait, spans) = cancelled(&unseen);
+    assert!((wait.name.as_str(), spans.len()) == ("wait bulk", 1) && wait.parent_span_id.is_empty(), "{spans:?}");
 }
 
 /// Given publishers that have decided against a trace, then nothing is exported, and the handler is told so.

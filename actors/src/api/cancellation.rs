@@ -25,8 +25,9 @@ use crate::api::filter::{Filter, unavailable};
 use crate::attempt::keys;
 use crate::commit::follow_up::key_given_back;
 use crate::fail_point;
-use crate::ports::{CancelPorts, Rules as _, Server as _};
+use crate::ports::{CancelPorts, InLane, Rules as _, Server as _};
 use crate::shared::log_run::{About, log_run};
+use crate::trace::JobTrace;
 
 /// Restricts a cancellation to runs that fit a filter; with the message by which this run was met.
 #[derive(Clone, Copy)]
@@ -43,6 +44,8 @@ struct Waiting {
     sequence: u64,
     /// The job, as far as the message says; `None`: it is known otherwise, or cannot be read.
     job: Option<Job>,
+    /// Which trace it belongs to, if the node writes traces.
+    trace: Option<JobTrace>,
 }
 
 /// Cancels a run. `None`: there is no such run, or it does not fit.
@@ -126,8 +129,16 @@ async fn finish<P: CancelPorts>(
     if logged.is_ok() {
         match clear_away(ports, before, (carried_on, job)).await {
             // No message of the run is left that could be delivered.
-            Ok(true) if before.is_unseen() => drop(ports.forget_cancel(tenant, run_id).await),
-            Ok(_) => {}
+            Ok(Some(trace)) => {
+                // So no node writes that its wait is over.
+                if let (Some(tracer), Some(trace)) = (ports.tracer(), trace) {
+                    tracer.cancelled(&trace, run);
+                }
+                if before.is_unseen() {
+                    let _ = ports.forget_cancel(tenant, run_id).await;
+                }
+            }
+            Ok(None) => {}
             Err(error) => {
                 let about = About::run(before);
                 log_run!(warn, about, "a cancelled job stays where it is until it comes up: {}", error.message);
@@ -151,22 +162,23 @@ async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
     }
 }
 
-/// Deletes the message of a run that waited, and says whether there was one. If that fails, nothing is lost: the record
-/// says that the run is cancelled.
+/// Deletes the message of a run that waited; `None`: there was none, else the trace that it named. If that fails, nothing
+/// is lost: the record says that the run is cancelled.
 async fn clear_away<P: CancelPorts>(
     ports: &P,
     before: &Run,
     (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
-) -> Result<bool, ApiError> {
+) -> Result<Option<Option<JobTrace>>, ApiError> {
     let waiting = match carried_on {
         Some(message) => Some(message),
         None => message_of(ports, before).await?,
     };
-    let Some(Waiting { place, sequence, job: read }) = waiting else { return Ok(false) };
+    let Some(Waiting { place, sequence, job: read, trace }) = waiting else { return Ok(None) };
     if may_take_over(ports, before, job.as_deref().or(read.as_ref())).await {
-        return Ok(false);
+        return Ok(None);
     }
-    ports.take_out(&place, sequence).await.map_err(|error| unavailable(&error))
+    let was_there = ports.take_out(&place, sequence).await.map_err(|error| unavailable(&error))?;
+    Ok(was_there.then_some(trace))
 }
 
 /// Whether a node has perhaps begun to take a key over for the job, and died: before the run's record says that the key
@@ -191,9 +203,9 @@ async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<Wa
     match before.run_id.as_derived() {
         Some((queue, priority, sequence)) if before.round == 1 => {
             let there = ports.waiting(&before.tenant, &before.run_id).await?;
-            let is_it = there.is_some_and(|(run, _)| run.origin == before.origin);
             let place = Source::Lane(queue, priority.into());
-            Ok(is_it.then_some(Waiting { place, sequence, job: None }))
+            let found = there.filter(|there| there.run.origin == before.origin);
+            Ok(found.map(|there| Waiting { place, sequence, job: None, trace: there.trace }))
         }
         _ => found_at(ports, place, before).await,
     }
@@ -206,7 +218,15 @@ fn place_of_wait(run: &Run) -> Source {
 
 async fn found_at<P: CancelPorts>(ports: &P, place: Source, run: &Run) -> Result<Option<Waiting>, ApiError> {
     let found = ports.find(&place, run).await.map_err(|error| unavailable(&error))?;
-    Ok(found.map(|stored| Waiting { place, sequence: stored.sequence, job: job_of(run, &stored.headers) }))
+    Ok(found.map(|stored| waiting_as(ports, run, place, &stored)))
+}
+
+/// A message in which a run waits.
+fn waiting_as<P: CancelPorts>(ports: &P, run: &Run, place: Source, stored: &Stored) -> Waiting {
+    let headers = &stored.headers;
+    let of = |tracer| JobTrace::of(tracer, Some(headers), (&run.tenant, &run.run_id), run.origin);
+    let (job, trace) = (job_of(run, headers), ports.tracer().map(of));
+    Waiting { place, sequence: stored.sequence, job, trace }
 }
 
 /// The message that brings on a run that waits for a time or is parked, if there is one. It was written only after the
@@ -221,10 +241,7 @@ async fn carried_on_by<P: CancelPorts>(
     }
     let place = place_of_wait(before);
     match only.filter(|only| *only.place == place && is_of_wait(&only.message.headers, before)) {
-        Some(Only { message, .. }) => {
-            let (sequence, job) = (message.sequence, job_of(before, &message.headers));
-            Ok(Some(Waiting { place, sequence, job }))
-        }
+        Some(Only { message, .. }) => Ok(Some(waiting_as(ports, before, place, message))),
         None => found_at(ports, place, before).await,
     }
 }
@@ -290,10 +307,10 @@ pub(super) async fn present<P: CancelPorts>(
     }
     let expected = found.as_ref().map_or(0, |found| found.revision);
     if let Some(Found { run, .. }) = found {
-        let is_gone = |(waiting, _): &(Run, _)| run.state.is_terminal() && run.origin != waiting.origin;
+        let is_gone = |waiting: &InLane| run.state.is_terminal() && run.origin != waiting.run.origin;
         if !waiting.as_ref().is_some_and(is_gone) {
             return Ok(Some(Present { run, expected, job: None }));
         }
     }
-    Ok(waiting.map(|(run, job)| Present { run, expected, job: Some(job) }))
+    Ok(waiting.map(|InLane { run, job, .. }| Present { run, expected, job: Some(job) }))
 }

@@ -44,7 +44,7 @@ pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) ->
         None => api.waiting.take(&checked.job).await.map_err(|full| too_many_wait(&full))?,
     };
     let tokens = api.limits.admit(tenant).await.map_err(|until| over_limit(tenant, until))?;
-    let (trace, job) = (checked.trace, checked.job.without_options());
+    let (trace, job) = (checked.trace.clone(), checked.job.without_options());
     let submitted = traced::written_down(api, trace, &job, take(api, checked, due)).await?;
     // They go back if the job was not taken. That it waited for its answer for too long is no reason to refuse it.
     let _ = tokens.is_some_and(|tokens| tokens.spend(Instant::now()));
@@ -120,6 +120,7 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
         debounce.set(&mut options);
     }
     let mut headers = headers(&submit, &options)?;
+    let own = header::size_of(&headers);
     let trace = api.tracer.as_deref().map(|tracer| traced::begun(tracer, &mut headers));
     let in_headers = header::size_of(&headers);
     if in_headers > header::HEADERS_MAX {
@@ -129,7 +130,8 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
     let room = api.backbone.max_in_submit();
     let mut header_bytes: usize =
         submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
-    header_bytes += trace.map_or(0, |_| traced::CONTEXT_BYTES);
+    // Those of its trace.
+    header_bytes += in_headers.saturating_sub(own);
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;
         return Err(ApiError::new(Code::TooLarge, size_refused(size, room)));

@@ -21,7 +21,7 @@ use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::commit::{Commit, Unlogged};
 use crate::metrics::Metrics;
-use crate::ports::{CancelPorts, LetterPorts, RunPorts, SubmitPorts, WaitingPorts};
+use crate::ports::{CancelPorts, InLane, LetterPorts, RunPorts, SubmitPorts, WaitingPorts};
 use crate::shared::{new_seal, now};
 use crate::trace::Tracer;
 
@@ -114,15 +114,19 @@ impl LetterPorts for Api {
 }
 
 impl WaitingPorts for Api {
+    fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_deref()
+    }
+
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
         runs::recorded_for_certain(&self.backbone, tenant, run).await
     }
 
-    async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+    async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
         runs::waiting(self, tenant, run).await
     }
 
-    async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+    async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
         if run.as_derived().is_some() {
             return Ok(None);
         }
@@ -135,12 +139,11 @@ impl WaitingPorts for Api {
                 if let Some(stored) = found.map_err(|error| unavailable(&error))? {
                     let delivery = backbone.look_at(stored, &names.lane_stream(&queue, priority));
                     let assignment = Assignment::read(delivery, names, 0, backbone.max_on_arrival());
-                    let (found, job) = (assignment.waiting_run(&self.policies), assignment.job);
-                    if job.run_id != *run {
+                    if assignment.job.run_id != *run {
                         // Its headers cannot be read as a job's of that run.
                         continue;
                     }
-                    return Ok(Some((found, job)));
+                    return Ok(Some(runs::in_lane(self, assignment)));
                 }
             }
         }

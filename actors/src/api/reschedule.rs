@@ -179,8 +179,8 @@ pub(crate) async fn one<P: WaitingPorts>(
     loop {
         let mut found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
         if found.is_none() {
-            if let Some((waiting, _)) = ports.waiting(tenant, run_id).await? {
-                return Err(wrong_state(&waiting));
+            if let Some(waiting) = ports.waiting(tenant, run_id).await? {
+                return Err(wrong_state(&waiting.run));
             }
             found = ports.recorded_for_certain(tenant, run_id).await?;
         }

@@ -1,6 +1,5 @@
 //! Reading a run: from its record or, while it waits, from the job in its lane.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_backbone::Backbone;
@@ -8,7 +7,7 @@ use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::History;
-use longshore_domain::{Job, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -16,6 +15,7 @@ use crate::api::Api;
 use crate::api::filter::{self, unavailable};
 use crate::api::{waiting_for, waits};
 use crate::attempt::assignment::Assignment;
+use crate::ports::InLane;
 
 /// Maximum wait for a run's end.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -43,7 +43,7 @@ async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found
     if let Some(found) = is_stored(api, tenant, run_id).await? {
         return Ok(Some(found));
     }
-    if let Some((run, _)) = waiting(api, tenant, run_id).await? {
+    if let Some(InLane { run, .. }) = waiting(api, tenant, run_id).await? {
         return Ok(Some(Found { run, revision: 0 }));
     }
     recorded_for_certain(&api.backbone, tenant, run_id).await
@@ -85,14 +85,23 @@ async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
     ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))
 }
 
-/// The run of a job that waits in its lane under a derived id, as if it had a record; and that job.
-pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+/// The job that waits in its lane under a derived id.
+pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<InLane>, ApiError> {
     let Some((queue, priority, sequence)) = run_id.as_derived() else { return Ok(None) };
     let found = api.backbone.job_in_lane(&queue, priority, sequence).await;
     let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
     let assignment = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival());
     let is_meant = assignment.job.tenant == *tenant && assignment.job.run_id == *run_id;
-    Ok(is_meant.then(|| (assignment.waiting_run(&api.policies), assignment.job)))
+    Ok(is_meant.then(|| in_lane(api, assignment)))
+}
+
+/// A job that was read in its lane.
+pub(crate) fn in_lane(api: &Api, mut assignment: Assignment) -> InLane {
+    if let Some(tracer) = &api.tracer {
+        assignment.trace(tracer);
+    }
+    let run = assignment.waiting_run(&api.policies);
+    InLane { run, job: assignment.job, trace: assignment.payload.trace }
 }
 
 /// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`].

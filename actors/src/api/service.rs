@@ -175,7 +175,7 @@ impl Serve for Control {
             None
         };
         let answer = match route {
-            Some(route) => traced::OUTER.scope(request.trace_parent.clone(), (route.serve)(self, &request)).await,
+            Some(route) => traced::OUTER.scope(request.trace.clone(), (route.serve)(self, &request)).await,
             None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
         };
         if let Some(action) = action {

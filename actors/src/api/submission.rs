@@ -71,7 +71,7 @@ impl Submission {
     }
 
     fn payload(&self) -> Payload {
-        let trace = self.trace.map(|submission| submission.trace);
+        let trace = self.trace.as_ref().map(|submission| submission.trace.clone());
         Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone(), trace }
     }
 }

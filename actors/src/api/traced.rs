@@ -1,26 +1,25 @@
 //! The span of a submission: which trace it belongs to, and what it is called when it was answered.
 
 use longshore_backbone::Headers;
+use longshore_backbone::service::TraceContext;
 use longshore_backbone::wire::api::{ApiError, Submitted};
 use longshore_domain::Job;
 
 use crate::api::Api;
 use crate::shared::now;
-use crate::trace::{Submission, TRACE_PARENT, Tracer};
-
-/// Bytes of a trace context among a job's headers.
-pub(super) const CONTEXT_BYTES: usize = TRACE_PARENT.len() + 55 + 4;
+use crate::trace::{Submission, Tracer};
 
 tokio::task_local! {
-    /// The trace context of the request that is served, as its header has it.
-    pub(super) static OUTER: Option<String>;
+    /// The trace context of the request that is served.
+    pub(super) static OUTER: Option<TraceContext>;
 }
 
 /// Begins the span of a job that is submitted with these headers: they name it from then on.
 pub(super) fn begun(tracer: &Tracer, headers: &mut Headers) -> Submission {
     let outer = OUTER.try_with(Clone::clone).ok().flatten();
-    let submission = Submission::new(tracer, headers, outer.as_deref());
+    let submission = Submission::new(tracer, headers, outer.as_ref());
     submission.trace.put(submission.trace.parent, headers);
+    submission.trace.put_state(headers);
     submission
 }
 

@@ -434,7 +434,7 @@ impl Committing {
             let (backbone, slow) = (self.backbone.clone(), self.slow.clone());
             commit.payload.name_trace();
             let letter = self.tracer.clone().filter(|_| commit.follow_up == Some(FollowUp::DeadLetter));
-            let letter = letter.map(|tracer| (tracer, commit.payload.trace, commit.run.clone()));
+            let letter = letter.map(|tracer| (tracer, commit.payload.trace.clone(), commit.run.clone()));
             tokio::spawn(async move {
                 follow_up::follow(&backbone, commit).await;
                 if let Some((tracer, trace, run)) = letter {

@@ -47,13 +47,13 @@ pub(crate) struct Payload {
 impl Payload {
     /// The id of its trace.
     pub(crate) fn trace_id(&self) -> Option<TraceId> {
-        let of_this_node = self.trace.map(|trace| TraceId(u128::from_be_bytes(trace.id.to_bytes())));
+        let of_this_node = self.trace.as_ref().map(|trace| TraceId(u128::from_be_bytes(trace.id.to_bytes())));
         of_this_node.or_else(|| context::id_in(self.headers.as_deref()))
     }
 
     /// What carries the job on says which trace it belongs to, if nobody has said so yet.
     pub(crate) fn name_trace(&mut self) {
-        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.is_own) {
+        if let Some(trace) = self.trace.as_ref().filter(|trace| trace.is_own) {
             let mut headers = self.headers.as_deref().cloned().unwrap_or_default();
             trace.put(trace.parent, &mut headers);
             self.headers = Some(Arc::new(headers));

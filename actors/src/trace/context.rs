@@ -1,6 +1,9 @@
 //! Which trace a job belongs to, in the terms of W3C Trace Context, and the ids of the job's spans.
 
+use std::sync::Arc;
+
 use longshore_backbone::Headers;
+use longshore_backbone::service::TraceContext;
 use longshore_backbone::wire::header;
 use longshore_domain::run::Attempt;
 use longshore_domain::trace::write_hex;
@@ -13,9 +16,11 @@ use crate::trace::Tracer;
 
 /// The header that holds a span's context.
 pub(crate) const TRACE_PARENT: &str = "traceparent";
+/// The header that holds what tracing systems add to it.
+const TRACE_STATE: &str = "tracestate";
 
 /// The trace that a job belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JobTrace {
     pub(crate) id: TraceId,
     /// The span that this job's spans hang from: its publisher's, or that of its submission or replay.
@@ -24,6 +29,8 @@ pub(crate) struct JobTrace {
     pub(crate) is_sampled: bool,
     /// Its publisher sent no context: `parent` is made up, and written by the node that ends its first attempt.
     pub(crate) is_own: bool,
+    /// What the publisher's tracing system has added, as its header has it.
+    pub(crate) state: Option<Arc<str>>,
 }
 
 impl JobTrace {
@@ -36,12 +43,14 @@ impl JobTrace {
         stored_at: Timestamp,
     ) -> Self {
         if let Some((id, parent, was_sampled)) = headers.and_then(context_in) {
-            return Self { id, parent, is_sampled: tracer.exporter.samples(id, Some(was_sampled)), is_own: false };
+            let is_sampled = tracer.exporter.samples(id, Some(was_sampled));
+            let state = headers.filter(|_| is_sampled).and_then(state_in);
+            return Self { id, parent, is_sampled, is_own: false, state };
         }
         let (tenant, run) = (tenant.as_str().as_bytes(), run.as_str().as_bytes());
         let hash = hash_of(&[b"longshore trace\0", tenant, &[0], run, &stored_at.millis().to_be_bytes()]);
         let (id, parent) = (id_of(&hash[..16]), SpanId::from_bytes(eight(&hash[16..])));
-        Self { id, parent, is_sampled: tracer.exporter.samples(id, None), is_own: true }
+        Self { id, parent, is_sampled: tracer.exporter.samples(id, None), is_own: true, state: None }
     }
 
     /// The span of an attempt, whichever node writes it.
@@ -89,7 +98,12 @@ impl JobTrace {
     /// A span of this trace, as a link names it.
     pub(crate) fn context(&self, span: SpanId) -> SpanContext {
         let flags = if self.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
-        SpanContext::new(self.id, span, flags, true, TraceState::default())
+        SpanContext::new(self.id, span, flags, true, self.state())
+    }
+
+    /// What its spans say beside their ids; nothing if that cannot be read.
+    pub(crate) fn state(&self) -> TraceState {
+        self.state.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
     /// Puts a span of this trace into headers, in place of the one there.
@@ -99,10 +113,20 @@ impl JobTrace {
         }
         headers.insert(TRACE_PARENT, self.text(span));
     }
+
+    /// Puts what the publisher's tracing system has added beside that, unless it is there. It is left out if it is longer than
+    /// what the standard has everybody pass on.
+    pub(crate) fn put_state(&self, headers: &mut Headers) {
+        const PASSED_ON: usize = 512;
+        let state = self.state.as_deref().filter(|state| state.len() <= PASSED_ON);
+        if let Some(state) = state.filter(|_| !header::has(headers, TRACE_STATE)) {
+            headers.insert(TRACE_STATE, state);
+        }
+    }
 }
 
 /// A submission that has a span.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Submission {
     /// The trace of its job, whose spans hang from the submission's.
     pub(crate) trace: JobTrace,
@@ -112,12 +136,17 @@ pub(crate) struct Submission {
 
 impl Submission {
     /// In the trace that its headers name, else in that of `outer`, else in a new one.
-    pub(crate) fn new(tracer: &Tracer, headers: &Headers, outer: Option<&str>) -> Self {
-        let known = context_in(headers).or_else(|| outer.and_then(parse));
+    pub(crate) fn new(tracer: &Tracer, headers: &Headers, outer: Option<&TraceContext>) -> Self {
+        let own_context = context_in(headers);
+        let known = own_context.or_else(|| parse(&outer?.parent));
         let own = SpanId::from_bytes(rand::random::<u64>().to_be_bytes());
         let id = known.map_or_else(|| TraceId::from_bytes(rand::random::<u128>().to_be_bytes()), |(id, ..)| id);
         let is_sampled = tracer.exporter.samples(id, known.map(|(.., sampled)| sampled));
-        let trace = JobTrace { id, parent: own, is_sampled, is_own: false };
+        let state = match own_context {
+            Some(_) => state_in(headers),
+            None => known.and(outer).and_then(|outer| outer.state.as_deref()).map(Arc::from),
+        };
+        let trace = JobTrace { id, parent: own, is_sampled, is_own: false, state };
         Self { trace, above: known.map(|(_, parent, _)| parent) }
     }
 }
@@ -135,6 +164,10 @@ pub(crate) fn id_named(text: &str) -> Option<longshore_domain::TraceId> {
 
 fn context_in(headers: &Headers) -> Option<(TraceId, SpanId, bool)> {
     parse(header::value_of(headers, TRACE_PARENT)?)
+}
+
+fn state_in(headers: &Headers) -> Option<Arc<str>> {
+    header::value_of(headers, TRACE_STATE).map(Arc::from)
 }
 
 /// Reads a `traceparent`, also of a later version; `None` if it is not valid, which counts as absent.
@@ -182,7 +215,7 @@ mod tests {
     fn a_span_is_told_as_the_standard_formatter_would_write_it() {
         for is_sampled in [false, true] {
             let (id, parent) = (TraceId::from_bytes([0xa7; 16]), SpanId::from_bytes([0x0f; 8]));
-            let trace = JobTrace { id, parent, is_sampled, is_own: true };
+            let trace = JobTrace { id, parent, is_sampled, is_own: true, state: None };
             assert_eq!(trace.text(parent), format!("00-{id}-{parent}-{:02x}", u8::from(is_sampled)));
             assert_eq!(parse(&trace.text(parent)), Some((id, parent, is_sampled)));
         }

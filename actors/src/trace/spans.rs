@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::run::{Attempt, PutBack};
 use longshore_domain::{Job, Run, RunState, Timestamp};
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId};
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId, TraceState};
 use opentelemetry::{KeyValue, Value};
 
 use crate::commit::Commit;
@@ -46,6 +46,8 @@ pub struct Span {
     pub parent: SpanId,
     /// Whether that span is another program's.
     pub parent_is_remote: bool,
+    /// What the publisher's tracing system has added to the trace.
+    pub state: TraceState,
     /// Producer, consumer or internal.
     pub kind: SpanKind,
     /// What was done, and to which queue.
@@ -79,6 +81,7 @@ fn span_of(trace: &JobTrace, shape: Shape, attributes: Vec<KeyValue>) -> Span {
         id,
         parent,
         parent_is_remote: parent == trace.parent && !trace.is_own,
+        state: trace.state(),
         kind,
         name,
         start: time(start),
@@ -122,21 +125,28 @@ fn of_run(run: &Run, to: &mut Vec<KeyValue>) {
 impl Tracer {
     /// A decision about a run is stored: the spans that it ends are taken.
     pub(crate) fn decided(&self, commit: &Commit) {
-        let Some(trace) = commit.payload.trace.filter(|trace| trace.is_sampled) else { return };
+        let Some(trace) = commit.payload.trace.as_ref().filter(|trace| trace.is_sampled) else { return };
         let run = &*commit.run;
         let ends_first = commit.ends_attempt
             && run.attempts.last().is_some_and(|attempt| attempt.attempt == 1 && attempt.start == 1);
         // What carries the job on names the root, so that nobody after this node takes it for its own.
         let leaves = !run.has_started() && matches!(commit.follow_up, Some(FollowUp::Schedule(_) | FollowUp::Park(_)));
         if trace.is_own && run.round == 1 && (ends_first || leaves) {
-            self.take(|| published(&trace, run, commit));
+            self.take(|| published(trace, run, commit));
         }
         if commit.ends_attempt {
             let Some(attempt) = run.attempts.last() else { return };
-            self.take(|| wait(&trace, run, attempt, commit.deferred));
-            self.take(|| attempt_of(&trace, run, attempt, commit.payload.body.len()));
-        } else if run.state.is_terminal() && !run.has_started() {
-            self.take(|| ended_waiting(&trace, run));
+            self.take(|| wait(trace, run, attempt, commit.deferred));
+            self.take(|| attempt_of(trace, run, attempt, commit.payload.body.len()));
+        } else if ended_in_wait(run) {
+            self.take(|| ended_waiting(trace, run));
+        }
+    }
+
+    /// A run was cancelled while it waited, and nothing of it is left that a node will get: its last wait is over.
+    pub(crate) fn cancelled(&self, trace: &JobTrace, run: &Run) {
+        if trace.is_sampled && ended_in_wait(run) {
+            self.take(|| ended_waiting(trace, run));
         }
     }
 
@@ -291,18 +301,29 @@ fn outcome(run: &Run, attempt: &Attempt) -> &'static str {
     }
 }
 
-/// A run that ended before it was started: expired, invalid, a duplicate.
+/// Whether a run ended while it waited, for its first attempt or for another. What was discarded had ended before.
+fn ended_in_wait(run: &Run) -> bool {
+    let Some(ended) = run.state.ended_at().filter(|_| run.state.name() != RunState::Discarded) else { return false };
+    run.attempts_of_round().last().is_none_or(|last| last.ended_at.is_some_and(|at| at < ended))
+}
+
+/// A run that ended while it waited: expired, invalid, a duplicate, cancelled.
 fn ended_waiting(trace: &JobTrace, run: &Run) -> Span {
+    let before = run.attempts_of_round().last();
     let mut attributes = messaging("wait", None, run.queue.to_string());
     of_run(run, &mut attributes);
     attributes.push(KeyValue::new(STATE, run.state.name().as_str()));
     let ended = run.state.ended_at().unwrap_or(run.origin);
+    let is_retry = before.is_some_and(|attempt| attempt.error.is_some());
+    let name = if is_retry { "retry wait" } else { "wait" };
+    let began = before.and_then(|attempt| attempt.ended_at).or(run.enqueued_at).unwrap_or(run.origin);
     let shape = Shape {
         id: trace.last_wait(run),
-        parent: if trace.is_own { SpanId::INVALID } else { trace.parent },
+        // Before a first attempt nobody has written the root of a trace of its own.
+        parent: if trace.is_own && before.is_none() { SpanId::INVALID } else { trace.parent },
         kind: SpanKind::Internal,
-        name: format!("wait {}", run.queue),
-        start: run.enqueued_at.unwrap_or(run.origin),
+        name: format!("{name} {}", run.queue),
+        start: began.min(ended),
         end: ended,
     };
     let status = match (&run.error, run.state.name()) {

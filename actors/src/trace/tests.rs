@@ -49,6 +49,7 @@ fn span() -> Span {
         id: SpanId::from_bytes([2; 8]),
         parent: SpanId::INVALID,
         parent_is_remote: false,
+        state: opentelemetry::trace::TraceState::default(),
         kind: SpanKind::Internal,
         name: "test".to_owned(),
         start: at,

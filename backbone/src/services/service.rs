@@ -31,6 +31,15 @@ const SAID_MAX: usize = 256;
 /// What a message may take beside its payload, of the server's `max_payload`.
 const BESIDE: usize = 1_024;
 
+/// A caller's trace context, as its headers have it.
+#[derive(Debug, Clone)]
+pub struct TraceContext {
+    /// `traceparent`.
+    pub parent: String,
+    /// `tracestate`.
+    pub state: Option<String>,
+}
+
 /// One request to an endpoint.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -38,8 +47,8 @@ pub struct Request {
     pub tenant: String,
     /// The endpoint, for example `runs.get`.
     pub endpoint: String,
-    /// The caller's trace context, as its header has it.
-    pub trace_parent: Option<String>,
+    /// The caller's trace context, if it sent one.
+    pub trace: Option<TraceContext>,
     /// Who asks, as the caller says itself.
     pub by: Option<String>,
     /// The inbox to which the answer goes, without its last part.
@@ -167,11 +176,13 @@ impl<S: Serve> Service<S> {
             return Err(ApiError::not_found(format!("no endpoint {name:?}; there are {}", names.join(", "))));
         };
         let started = std::time::Instant::now();
-        let trace_parent = message.headers.as_ref().and_then(|headers| header::value_of(headers, "traceparent"));
+        let told =
+            |name| message.headers.as_ref().and_then(|headers| header::value_of(headers, name)).map(str::to_owned);
+        let trace = told("traceparent").map(|parent| TraceContext { parent, state: told("tracestate") });
         let request = Request {
             tenant: tenant.to_owned(),
             endpoint: name.to_owned(),
-            trace_parent: trace_parent.map(str::to_owned),
+            trace,
             by: message.headers.as_ref().and_then(|headers| header::value_of(headers, names::BY)).map(cut),
             from: message
                 .reply

@@ -11,12 +11,12 @@ use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header::{self, Moved};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
-use longshore_domain::{Job, Run, RunId, Tenant};
+use longshore_domain::{Run, RunId, Tenant};
 
 use crate::api::filter::unavailable;
 use crate::api::letter::{self, Action, Change as Replay};
 use crate::api::{cancellation, reschedule};
-use crate::ports::{CancelPorts, LetterPorts, RunPorts as _, Server as _, WaitingPorts};
+use crate::ports::{CancelPorts, InLane, LetterPorts, RunPorts as _, Server as _, WaitingPorts};
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
@@ -92,10 +92,11 @@ impl Hand<'_> {
     }
 
     /// The first message in the lane that is a plan's own.
-    async fn in_lane(&self, is_it: impl Fn(&Message) -> bool) -> Option<(Run, Arc<Job>)> {
+    async fn in_lane(&self, is_it: impl Fn(&Message) -> bool) -> Option<InLane> {
         let found = self.client.look_in_lane(is_it).await?;
         let plan = &self.world.plans[found.plan];
-        Some((Run::new(plan.job(), plan.max_attempts, stamp(found.at)), Arc::new(plan.job().clone())))
+        let run = Run::new(plan.job(), plan.max_attempts, stamp(found.at));
+        Some(InLane { run, job: Arc::new(plan.job().clone()), trace: None })
     }
 
     /// Mutations delete the message of a run before they may.
@@ -123,11 +124,15 @@ impl Hand<'_> {
 }
 
 impl WaitingPorts for Hand<'_> {
+    fn tracer(&self) -> Option<&Tracer> {
+        None
+    }
+
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
         self.server().read_record(tenant, run).await.map_err(|error| unavailable(&error))
     }
 
-    async fn waiting(&self, _: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+    async fn waiting(&self, _: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
         let Some((_, _, sequence)) = run.as_derived() else { return Ok(None) };
         let plans = &self.world.plans;
         let is_it = |message: &Message| {
@@ -137,7 +142,7 @@ impl WaitingPorts for Hand<'_> {
         Ok(self.in_lane(is_it).await)
     }
 
-    async fn waiting_by_own_id(&self, _: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+    async fn waiting_by_own_id(&self, _: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
         let plans = &self.world.plans;
         let is_it = |message: &Message| message.place.plan == message.plan && plans[message.plan].job().run_id == *run;
         Ok(if run.as_derived().is_some() { None } else { self.in_lane(is_it).await })
