@@ -223,7 +223,7 @@ async fn every_node_shows_the_jobs_of_the_whole_cluster() {
     let flaky = "handler = 'fail'\nbackoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }";
     let node = |name| {
         let node = workers(on_a_free_port(world.node()).name(name), 2).with("node", "lease = '2s'");
-        node.with("types.flaky", flaky)
+        node.with("types.flaky", flaky).with("types.guarded", "breaker = { failures = 5 }")
     };
     let (a, b) = (node("a").start().await, node("b").start().await);
     jobs_of_every_state(&world).await;
@@ -248,6 +248,7 @@ async fn every_node_shows_the_jobs_of_the_whole_cluster() {
         let oldest = scrape.value("longshore_queue_oldest_seconds", &[("queue", "main")]).unwrap();
         assert!(oldest > 0.0 && oldest < WITHIN.as_secs_f64(), "{oldest}");
         assert_eq!(scrape.value("longshore_queue_jobs", &jobs("running")), Some(4.0), "without a priority");
+        assert_eq!(scrape.value("longshore_breaker_state", &[("type", "guarded")]), Some(0.0), "from the start");
     }
     let deferred = |scrape: &Scrape| scrape.sum("longshore_jobs_deferred_total", &[("reason", "snoozed")]) as u64;
     assert_eq!(deferred(&Scrape::of(&a).await) + deferred(&Scrape::of(&b).await), 3);

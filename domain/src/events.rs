@@ -172,6 +172,13 @@ pub fn of_round(run: &Run) -> Story<'_> {
     story
 }
 
+/// Whether the run's last deferral has an event of its own: it is published once per reason and wait, not at every check.
+#[must_use]
+pub fn tells_last_deferral(run: &Run) -> bool {
+    let Some(deferral) = &run.deferral else { return false };
+    of_round(run).last().is_some_and(|last| last.kind == EventKind::Deferred && last.at == deferral.at)
+}
+
 /// Why an attempt was deferred after its start.
 fn reason_of(why: PutBack) -> Option<DeferReason> {
     match why {
@@ -222,6 +229,8 @@ mod tests {
         let mut look = |reason, put_back, now: i64| {
             run.begin(run.next_attempt(), &"n".into(), at(now));
             run.settle(Settlement::Defer { at: at(now + 50), reason, put_back }, at(now));
+            let tells = told(&run).last().is_some_and(|last| last.contains("deferred"));
+            assert_eq!(tells_last_deferral(&run), tells, "{:?}", told(&run));
             told(&run).iter().skip(1).map(|event| event[4..].to_owned()).collect::<Vec<_>>().join(" ")
         };
         use DeferReason::{Busy, NoHandlerOnline, Snoozed};

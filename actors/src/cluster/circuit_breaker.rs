@@ -70,6 +70,10 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
         // There is nothing to read or write, and orders are refused before they come here.
         return std::future::pending().await;
     }
+    for job_type in breakers.types().take(MAX_LABELS) {
+        // Closed, until its record says otherwise.
+        metrics.breaker_state.with_label_values(&[job_type.as_str()]);
+    }
     let mut changes = records.changes().await.map_err(|error| error.with_causes())?;
     let mut connected = records.connected();
     let (mut look, mut read, mut show) = (ticks(LOOK_AGAIN), ticks(READ_EVERY), ticks(SHOWN_EVERY));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use foldhash::fast::FixedState;
+use longshore_backbone::wire::api::Code;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{ErrorKind, Run, RunState, SmolStr};
 use prometheus::local::{LocalHistogram, LocalIntCounter};
@@ -41,6 +42,18 @@ const FAILURES: [ErrorKind; 7] = [
     ErrorKind::Panic,
     ErrorKind::NoHandler,
     ErrorKind::Invalid,
+];
+
+/// Why `submit` refuses jobs.
+pub(crate) const REFUSALS: [Code; 8] = [
+    Code::Malformed,
+    Code::Forbidden,
+    Code::NotFound,
+    Code::TooLarge,
+    Code::RateLimited,
+    Code::IdempotencyMismatch,
+    Code::KeyTaken,
+    Code::Unavailable,
 ];
 
 /// What was decided about a run, beside its state: what is counted once the decision is stored.

@@ -6,7 +6,9 @@
 
 use std::collections::HashSet;
 
-use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, SmolStr};
+use longshore_backbone::wire::api::Code;
+use longshore_domain::run::DeferReason;
+use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, SmolStr, events};
 use prometheus::core::Collector;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -19,7 +21,7 @@ pub(crate) mod cluster;
 mod process;
 
 use cluster::ClusterCounts;
-use jobs::{ByKind, Decision, Ends, Families, JobMetrics};
+use jobs::{ByKind, Decision, Ends, Families, JobMetrics, REFUSALS};
 
 /// The metrics of one node.
 #[derive(Debug)]
@@ -383,9 +385,14 @@ impl Metrics {
         metrics
     }
 
-    /// Faults that may never occur have their series from the start, so that a rate sees the first one.
+    /// What may never happen has its series from the start, so that a rate sees the first one.
     fn begin_at_zero(&self) {
-        let all: [(&IntCounterVec, &[&str]); 4] = [
+        let refusals = REFUSALS.map(Code::word);
+        let deferrals = DeferReason::ALL.map(DeferReason::as_str);
+        let all: [(&IntCounterVec, &[&str]); 7] = [
+            (&self.refused, &refusals),
+            (&self.refused, &["invalid"]),
+            (&self.deferred, &deferrals),
             (&self.shed, &["expired", "deadline", "no_time_left"]),
             (&self.audit_failures, &["stream", "file", "events_file"]),
             (&self.spans_dropped, &["queue_full", "not_exported"]),
@@ -412,7 +419,11 @@ impl Metrics {
     pub(crate) fn decided(&self, run: &Run, decision: Decision, ends: &mut Ends) {
         match decision {
             Decision::Failed(kind) => self.attempt_failed(run, kind),
-            Decision::Deferred(reason) => self.deferred.with_label_values(&[reason.as_str()]).inc(),
+            Decision::Deferred(reason) => {
+                if events::tells_last_deferral(run) {
+                    self.deferred.with_label_values(&[reason.as_str()]).inc();
+                }
+            }
             Decision::Parked => self.parked(run),
             Decision::Other => {}
         }
@@ -482,6 +493,9 @@ impl Default for Metrics {
 
 #[cfg(test)]
 mod tests {
+    use longshore_domain::settlement::Settlement;
+    use longshore_domain::{Priority, RunId, Tenant, Timestamp};
+
     use super::*;
 
     /// The rows of docs/metrics.md: name, kind and labels.
@@ -513,6 +527,39 @@ mod tests {
             missing.is_empty() && surplus.is_empty(),
             "not in docs/metrics.md: {missing:?}; not in the code: {surplus:?}"
         );
+    }
+
+    /// A series that appears with its first event shows no increase for it.
+    #[test]
+    fn what_may_never_happen_is_there_as_0_from_the_start() {
+        let text = Metrics::default().text();
+        let reasons = |name: &str| text.lines().filter(|line| line.starts_with(name) && line.ends_with(" 0")).count();
+        assert_eq!(reasons("longshore_jobs_deferred_total{reason="), DeferReason::ALL.len());
+        assert_eq!(reasons("longshore_jobs_refused_total{reason="), REFUSALS.len() + 1);
+    }
+
+    #[test]
+    fn a_deferral_counts_once_per_reason_however_often_its_job_is_tried() {
+        let metrics = Metrics::default();
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        let mut run = Run::new(&job, 1, Timestamp::from_millis(1));
+        let mut ends = Ends::default();
+        use DeferReason::{Busy, NoHandlerOnline};
+        for (at, reason) in [(10, NoHandlerOnline), (20, NoHandlerOnline), (30, Busy), (40, Busy), (50, Busy)] {
+            let (now, again) = (Timestamp::from_millis(at), Timestamp::from_millis(at + 5));
+            run.begin(run.next_attempt(), &"n".into(), now);
+            run.settle(Settlement::Defer { at: again, reason, put_back: None }, now);
+            metrics.decided(&run, Decision::Deferred(reason), &mut ends);
+        }
+        let counted = |reason: DeferReason| metrics.deferred.with_label_values(&[reason.as_str()]).get();
+        assert_eq!((counted(NoHandlerOnline), counted(Busy)), (1, 1));
     }
 
     #[test]

@@ -114,6 +114,11 @@ impl Breakers {
         self.policies.of(job_type).breaker.as_ref()
     }
 
+    /// The types with settings of their own that have breakers.
+    pub(crate) fn types(&self) -> impl Iterator<Item = &JobType> {
+        self.policies.types.iter().filter(|(_, policy)| policy.breaker.is_some()).map(|(job_type, _)| job_type)
+    }
+
     /// Whether any type has breakers.
     pub(crate) fn are_used(&self) -> bool {
         let of_types = self.policies.types.values().any(|policy| policy.breaker.is_some());
