@@ -136,10 +136,13 @@ async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     let about = if own.is_some() { "" } else { "at most " };
     Ok(Some(match before {
         0 => said("worker", format!("a worker of the queue {queue}: it is next in its lane (priority {priority})")),
-        before => said(
-            "worker",
-            format!("a worker of the queue {queue}, behind {about}{before} jobs of its lane (priority {priority})"),
-        ),
+        before => {
+            let jobs = if before == 1 { "job" } else { "jobs" };
+            let words = format!(
+                "a worker of the queue {queue}, behind {about}{before} {jobs} of its lane (priority {priority})"
+            );
+            said("worker", words)
+        }
     }))
 }
 

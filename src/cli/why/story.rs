@@ -101,7 +101,9 @@ impl Facts {
         if let Some(until) = self.read_until {
             said.push(format!("The event log was read up to {until}; --within reads longer."));
         }
-        if self.events.is_empty() && self.record.state != RunState::Scheduled.into() {
+        // Until a node has looked at a job, it has no events.
+        let is_new = self.record.state == RunState::Enqueued.into() && self.record.attempts.is_empty();
+        if self.events.is_empty() && !is_new && self.record.state != RunState::Scheduled.into() {
             said.push("The event log has nothing of it, or may not be read; this is what its record says.".to_owned());
         }
         said
@@ -226,9 +228,10 @@ impl Facts {
             Some(queue) => {
                 let ahead = queue.depth.saturating_sub(queue.running);
                 said.push(format!(
-                    "In queue {} {} jobs wait, and {} of {} workers are busy.",
+                    "In queue {} {} {}, and {} of {} workers are busy.",
                     queue.queue,
                     number(ahead),
+                    if ahead == 1 { "job waits" } else { "jobs wait" },
                     number(queue.running),
                     number(queue.concurrency)
                 ));

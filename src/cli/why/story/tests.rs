@@ -1,6 +1,6 @@
 //! The stories of runs in each state.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -114,8 +114,19 @@ fn what_waits_is_told_with_its_queue_its_breaker_and_why_it_was_put_off() {
             "In queue main 1,234 jobs wait, and 64 of 64 workers are busy.",
         ]
     );
+    facts.queue.as_mut().unwrap().depth = 65;
+    assert_eq!(facts.summary().last().unwrap(), "In queue main 1 job waits, and 64 of 64 workers are busy.");
     facts.queue.as_mut().unwrap().served = false;
     assert!(facts.summary().last().unwrap().starts_with("No node serves queue main: "));
+}
+
+#[test]
+fn a_job_that_no_node_has_looked_at_is_not_said_to_lack_events() {
+    let unread = |state: &str, more: Value| {
+        facts(state, &more, &[]).summary().iter().any(|said| said.starts_with("The event log has nothing of it"))
+    };
+    assert!(!unread("enqueued", json!({"waiting_for": {"reason": "worker", "message": "waits for a worker"}})));
+    assert!(unread("completed", json!({"attempt": 1})));
 }
 
 #[test]
