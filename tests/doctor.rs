@@ -158,8 +158,9 @@ async fn rights_that_are_missing_are_named() {
     let little =
         format!("{{ publish: {{ deny: \"{denied}\" }}, subscribe: {{ allow: [\"_INBOX.>\", \"longshore.api.>\"] }} }}");
     let mute = "{ publish: { deny: \"$SYS.REQ.USER.INFO\" } }";
+    let fenced = "{ publish: { allow: \"longshore.api.acme.>\" } }";
     let users = format!(
-        "{{ user: all, password: p }}, {{ user: little, password: p, permissions: {little} }}, {{ user: mute, password: p, permissions: {mute} }}"
+        "{{ user: all, password: p }}, {{ user: little, password: p, permissions: {little} }}, {{ user: mute, password: p, permissions: {mute} }}, {{ user: fenced, password: p, permissions: {fenced} }}"
     );
     let options = Options {
         max_file: longshore_harness::ROOM,
@@ -181,6 +182,11 @@ async fn rights_that_are_missing_are_named() {
     let found = asked("mute").await;
     found.has("permissions", "note", "may not ask what it may do");
     assert_eq!(found.code, 0);
+    // What a tenant's user may not ask is said by its right, and nothing is told of what was not seen.
+    let found = asked("fenced").await;
+    found.has("jetstream", "failure", "the NATS user lacks the right to publish to $JS.API.INFO");
+    assert!(!found.findings.iter().any(|finding| finding["check"] == "storage"), "{:#?}", found.findings);
+    assert_eq!(found.code, 1);
     node.stop().await;
 }
 

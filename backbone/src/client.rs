@@ -115,7 +115,7 @@ impl Client {
         let subject = self.names.api(tenant, endpoint);
         let refusals = self.nats.refusals();
         refusals.forget(|refusal| refusal.is_of_publish(&subject));
-        let inbox = self.inbox_prefix();
+        let inbox = self.nats.inbox_prefix();
         let refused = refusals.next(|refusal| refusal.is_of_publish(&subject) || refusal.is_of_inbox(&inbox));
         let answer = tokio::select! {
             answer = self.nats.request(subject.as_str(), request) => answer,
@@ -208,7 +208,7 @@ impl Client {
         let refusals = self.nats.refusals();
         refusals.forget(|refusal| refusal.has_token(&stream));
         let mut refused = {
-            let (inbox, stream) = (self.inbox_prefix(), stream.clone());
+            let (inbox, stream) = (self.nats.inbox_prefix(), stream.clone());
             Box::pin(refusals.next(move |refusal| refusal.has_token(&stream) || refusal.is_of_inbox(&inbox)))
         };
         let open = async {
@@ -230,12 +230,6 @@ impl Client {
             Err(error) => Err(failed(Box::new(error))),
         });
         Ok(until_refused(messages, refused))
-    }
-
-    /// How the subjects for answers begin.
-    fn inbox_prefix(&self) -> String {
-        let inbox = self.nats.new_inbox();
-        inbox.rsplit_once('.').map_or_else(String::new, |(prefix, _)| prefix.to_owned())
     }
 }
 

@@ -24,7 +24,7 @@ mod findings;
 
 use findings::{Facts, Finding, Level, Monitored};
 
-/// How long a node's answer may take. What a user may not ask is not answered at all.
+/// How long a node's answer may take.
 const WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]

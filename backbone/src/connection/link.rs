@@ -193,6 +193,11 @@ impl Link {
         self.client().new_inbox()
     }
 
+    /// What every inbox of this connection begins with.
+    pub(crate) fn inbox_prefix(&self) -> String {
+        self.new_inbox().rsplit_once('.').map_or_else(String::new, |(prefix, _)| prefix.to_owned())
+    }
+
     /// Publishes. A message is lost if its client is just being replaced, or if the connection ends while it is on its
     /// way; a caller that needs to know requests an answer.
     pub(crate) async fn publish(&self, subject: impl async_nats::ToSubject, payload: Bytes) {

@@ -10,9 +10,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::connection::link::Link;
+use crate::connection::refusals;
 use crate::messages::refusal::{self, Refusal};
 
-/// How long one answer may take. A server does not answer what this user may not ask.
+/// How long one answer may take.
 const WITHIN: Duration = Duration::from_secs(2);
 
 /// What this client asked was refused, or not answered: the user may not ask it, or no server can answer.
@@ -78,8 +79,16 @@ pub(crate) struct Refused {
 /// The bytes of the answer to one request.
 pub(crate) async fn bytes(link: &Link, subject: String, body: String) -> Result<Bytes, Unanswered> {
     let request = Request::new().payload(Bytes::from(body)).timeout(Some(WITHIN));
-    let answer = link.request(subject.clone(), request).await;
-    answer.map(|message| message.payload).map_err(|error| Unanswered(format!("{subject}: {error}")))
+    let (known, inbox, asked) = (link.refusals(), link.inbox_prefix(), subject.clone());
+    let is_of_this = move |refusal: &refusals::Refusal| refusal.is_of_publish(&asked) || refusal.is_of_inbox(&inbox);
+    known.forget(&is_of_this);
+    let refused = known.next(is_of_this);
+    tokio::select! {
+        answer = link.request(subject.clone(), request) => {
+            answer.map(|message| message.payload).map_err(|error| Unanswered(format!("{subject}: {error}")))
+        }
+        refusal = refused => Err(Unanswered(refusal.to_string())),
+    }
 }
 
 /// A stream as the server has it; `None`: there is none of that name.

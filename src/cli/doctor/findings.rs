@@ -315,6 +315,10 @@ impl Facts {
 
     fn of_storage(&self) -> Vec<Finding> {
         const CHECK: &str = "storage";
+        if self.account.is_err() {
+            // Nothing of it is known.
+            return Vec::new();
+        }
         let mut found = Vec::new();
         for stream in self.found() {
             // The event log drops its oldest events, as it should.
