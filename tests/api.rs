@@ -76,7 +76,7 @@ async fn what_is_wrong_with_a_submit_is_said() {
         (json!({"max_attempts": 5_000_000_000_u64}), "max_attempts: is not one of 1 to 1000"),
         (json!({"retry": "none-such"}), "retry"),
         (json!({"timeout_ms": 1.5}), "timeout_ms"),
-        (json!({"deadline": "soon"}), "deadline"),
+        (json!({"deadline": "soon"}), "deadline: \"soon\" is neither an RFC 3339 time nor a duration"),
         (json!({"cost": 0}), "cost"),
         (json!({"cost": 1_000_001}), "cost: is not one of 1 to 1000000"),
         (json!({"concurrency_key": ""}), "concurrency_key"),
@@ -128,7 +128,8 @@ async fn a_full_lane_refuses() {
     drop(node);
 }
 
-/// Given a batch of good and bad jobs, when it is submitted, then each has its answer at its position.
+/// Given a batch of good and bad jobs, when it is submitted, then each has its answer at its position, and those that need
+/// nothing else come into their lane in its order.
 #[tokio::test]
 async fn a_batch_is_answered_job_by_job() {
     let world = world().await;
@@ -150,6 +151,10 @@ async fn a_batch_is_answered_job_by_job() {
         assert_eq!(end.result, Some(json!(number)));
     }
     assert_eq!(answers[9]["run_id"], "mine");
+    let derived = answers.iter().filter_map(|answer| answer["run_id"].as_str()?.strip_prefix("main-p5-"));
+    let sequences: Vec<u64> = derived.map(|sequence| sequence.parse().unwrap()).collect();
+    assert_eq!(sequences.len(), 297);
+    assert!(sequences.is_sorted(), "{sequences:?}");
 
     let jobs: Vec<Value> = (0..1_001).map(|_| json!({"type": "noop"})).collect();
     refused(&world, ("default", "submit.batch"), json!({"jobs": jobs}), 413, "1000").await;

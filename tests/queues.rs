@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_harness::{NodeBuilder, Reply, World, eventually};
+use longshore_harness::{EventName, NodeBuilder, Reply, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{served_by, workers, world};
@@ -25,6 +25,25 @@ async fn main_as(world: &World, tenant: &str, is_so: impl Fn(&Value) -> bool) ->
         if is_so(&main) { Ok(main) } else { Err(answer.to_string()) }
     })
     .await
+}
+
+/// Given an idle node, when a job starts, then the node that is asked counts it as running at once.
+#[tokio::test]
+async fn a_node_knows_at_once_what_it_runs_itself() {
+    let world = world().await;
+    let node = node(&world).name("only").start().await;
+    let mut events = world.live_events("default").await;
+    for _ in 0..3 {
+        let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
+        events.until_told("started", &busy).await;
+        let queues = world.request("queues.list", json!({"queue": "main"})).await;
+        assert_eq!((&queues["queues"][0]["running"], &queues["queues"][0]["waiting"]["p5"]), (&json!(1), &json!(0)));
+        let nodes = world.try_request("_all", "nodes.list", json!({})).await.unwrap();
+        assert_eq!(nodes["nodes"][0]["queues"]["main"]["running"], 1, "{nodes}");
+        world.request("runs.cancel", json!({"run_id": busy})).await;
+        main_as(&world, "default", |main| main["running"] == 0).await;
+    }
+    assert!(node.stop().await.success());
 }
 
 /// Given jobs of two tenants in every state, when the queues are listed, then a tenant sees its own and the operator all.
@@ -168,6 +187,34 @@ async fn a_run_says_what_it_waits_for() {
     assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
     assert_eq!(waits_for(&world, &behind[29].run_id).await, Value::Null);
     assert!(node.stop().await.success());
+}
+
+/// Given runs that their node has in hand and cannot start, of a type, of a key, or for handlers that have as many as they
+/// take, when they are looked at, then each says so, though nothing was written of it.
+#[tokio::test]
+async fn a_run_that_its_node_holds_says_why() {
+    let world = world().await;
+    let node = workers(world.node(), 8).with("node", "lease = '10m'");
+    let node = node.with("types.turn", &served_by("sleep", "concurrency = 1")).with("types.keyed", "handler = 'sleep'");
+    let node = node.start().await;
+    let slow = world.handler("full").announce("longshore.slots", "1");
+    let _slow = slow.start(|_| std::future::pending::<Reply>()).await;
+    let mut events = world.live_events("default").await;
+    for (job_type, reason) in [("turn", "concurrency"), ("keyed", "concurrency"), ("full", "busy")] {
+        let job = || world.publish(job_type).header("Longshore-Concurrency-Key", "k");
+        let first = job().json(json!({"ms": 600_000})).await;
+        events.until_told("started", &first).await;
+        for run in job().many((0..2).map(|_| json!({}))).await {
+            eventually("a reason", Duration::from_secs(30), async || {
+                let waiting_for = waits_for(&world, &run.run_id).await;
+                if waiting_for["reason"] == reason { Ok(()) } else { Err(waiting_for.to_string()) }
+            })
+            .await;
+            let told = world.events(&run.run_id).await;
+            assert!(told.iter().all(|logged| logged.event.event == EventName::Enqueued), "{told:?}");
+        }
+    }
+    node.kill9().await;
 }
 
 /// Given a queue with waiting, delayed and running jobs of two tenants, when it is purged, then what does not run is

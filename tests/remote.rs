@@ -47,6 +47,8 @@ async fn a_subscription_is_a_handler_as_it_stands() {
         ("Longshore-Max-Attempts", "12"),
         ("traceparent", trace),
         ("X-Mine", "kept"),
+        // The job names none.
+        ("Content-Type", "application/json"),
     ] {
         assert_eq!(header(name), Some(value), "{name}");
     }
@@ -55,6 +57,35 @@ async fn a_subscription_is_a_handler_as_it_stands() {
     assert_eq!(header("Nats-Msg-Id"), None, "an instruction to the server");
     assert_eq!(header("Longshore-Timeout"), None, "meant for the node, and not to be passed on to a follow-up job");
     assert_eq!((job.payload.as_ref(), handler.calls().len()), (br#"{"to":"a@b.c"}"#.as_slice(), 1));
+}
+
+/// Given a job with a content type of its own, in any case, when it arrives, then its handler gets that one and no other. And
+/// given a handler that sends the headers of its request back with a text, then the text is not called JSON.
+#[tokio::test]
+async fn a_content_type_is_the_jobs_own_and_says_nothing_of_another_text() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let (tell, mut asked) = mpsc::unbounded_channel();
+    let handler = world.handler("text").start(move |job: Job| {
+        tell.send(job.headers.clone()).unwrap();
+        let echoed = job.headers.get("Content-Type").map_or("", async_nats::HeaderValue::as_str).to_owned();
+        async move { Reply::bytes("plain text").header("Content-Type", &echoed) }
+    });
+    let _handler = handler.await;
+    let own = world.publish("text").header("content-type", "text/plain").json(json!({})).await;
+    world.wait(&own).await;
+    let headers = asked.recv().await.unwrap();
+    let types: Vec<&str> = headers
+        .iter()
+        .filter(|(name, _)| AsRef::<str>::as_ref(*name).eq_ignore_ascii_case("content-type"))
+        .flat_map(|(_, values)| values.iter().map(async_nats::HeaderValue::as_str))
+        .collect();
+    assert_eq!(types, ["text/plain"]);
+
+    let none = world.publish("text").json(json!({})).await;
+    let end = world.wait(&none).await;
+    assert_eq!(end.rest["result_base64"], json!("cGxhaW4gdGV4dA=="));
+    assert_eq!(end.rest.get("result_content_type"), None);
 }
 
 /// Given a handler that answers bytes, when the job is done, then they are stored unchanged.

@@ -17,7 +17,7 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::admission::{self, Refusal};
 use longshore_domain::job::When;
 use longshore_domain::name::there_are;
-use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, duration};
+use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::debounce::Debounced;
@@ -187,6 +187,7 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
     };
     let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
     let run_at = submit.run_at.as_deref().map(header::run_at).transpose().map_err(|error| wrong("run_at", error))?;
+    let deadline = submit.deadline.as_deref().map(header::deadline).transpose();
     let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
     Ok(JobOptions {
         own_run_id,
@@ -198,7 +199,7 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         run_at: either(("run_at", "delay_ms"), run_at, submit.delay_ms)?,
         keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
         timeout: submit.timeout_ms.map(|ms| positive("timeout_ms", ms)).transpose()?,
-        deadline: deadline(submit)?,
+        deadline: deadline.map_err(|error| wrong("deadline", error))?,
         expires: either(
             ("expires_at", "expires_in_ms"),
             moment("expires_at", &submit.expires_at)?,
@@ -231,15 +232,6 @@ fn text(field: &str, value: &Option<String>, max: usize) -> Result<Option<String
         Some(text) if text.len() > max => Err(wrong(field, format!("has {} bytes, {max} are allowed", text.len()))),
         Some(text) if text.chars().any(char::is_control) => Err(wrong(field, "has a control character")),
         other => Ok(other.clone()),
-    }
-}
-
-fn deadline(submit: &SubmitRequest) -> Result<Option<When>, ApiError> {
-    let Some(text) = submit.deadline.as_deref() else { return Ok(None) };
-    match duration::parse(text) {
-        Ok(span) if span.is_zero() => Err(wrong("deadline", "is zero")),
-        Ok(span) => Ok(Some(When::After(span))),
-        Err(_) => Timestamp::parse(text).map(|at| Some(When::At(at))).map_err(|error| wrong("deadline", error)),
     }
 }
 

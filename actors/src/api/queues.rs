@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::try_join_all;
+use longshore_backbone::Error;
 use longshore_backbone::backlog::{Several, Timed};
 use longshore_backbone::control::{MissingHandler, Presence, QueueLoad};
 use longshore_backbone::wire::api::{ApiError, Encoded, NoHandler, PausedType, QueueStatus, Queues, QueuesRequest};
@@ -24,8 +25,8 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
     let tenant = filter::whose(asker, tenant.as_ref())?;
     let only = queue.as_deref().map(Queue::parse).transpose();
     let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
-    let (backbone, nodes) = (&api.backbone, api.backbone.nodes());
-    let read = tokio::try_join!(backbone.declared_queues(), nodes.present(now()), backbone.timed());
+    let backbone = &api.backbone;
+    let read = tokio::try_join!(backbone.declared_queues(), present(api), backbone.timed());
     let (mut queues, nodes, timed) = read.map_err(|error| unavailable(&error))?;
     if let Some(only) = &only {
         queues.retain(|queue| queue == only);
@@ -50,6 +51,15 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
         Found { queue, stored, nodes: &nodes, timed, pauses: &pauses }.status(tenant.as_ref(), now())
     });
     Ok(Encoded::of(&Queues { no_handler, queues: statuses.collect() }))
+}
+
+/// The nodes that are there. What this node says of its own load is newer than what it last published.
+pub(super) async fn present(api: &Api) -> Result<Vec<Presence>, Error> {
+    let mut nodes = api.backbone.nodes().present(now()).await?;
+    if let Some(own) = nodes.iter_mut().find(|presence| presence.node == *api.identity.node) {
+        own.queues = api.waiting.loads();
+    }
+    Ok(nodes)
 }
 
 /// What was read of a queue.

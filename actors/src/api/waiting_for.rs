@@ -95,8 +95,12 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     }
     if parked {
         // A handler without room is the only gate that puts jobs off without saying so.
-        let what = format!("a handler of {} with room: they run as many jobs as they take at once", run.job_type);
-        return Ok(Some(said(DeferReason::Concurrency.as_str(), what)));
+        return Ok(Some(with_room(run)));
+    }
+    match api.waiting.reason_of(run) {
+        Some(DeferReason::Busy) => return Ok(Some(with_room(run))),
+        Some(reason) => return Ok(Some(put_off(api, run, reason, None).await)),
+        None => {}
     }
     if let Some(next_at) = spent(api, run).await? {
         return Ok(Some(put_off(api, run, DeferReason::RateLimited, next_at).await));
@@ -144,6 +148,12 @@ async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
             said("worker", words)
         }
     }))
+}
+
+/// Its handlers are full.
+fn with_room(run: &Run) -> WaitingFor {
+    let what = format!("a handler of {} with room: they run as many jobs as they take at once", run.job_type);
+    said(DeferReason::Busy.as_str(), what)
 }
 
 /// Another run comes first in the order of its key.

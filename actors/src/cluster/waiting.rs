@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use longshore_backbone::backlog::StoredJobs;
+use longshore_backbone::control::QueueLoad;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::admission::{Room, Scope};
 use longshore_domain::policy::Policies;
-use longshore_domain::{Job, Lane, Queue, SmolStr, Tenant};
+use longshore_domain::run::DeferReason;
+use longshore_domain::{Job, Lane, Queue, Run, SmolStr, Tenant};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -197,6 +199,16 @@ impl WaitingJobs {
     fn bounded_tenants(&self) -> impl Iterator<Item = &Tenant> {
         let tenants = self.policies.tenants.iter();
         tenants.filter(|(_, of)| of.max_waiting.is_some()).map(|(tenant, _)| tenant)
+    }
+
+    /// Why a job that this node has buffered cannot start, as far as that is known.
+    pub(crate) fn reason_of(&self, run: &Run) -> Option<DeferReason> {
+        self.queues.all().iter().filter(|queue| queue.name == run.queue).find_map(|queue| queue.buffer.reason_of(run))
+    }
+
+    /// How busy this node is with each of its queues.
+    pub(crate) fn loads(&self) -> BTreeMap<String, QueueLoad> {
+        self.queues.loads()
     }
 
     /// How many jobs of the tenants whose waiting jobs are bounded this node runs.

@@ -116,6 +116,13 @@ impl<T: HasPayload> Blocked<T> {
         self.kinds.get(kind)?.reason
     }
 
+    /// The job that is meant, if it waits here, and why, as far as that is known and told.
+    pub(crate) fn find(&self, is_meant: impl Fn(&T) -> bool) -> Option<(&T, Option<DeferReason>)> {
+        let each = self.kinds.values().map(|waiting| (waiting.jobs.iter().chain(&waiting.behind), waiting.reason));
+        let mut all = each.flat_map(|(jobs, reason)| jobs.map(move |(_, job)| (job, reason)));
+        all.find(|(job, _)| is_meant(job))
+    }
+
     /// When the first of the jobs here may start, as far as that is known; answered once.
     pub(crate) fn opens(&mut self) -> Option<Instant> {
         self.opens.filter(|_| !std::mem::replace(&mut self.is_answered, true))

@@ -12,7 +12,7 @@ use longshore_backbone::delivery::AckToken;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{Lane, Queue, Timestamp};
+use longshore_domain::{Job, Lane, Queue, Run, Timestamp};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,7 @@ use crate::attempt::order;
 use crate::queue::blocked::{Blocked, Goes};
 use crate::queue::gates::Gates;
 use crate::queue::gates::answer::{HeldUp, Wakes};
+use crate::queue::gates::handler_capacity;
 use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
 use crate::shared::kind::{Kind, Room};
@@ -199,6 +200,18 @@ impl JobBuffer {
             back: jobs.blocked.held(),
             started: jobs.started,
         }
+    }
+
+    /// Why a run's job that is buffered here cannot start, as far as that is known.
+    pub(crate) fn reason_of(&self, run: &Run) -> Option<DeferReason> {
+        let jobs = self.jobs();
+        let is_its = |job: &Job| job.run_id == run.run_id && job.tenant == run.tenant;
+        let (assignment, reason) = jobs.blocked.find(|assignment| is_its(&assignment.job))?;
+        let routing = &self.gates.routing;
+        // This gate tells no reason.
+        let is_full =
+            handler_capacity::applies_to(routing, assignment) && !handler_capacity::has_room(routing, assignment);
+        if is_full { Some(DeferReason::Busy) } else { reason }
     }
 
     /// Since when the job has waited that has waited longest of those buffered here.

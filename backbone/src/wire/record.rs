@@ -259,7 +259,8 @@ pub fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
     serde_json::from_str(text).map(Fields::into_run)
 }
 
-/// A result as the record keeps it: JSON without blanks, anything else in base64, nothing above [`RESULT_MAX`].
+/// A result as the record keeps it: JSON without blanks, anything else in base64, nothing above [`RESULT_MAX`]. What is
+/// not JSON is not called so, although many handlers send the job's content type back with whatever they answer.
 #[must_use]
 pub fn keep(result: &Bytes, content_type: Option<&str>) -> RunResult {
     use base64::Engine as _;
@@ -274,7 +275,7 @@ pub fn keep(result: &Bytes, content_type: Option<&str>) -> RunResult {
         Some(value) => RunResult::Json(value),
         None => RunResult::Other {
             base64: base64::engine::general_purpose::STANDARD.encode(result),
-            content_type: content_type.map(str::to_owned),
+            content_type: content_type.filter(|_| !json).map(str::to_owned),
         },
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use longshore_domain::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Endpoint, Nothing};
+use super::{ApiError, Endpoint, Nothing, request};
 
 /// `nodes.list`: the nodes that were seen within the last 10 s. For operators.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ impl Endpoint for NodesList {
     type Request = Nothing;
     type Answer = Nodes;
 
-    fn read(_body: &[u8]) -> Result<Nothing, ApiError> {
-        Ok(Nothing {})
+    fn read(body: &[u8]) -> Result<Nothing, ApiError> {
+        request::read_or_default(body)
     }
 }
 

@@ -13,6 +13,7 @@ use super::ApiError;
 
 /// The request of an endpoint that takes no fields.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
 /// Reads a request; the error names the field.

@@ -19,13 +19,13 @@ mod value;
 pub use by_node::Moved;
 pub use error::HeaderError;
 pub use passed_on::{as_published, carry_on, for_handler, for_replay, own, without, without_servers};
-pub use value::{ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, TAGS_MAX, run_at, tags, unique};
+pub use value::{ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, TAGS_MAX, deadline, run_at, tags, unique};
 
 pub(crate) use passed_on::kept;
 pub(crate) use value::positive;
 
 use by_node::{ByNode, RESERVED};
-use value::{moment, moment_or_span, number, span, text};
+use value::{moment, number, span, text};
 
 /// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a
 /// reply they have no effect.
@@ -151,7 +151,7 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
         "run-at" => options.run_at = Some(When::At(run_at(value)?)),
         "delay" => options.run_at = Some(When::After(span(value)?)),
         "timeout" => options.timeout = Some(positive(value)?),
-        "deadline" => options.deadline = Some(moment_or_span(value)?),
+        "deadline" => options.deadline = Some(deadline(value)?),
         "expires-at" => options.expires = Some(When::At(moment(value)?)),
         "expires-in" => options.expires = Some(When::After(positive(value)?)),
         "concurrency-key" => options.concurrency_key = Some(text(value, KEY_MAX)?),

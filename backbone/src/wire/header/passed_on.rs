@@ -4,7 +4,10 @@ use async_nats::HeaderMap;
 use longshore_domain::run::Run;
 use longshore_domain::{Timestamp, duration};
 
-use super::{is_clients, is_servers, names, short_name};
+use super::{has, is_clients, is_servers, names, short_name};
+
+/// The content type of a payload whose job names none.
+const JSON: &str = "application/json";
 
 /// The headers under which a node publishes a job again: the client's options and its own headers, the run, round and
 /// attempt that the job is about, and the seal that proves it. None of the server's headers.
@@ -60,6 +63,9 @@ pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> 
 #[must_use]
 pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
     let mut headers = kept(original, is_clients);
+    if !has(&headers, names::CONTENT_TYPE) {
+        headers.insert(names::CONTENT_TYPE, JSON);
+    }
     headers.insert(names::RUN_ID, run.run_id.as_str());
     headers.insert(names::ROUND, run.round.to_string());
     headers.insert(names::ATTEMPT, attempt.to_string());

@@ -86,7 +86,11 @@ pub fn run_at(value: &str) -> Result<Timestamp, String> {
     Ok(at)
 }
 
-pub(super) fn moment_or_span(value: &str) -> Result<When, String> {
+/// Reads a deadline: a time, or a duration above zero.
+///
+/// # Errors
+/// It is neither.
+pub fn deadline(value: &str) -> Result<When, String> {
     if duration::parse(value).is_ok() {
         return positive(value).map(When::After);
     }
