@@ -53,6 +53,28 @@ async fn one_id_is_one_run() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
+/// Given a node, when jobs with one key, or one id, are published bare one right after the other, then the first is the run.
+#[tokio::test]
+async fn of_jobs_that_are_published_together_the_first_is_the_run() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let mut events = world.live_events("default").await;
+    for nth in 0..40 {
+        let key = format!("k{nth}");
+        let publish = || world.publish("echo").header("Longshore-Idempotency-Key", &key);
+        let runs = publish().many((0..3).map(|number| json!(number))).await;
+        assert_eq!(world.wait(&runs[0].run_id).await.state, "completed", "{runs:?}");
+        for later in &runs[1..] {
+            let end = world.wait(&later.run_id).await;
+            assert_eq!((end.state.as_str(), end.duplicate_of.as_ref()), ("duplicate", Some(&runs[0].run_id)));
+        }
+        let id = format!("id{nth}");
+        world.publish("echo").header("Longshore-Run-Id", &id).many((0..3).map(|number| json!(number))).await;
+        events.until_told("completed", &id).await;
+        assert_eq!(world.wait(&id).await.result, Some(json!(0)));
+    }
+}
+
 /// Given two tenants, when both use one key and one id, then each tenant has its own run.
 #[tokio::test]
 async fn keys_and_ids_are_each_tenants_own() {

@@ -16,6 +16,7 @@ use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Ten
 use crate::commit::Payload;
 use crate::lease_keeper::Entry;
 use crate::queue::gates::answer::Permits;
+use crate::shared::first_claims::ClaimPlace;
 use crate::shared::log_run::About;
 use crate::shared::park_permits::ParkPermit;
 use crate::trace::{JobTrace, Tracer};
@@ -35,6 +36,8 @@ pub(crate) struct Assignment {
     pub(crate) permits: Permits,
     /// Its permit to be parked, if it cannot start now.
     pub(crate) park: Option<ParkPermit>,
+    /// Its place among the jobs with its key or id, while it begins.
+    pub(crate) place: Option<ClaimPlace>,
     /// It was parked and taken back.
     pub(crate) is_returned: bool,
     pub(crate) ack_token: AckToken,
@@ -107,10 +110,18 @@ impl Assignment {
             entry: None,
             permits: Permits::default(),
             park: None,
+            place: None,
             is_returned,
             ack_token,
             start,
         }
+    }
+
+    /// Waits until no earlier job of its queue is about to claim the same key or id. The others wait for what is returned.
+    pub(crate) async fn come_to_place(&mut self) -> Option<ClaimPlace> {
+        let place = self.place.take()?;
+        place.comes().await;
+        Some(place)
     }
 
     /// Says which trace it belongs to.

@@ -75,8 +75,8 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
         assignment.ack_token.abandon();
         return Begun::Over;
     }
-    let stored_at = assignment.arrival.holding.message.at;
-    assignment.arrival.has_aged = ports.now().since(stored_at) >= ports.lease();
+    let _place = assignment.come_to_place().await;
+    assignment.arrival.has_aged = ports.now().since(assignment.arrival.holding.message.at) >= ports.lease();
     let job = &assignment.job;
     let mut found = match ports.server().read_record(&job.tenant, &job.run_id).await {
         Ok(found) => found,

@@ -278,6 +278,7 @@ impl HeldRetry {
             entry,
             permits: Permits::default(),
             park: None,
+            place: None,
             is_returned: false,
             ack_token,
             start: Start::HeldLocally(run, revision),

@@ -24,6 +24,7 @@ use crate::queue::gates::answer::{HeldUp, Wakes};
 use crate::queue::gates::handler_capacity;
 use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
+use crate::shared::first_claims::FirstClaims;
 use crate::shared::kind::{Kind, Room};
 use crate::shared::park_permits::{ParkGate, Position};
 
@@ -40,6 +41,7 @@ pub(crate) struct JobBuffer {
     /// Cancelled once the node drains, or serves this queue no longer.
     pub(crate) closing: CancellationToken,
     jobs: Mutex<Jobs>,
+    first_claims: Arc<FirstClaims>,
     taken: Notify,
     /// Notified when parked jobs of some kind are wanted back.
     wanted_back: Arc<Notify>,
@@ -98,7 +100,9 @@ impl JobBuffer {
         closing: CancellationToken,
     ) -> Self {
         let jobs = Mutex::new(Jobs::new(lease));
-        Self { queue, policy, lease, gates, park, closing, jobs, taken: Notify::new(), wanted_back: Arc::default() }
+        let first_claims = Arc::default();
+        let (taken, wanted_back) = (Notify::new(), Arc::default());
+        Self { queue, policy, lease, gates, park, closing, jobs, first_claims, taken, wanted_back }
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -324,7 +328,7 @@ impl Jobs {
     fn next(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let lease = buffer.lease;
         loop {
-            let assignment = self.next_of_any_kind(buffer, now)?;
+            let mut assignment = self.next_of_any_kind(buffer, now)?;
             if assignment.lease_is_over(now, lease) {
                 assignment.ack_token.abandon();
                 continue;
@@ -334,6 +338,10 @@ impl Jobs {
                 continue;
             }
             self.started += 1;
+            assignment.place = match assignment.arrival.moved {
+                true => None,
+                false => buffer.first_claims.enter(&assignment.job),
+            };
             return Some(assignment);
         }
     }

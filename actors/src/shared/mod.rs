@@ -28,6 +28,7 @@ pub(crate) mod shed;
 
 // What a node remembers of runs, and of other nodes' calls of its handlers (`offered_calls`).
 pub(crate) mod deferred;
+pub(crate) mod first_claims;
 pub(crate) mod offered_calls;
 pub(crate) mod put_queues;
 pub(crate) mod recently_cancelled;

@@ -136,6 +136,7 @@ impl Hand<'_> {
             entry,
             permits: Permits::default(),
             park: None,
+            place: None,
             is_returned: false,
             ack_token,
             start: Start::HeldLocally(run, revision),

@@ -164,6 +164,7 @@ impl<'w> Hand<'w> {
             entry: None,
             permits: Permits::default(),
             park: parks.then(|| ParkPermit::take(&Arc::default(), self.reason_to_wait())).flatten(),
+            place: None,
             is_returned: false,
             ack_token: self.ack_token(),
             start: self.start(),
