@@ -14,13 +14,13 @@ use longshore_domain::policy::OnMismatch;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::publication::Published;
 use longshore_domain::run::Wait;
-use longshore_domain::{Run, RunId, RunState, Timestamp};
+use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::filter::unavailable;
 use crate::api::submission::{self, OnConflict, Submission, answer, is_stored};
 use crate::attempt::keys::{self, Key, OwnClaim, Owner, Wanted};
 use crate::fail_point;
-use crate::ports::{Rules as _, Server as _, SubmitPorts};
+use crate::ports::{Rules as _, Server as _, SubmitPorts, WaitingPorts};
 use crate::shared::log_run::{About, log_run};
 
 /// What follows from a claim that was found.
@@ -36,7 +36,7 @@ enum Next {
 }
 
 /// Takes a job that has a key.
-pub(crate) async fn submit<P: SubmitPorts>(
+pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
     ports: &P,
     mut submission: Submission,
     due: Option<Timestamp>,
@@ -77,7 +77,7 @@ pub(crate) async fn submit<P: SubmitPorts>(
                 let claim = OwnClaim { revision: found.revision, taken_from: found.claim.taken_from };
                 return go_on(ports, &submission, claim, due).await;
             }
-            Next::Is(run_id, record) => return is_taken(ports, found, (run_id, record)).await,
+            Next::Is(run_id, record) => return is_taken(ports, found, (tenant, run_id, record)).await,
             Next::Replace(before) => return replace(ports, &submission, &key, before, due).await,
         }
     }
@@ -140,11 +140,16 @@ async fn go_on<P: SubmitPorts>(
 }
 
 /// Answers with the run that has the key.
-async fn is_taken<P: SubmitPorts>(
+async fn is_taken<P: SubmitPorts + WaitingPorts>(
     ports: &P,
     found: FoundClaim,
-    (run_id, record): (RunId, Option<Found>),
+    (tenant, run_id, record): (&Tenant, RunId, Option<Found>),
 ) -> Result<Submitted, ApiError> {
+    // The leader may have been cut off before the record was written, which is perhaps still to be marked.
+    let record = match record {
+        None => ports.recorded_for_certain(tenant, &run_id).await?,
+        found => found,
+    };
     let state = match record {
         Some(record) => submission::mark_found(ports, record).await?,
         // The run's record is gone before its claim. Only completed runs may be kept for shorter than a claim, so it

@@ -64,7 +64,7 @@ impl<'w> Client<'w> {
     }
 
     /// Since when the leaders that this node reaches have been cut off, if they are.
-    pub(crate) fn cut_since(&self) -> Option<i64> {
+    fn cut_since(&self) -> Option<i64> {
         let (from, until) = self.world.nodes[self.node].cut.get();
         (self.world.clock.get() < until).then_some(from)
     }

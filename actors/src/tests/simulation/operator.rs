@@ -129,7 +129,14 @@ impl WaitingPorts for Hand<'_> {
     }
 
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
-        self.server().read_record(tenant, run).await.map_err(|error| unavailable(&error))
+        let asked_at = self.world.clock.get();
+        let found = self.server().read_record(tenant, run).await.map_err(|error| unavailable(&error))?;
+        // A leader that was cut off cannot say so for certain.
+        let was_cut = self.world.nodes[self.client.node].cut.get().1 > asked_at;
+        if found.is_none() && was_cut {
+            return Err(ApiError::unavailable("no majority answers"));
+        }
+        Ok(found)
     }
 
     async fn waiting(&self, _: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
