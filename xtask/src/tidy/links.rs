@@ -1,13 +1,19 @@
-//! Links among the documents lead somewhere: to a file that exists and, if they name a heading, to one that it has.
+//! Links among the documents lead somewhere: to a file that exists and, if they name a heading, to one that it has. And
+//! the list of documents leads to each page of its folder.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::files::File;
 
-/// Every link of every document that leads nowhere.
+/// The list of documents, and the folder of which it names each page. The decisions have a list of their own.
+const LIST: &str = "docs/README.md";
+const LISTED: &str = "docs/";
+const LISTED_ELSEWHERE: &str = "docs/decisions/";
+
+/// Every link of every document that leads nowhere, and every page to which the list does not lead.
 pub(super) fn breaches(root: &Path, files: &[File]) -> Vec<String> {
     let documents: Vec<&File> = files.iter().filter(|file| file.path.ends_with(".md")).collect();
-    let mut found = Vec::new();
+    let mut found = unlisted(&documents);
     for document in &documents {
         for (number, link) in links(document).filter(|(_, link)| !link.contains(':')) {
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
@@ -21,6 +27,16 @@ pub(super) fn breaches(root: &Path, files: &[File]) -> Vec<String> {
         }
     }
     found
+}
+
+fn unlisted(documents: &[&File]) -> Vec<String> {
+    let list = documents.iter().filter(|document| document.path == LIST);
+    let listed: Vec<PathBuf> = list.flat_map(|list| links(list).map(|(_, link)| resolved(LIST, link))).collect();
+    let pages = documents.iter().map(|document| document.path.as_str()).filter(|path| {
+        path.starts_with(LISTED) && !path.starts_with(LISTED_ELSEWHERE) && *path != LIST && !listed.is_empty()
+    });
+    let missing = pages.filter(|page| !listed.iter().any(|listed| listed == Path::new(page)));
+    missing.map(|page| format!("{LIST}: it does not lead to {page}")).collect()
 }
 
 /// The lines outside of blocks of code.
@@ -93,5 +109,13 @@ mod tests {
             "docs/contract.md:1: the link ../README.md#nowhere leads nowhere",
         ];
         assert_eq!(breaches(&root, &files), expected);
+    }
+
+    #[test]
+    fn a_page_that_the_list_does_not_name_is_found() {
+        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+        let files = [file(LIST, "[a](contract.md)"), file("docs/contract.md", ""), file("docs/queues.md", "")];
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        assert_eq!(breaches(&root, &files), ["docs/README.md: it does not lead to docs/queues.md"]);
     }
 }
