@@ -117,6 +117,26 @@ async fn what_a_handler_said_is_answered_as_it_was_sent() {
     }
 }
 
+/// Given a handler whose progress and result are `null`, when its run is read again, then both are there: they are JSON.
+#[tokio::test]
+async fn a_result_of_null_is_a_result() {
+    let world = world().await;
+    let _node = world.node().with("types.odd", "handler = 'remote'").start().await;
+    let handler = world.handler("odd").start(async |job: longshore_harness::Job| {
+        job.signal("progress", job.payload.clone()).await;
+        Reply::bytes(job.payload)
+    });
+    let _handler = handler.await;
+    let run = world.publish("odd").send("null").await.unwrap().run_id;
+    for endpoint in ["runs.wait", "runs.get"] {
+        let answer = raw(&world, endpoint, json!({"run_id": run})).await;
+        assert!(answer.contains(r#""progress":null,"result":null,"#), "{endpoint}: {answer}");
+    }
+    let output = world.command(["runs", "get", &run, "--json"]).output().await.unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains(r#""result":null"#), "{shown}");
+}
+
 /// Given payloads that no parsed value can hold, when they are submitted, one by one or in a batch, then handlers get
 /// them as they were sent.
 #[tokio::test]

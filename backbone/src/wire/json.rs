@@ -3,8 +3,13 @@
 //! JSON that clients and handlers send never becomes a tree of values here: that would round numbers, refuse deep
 //! nesting, and sort fields.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
+
+/// Reads what may be any JSON: a payload, a result, progress. So `null` is one, too; a field that is not there needs a default.
+pub(super) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
+}
 
 /// Writes parts as they are: names and other texts that the domain has checked, which JSON need not escape.
 pub(super) fn text(out: &mut Vec<u8>, parts: &[&str]) {

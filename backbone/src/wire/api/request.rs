@@ -7,9 +7,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::error::Category;
-use serde_json::value::RawValue;
 
 use super::ApiError;
+
+pub(super) use crate::wire::json::any_json;
 
 /// The request of an endpoint that takes no fields.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -44,11 +45,6 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
 /// The same for an endpoint that may be asked without a body.
 pub(super) fn read_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiError> {
     if body.is_empty() { Ok(T::default()) } else { read(body) }
-}
-
-/// Reads a payload, which may be any JSON, so that `null` is one, too.
-pub(super) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::fields::Fields;
-use super::{Encoded, Endpoint, Failed, Outcome, Selection, Word};
+use super::{Encoded, Endpoint, Failed, Outcome, Selection, Word, request};
 
 /// `runs.get`: the current record of a run; 404 if the run is not known.
 #[derive(Debug)]
@@ -165,13 +165,13 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// The progress that its handler last reported, byte for byte.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<RawValue>>,
     /// The last lines that its handlers wrote into its log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<LogLine>,
     /// Its result if that is JSON, byte for byte.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
     /// Any other result, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -17,6 +17,8 @@ use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Ti
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::wire::json::any_json;
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_none_yet(count: &u32) -> bool {
     *count == 0
@@ -51,11 +53,11 @@ pub(super) struct Fields {
     pub(super) run_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<SmolStr>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "any_json", skip_serializing_if = "Option::is_none")]
     pub(super) progress: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) log: Option<Box<RunLog>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "any_json", skip_serializing_if = "Option::is_none")]
     pub(super) result: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) result_base64: Option<String>,
