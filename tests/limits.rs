@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 use jiff::Timestamp;
-use longshore_harness::{EventName, Handler, NodeBuilder, Reply, World, eventually};
+use longshore_harness::{EventName, Handler, Logged, NodeBuilder, Reply, World, eventually};
 use serde_json::json;
 
 use crate::{served_by, times, world};
@@ -98,6 +98,8 @@ async fn a_job_over_its_limit_is_deferred_once_and_uses_no_attempt() {
         let told: Vec<_> = events.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
         assert!(told.len() <= 1, "{told:?}");
         assert!(told.iter().all(|logged| logged.event.reason.as_deref() == Some("rate_limited")), "{told:?}");
+        let is_ahead = |logged: &&Logged| logged.event.run_at.is_none_or(|due| due >= logged.event.at);
+        assert!(told.iter().all(is_ahead), "a time that is over is no time to wait for: {told:?}");
         deferred += told.len();
         assert_eq!(world.record(&job.run_id).await.unwrap().attempts.len(), 1);
     }

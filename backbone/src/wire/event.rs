@@ -3,7 +3,7 @@
 
 use longshore_domain::Run;
 use longshore_domain::events::{Event, EventKind};
-use longshore_domain::run::{RunResult, whole_millis};
+use longshore_domain::run::{RunResult, Wait, whole_millis};
 
 use super::json::{field, number, quoted, text};
 
@@ -56,7 +56,8 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     }
     match kind {
         EventKind::Scheduled | EventKind::Deferred => {
-            if let Some(at) = run.state.run_at() {
+            // A parked job has no time: it is taken back as soon as it can start.
+            if let Some(Wait::Until(at)) = run.state.wait() {
                 field(out, "run_at", &at);
             }
         }

@@ -290,6 +290,7 @@ mod tests {
     fn what_does_not_parse_is_named() {
         for (name, value, reason) in [
             ("Longshore-Max-Attempts", "0", "is not a whole number from 1 to 1000"),
+            ("Longshore-Max-Attempts", "+5", "is not a whole number from 1 to 1000"),
             ("Longshore-Max-Attempts", "1001", "is not a whole number from 1 to 1000"),
             ("Longshore-Delay", "-3s", "is not a valid duration"),
             ("Longshore-Run-At", "tomorrow", "is not a valid RFC 3339 time"),

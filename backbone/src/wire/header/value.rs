@@ -46,9 +46,9 @@ pub fn unique(value: &str) -> Result<Unique, String> {
 }
 
 pub(super) fn number(value: &str, max: u32) -> Result<u32, String> {
-    value
-        .parse()
-        .ok()
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value);
+    digits
+        .and_then(|digits| digits.parse().ok())
         .filter(|number| (1..=max).contains(number))
         .ok_or_else(|| format!("{value:?} is not a whole number from 1 to {max}"))
 }
