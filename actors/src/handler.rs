@@ -104,7 +104,8 @@ pub struct Context {
     pub job: Arc<Job>,
     /// The client's own bytes.
     pub payload: Bytes,
-    /// The client's own headers, without those of NATS and Longshore.
+    /// The client's own headers, without those of NATS and Longshore. A content type is among them only if it is another
+    /// one than `application/json`, which holds where it is absent.
     pub headers: Arc<Vec<(String, String)>>,
     /// The round: above 1 after a replay.
     pub round: u32,

@@ -62,13 +62,19 @@ pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> 
 /// options for Longshore are left out: forwarded to a follow-up job, they would apply once more.
 #[must_use]
 pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
+    let mut headers = sent_on(original);
+    headers.insert(names::RUN_ID, run.run_id.as_str());
+    headers.insert(names::ROUND, run.round.to_string());
+    headers.insert(names::ATTEMPT, attempt.to_string());
+    headers
+}
+
+/// The client's own headers, with the content type that holds where it names none.
+fn sent_on(original: Option<&HeaderMap>) -> HeaderMap {
     let mut headers = kept(original, is_clients);
     if !has(&headers, names::CONTENT_TYPE) {
         headers.insert(names::CONTENT_TYPE, JSON);
     }
-    headers.insert(names::RUN_ID, run.run_id.as_str());
-    headers.insert(names::ROUND, run.round.to_string());
-    headers.insert(names::ATTEMPT, attempt.to_string());
     headers
 }
 
@@ -88,12 +94,15 @@ pub fn for_replay(original: &HeaderMap) -> HeaderMap {
     })
 }
 
-/// The client's own headers: neither the server's nor Longshore's.
+/// The client's own headers for a handler in Rust: neither the server's nor Longshore's, nor the content type that every
+/// job has which names none. A call of another node says that one, so it is left out whoever said it.
 #[must_use]
 pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
     let all = headers.iter().flat_map(|headers| headers.iter());
-    all.filter(|(name, _)| is_clients((*name).as_ref()))
+    let of_client = all.filter(|(name, _)| is_clients((*name).as_ref()));
+    of_client
         .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.as_str().to_owned())))
+        .filter(|(name, value)| !(value == JSON && name.eq_ignore_ascii_case(names::CONTENT_TYPE)))
         .collect()
 }
 
@@ -109,5 +118,16 @@ mod tests {
             map.insert(name, value);
         }
         assert_eq!(own(Some(&map)), [("X-Mine".to_owned(), "y".to_owned())]);
+    }
+
+    #[test]
+    fn a_handler_in_rust_has_the_same_headers_wherever_it_runs() {
+        for (name, value) in [("X-Mine", "y"), ("content-type", JSON), ("content-type", "text/plain")] {
+            let mut map = HeaderMap::new();
+            map.insert(name, value);
+            let here = own(Some(&map));
+            assert_eq!(here, own(Some(&sent_on(Some(&map)))), "{name}: {value}");
+            assert_eq!(here.is_empty(), value == JSON);
+        }
     }
 }
