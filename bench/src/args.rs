@@ -28,6 +28,8 @@ pub(crate) enum What {
     Idle(Idle),
     /// Whether memory and rate stay flat over a long backlog.
     Backlog(Backlog),
+    /// How long a job waits that can start, behind jobs that cannot.
+    Blocked(Blocked),
     /// How late jobs start that fall due together, and what they cost while they wait.
     Delayed(Delayed),
     /// How long work stands still when servers and nodes are killed or frozen, and whether anything is lost.
@@ -110,6 +112,39 @@ pub(crate) struct Backlog {
     /// Workers of the node that works them off.
     #[arg(long, default_value_t = 64)]
     pub concurrency: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Blocked {
+    /// Jobs of each blocked type; may be given several times.
+    #[arg(long, default_values_t = [200, 100_000])]
+    pub jobs: Vec<u64>,
+    /// Slots of the full type.
+    #[arg(long, default_value_t = 8)]
+    pub slots: u64,
+    /// Milliseconds for which a job of the full type takes its slot.
+    #[arg(long, default_value_t = 1_000)]
+    pub millis: u64,
+    /// Probes once the backlog is at rest.
+    #[arg(long, default_value_t = 10)]
+    pub probes: usize,
+    /// Seconds over which it is measured how many slots are busy.
+    #[arg(long, default_value_t = 10)]
+    pub seconds: u64,
+    /// Only this blockage.
+    #[arg(long, value_enum)]
+    pub only: Option<Blockage>,
+}
+
+/// Why the jobs of the backlog cannot start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Blockage {
+    /// All slots of their handlers are taken.
+    Full,
+    /// Nobody serves them.
+    Unserved,
+    /// As many of each.
+    Both,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@
 mod args;
 mod backlog;
 mod bare;
+mod blocked;
 mod delayed;
 mod drain;
 mod enqueue;
@@ -42,6 +43,7 @@ async fn main() -> anyhow::Result<()> {
         What::Latency(args) => latency::run(&args).await,
         What::Idle(args) => idle::run(&args).await,
         What::Backlog(args) => backlog::run(&args).await,
+        What::Blocked(args) => blocked::run(&args).await,
         What::Delayed(args) => delayed::run(&args).await,
         What::Faults(args) => faults::run(&args).await,
     }
