@@ -222,6 +222,7 @@ async fn a_breaker_that_opens_on_one_node_is_open_on_all() {
     world.publish("call").queue("one").many((0..3).map(|number| json!(number))).await;
     until(&mut events, "breaker_opened", "call").await;
     let asked = handler.calls().len();
+    assert_eq!(is_in_state(&world, "call", "open").await["failures"], 3, "those that opened it");
     tokio::time::sleep(Duration::from_secs(1)).await;
     let run = world.publish("call").queue("other").json(json!({})).await;
     world.eventually_reads(&run, "enqueued\ndeferred breaker_open").await;
@@ -280,6 +281,7 @@ async fn the_share_of_failures_opens_a_breaker() {
     world.publish("call").many((0..30).map(|number| json!(number))).await;
     let breaker = is_in_state(&world, "call", "open").await;
     assert_eq!(breaker["cause"], "ratio");
+    assert!(breaker["failures"].as_u64().unwrap() >= 8, "{breaker}");
     assert!(handler.calls().len() >= 20, "{:?}", handler.calls().len());
     assert!(node.stop().await.success());
 }

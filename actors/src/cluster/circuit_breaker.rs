@@ -284,7 +284,7 @@ impl Writing<'_> {
                 tracing::info!(%tenant, %job_type, key = key.as_deref(), "its circuit breaker has closed");
                 "breaker_closed"
             }
-            State::Open { until, times, cause } => {
+            State::Open { until, times, cause, .. } => {
                 tracing::warn!(%tenant, %job_type, key = key.as_deref(), %until, cause = cause.as_str(), "its circuit breaker has opened");
                 details["cause"] = json!(cause);
                 details["until"] = json!(until);

@@ -80,6 +80,10 @@ pub enum State {
         times: u32,
         /// What opened it.
         cause: Cause,
+        /// The failures that opened it: in a row or, if the share of failures did, within the window. A failed probe is
+        /// one more.
+        #[serde(default)]
+        failures: u32,
     },
     /// Some jobs start as probes of the service.
     HalfOpen {
@@ -89,6 +93,9 @@ pub enum State {
         successes: u32,
         /// Probes whose end is not known yet.
         probes: Vec<Probe>,
+        /// The failures that opened it.
+        #[serde(default)]
+        failures: u32,
     },
 }
 
@@ -202,7 +209,8 @@ impl Breaker {
             Step::RenewProbes => next.renew_probes(by)?,
             Step::Trip { until } => {
                 let until = until.unwrap_or_else(|| by.now.plus(by.policy.cool_down(1, by.chance)));
-                next.change(State::Open { until, times: 1, cause: Cause::Trip }, by.now);
+                let failures = next.failures();
+                next.change(State::Open { until, times: 1, cause: Cause::Trip, failures }, by.now);
             }
             Step::Reset => next.close(by.now),
         }
@@ -227,12 +235,12 @@ impl Breaker {
         let longest = tally.longest_after(*failures);
         *failures = tally.in_a_row_after(*failures);
         let reaches = |ratio| window.totals(by.now, by.policy.window).reach(ratio, by.policy.min_calls);
-        let cause = match by.policy.ratio {
-            _ if longest >= by.policy.failures => Cause::Failures,
-            Some(ratio) if reaches(ratio) => Cause::Ratio,
+        let (cause, failures) = match by.policy.ratio {
+            _ if longest >= by.policy.failures => (Cause::Failures, longest),
+            Some(ratio) if reaches(ratio) => (Cause::Ratio, window.totals(by.now, by.policy.window).failures),
             _ => return Some(()),
         };
-        self.open(1, cause, by);
+        self.open(1, (cause, failures), by);
         Some(())
     }
 
@@ -241,8 +249,8 @@ impl Breaker {
             return None;
         }
         match self.state {
-            State::Open { until, times, .. } if until <= by.now => {
-                self.change(State::HalfOpen { times, successes: 0, probes: Vec::new() }, by.now);
+            State::Open { until, times, failures, .. } if until <= by.now => {
+                self.change(State::HalfOpen { times, successes: 0, probes: Vec::new(), failures }, by.now);
             }
             State::HalfOpen { .. } => {}
             State::Open { .. } | State::Closed { .. } => return None,
@@ -258,14 +266,14 @@ impl Breaker {
     }
 
     fn end_probe(&mut self, number: u64, signal: Signal, by: By<'_>) -> Option<()> {
-        let State::HalfOpen { times, successes, probes } = &mut self.state else { return None };
+        let State::HalfOpen { times, successes, probes, failures } = &mut self.state else { return None };
         // A probe that is not there was lost: another has taken its place.
         let at = probes.iter().position(|probe| probe.number == number && probe.holder == *by.writer)?;
         probes.remove(at);
-        let times = *times;
+        let (times, failures) = (*times, *failures);
         match signal {
             Signal::Neutral => {}
-            Signal::Failure => self.open(times.saturating_add(1), Cause::Probe, by),
+            Signal::Failure => self.open(times.saturating_add(1), (Cause::Probe, failures.saturating_add(1)), by),
             Signal::Success => {
                 *successes = successes.saturating_add(1);
                 if *successes >= by.policy.probes {
@@ -284,9 +292,9 @@ impl Breaker {
         Some(())
     }
 
-    fn open(&mut self, times: u32, cause: Cause, by: By<'_>) {
+    fn open(&mut self, times: u32, (cause, failures): (Cause, u32), by: By<'_>) {
         let until = by.now.plus(by.policy.cool_down(times, by.chance));
-        self.change(State::Open { until, times, cause }, by.now);
+        self.change(State::Open { until, times, cause, failures }, by.now);
     }
 
     fn close(&mut self, now: Timestamp) {
@@ -325,6 +333,14 @@ impl Breaker {
     pub fn has_probe(&self, writer: &SmolStr, number: u64, now: Timestamp) -> bool {
         let State::HalfOpen { probes, .. } = &self.state else { return false };
         probes.iter().any(|probe| probe.number == number && probe.holder == *writer && probe.until > now)
+    }
+
+    /// Failures in a row while it is closed, and those that opened it while it is not.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        let (State::Closed { failures, .. } | State::Open { failures, .. } | State::HalfOpen { failures, .. }) =
+            self.state;
+        failures
     }
 
     /// Failures in a row of a closed breaker.

@@ -42,14 +42,14 @@ fn until_of(breaker: &Breaker) -> Timestamp {
     until
 }
 
-/// Plain counting: the failures in a row after all of this, and whether there were ever `failures` of them.
-fn count_in_a_row(outcomes: impl Iterator<Item = bool>, failures: u32) -> (u32, bool) {
-    let (mut in_a_row, mut opened) = (0, false);
+/// Plain counting: the failures in a row after all of this, and the most that there ever were.
+fn count_in_a_row(outcomes: impl Iterator<Item = bool>) -> (u32, u32) {
+    let (mut in_a_row, mut most) = (0, 0);
     for success in outcomes {
         in_a_row = if success { 0 } else { in_a_row + 1 };
-        opened |= in_a_row >= failures;
+        most = most.max(in_a_row);
     }
-    (in_a_row, opened)
+    (in_a_row, most)
 }
 
 proptest! {
@@ -65,9 +65,10 @@ proptest! {
             // Every node numbers its own steps.
             let writer = node(["a", "b"][number as usize % 2]);
             breaker = breaker.after(&step, by(&writer, number, at(5), &policy)).unwrap();
-            let (in_a_row, opened) = count_in_a_row(before.iter().copied(), failures);
-            prop_assert_eq!(!breaker.is_closed(), opened);
-            if opened {
+            let (in_a_row, most) = count_in_a_row(before.iter().copied());
+            prop_assert_eq!(!breaker.is_closed(), most >= failures);
+            if most >= failures {
+                prop_assert_eq!(breaker.failures(), most, "those that opened it");
                 let is_cause = matches!(breaker.state, State::Open { times: 1, cause: Cause::Failures, .. });
                 prop_assert!(is_cause, "{:?}", breaker.state);
                 break;
@@ -101,6 +102,7 @@ proptest! {
             let opens = within.len() >= min_calls as usize && failed > 0 && failed as f64 >= ratio * within.len() as f64;
             prop_assert_eq!(!breaker.is_closed(), opens, "{} of {}", failed, within.len());
             if opens {
+                prop_assert_eq!(breaker.failures() as usize, failed, "those that opened it");
                 break;
             }
             let totals = breaker.totals(at(now), &policy);
@@ -123,7 +125,7 @@ proptest! {
             let signal = if success { Signal::Success } else { Signal::Failure };
             view.ended(Pass::default(), signal, at(now), &policy);
             told.push(success);
-            let (_, opened) = count_in_a_row(told.iter().copied(), failures);
+            let opened = count_in_a_row(told.iter().copied()).1 >= failures;
             prop_assert_eq!(view.may_start(at(now), &policy) == Admission::Wait, opened, "no job starts meanwhile");
             if let Some((number, step)) = view.next_step(at(now), number, &policy, LEASE).cloned() {
                 let early = written_at.is_some_and(|at| now - at < COUNTED_EVERY.as_millis() as i64);
@@ -221,6 +223,7 @@ fn a_failed_probe_opens_it_for_longer() {
     }
     assert_eq!(spans, [63_000, 126_000, 252_000, 315_000, 315_000]);
     assert!(matches!(breaker.state, State::Open { times: 6, cause: Cause::Probe, .. }), "{breaker:?}");
+    assert_eq!(breaker.failures(), opened(&policy).failures() + 5, "each failed probe is one more");
 }
 
 #[test]

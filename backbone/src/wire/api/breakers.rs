@@ -119,7 +119,7 @@ pub struct BreakerStatus {
     /// What opened it, unless it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Word<Cause>>,
-    /// Failures in a row, while it is closed.
+    /// Failures in a row while it is closed, and those that opened it while it is not.
     pub failures: u32,
     /// The limit key, of a type that has a breaker per key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,10 +158,10 @@ pub enum BreakerState {
 
 impl From<Breaker> for BreakerStatus {
     fn from(breaker: Breaker) -> Self {
-        let failures = breaker.failures_in_a_row();
+        let failures = breaker.failures();
         let (state, until, cause, times_opened) = match &breaker.state {
             State::Closed { .. } => (BreakerState::Closed, None, None, 0),
-            State::Open { until, cause, times } => (BreakerState::Open, Some(*until), Some(*cause), *times),
+            State::Open { until, cause, times, .. } => (BreakerState::Open, Some(*until), Some(*cause), *times),
             State::HalfOpen { times, .. } => (BreakerState::HalfOpen, None, None, *times),
         };
         let (successes, probes) = match &breaker.state {
