@@ -105,8 +105,8 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
     }
     let on_conflict = if debounce.is_some() { OnConflict::Replace } else { on_conflict(&submit)? };
     let payload = payload(&submit)?;
-    let version = text("schema_version", &submit.schema_version, TAG_MAX)?;
-    admission::admit(&api.policies, tenant, &job_type, version.as_deref(), &payload).map_err(|refusal| {
+    let version = version(submit.schema_version.as_deref())?;
+    admission::admit(&api.policies, tenant, &job_type, version, &payload).map_err(|refusal| {
         let code = match refusal {
             Refusal::Payload { .. } => Code::TooLarge,
             Refusal::Type(_) | Refusal::Tenant(_) => Code::Forbidden,
@@ -116,7 +116,7 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
     })?;
     let mut options = options(api, &submit, own_id.is_some())?;
     if let (Some(debounce), Some(asked)) = (debounce, &submit.debounce) {
-        options.idempotency_key = text("debounce.key", &Some(asked.key.clone()), KEY_MAX)?;
+        options.idempotency_key = key("debounce.key", Some(&asked.key))?;
         debounce.set(&mut options);
     }
     let mut headers = headers(&submit, &options)?;
@@ -167,7 +167,6 @@ fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
 }
 
 fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
-    let key = |field: &str, value: &Option<String>| text(field, value, KEY_MAX);
     let moment = |field: &str, text: &Option<String>| {
         text.as_deref().map(Timestamp::parse).transpose().map_err(|error| wrong(field, error))
     };
@@ -191,7 +190,7 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
     let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
     Ok(JobOptions {
         own_run_id,
-        idempotency_key: key("idempotency_key", &submit.idempotency_key)?,
+        idempotency_key: key("idempotency_key", submit.idempotency_key.as_deref())?,
         idempotency_window: submit.idempotency_window_ms.map(|ms| positive("idempotency_window_ms", ms)).transpose()?,
         unique: unique.unwrap_or_default(),
         max_attempts: number("max_attempts", submit.max_attempts, ATTEMPTS_MAX)?,
@@ -205,8 +204,8 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
             moment("expires_at", &submit.expires_at)?,
             submit.expires_in_ms,
         )?,
-        concurrency_key: key("concurrency_key", &submit.concurrency_key)?,
-        limit_key: key("limit_key", &submit.limit_key)?,
+        concurrency_key: key("concurrency_key", submit.concurrency_key.as_deref())?,
+        limit_key: key("limit_key", submit.limit_key.as_deref())?,
         cost: number("cost", submit.cost, COST_MAX)?,
         schema_version: submit.schema_version.clone(),
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
@@ -225,13 +224,26 @@ fn known_preset(api: &Api, submit: &SubmitRequest) -> Result<(), ApiError> {
     Err(wrong("retry", format!("no preset {name:?} is configured; {known}")))
 }
 
-/// A text that is not empty and has no control characters.
-fn text(field: &str, value: &Option<String>, max: usize) -> Result<Option<String>, ApiError> {
+/// A key: any text within its bounds.
+fn key(field: &str, value: Option<&str>) -> Result<Option<String>, ApiError> {
+    sized(field, value, KEY_MAX).map(|text| text.map(str::to_owned))
+}
+
+/// The version of a schema: a text that a header can carry.
+fn version(value: Option<&str>) -> Result<Option<&str>, ApiError> {
+    match sized("schema_version", value, TAG_MAX)? {
+        Some(text) if !header::fits_header(text) => {
+            Err(wrong("schema_version", "has a control character, or a blank at an end"))
+        }
+        other => Ok(other),
+    }
+}
+
+fn sized<'t>(field: &str, value: Option<&'t str>, max: usize) -> Result<Option<&'t str>, ApiError> {
     match value {
-        Some(text) if text.is_empty() => Err(wrong(field, "is empty")),
+        Some("") => Err(wrong(field, "is empty")),
         Some(text) if text.len() > max => Err(wrong(field, format!("has {} bytes, {max} are allowed", text.len()))),
-        Some(text) if text.chars().any(char::is_control) => Err(wrong(field, "has a control character")),
-        other => Ok(other.clone()),
+        other => Ok(other),
     }
 }
 

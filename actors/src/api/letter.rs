@@ -172,8 +172,13 @@ fn can_be_replayed(policies: &Policies, letter: &StoredDeadLetter, change: &Chan
         }
         Some(error) if error.kind == ErrorKind::Invalid => is_mended(letter, change, &error.message),
         // What was taken once is taken again, as long as it is the same.
-        _ if change.payload.is_some() => admit(policies, letter, change),
-        _ => Ok(()),
+        _ => {
+            if change.payload.is_some() {
+                admit(policies, letter, change)?;
+            }
+            let read = header::read_job(&changed_headers(letter, change));
+            read.map(drop).map_err(|error| format!("it would be invalid: {error}"))
+        }
     }
 }
 

@@ -84,9 +84,10 @@ async fn change(api: &Api, set: api::Change) -> Result<Change, ApiError> {
 
 /// Whether a header's value was decided with the run's first round.
 fn is_settled(name: &str) -> bool {
-    const SETTLED: [&str; 6] = [
+    const SETTLED: [&str; 7] = [
         "longshore-run-id",
         "longshore-idempotency-key",
+        "longshore-idempotency-key-base64",
         "longshore-idempotency-window",
         "longshore-unique",
         "longshore-run-at",

@@ -3,6 +3,8 @@
 //! Names are read in any case, as in HTTP, and written as the contract has them. A client's `Nats-*` headers are
 //! instructions to the server and are never passed on.
 
+use std::borrow::Cow;
+
 use async_nats::{HeaderMap, HeaderValue};
 use longshore_domain::job::{Unique, When};
 use longshore_domain::{DurationText, JobOptions, RunId, SmolStr};
@@ -19,13 +21,13 @@ mod value;
 pub use by_node::Moved;
 pub use error::HeaderError;
 pub use passed_on::{as_published, carry_on, for_handler, for_replay, own, without, without_servers};
-pub use value::{ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, TAGS_MAX, deadline, run_at, tags, unique};
+pub use value::{ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, TAGS_MAX, deadline, fits_header, run_at, tags, unique};
 
 pub(crate) use passed_on::kept;
 pub(crate) use value::positive;
 
 use by_node::{ByNode, RESERVED};
-use value::{moment, number, span, text};
+use value::{from_base64, moment, number, span, text, to_base64};
 
 /// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a
 /// reply they have no effect.
@@ -80,7 +82,7 @@ pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
         }
         seen.push((short, value));
     }
-    refuse_pairs(&seen)?;
+    refuse_contradictions(&seen)?;
     let is_sealed = by_node.seal.is_some();
     if let Some(id) = read.run_id.as_ref().filter(|_| !is_sealed) {
         // A node may give a job a derived id when it moves it; a client may not choose one.
@@ -103,7 +105,12 @@ pub fn kind_key(headers: Option<&HeaderMap>) -> KindKey {
         let (_, values) = all.find(|(name, _)| short_name((*name).as_ref()).as_deref() == Some(wanted))?;
         only_value(values).ok()
     };
-    KindKey::of_keys(value("limit-key"), value("concurrency-key"))
+    let key = |plain: &str, encoded: &str| match value(plain) {
+        Some(key) => Some(Cow::Borrowed(key)),
+        None => from_base64(value(encoded)?, KEY_MAX).ok().map(Cow::Owned),
+    };
+    let (limit, concurrency) = (key("limit-key", "limit-key-base64"), key("concurrency-key", "concurrency-key-base64"));
+    KindKey::of_keys(limit.as_deref(), concurrency.as_deref())
 }
 
 /// The run id that a job's headers name, if it can be read and a client may choose it.
@@ -123,16 +130,27 @@ fn only_value(values: &[HeaderValue]) -> Result<&str, String> {
     Ok(first)
 }
 
-/// Refuses two headers that say the same in different ways: only one of them may be set.
-fn refuse_pairs(seen: &[(String, &str)]) -> Result<(), HeaderError> {
-    let has = |name: &str| seen.iter().any(|(short, _)| short == name);
-    for (one, other) in [("Run-At", "Delay"), ("Expires-At", "Expires-In")] {
-        if has(&one.to_ascii_lowercase()) && has(&other.to_ascii_lowercase()) {
-            let reason = format!("stands beside Longshore-{one}; one of them is enough");
-            return Err(HeaderError { header: format!("Longshore-{other}"), reason });
-        }
+/// Two headers that say the same in different ways: only one of them may be set.
+const ONE_OF: [(&str, &str); 5] = [
+    ("Run-At", "Delay"),
+    ("Expires-At", "Expires-In"),
+    ("Idempotency-Key", "Idempotency-Key-Base64"),
+    ("Concurrency-Key", "Concurrency-Key-Base64"),
+    ("Limit-Key", "Limit-Key-Base64"),
+];
+
+/// Refuses headers that contradict each other, or that say something about a key that is not there.
+fn refuse_contradictions(seen: &[(String, &str)]) -> Result<(), HeaderError> {
+    let has = |name: &str| seen.iter().any(|(short, _)| short.eq_ignore_ascii_case(name));
+    let refuse = |header: &str, reason: String| Err(HeaderError { header: format!("Longshore-{header}"), reason });
+    if let Some((one, other)) = ONE_OF.iter().find(|(one, other)| has(one) && has(other)) {
+        return refuse(other, format!("stands beside Longshore-{one}; one of them is enough"));
     }
-    Ok(())
+    let has_key = has("Idempotency-Key") || has("Idempotency-Key-Base64");
+    match ["Unique", "Idempotency-Window"].into_iter().find(|header| has(header)) {
+        Some(header) if !has_key => refuse(header, "needs a Longshore-Idempotency-Key".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 fn short_name(name: &str) -> Option<String> {
@@ -144,6 +162,7 @@ fn short_name(name: &str) -> Option<String> {
 fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), String> {
     match name {
         "idempotency-key" => options.idempotency_key = Some(text(value, KEY_MAX)?),
+        "idempotency-key-base64" => options.idempotency_key = Some(from_base64(value, KEY_MAX)?),
         "idempotency-window" => options.idempotency_window = Some(positive(value)?),
         "unique" => options.unique = unique(value)?,
         "max-attempts" => options.max_attempts = Some(number(value, ATTEMPTS_MAX)?),
@@ -155,7 +174,9 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
         "expires-at" => options.expires = Some(When::At(moment(value)?)),
         "expires-in" => options.expires = Some(When::After(positive(value)?)),
         "concurrency-key" => options.concurrency_key = Some(text(value, KEY_MAX)?),
+        "concurrency-key-base64" => options.concurrency_key = Some(from_base64(value, KEY_MAX)?),
         "limit-key" => options.limit_key = Some(text(value, KEY_MAX)?),
+        "limit-key-base64" => options.limit_key = Some(from_base64(value, KEY_MAX)?),
         "cost" => options.cost = Some(number(value, COST_MAX)?),
         "keep" => options.keep = Some(span(value)?),
         "schema-version" => options.schema_version = Some(text(value, TAG_MAX)?),
@@ -215,15 +236,22 @@ pub fn write_options(options: &JobOptions, headers: &mut HeaderMap) {
         }
     };
     let span = |span: std::time::Duration| DurationText(span).to_string();
-    put("Idempotency-Key", options.idempotency_key.clone());
+    for (name, key) in [
+        ("Idempotency-Key", &options.idempotency_key),
+        ("Concurrency-Key", &options.concurrency_key),
+        ("Limit-Key", &options.limit_key),
+    ] {
+        match key {
+            Some(key) if !fits_header(key) => put(&format!("{name}-Base64"), Some(to_base64(key))),
+            key => put(name, key.clone()),
+        }
+    }
     put("Idempotency-Window", options.idempotency_window.map(span));
     put("Max-Attempts", options.max_attempts.map(|number| number.to_string()));
     put("Retry", options.retry.clone());
     put("Timeout", options.timeout.map(span));
     put("Deadline", options.deadline.map(when));
     put("Keep", options.keep.map(span));
-    put("Concurrency-Key", options.concurrency_key.clone());
-    put("Limit-Key", options.limit_key.clone());
     put("Cost", options.cost.map(|cost| cost.to_string()));
     put("Schema-Version", options.schema_version.clone());
     put("Tags", (!options.tags.is_empty()).then(|| options.tags.join(",")));
@@ -256,8 +284,11 @@ fn when(when: When) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -301,9 +332,58 @@ mod tests {
             ("Longshore-Tags", "a\u{7}", "control character"),
             ("Longshore-Run-At", "2262-04-12T00:00:00Z", "later than a schedule can hold"),
             ("Longshore-Idempotency-Key", "", "is empty"),
+            ("Longshore-Limit-Key-Base64", "", "is empty"),
+            ("Longshore-Idempotency-Key-Base64", "?", "is not base64"),
+            ("Longshore-Idempotency-Key-Base64", "/w==", "is not UTF-8"),
+            ("Longshore-Unique", "active", "needs a Longshore-Idempotency-Key"),
+            ("Longshore-Idempotency-Window", "5m", "needs a Longshore-Idempotency-Key"),
         ] {
             let error = read_job(&headers(&[(name, value)])).unwrap_err().to_string();
             assert!(error.starts_with(&format!("header {name}: ")) && error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn two_headers_for_one_thing_contradict_each_other() {
+        for (one, other) in ONE_OF {
+            let values = [one, other].map(|name| match name {
+                "Run-At" | "Expires-At" => "2027-01-01T00:00:00Z",
+                "Delay" | "Expires-In" => "5m",
+                _ => "YQ==",
+            });
+            let names = [one, other].map(|name| format!("Longshore-{name}"));
+            let error = read_job(&headers(&[(&names[0], values[0]), (&names[1], values[1])])).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("header {}: stands beside {}", names[1], names[0])), "{error}");
+        }
+    }
+
+    /// The headers as they come from the wire.
+    fn over_the_wire(headers: &HeaderMap) -> HeaderMap {
+        let lines = headers.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
+        let text = lines.fold("NATS/1.0\r\n".to_owned(), |text, (name, value)| text + &format!("{name}: {value}\r\n"));
+        crate::messages::raw::parse(text.as_bytes()).unwrap()
+    }
+
+    fn key() -> impl Strategy<Value = String> {
+        let any_text = prop_oneof![any::<String>(), "[ \t\r\n\u{0}\u{a0}\u{2028}a:]{1,9}"];
+        any_text.prop_filter("1 to 512 bytes", |key| (1..=KEY_MAX).contains(&key.len()))
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_may_be_any_text((idempotency, concurrency, limit) in (key(), key(), key())) {
+            let kind = KindKey::of_keys(Some(&limit), Some(&concurrency));
+            let options = JobOptions {
+                idempotency_key: Some(idempotency),
+                concurrency_key: Some(concurrency),
+                limit_key: Some(limit),
+                ..JobOptions::default()
+            };
+            let mut written = HeaderMap::new();
+            write_options(&options, &mut written);
+            let read = over_the_wire(&written);
+            prop_assert_eq!(kind_key(Some(&read)), kind);
+            prop_assert_eq!(*read_job(&read).unwrap().options.unwrap(), options);
         }
     }
 }
