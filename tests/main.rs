@@ -55,7 +55,7 @@ mod replay; // dead runs can be replayed, discarded, erased
 mod reschedule; // a waiting run starts now or at another time, once
 mod retries; // failures are retried by their policy, permanent ones are not
 mod rust_program; // a program in Rust has handlers of its own and a client in a few lines
-mod same_key; // a key is any text, and what belongs to a key needs one
+mod same_key; // a key is any text, and the same JSON under it the same job
 mod schedules; // a recurring schedule starts a run at each of its times, once, and none early
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs
 mod three_servers; // any one of three servers may freeze, be cut off or die

@@ -1,8 +1,19 @@
-//! A key is any text, and what belongs to a key needs one.
+//! A key is any text, and what counts as the same job under it does not depend on how the client wrote its JSON.
 
-use serde_json::json;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use longshore_harness::World;
+use serde_json::{Value, json};
 
 use crate::world;
+
+/// What `submit` answers to a request in just these bytes.
+async fn submit(world: &World, request: &str) -> Value {
+    let request = async_nats::Request::new().payload(request.to_owned().into()).timeout(Some(Duration::from_secs(20)));
+    let answer = world.client().send_request("longshore.api.default.submit", request).await.unwrap();
+    serde_json::from_slice(&answer.payload).unwrap()
+}
 
 /// Given keys that no header can carry as they are, when jobs with them are submitted, then each is a run of its own,
 /// and its own again if it is submitted again; the same for the keys of limits.
@@ -69,5 +80,69 @@ async fn what_belongs_to_a_key_needs_one() {
         let refused = world.try_request("default", "submit", json!({"type": "echo", field: value})).await.unwrap_err();
         assert_eq!(refused.code, 400);
         assert!(refused.message.contains(field) && refused.message.contains("needs"), "{refused:?}");
+    }
+}
+
+/// Given a job under a key, when its JSON comes again as another library writes it, then it is the same job; with another
+/// value, also of a number that is merely written otherwise, it is another one.
+#[tokio::test]
+async fn the_same_json_is_the_same_job_however_it_is_written() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let job = |payload: &str| format!(r#"{{"type":"echo","idempotency_key":"k","payload":{payload}}}"#);
+    let first = submit(&world, &job(r#"{"name":"Zoë","items":[{"id":1,"n":1.10}]}"#)).await;
+    assert_eq!(first["deduplicated"], false, "{first}");
+    let same = submit(&world, &job(r#"{ "items" : [ {"n": 1.10, "id": 1} ], "name": "Zo\u00eb" }"#)).await;
+    assert_eq!((&same["deduplicated"], &same["run_id"]), (&json!(true), &first["run_id"]), "{same}");
+    for other in [r#"{"name":"Zoë","items":[{"id":1,"n":1.1}]}"#, r#"{"name":"Zoe","items":[{"id":1,"n":1.10}]}"#] {
+        let refused = submit(&world, &job(other)).await;
+        assert_eq!(refused["error"], "idempotency_mismatch", "{other} {refused}");
+    }
+    // A bare publish is compared in the same way.
+    let bare = world.publish("echo").header("Longshore-Idempotency-Key", "b").bytes(r#"{"a": 1}"#).await;
+    assert_eq!(world.wait(&bare).await.state, "completed");
+    let same = submit(&world, r#"{"type":"echo","idempotency_key":"b","payload":{"a":1}}"#).await;
+    assert_eq!((&same["deduplicated"], &same["run_id"]), (&json!(true), &json!(bare)), "{same}");
+}
+
+/// Given jobs of one key that are submitted at the same moment, one of them with another payload, when each is asked for
+/// again until it is known what became of it, then only those are told a run whose payload it has.
+#[tokio::test]
+async fn of_different_jobs_at_once_none_is_told_the_run_of_another() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let keys = (0..300).map(|key| {
+        let jobs =
+            [1, 1, 2].map(|payload| json!({"type": "echo", "payload": payload, "idempotency_key": key.to_string()}));
+        let world = &world;
+        async move {
+            let answers = world.request("submit.batch", json!({"jobs": jobs})).await;
+            let mut runs = Vec::new();
+            for (job, answer) in jobs.into_iter().zip(answers["jobs"].as_array().unwrap()) {
+                match settled(world, &job, answer.clone()).await {
+                    Ok(run) => {
+                        assert_eq!(world.wait(&run).await.result.as_ref(), Some(&job["payload"]), "{job} {answers}");
+                        runs.push(run);
+                    }
+                    Err(error) => assert_eq!(error, "idempotency_mismatch", "{job} {answers}"),
+                }
+            }
+            runs.dedup();
+            assert_eq!(runs.len(), 1, "{answers}");
+        }
+    });
+    join_all(keys).await;
+    assert!(node.stop().await.success());
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// The run, or the error, of a job that was answered in this way, and is submitted again while the answer is not known.
+async fn settled(world: &World, job: &Value, mut answer: Value) -> Result<String, String> {
+    loop {
+        match (answer["run_id"].as_str(), answer["code"].as_u64()) {
+            (Some(run), _) => return Ok(run.to_owned()),
+            (None, Some(503)) => answer = submit(world, &job.to_string()).await,
+            (None, _) => return Err(answer["error"].as_str().unwrap().to_owned()),
+        }
     }
 }

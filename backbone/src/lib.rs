@@ -60,7 +60,7 @@ pub use cluster::{breakers, concurrency, control, deliveries, holders, limits, n
 pub use connection::link;
 pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, poison, pull, renewal};
 pub use messages::{refusal, request, scan, window};
-pub use runs::{backwards, cancels, certain, claims, dead_letters, records};
+pub use runs::{backwards, cancels, certain, claims, dead_letters, fingerprint, records};
 pub use schedules::{recurring, schedule, sweep};
 pub use services::{offers, service};
 pub use streams::wanted::WantedStream;

@@ -5,6 +5,7 @@
 //! published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same submit that
 //! finds it publishes the job again.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use base64::Engine as _;
@@ -139,7 +140,8 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
     let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
-    Ok(Submission { job, own_id, on_conflict, debounce, headers, payload, trace })
+    let fingerprint = OnceLock::new();
+    Ok(Submission { job, own_id, on_conflict, debounce, headers, payload, trace, fingerprint })
 }
 
 fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {

@@ -6,7 +6,7 @@
 //! the same job goes on with it, another job takes it over. A job that replaces another is durable before the other one
 //! makes way: until then the other runs, from then on this one.
 
-use longshore_backbone::claims::{Claimed, FoundClaim};
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_domain::key;
@@ -54,7 +54,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
             return submission::record_first(ports, &submission, due, None).await;
         };
         let tenant = &submission.job.tenant;
-        let mut claim = key.claim_of(submission.job.run_id.clone(), submission.print(), false);
+        let mut claim = key.claim_of(submission.job.run_id.clone(), submission.print().clone(), false);
         let claimed = ports.server().claim_key(tenant, key.text, &claim, key.window).await;
         let found = match claimed.map_err(|error| unavailable(&error))? {
             Claimed::Mine(revision) => {
@@ -86,7 +86,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
 /// Judges a claim by the records of its runs.
 async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundClaim) -> Result<Next, ApiError> {
     let (job, claim) = (&submission.job, &found.claim);
-    let differs = claim.fingerprint != submission.print();
+    let differs = !submission.print().is_same_as(&claim.fingerprint);
     let rejects = ports.policies().keys.on_mismatch == OnMismatch::Reject;
     let replaces = submission.on_conflict == OnConflict::Replace;
     if !claim.published {
@@ -110,10 +110,7 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
         (OnConflict::Replace, Some(record)) if claim.published && key::is_replaceable(&record.run) => {
             Ok(Next::Replace(record.run))
         }
-        _ if !replaces && differs && rejects && run_id == claim.run_id => Err(ApiError::new(
-            Code::IdempotencyMismatch,
-            format!("idempotency_key: came before with another type or payload, for run {run_id}"),
-        )),
+        _ if run_id == claim.run_id && is_mismatch(ports, submission, claim) => Err(mismatch(&run_id)),
         (OnConflict::Reject, _) => {
             Err(ApiError::new(Code::KeyTaken, format!("idempotency_key: belongs to run {run_id}")))
         }
@@ -123,6 +120,18 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
         }
         (_, record) => Ok(Next::Is(run_id, record)),
     }
+}
+
+/// Whether the job is to be refused because its key came before with another one.
+pub(super) fn is_mismatch<P: SubmitPorts>(ports: &P, submission: &Submission, claim: &Claim) -> bool {
+    ports.policies().keys.on_mismatch == OnMismatch::Reject
+        && submission.on_conflict != OnConflict::Replace
+        && !submission.print().is_same_as(&claim.fingerprint)
+}
+
+pub(super) fn mismatch(of: &RunId) -> ApiError {
+    let message = format!("idempotency_key: came before with another type or payload, for run {of}");
+    ApiError::new(Code::IdempotencyMismatch, message)
 }
 
 /// Goes on with the run of a claim that was never marked.
@@ -184,7 +193,7 @@ async fn replace<P: SubmitPorts>(
     };
     let owner = loop {
         let replaces = Some((run.origin, &mut revision));
-        let wanted = Wanted { key, print: submission.print(), replaces, again: false };
+        let wanted = Wanted { key, print: submission.print().clone(), replaces, again: false };
         match keys::own(ports, job, wanted).await.map_err(|error| unavailable(&error))? {
             // A node is about to begin its job, and has only confirmed the record: this one may not leave it at that, as
             // the other run would stay if that node dies.

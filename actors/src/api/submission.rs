@@ -4,11 +4,11 @@
 //!
 //! The simulation drives these functions, too; [`SubmitPorts`] is what they ask for.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use longshore_backbone::Headers;
-use longshore_backbone::claims::fingerprint;
+use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::api::{ApiError, Submitted};
 use longshore_backbone::wire::header::names;
@@ -20,6 +20,7 @@ use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::debounce::Debounced;
 use crate::api::filter::unavailable;
+use crate::api::keyed;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
@@ -62,12 +63,15 @@ pub(crate) struct Submission {
     pub(crate) payload: Bytes,
     /// Its trace, with the span above its own, if the node writes traces.
     pub(crate) trace: Option<trace::Submission>,
+    /// Made when it is first asked for.
+    pub(crate) fingerprint: OnceLock<Fingerprint>,
 }
 
 impl Submission {
     /// Distinguishes this job from another one with the same key.
-    pub(super) fn print(&self) -> String {
-        fingerprint(self.job.job_type.as_str(), &self.payload)
+    pub(super) fn print(&self) -> &Fingerprint {
+        let made = || Fingerprint::of(self.job.job_type.as_str(), Some(&self.headers), &self.payload);
+        self.fingerprint.get_or_init(made)
     }
 
     fn payload(&self) -> Payload {
@@ -181,7 +185,7 @@ async fn mark<P: SubmitPorts>(
 ) -> Result<Submitted, ApiError> {
     let job = &submission.job;
     let marked = match claim {
-        Some(claim) => keys::mark_published(ports, job, claim, submission.print()).await,
+        Some(claim) => keys::mark_published(ports, job, claim, submission.print().clone()).await,
         None => Ok(Marked::Open),
     };
     let marked = marked.map_err(|error| unavailable(&error))?;
@@ -197,8 +201,13 @@ async fn mark<P: SubmitPorts>(
         Some((own, None)) if has_begun(own) => return Ok(answer(&job.run_id, own.state.name(), false)),
         // The other submission has died, or is under way: whose run has the key in the end is not known yet.
         _ if !taken_by.published => return Err(changes()),
-        _ => taken_by.run_id,
+        // Nor whether this job, which is another one, will run: that is known once it has begun, or ended as a duplicate.
+        _ if keyed::is_mismatch(ports, submission, &taken_by) => return Err(changes()),
+        _ => taken_by.run_id.clone(),
     };
+    if holder == taken_by.run_id && keyed::is_mismatch(ports, submission, &taken_by) {
+        return Err(keyed::mismatch(&holder));
+    }
     // The other run is about to write its record, or it has ended and its record is gone.
     let Some(found) = is_stored(ports, &job.tenant, &holder).await? else { return Err(changes()) };
     Ok(answer(&holder, mark_found(ports, found).await?, true))

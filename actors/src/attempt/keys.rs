@@ -12,7 +12,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use longshore_backbone::Error;
-use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
+use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::job::Unique;
 use longshore_domain::key::KeyVerdict;
@@ -23,6 +24,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, Timestamp, d
 
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::AttemptState;
+use crate::commit::Payload;
 use crate::fail_point;
 use crate::ports::{Ports, Rules as _, RunPorts, Server};
 
@@ -63,7 +65,7 @@ impl Key<'_> {
     }
 
     /// The claim of a job on this key.
-    pub(crate) fn claim_of(&self, run_id: RunId, fingerprint: String, published: bool) -> Claim {
+    pub(crate) fn claim_of(&self, run_id: RunId, fingerprint: Fingerprint, published: bool) -> Claim {
         Claim { run_id, fingerprint, unique: self.unique, published, taken_from: Vec::new() }
     }
 }
@@ -111,7 +113,8 @@ pub(crate) async fn claim_at_begin<P: Ports>(
         return Ok(overtaken);
     }
     let run = &mut attempt_state.run;
-    let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
+    let Payload { headers, body, .. } = &assignment.payload;
+    let print = Fingerprint::of(job.job_type.as_str(), headers.as_deref(), body);
     // Of two runs that replace, the later one stays. This one may be the earlier: its `submit` may have died, and a later
     // job have come since.
     let replaces = run.replaces.then_some((run.origin, &mut attempt_state.expected));
@@ -163,7 +166,7 @@ pub(super) async fn record_first<P: Ports>(
 /// What a run wants of its key.
 pub(crate) struct Wanted<'k> {
     pub(crate) key: &'k Key<'k>,
-    pub(crate) print: String,
+    pub(crate) print: Fingerprint,
     /// It takes the key from a run that has not started and comes before it: the time of its own submission, and the
     /// revision of its record, as it was read before the key was looked at.
     pub(crate) replaces: Option<(Timestamp, &'k mut u64)>,
@@ -384,7 +387,7 @@ pub(crate) async fn mark_published<P: RunPorts>(
     ports: &P,
     job: &Job,
     own: OwnClaim,
-    print: String,
+    print: Fingerprint,
 ) -> Result<Marked, Error> {
     let Some(key) = key_of(ports, job) else { return Ok(Marked::Open) };
     let OwnClaim { mut revision, taken_from } = own;

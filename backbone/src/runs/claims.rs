@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::messages::raw::Raw;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request;
+use crate::runs::fingerprint::Fingerprint;
 use crate::wire::header::names;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
@@ -32,8 +33,9 @@ fn is_window(unique: &Unique) -> bool {
 pub struct Claim {
     /// The run.
     pub run_id: RunId,
-    /// A hash of type and payload: the same key with another job is a mistake that is reported.
-    pub fingerprint: String,
+    /// Of which job it is: the same key with another job is a mistake that is reported.
+    #[serde(flatten)]
+    pub fingerprint: Fingerprint,
     /// How long the run has the key.
     #[serde(default, skip_serializing_if = "is_window")]
     pub unique: Unique,
@@ -63,16 +65,6 @@ pub enum Claimed {
     Mine(u64),
     /// There is a claim already, perhaps of the same run.
     Found(FoundClaim),
-}
-
-/// The fingerprint of a job.
-#[must_use]
-pub fn fingerprint(job_type: &str, payload: &[u8]) -> String {
-    let mut hash = Sha256::new();
-    hash.update(job_type.as_bytes());
-    hash.update([0]);
-    hash.update(payload);
-    hex(&hash.finalize()[..16])
 }
 
 /// Bytes as hexadecimal digits.

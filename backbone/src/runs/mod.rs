@@ -6,4 +6,5 @@ pub mod cancels;
 pub mod certain;
 pub mod claims;
 pub mod dead_letters;
+pub mod fingerprint;
 pub mod records;

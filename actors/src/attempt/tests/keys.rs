@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use longshore_backbone::claims::{Claim, fingerprint};
+use longshore_backbone::claims::Claim;
+use longshore_backbone::fingerprint::Fingerprint;
 use longshore_domain::job::{Unique, When};
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
@@ -20,7 +21,13 @@ fn keyed() -> Scene {
 
 fn claim(run: &str, published: bool, taken_from: &[&str]) -> Claim {
     let taken_from = taken_from.iter().map(|run| id(run)).collect();
-    Claim { run_id: id(run), fingerprint: fingerprint("t", b"{}"), unique: Unique::Window, published, taken_from }
+    Claim {
+        run_id: id(run),
+        fingerprint: Fingerprint::of("t", None, b"{}"),
+        unique: Unique::Window,
+        published,
+        taken_from,
+    }
 }
 
 /// A run that `submit` wrote before it died.

@@ -5,6 +5,7 @@
 use std::rc::Rc;
 
 use longshore_backbone::claims::Claim;
+use longshore_backbone::fingerprint::Fingerprint;
 use longshore_domain::job::Unique;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::{Outcome, Settlement};
@@ -118,7 +119,13 @@ fn once(run: &Run, outcome: Outcome) -> Outcome {
 }
 
 fn claim(run: &str, published: bool) -> Claim {
-    Claim { run_id: id(run), fingerprint: String::new(), unique: Unique::default(), published, taken_from: Vec::new() }
+    Claim {
+        run_id: id(run),
+        fingerprint: Fingerprint::default(),
+        unique: Unique::default(),
+        published,
+        taken_from: Vec::new(),
+    }
 }
 
 /// A run that has a key until it has ended, and has ended.

@@ -4,7 +4,7 @@
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
-use longshore_backbone::claims::fingerprint;
+use longshore_backbone::fingerprint::Fingerprint;
 use longshore_domain::backoff::Backoff;
 use longshore_domain::job::{Unique, When};
 use longshore_domain::policy::{Policies, TypePolicy};
@@ -100,7 +100,7 @@ pub(crate) struct Plan {
     sequence: Cell<Option<u64>>,
     /// The same job under the id with the time it was stored at, if its own id is taken.
     timed: OnceCell<Job>,
-    fingerprint: OnceCell<String>,
+    fingerprint: OnceCell<Fingerprint>,
 }
 
 /// How long a job waits for a handler before that counts as a failed attempt.
@@ -318,8 +318,8 @@ impl Plan {
     }
 
     /// The fingerprint of its submission, as a claim of its key has it.
-    pub(crate) fn fingerprint(&self) -> String {
-        self.fingerprint.get_or_init(|| fingerprint(self.job().job_type.as_str(), self.payload)).clone()
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint.get_or_init(|| Fingerprint::of(self.job().job_type.as_str(), None, self.payload)).clone()
     }
 
     /// Whether the job runs under this id with the time its message was stored at.
