@@ -65,7 +65,14 @@ async fn tell(events: &SystemEvents, (before, now): (HeldBack, HeldBack), readin
     });
     if now.memory != before.memory && now.memory > 0 {
         let workers = 1_u32 << now.memory;
-        tracing::warn!("the machine is short of memory: {shares}; this node gives jobs to one in {workers} workers");
+        match now.memory > before.memory {
+            true => tracing::warn!(
+                "the machine is short of memory: {shares}; this node gives jobs to one in {workers} workers"
+            ),
+            false => tracing::info!(
+                "the machine has memory again: {shares}; this node gives jobs to one in {workers} workers for now"
+            ),
+        }
     }
     if now.cpu != before.cpu && now.cpu > 0 {
         tracing::info!("the machine is short of processor: {shares}; this node pulls fewer jobs ahead");
