@@ -204,6 +204,9 @@ async fn submit_refuses_a_payload_that_does_not_match_its_schema() {
     let unknown = world.try_request("default", "submit", job("order", json!(1), Some("3"))).await.unwrap_err();
     assert_eq!(unknown.code, 400, "{unknown:?}");
     assert!(unknown.message.contains(r#"schema_version: there is no "3" of its type, but 1, 2"#), "{unknown:?}");
+    // A header's value is what is between its blanks.
+    let blank = world.try_request("default", "submit", job("noop", json!(1), Some(" "))).await.unwrap_err();
+    assert_eq!(blank.message, "schema_version: has a control character, or a blank at an end");
     let text = json!({"type": "order", "payload": {"items": [{"price": "1"}]}});
     let batch = json!({"jobs": [job("order", json!(1), Some("1")), job("order", json!(1), Some("2")), text]});
     let answer = world.request("submit.batch", batch).await;

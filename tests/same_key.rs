@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use longshore_harness::World;
 use serde_json::{Value, json};
 
-use crate::world;
+use crate::{served_by, world};
 
 /// What `submit` answers to a request in just these bytes.
 async fn submit(world: &World, request: &str) -> Value {
@@ -81,6 +81,26 @@ async fn what_belongs_to_a_key_needs_one() {
         assert_eq!(refused.code, 400);
         assert!(refused.message.contains(field) && refused.message.contains("needs"), "{refused:?}");
     }
+}
+
+/// Given a dead run with a key, when a replay would take the key away and leave what belongs to it, then the replay fails
+/// and says so, and the dead letter stays; without both it runs.
+#[tokio::test]
+async fn a_replay_leaves_nothing_that_needs_a_key_without_one() {
+    let world = world().await;
+    let _node = world.node().with("types.work", &served_by("fail", "max_attempts = 1")).start().await;
+    let job = json!({"type": "work", "payload": {"times": 1}, "idempotency_key": "k", "unique": "active"});
+    let run = world.submit(job).await;
+    assert_eq!(world.wait(&run).await.state, "dead");
+    world.eventually_letters(1).await;
+    let replay = |headers: Value| json!({"run_id": run, "set": {"headers": headers, "payload": {"times": 0}}});
+    let answer = world.request("dlq.replay", replay(json!({"Longshore-Idempotency-Key": null}))).await;
+    assert_eq!((&answer["replayed"], world.letters("default").await.len()), (&json!(0), 1), "{answer}");
+    let why = answer["failed"][0]["error"].as_str().unwrap();
+    assert!(why.contains("Longshore-Unique: needs a Longshore-Idempotency-Key"), "{why}");
+    let both = json!({"Longshore-Idempotency-Key": null, "Longshore-Unique": null});
+    assert_eq!(world.request("dlq.replay", replay(both)).await["replayed"], 1);
+    assert_eq!(world.wait(&run).await.state, "completed");
 }
 
 /// Given a job under a key, when its JSON comes again as another library writes it, then it is the same job; with another
