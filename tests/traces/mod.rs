@@ -210,6 +210,11 @@ async fn a_submission_a_dead_letter_and_its_replay_are_one_trace() {
     assert_eq!(replay.parent_span_id, root.span_id);
     assert_eq!(replay.links.iter().map(|link| link.span_id.clone()).collect::<Vec<_>>(), [letter.span_id]);
     assert_eq!(second.parent_span_id, replay.span_id);
+    for span in &spans {
+        let above = spans.iter().find(|other| other.span_id == span.parent_span_id);
+        let is_within = above.is_none_or(|above| above.start_time_unix_nano <= span.start_time_unix_nano);
+        assert!(is_within, "{} begins before {}, which it is a part of", span.name, above.unwrap().name);
+    }
     assert_eq!((is_error(&first), is_error(&second)), (true, false));
     let resource = collector.received().resource;
     assert!(resource.contains(&"service.name=longshore".to_owned()), "{resource:?}");

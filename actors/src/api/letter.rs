@@ -265,7 +265,7 @@ async fn publish<P: LetterPorts>(
     letter: &StoredDeadLetter,
     change: &Change,
 ) -> Result<(), String> {
-    let (mut original, began) = (changed_headers(letter, change), ports.now());
+    let mut original = changed_headers(letter, change);
     let trace = ports.tracer().map(|tracer| {
         let trace = JobTrace::of(tracer, Some(&original), (&run.tenant, &run.run_id), run.origin);
         trace.put(trace.replay(run), &mut original);
@@ -277,7 +277,9 @@ async fn publish<P: LetterPorts>(
     let published = ports.move_to_lane(run, headers, payload, &id).await;
     published.map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))?;
     if let Some((tracer, trace)) = trace {
-        tracer.replayed(&trace, run, (began, ports.now()));
+        let now = ports.now();
+        // From its record on, as the round's first wait: a span begins no later than those below it.
+        tracer.replayed(&trace, run, (run.enqueued_at.unwrap_or(now), now));
     }
     Ok(())
 }
