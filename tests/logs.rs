@@ -149,7 +149,8 @@ async fn neither_payloads_nor_secrets_are_logged() {
     use_binary();
     let options = Options {
         max_file: longshore_harness::ROOM,
-        extra: "authorization {users: [{user: all, password: s3cret-password}]}".to_owned(),
+        // Who speaks the protocol by bytes has no password.
+        extra: "authorization {users: [{user: all, password: s3cret-password}]}\nno_auth_user: all".to_owned(),
         ..Options::default()
     };
     let login = ConnectOptions::with_user_and_password("all".into(), "s3cret-password".into());
@@ -176,6 +177,16 @@ async fn neither_payloads_nor_secrets_are_logged() {
     world.request("runs.cancel", json!({"run_id": later})).await;
     let invalid = world.publish("pays").header("Longshore-Delay", "never").json(json!("s3cret-payload")).await;
     assert_eq!(world.wait(&invalid).await.state, "dead");
+    let mut bytes = world.bytes().await;
+    for headers in ["Authorization s3cret-header", "s3cret-\u{a0}header: x", "Authorization: s3cret-header\rX: y"] {
+        let headers = format!("NATS/1.0\r\n{headers}\r\n\r\n");
+        bytes.publish(b"longshore.jobs.default.main.p5.pays", None, headers.as_bytes(), b"\"s3cret-payload\"");
+    }
+    let headers = b"NATS/1.0 s3cret-header\r\nA: b\r\n\r\n";
+    bytes.publish(b"longshore.jobs.default.main.p5.pays", None, headers, b"\"s3cret-payload\"");
+    bytes.flush().await;
+    // With the one above; the run that was replayed left none.
+    world.eventually_letters(5).await;
 
     node.stop().await;
     let lines = node.log().since(0);

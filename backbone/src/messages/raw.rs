@@ -150,22 +150,23 @@ pub(crate) fn parse(headers: &[u8]) -> Result<HeaderMap, String> {
     Ok(all)
 }
 
-/// Reads headers as the client library does, except for the status, which the library takes from the first line.
+/// Reads headers as the client library does, except for the status, which the library takes from the first line. Why
+/// they cannot be read is logged, so it quotes no line: half a header may be a password.
 fn read(text: &str, take: &mut dyn FnMut(HeaderName, HeaderValue)) -> Result<(), String> {
-    let mut lines = text.lines().peekable();
-    match lines.next().and_then(|first| first.strip_prefix("NATS/1.0")) {
+    let mut lines = (1..).zip(text.lines()).peekable();
+    match lines.next().and_then(|(_, first)| first.strip_prefix("NATS/1.0")) {
         None => return Err("do not begin with NATS/1.0".to_owned()),
-        Some(rest) if !rest.trim().is_empty() => return Err(format!("have {:?} in the first line", rest.trim())),
+        Some(rest) if !rest.trim().is_empty() => return Err("have more than NATS/1.0 in the first line".to_owned()),
         Some(_) => {}
     }
-    while let Some(line) = lines.next() {
+    while let Some((number, line)) = lines.next() {
         if line.is_empty() {
             continue;
         }
-        let (name, value) = line.split_once(':').ok_or_else(|| format!("the line {line:?} has no colon"))?;
-        let header = HeaderName::from_str(name).map_err(|_| format!("{name:?} is not a valid name"))?;
+        let (name, value) = line.split_once(':').ok_or_else(|| format!("line {number} has no colon"))?;
+        let header = HeaderName::from_str(name).map_err(|_| format!("line {number} has a name that is not valid"))?;
         let mut value = value.trim_start().to_owned();
-        while let Some(more) = lines.next_if(|line| line.starts_with(char::is_whitespace)) {
+        while let Some((_, more)) = lines.next_if(|(_, line)| line.starts_with(char::is_whitespace)) {
             value.push_str(more);
         }
         value.truncate(value.trim_end().len());
