@@ -117,6 +117,8 @@ async fn nothing_of_a_paused_queue_starts_after_the_answer() {
     }
     let told = system.until("queue_paused", |live| live.body["event"] == "queue_paused").await;
     assert!(told.subject.starts_with("longshore.events._sys.queue_paused.main.n"), "{}", told.subject);
+    let fields: Vec<&str> = told.body.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(fields, ["at", "event", "id", "node", "queue", "v"], "neither a type nor a time: {}", told.body);
     let told = system.until("queue_resumed", |live| live.body["event"] == "queue_resumed").await;
     assert_eq!(told.body["reason"], "order");
     stop(nodes).await;

@@ -53,7 +53,8 @@ impl SystemEvents {
         let id = format!("_sys/{node}/{event}/{}", at.millis());
         let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": node, "at": at});
         if let (Some(body), Value::Object(details)) = (body.as_object_mut(), details) {
-            body.extend(details);
+            // As in records and events of runs: what is not known is absent.
+            body.extend(details.into_iter().filter(|(_, value)| !value.is_null()));
         }
         let body = Bytes::from(body.to_string());
         let subject = self.backbone.names().system_event(event, queue, node, job_type);
