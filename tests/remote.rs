@@ -389,6 +389,8 @@ async fn what_a_handler_signals_is_published() {
                 job.signal("log", "half of a thought").await;
                 job.signal("progress", r#"{"step":1}"#).await;
                 job.signal("progress", "no json").await;
+                job.signal("Progress", r#"{"step":3}"#).await;
+                job.signal("done", "").await;
                 gate.notified().await;
                 let cancelled = job.ask("heartbeat", "").await;
                 job.signal("progress", r#"{"step":2}"#).await;
@@ -402,6 +404,9 @@ async fn what_a_handler_signals_is_published() {
         let is_step = |step: u64| move |live: &Live| live.body["progress"] == json!({"step": step});
         live.until("the first step", |live| live.body["run_id"] == run.as_str() && is_step(1)(live)).await;
         node.log().seen(mark, |line| line.contains("half of a thought") && line.contains(&run)).await;
+        node.log()
+            .seen(mark, |line| line.contains("Longshore-Signal \\\"Progress\\\" is none of") && line.contains(&run))
+            .await;
         if lasts {
             longshore_harness::eventually("a record that it runs", Duration::from_secs(20), async || {
                 world.record(&run).await.filter(|record| record.state == "running").ok_or("none")
@@ -420,6 +425,8 @@ async fn what_a_handler_signals_is_published() {
         world.eventually_reads(&run, "enqueued\nstarted 1\nprogress 1\nprogress 1\ncompleted 1").await;
     }
     node.stop().await;
+    let warned = node.log().since(mark).iter().filter(|line| line.contains("counts as a heartbeat")).count();
+    assert_eq!(warned, 2, "once an attempt, of the first such word");
     world.history(&[], Vec::new()).await.assert_sound();
 }
 

@@ -77,6 +77,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
     let mut announced = false;
     let mut told_to_stop = false;
     let mut has_started = false;
+    let mut has_warned = false;
     let mut promised = None;
     loop {
         // The first job of a type may come before its handlers were asked what they promise.
@@ -93,6 +94,10 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                 }
                 if signal.kind == SignalKind::Started && !std::mem::replace(&mut has_started, true) {
                     clock::restart_clock(ports, current);
+                }
+                if let Some(reason) = &signal.unknown && !std::mem::replace(&mut has_warned, true) {
+                    let about = About::job(&context.job, context.attempt).traced(context.trace_id);
+                    log_run!(warn, about, "a signal of its handler counts as a heartbeat: Longshore-Signal {reason}");
                 }
                 take_signal(ports, current, context, signal).await;
             }

@@ -38,6 +38,8 @@ const YOUNG: Duration = Duration::from_secs(2);
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// How many signals of one job may wait to be read.
 const SIGNALS: usize = 64;
+/// Maximum characters of a signal's word that are kept to be named.
+const WORD_MAX: usize = 64;
 
 /// The header of a node's own message to the inbox of a request. A handler that sends it says only that it is there.
 const PROBE: &str = "Longshore-Probe";
@@ -85,6 +87,8 @@ impl Drop for Call {
 pub struct Signal {
     /// Its kind.
     pub kind: SignalKind,
+    /// Why its word says nothing; it counts as a heartbeat.
+    pub unknown: Option<String>,
     answer_to: Option<Subject>,
 }
 
@@ -275,8 +279,8 @@ fn receive(waiting: &Waiting, message: Message) {
         return;
     }
     match read_signal(&message) {
-        Some(kind) => {
-            let _ = call.signals.try_send(Signal { kind, answer_to: message.reply });
+        Some(signal) => {
+            let _ = call.signals.try_send(signal);
             call.found.take().map(|found| found.send(()));
         }
         None => {
@@ -306,14 +310,20 @@ fn has(message: &Message, name: &str) -> bool {
     message.headers.as_ref().is_some_and(|headers| header::has(headers, name))
 }
 
-fn read_signal(message: &Message) -> Option<SignalKind> {
-    match text(message.headers.as_ref(), names::SIGNAL).transpose()? {
-        Ok("started") => Some(SignalKind::Started),
-        Ok("progress") => Some(SignalKind::Progress(message.payload.clone())),
-        Ok("log") => Some(SignalKind::Log(message.payload.clone())),
-        // A signal of a later version, or of two kinds, still says that the handler is alive.
-        _ => Some(SignalKind::Heartbeat),
-    }
+fn read_signal(message: &Message) -> Option<Signal> {
+    let (kind, unknown) = match text(message.headers.as_ref(), names::SIGNAL).transpose()? {
+        Ok("started") => (SignalKind::Started, None),
+        Ok("heartbeat") => (SignalKind::Heartbeat, None),
+        Ok("progress") => (SignalKind::Progress(message.payload.clone()), None),
+        Ok("log") => (SignalKind::Log(message.payload.clone()), None),
+        // One of a later version, or of two kinds, still says that the handler is alive.
+        Ok(word) => {
+            let word: String = word.chars().take(WORD_MAX).collect();
+            (SignalKind::Heartbeat, Some(format!("{word:?} is none of started, heartbeat, progress, log")))
+        }
+        Err(reason) => (SignalKind::Heartbeat, Some(reason)),
+    };
+    Some(Signal { kind, unknown, answer_to: message.reply.clone() })
 }
 
 #[cfg(test)]
@@ -337,9 +347,19 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_of_two_kinds_says_that_the_handler_is_alive() {
-        let signal = || read_signal(&message(&[("Longshore-Signal", "log"), ("longshore-signal", "started")]));
-        assert!((0..32).all(|_| signal() == Some(SignalKind::Heartbeat)));
+    fn a_signal_of_no_kind_or_of_two_says_that_the_handler_is_alive_and_is_named() {
+        let two = || read_signal(&message(&[("Longshore-Signal", "log"), ("longshore-signal", "started")])).unwrap();
+        assert!((0..32).all(|_| two().kind == SignalKind::Heartbeat && two().unknown.unwrap().contains("twice")));
+        let long = "a".repeat(WORD_MAX + 1);
+        for word in ["Progress", "", "done\u{1b}", &long] {
+            let signal = read_signal(&message(&[("Longshore-Signal", word)])).unwrap();
+            let named = signal.unknown.unwrap();
+            assert_eq!(signal.kind, SignalKind::Heartbeat, "{named}");
+            assert!(named.starts_with(&format!("{:?}", &word[..word.len().min(WORD_MAX)])), "{named}");
+            assert!(!named.contains(char::is_control), "{named}");
+        }
+        let heartbeat = read_signal(&message(&[("Longshore-Signal", "heartbeat")])).unwrap();
+        assert_eq!((heartbeat.kind, heartbeat.unknown), (SignalKind::Heartbeat, None));
     }
 
     #[test]
