@@ -71,17 +71,19 @@ async fn what_waits_for_its_time_is_cancelled() {
 }
 
 /// Given running handlers, in the node and remote, when their runs are cancelled, then they get a request to stop, and
-/// the end is published once.
+/// the end is published once, with nothing behind it.
 #[tokio::test]
 async fn a_running_job_gets_a_request_to_stop_and_ends() {
     let world = world().await;
     let _node = world.node().start().await;
     let mut live = world.live_events("default").await;
-    let handler = world.handler("slow").start(async |job: longshore_harness::Job| {
-        loop {
-            if job.ask("heartbeat", "").await == Some(true) {
-                return Reply::json(json!("stopped"));
-            }
+    let (stopped, mut has_stopped) = tokio::sync::mpsc::unbounded_channel();
+    let handler = world.handler("slow").start(move |job: longshore_harness::Job| {
+        let stopped = stopped.clone();
+        async move {
+            while job.ask("heartbeat", "").await != Some(true) {}
+            stopped.send(job.ask("progress", r#"{"percent":99}"#).await).unwrap();
+            Reply::json(json!("stopped"))
         }
     });
     let handler = handler.await;
@@ -92,10 +94,18 @@ async fn a_running_job_gets_a_request_to_stop_and_ends() {
         live.until_told("started", run).await;
         let record = cancel(&world, run).await;
         assert_eq!((&record["state"], &record["attempt"]), (&json!("cancelled"), &json!(1)), "{record}");
+        let error = json!({"kind": "cancelled", "message": "the run was cancelled"});
+        assert_eq!(record["attempts"][0]["error"], error, "{record}");
         reads(&world, run, "enqueued\nstarted 1\ncancelled").await;
     }
     told.until("the request to the handler", |_| true).await;
     handler.called(1).await;
+    // What it reports then, the node takes and does not publish; what happens later comes behind it.
+    assert_eq!(has_stopped.recv().await, Some(Some(true)));
+    let later = world.publish("noop").json(json!(1)).await;
+    live.until_told("completed", &later).await;
+    reads(&world, &elsewhere, "enqueued\nstarted 1\ncancelled").await;
+    assert!(live.heard().iter().all(|live| live.body["event"] != "progress"));
     // The job's message is gone, too.
     crate::is_emptied(&world).await;
 }

@@ -155,6 +155,13 @@ impl Book {
         held.retain(|_, held| !is_it(held));
     }
 
+    /// Whether the worker that works on a run here was told that the run is cancelled.
+    pub(crate) fn is_cancelled(&self, tenant: &Tenant, run: &RunId) -> bool {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_run = held.values().filter(|held| (&held.run.0, &held.run.1) == (tenant, run));
+        of_run.any(|held| held.stop.why.load(Ordering::Acquire) == CANCELLED)
+    }
+
     /// Whether this node works on the job of that message.
     pub(crate) fn has(&self, message: &MessageId) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).values().any(|held| held.message == *message)

@@ -33,6 +33,10 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return };
         let run = &mut attempt_state.run;
+        // Its end is published, perhaps by another node: nothing is to follow that.
+        if ports.book.is_cancelled(&run.tenant, &run.run_id) {
+            return;
+        }
         match json::compact(body).filter(|_| body.len() <= MAX_BYTES) {
             Some(progress) => run.progress = Some(progress),
             None => {
