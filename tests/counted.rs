@@ -254,6 +254,29 @@ async fn every_node_shows_the_jobs_of_the_whole_cluster() {
     assert_eq!(deferred(&Scrape::of(&a).await) + deferred(&Scrape::of(&b).await), 3);
 }
 
+/// Given jobs that a node gave back as it ended, and a node that does not serve their queue, then that one shows how many
+/// wait, and since when.
+#[tokio::test]
+async fn jobs_that_came_back_have_waited_since_they_were_published() {
+    let world = world().await;
+    let node = world.node().name("a").with("node", "shutdown_grace = '0s'").start().await;
+    let other = on_a_free_port(world.node().name("b")).with("queues.other", "").start().await;
+    let mut live = world.live_events("default").await;
+    for _ in 0..3 {
+        let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
+        live.until_told("started", &run).await;
+    }
+    node.stop().await;
+
+    let waiting = [("longshore_queue_jobs", &[("queue", "main"), ("state", "waiting")][..], 3.0)];
+    eventually("the age of the oldest", WITHIN, async || {
+        let scrape = shows(&other, &waiting).await;
+        let oldest = scrape.value("longshore_queue_oldest_seconds", &[("queue", "main")]).unwrap();
+        if oldest > 0.0 { Ok(()) } else { Err(oldest) }
+    })
+    .await;
+}
+
 /// Given a server that does not answer, then depths are absent in place of old, and what the node counts stays.
 #[tokio::test]
 async fn what_is_not_known_any_more_is_not_shown() {

@@ -15,7 +15,7 @@ use longshore_backbone::control::QueueLoad;
 use longshore_backbone::parked::ParkedKind;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::limit::{LimitId, Scope};
-use longshore_domain::{Lane, Queue, Tenant, Timestamp};
+use longshore_domain::{Lane, Priority, Queue, Tenant, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -150,6 +150,7 @@ pub(crate) fn counts_of(
     for kind in stored.parked.iter().chain(&stored.returned) {
         counts.waiting[Lane::Of(kind.priority).index()] += kind.jobs;
     }
+    let mut running_of = [0; Priority::COUNT];
     for load in loads {
         let (running, by_priority) = match tenant {
             None => (load.running, load.by_priority),
@@ -159,14 +160,21 @@ pub(crate) fn counts_of(
             }
         };
         counts.running += running as u64;
-        for (waiting, running) in counts.waiting.iter_mut().zip(by_priority) {
+        for ((waiting, all), running) in counts.waiting.iter_mut().zip(&mut running_of).zip(by_priority) {
             *waiting = waiting.saturating_sub(running as u64);
+            *all += running;
         }
     }
-    let undelivered = stored.lanes.iter().filter_map(|lane| lane.oldest_undelivered);
+    // Where no job of a lane runs, all of them wait, also those that were delivered and came back, such as those of a node
+    // that has ended.
+    let first = stored.lanes.iter().zip(Lane::all()).filter_map(|(lane, of)| {
+        // Those of the lane of returned jobs are of any priority.
+        let some_run = running_of.get(of.index()).map_or(counts.running > 0, |running| *running > 0);
+        if some_run { lane.oldest_undelivered } else { lane.oldest }
+    });
     // Which tenant's job a node has buffered for longest, it does not say.
     let buffered = loads.iter().filter(|_| tenant.is_none()).filter_map(|load| load.oldest_buffered);
-    let oldest = undelivered.chain(buffered).chain(stored.oldest_parked).min();
+    let oldest = first.chain(buffered).chain(stored.oldest_parked).min();
     counts.oldest = oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
     counts
 }
@@ -174,7 +182,7 @@ pub(crate) fn counts_of(
 #[cfg(test)]
 mod tests {
     use longshore_backbone::wire::kind_key::KindKey;
-    use longshore_domain::{JobType, Priority};
+    use longshore_domain::JobType;
 
     use super::*;
 
@@ -216,6 +224,11 @@ mod tests {
         );
         let of_tenant = counts_of(&stored, &loads, Some(&Tenant::parse("acme").unwrap()), at(10_000));
         assert_eq!((of_tenant.waiting, of_tenant.running), ([2, 0, 0, 0, 6, 0, 0, 0, 4], 4));
+        let lanes = vec![LaneBacklog { oldest: Some(at(4_000)), ..lane(10, Some(7_000)) }; Lane::COUNT];
+        let came_back = StoredQueue { lanes, parked: Vec::new(), returned: Vec::new(), oldest_parked: None };
+        let oldest = |loads: &[QueueLoad]| counts_of(&came_back, loads, None, at(10_000)).oldest;
+        assert_eq!(oldest(&[load(0, [0; 9], None)]), Duration::from_secs(6), "all of them wait");
+        assert_eq!(oldest(&[load(9, [1; 9], None)]), Duration::from_secs(3), "the first one may run");
         let nothing = StoredQueue { lanes: vec![lane(0, None); Lane::COUNT], ..StoredQueue::default() };
         let nothing = counts_of(&nothing, &[], None, at(10_000));
         assert_eq!(nothing, QueueCounts::default());
