@@ -130,6 +130,9 @@ impl Gates {
         if self.run_time_settings.pause_of_type(queue, &kind.job_type).is_some() {
             return Some(DeferReason::Paused);
         }
+        if rate_limit::is_held(&self.limits, kind) {
+            return Some(DeferReason::Held);
+        }
         if self.breakers.holds_up(kind) {
             return Some(DeferReason::BreakerOpen);
         }

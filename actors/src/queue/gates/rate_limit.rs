@@ -22,6 +22,11 @@ pub(crate) fn expected(limits: &Limits, kind: &Kind, now: Instant) -> Option<Exp
     limits.room(kind, now)
 }
 
+/// Whether a handler holds jobs of a kind.
+pub(crate) fn is_held(limits: &Limits, kind: &Kind) -> bool {
+    limits.held_until(&kind.tenant, &kind.job_type, &kind.key).is_some()
+}
+
 /// Whether the job may start, and with which tokens.
 pub(crate) fn ask(limits: &Arc<Limits>, job: &Job, now: Instant) -> Answer {
     let key = KindKey::of(job.options.as_deref());
