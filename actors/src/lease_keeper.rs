@@ -86,6 +86,18 @@ pub(crate) struct Entry {
     pub(crate) stop: Stop,
 }
 
+impl Entry {
+    /// Whether its lease is lost. The keeper looks now and then, and a node that was frozen may get here before it does.
+    pub(crate) fn is_lost(&self, now: Instant, length: Duration) -> bool {
+        self.ends_at(length).is_none_or(|end| end <= now)
+    }
+
+    /// When its lease ends, if no more renewal is confirmed; `None`: it is lost.
+    pub(crate) fn ends_at(&self, length: Duration) -> Option<Instant> {
+        self.book.ends_at(self.number, length)
+    }
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
         self.book.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
@@ -127,7 +139,7 @@ impl Book {
     }
 
     /// Tells all workers to stop, and those that begin from now on.
-    fn release(&self) {
+    pub(crate) fn release(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         self.released.store(true, Ordering::Relaxed);
         held.values().for_each(|held| held.stop.stop(RELEASED));
@@ -144,15 +156,10 @@ impl Book {
         held.values().any(|held| (&held.run.0, &held.run.1) == (tenant, run))
     }
 
-    /// The lease of a delivery, entered as of `from`, is lost, as if the keeper had just found it so.
-    #[cfg(test)]
-    pub(crate) fn lose(&self, message: &MessageId, from: Instant) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |held: &Held| held.message == *message && held.lease == Lease::new(from);
-        for lost in held.values().filter(|held| is_it(held)) {
-            lost.stop.lose();
-        }
-        held.retain(|_, held| !is_it(held));
+    /// When the lease under this number ends, if no more renewal is confirmed; `None`: it is not there, or lost.
+    pub(crate) fn ends_at(&self, number: u64, length: Duration) -> Option<Instant> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get(&number).map(|held| held.lease.ends_at(length))
     }
 
     /// Whether the worker that works on a run here was told that the run is cancelled.
@@ -191,32 +198,73 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let length = backbone.storage().lease;
     let mut renewals = Renewals::open(&backbone).await.map_err(|error| error.with_causes())?;
     let asker = renewals.asker();
-    let mut tick = tokio::time::interval((length / 30).clamp(Duration::from_millis(20), Duration::from_secs(1)));
+    let mut tick = tokio::time::interval(tick_every(length));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut asked: HashMap<u64, Instant> = HashMap::new();
-    // Asked one by one beside the rest: while the connection is down, neither a message nor a lost lease waits for it.
-    let mut to_ask: VecDeque<(u64, ReplyTo)> = VecDeque::new();
+    let mut renewing = Renewing::new(Arc::clone(&book), length);
     loop {
         tokio::select! {
             message = mailbox.next() => book.heed(message),
             renewed = renewals.next() => match renewed {
-                Some(Renewed { number }) => book.confirm(number, asked.remove(&number), length),
+                Some(Renewed { number }) => renewing.confirmed(number, Instant::now()),
                 None => return Ok(()),
             },
-            () = asker.ask(to_ask.front()), if !to_ask.is_empty() => {
-                to_ask.pop_front();
-            }
+            () = asker.ask(renewing.next()), if renewing.next().is_some() => renewing.sent(),
             _ = tick.tick() => {
-                let now = Instant::now();
-                let (due, lost) = book.due(now, length);
+                let lost = renewing.tick(Instant::now());
                 if lost > 0 {
                     metrics.leases_lost.inc_by(lost);
                     tracing::warn!(jobs = lost, "leases were not renewed in time: their attempts are stopped");
                 }
-                asked.extend(due.iter().map(|(number, _)| (*number, now)));
-                to_ask.extend(due);
-                asked.retain(|_, at| now.duration_since(*at) < length);
             }
+        }
+    }
+}
+
+/// How often the keeper looks through leases of this length.
+pub(crate) fn tick_every(length: Duration) -> Duration {
+    (length / 30).clamp(Duration::from_millis(20), Duration::from_secs(1))
+}
+
+/// The renewals of the leases in a book: which are to be sent, and which were sent when. It needs no server, so the
+/// simulation has its leases renewed by it.
+#[derive(Debug)]
+pub(crate) struct Renewing {
+    book: Arc<Book>,
+    length: Duration,
+    /// When those were asked for that are not confirmed yet.
+    asked: HashMap<u64, Instant>,
+    /// Sent one by one beside the rest: while the connection is down, neither a message nor a lost lease waits for it.
+    to_send: VecDeque<(u64, ReplyTo)>,
+}
+
+impl Renewing {
+    pub(crate) fn new(book: Arc<Book>, length: Duration) -> Self {
+        Self { book, length, asked: HashMap::new(), to_send: VecDeque::new() }
+    }
+
+    /// Stops the attempts whose leases are lost, and asks for renewals of those that are due; returns how many are lost.
+    pub(crate) fn tick(&mut self, now: Instant) -> u64 {
+        let (due, lost) = self.book.due(now, self.length);
+        self.asked.extend(due.iter().map(|(number, _)| (*number, now)));
+        self.to_send.extend(due);
+        self.asked.retain(|_, at| now.duration_since(*at) < self.length);
+        lost
+    }
+
+    /// The renewal to send next, with its number.
+    pub(crate) fn next(&self) -> Option<&(u64, ReplyTo)> {
+        self.to_send.front()
+    }
+
+    /// That one was sent.
+    pub(crate) fn sent(&mut self) {
+        self.to_send.pop_front();
+    }
+
+    /// The server's confirmation of a renewal is read at `now`.
+    pub(crate) fn confirmed(&mut self, number: u64, now: Instant) {
+        if let Some(asked) = self.asked.remove(&number) {
+            self.book.confirm(number, asked, now, self.length);
         }
     }
 }
@@ -236,10 +284,9 @@ impl Book {
 }
 
 impl Book {
-    fn confirm(&self, number: u64, asked: Option<Instant>, length: Duration) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(held), Some(asked)) = (held.get_mut(&number), asked) {
-            held.lease.confirm(asked, Instant::now(), length);
+    fn confirm(&self, number: u64, asked: Instant, now: Instant, length: Duration) {
+        if let Some(held) = self.held.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&number) {
+            held.lease.confirm(asked, now, length);
         }
     }
 

@@ -44,7 +44,13 @@ impl Lease {
     /// Whether another node may have the job by now.
     #[must_use]
     pub fn is_lost(&self, now: Instant, length: Duration) -> bool {
-        now.duration_since(self.confirmed) >= length
+        now >= self.ends_at(length)
+    }
+
+    /// When it is lost, if no more renewal is confirmed.
+    #[must_use]
+    pub fn ends_at(&self, length: Duration) -> Instant {
+        self.confirmed + length
     }
 }
 

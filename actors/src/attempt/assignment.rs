@@ -162,10 +162,10 @@ impl Assignment {
     }
 
     /// Whether its lease is over, so that the server may have given it to another node: then nothing is sent for it,
-    /// and no handler is called. If the lease is being renewed, the lease-keeper knows.
+    /// and no handler is called.
     pub(crate) fn lease_is_over(&self, now: Instant, lease: Duration) -> bool {
         match &self.entry {
-            Some(entry) => entry.stop.is_lost(),
+            Some(entry) => entry.is_lost(now, lease),
             None => now.saturating_duration_since(self.leased_from) >= lease,
         }
     }
@@ -182,6 +182,16 @@ impl Assignment {
         let is_renewed = self.entry.is_some() || self.is_held_locally();
         let starts = !is_renewed && self.park.is_none();
         starts && now.saturating_duration_since(self.leased_from) > lease * 2 / 3
+    }
+
+    /// The job, if it may still be started or parked. If its lease is over, it is abandoned; if little of that is left, it
+    /// is returned.
+    pub(crate) fn in_time(self: Box<Self>, now: Instant, lease: Duration) -> Option<Box<Self>> {
+        if self.lease_is_over(now, lease) || self.is_too_late_to_start(now, lease) {
+            self.return_or_abandon(now, lease);
+            return None;
+        }
+        Some(self)
     }
 
     /// Returns the job, which keeps its place; if its lease is over, another node may have it, and nothing is sent.

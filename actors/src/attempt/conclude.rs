@@ -261,7 +261,7 @@ impl HeldRetry {
         let due = run.state.run_at().unwrap_or_default();
         // A draining node returns it: the next holder finds the retry in the record and schedules it.
         ports.wait_or_drain(due.since(ports.now())).await;
-        if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {
+        if entry.as_ref().is_some_and(|entry| entry.is_lost(ports.instant(), ports.lease())) {
             ack_token.abandon();
             return None;
         }

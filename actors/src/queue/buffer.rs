@@ -328,15 +328,7 @@ impl Jobs {
     fn next(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let lease = buffer.lease;
         loop {
-            let mut assignment = self.next_of_any_kind(buffer, now)?;
-            if assignment.lease_is_over(now, lease) {
-                assignment.ack_token.abandon();
-                continue;
-            }
-            if assignment.is_too_late_to_start(now, lease) {
-                assignment.return_or_abandon(now, lease);
-                continue;
-            }
+            let Some(mut assignment) = self.next_of_any_kind(buffer, now)?.in_time(now, lease) else { continue };
             self.started += 1;
             assignment.place = match assignment.arrival.moved {
                 true => None,

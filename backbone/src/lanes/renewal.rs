@@ -16,6 +16,14 @@ use crate::lanes::delivery::AckToken;
 #[derive(Debug, Clone)]
 pub struct ReplyTo(Subject);
 
+impl ReplyTo {
+    /// The subject itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Receives the confirmations of renewals.
 #[derive(Debug)]
 pub struct Renewals {

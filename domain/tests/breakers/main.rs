@@ -8,7 +8,6 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
-mod chance;
 mod ledger;
 mod mutation;
 mod node;

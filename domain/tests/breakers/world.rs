@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use longshore_chance::Chance;
 use longshore_domain::breaker::record::{Breaker, BreakerKey, By, Step};
 use longshore_domain::breaker::view::{Admission, Pass};
 use longshore_domain::breaker::{BreakerPolicy, Signal};
 use longshore_domain::{JobType, Tenant, Timestamp};
 
-use crate::chance::Chance;
 use crate::ledger::Ledger;
 use crate::mutation::Mutation;
 use crate::node::{Answer, Attempt, Node, Writing};

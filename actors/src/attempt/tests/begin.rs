@@ -419,6 +419,9 @@ fn a_job_starts_only_while_a_third_of_its_lease_is_left_to_renew_it() {
     // Its lease is being renewed.
     assignment.entry = scene.node.book.enter(&assignment.ack_token, message(SEQUENCE), &assignment.job, from);
     assert!(!is_too_late(&assignment, LEASE));
+    // The clock says that it is over, though the lease-keeper has not come to it: the node was frozen.
+    let is_over = |after| assignment.lease_is_over(from + after, LEASE);
+    assert!(!is_over(LEASE - Duration::from_millis(1)) && is_over(LEASE));
 }
 
 #[test]

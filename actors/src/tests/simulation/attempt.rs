@@ -14,14 +14,15 @@ use crate::tests::simulation::handler::{End, Script, script};
 use crate::tests::simulation::ledger::Call;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{Place, Schedule};
-use crate::tests::simulation::worker::{Hand, seal_of};
+use crate::tests::simulation::worker::{Hand, LENGTH, seal_of};
 use crate::tests::simulation::world::{LASTS, LEASE, World, stamp};
 
 impl Hand<'_> {
     /// Performs an attempt that has begun, and has it judged; returns the next one, if it was held locally.
     pub(crate) async fn attempt(&self, running: RunningAttempt) -> Option<Box<Assignment>> {
         self.check_time(&running.attempt_state.run);
-        let may_begin = !self.is_lost() || self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork);
+        let is_over = running.assignment.lease_is_over(self.clock(), LENGTH);
+        let may_begin = !is_over || self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork);
         *self.current() = Some(running);
         let outcome = if may_begin { self.perform().await } else { None };
         let RunningAttempt { assignment, attempt_state, .. } = self.current().take()?;
@@ -82,11 +83,11 @@ impl Hand<'_> {
         while world.clock.get() < from + lasts {
             let until = if asked { from + lasts } else { from + lasts.min(LASTS + 1) };
             self.hold_until(until).await;
-            call.holds(self, self.is_stored());
+            call.holds(self.is_stored());
             if self.is_lost() {
                 return None;
             }
-            if self.is_drained() {
+            if self.is_released() {
                 return Some(Outcome::Released);
             }
             if self.is_told_to_end(call.id) {
@@ -96,7 +97,7 @@ impl Hand<'_> {
                 asked = true;
                 match claim_running(self, &self.current).await {
                     Owner::Us => {
-                        call.holds(self, self.is_stored());
+                        call.holds(self.is_stored());
                         // It is published with its record.
                         started |= self.is_stored();
                     }
@@ -181,15 +182,15 @@ impl<'w> Calling<'w> {
         }
         let is_of_this_server = hand.delivery.server_life == world.server_life.get();
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
-        ledger.called(Call { id, plan, node, claimed, leased_until }, is_of_this_server, now);
+        let ack_token = hand.ack_token_number();
+        ledger.called(Call { id, plan, node, ack_token, claimed, leased_until }, is_of_this_server, now);
         Self { world, id }
     }
 
-    fn holds(&self, hand: &Hand<'_>, claimed: bool) {
+    fn holds(&self, claimed: bool) {
         let mut ledger = self.world.ledger.borrow_mut();
         if let Some(call) = ledger.calls.iter_mut().find(|call| call.id == self.id) {
             call.claimed = claimed;
-            call.leased_until = hand.leased_until();
         }
     }
 }

@@ -10,6 +10,7 @@ use longshore_domain::job::Unique;
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, SmolStr, events, format_smolstr, protocol};
 
+use crate::tests::simulation::ledger::has_lost_lease;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{
     Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, TakenFrom, Word,
@@ -460,6 +461,9 @@ pub(crate) fn set(world: &World, plan: usize, (key, expected): (Key, u64), run: 
             if !is_taken || is_over {
                 ledger.ended_late(plan);
             }
+        }
+        if has_lost_lease(run) && world.calm.get() {
+            ledger.accuse(plan, "its lease was lost without any fault");
         }
         let before = before.as_ref().map(|stored| &*stored.run);
         ledger.written(plan, before, run, world.now());

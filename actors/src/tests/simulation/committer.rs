@@ -124,7 +124,7 @@ impl Hand<'_> {
         let wait = run.state.run_at().unwrap_or_default().since(self.world.now());
         let entry = self.book.enter(&ack_token, self.message(), self.plan.job(), self.instant());
         self.wait_or_drain(wait.min(Duration::from_secs(5))).await;
-        if self.is_lost() {
+        if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {
             return ack_token.abandon();
         }
         *self.mutant.borrow_mut() = Some(Box::new(Assignment {

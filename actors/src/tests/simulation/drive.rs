@@ -4,7 +4,6 @@
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_repeat};
@@ -17,11 +16,16 @@ use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::operator::{REPLAYS, attend, cancel, reschedule};
 use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
 use crate::tests::simulation::server::{DeadLetter, Message, NEVER, Place};
-use crate::tests::simulation::worker::{Delivery, seal_of, work};
-use crate::tests::simulation::world::{Kind, LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
+use crate::tests::simulation::worker::{Delivery, renew, seal_of, work};
+use crate::tests::simulation::world::{
+    AckTokens, Kind, LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp,
+};
 
 /// A world is stuck if something is still under way this long after the storm.
 const PATIENCE: i64 = 300_000;
+
+/// How often a lease-keeper looks through its leases.
+const KEEPS_EVERY: i64 = LEASE / 30;
 
 struct Task<'w> {
     node: usize,
@@ -200,6 +204,7 @@ impl<'w> Drive<'w> {
         if self.serves_at <= now {
             self.serve(now);
         }
+        (0..3).for_each(|node| self.keep_leases(node, now));
         self.go_on(now);
         true
     }
@@ -211,7 +216,9 @@ impl<'w> Drive<'w> {
         let frozen_until = self.frozen_until();
         let tasks = self.tasks.iter().map(|task| task.at.max(frozen_until[task.node]));
         let agenda = self.agenda.last().map(|(at, _)| *at);
-        let next = tasks.chain(agenda).fold(own, i64::min);
+        let keepers = (0..3).filter(|node| world.nodes[*node].book.borrow().count() > 0);
+        let keepers = keepers.map(|node| world.nodes[node].keeps_at.get().max(frozen_until[node]));
+        let next = tasks.chain(agenda).chain(keepers).fold(own, i64::min);
         if for_nodes >= next {
             return (next < NEVER).then_some(next);
         }
@@ -299,6 +306,7 @@ impl<'w> Drive<'w> {
             Event::Drain(node) => {
                 world.say(|| format!("{} drains", world.names[node]));
                 world.nodes[node].draining.set(true);
+                world.nodes[node].book.borrow().release();
                 self.end_drain(node, now);
             }
             Event::AttendLetters => self.attend_letters(now),
@@ -504,6 +512,30 @@ impl<'w> Drive<'w> {
         }
     }
 
+    /// The lease-keeper of a node looks through its leases. What it asks for is sent beside the rest.
+    fn keep_leases(&mut self, node: usize, now: i64) {
+        let world = self.world;
+        let state = &world.nodes[node];
+        if state.keeps_at.get().max(state.frozen_until.get()) > now || state.book.borrow().count() == 0 {
+            return;
+        }
+        state.keeps_at.set(now + KEEPS_EVERY);
+        let mut renewing = state.renewing.borrow_mut();
+        let Some(renewing) = renewing.as_mut() else { return };
+        if renewing.tick(world.instant(now)) > 0 {
+            // Attempts that are stopped go on at once.
+            self.tasks.iter_mut().filter(|task| task.node == node && task.is_delivery).for_each(|task| task.at = now);
+        }
+        while let Some((number, renewal)) = renewing.next() {
+            let renewal = (*number, AckTokens::number_of(renewal));
+            renewing.sent();
+            if world.is(Mutation::LeasesNotRenewed) {
+                continue;
+            }
+            self.spawn(node, false, Box::pin(renew(world, node, renewal)));
+        }
+    }
+
     /// Nodes sweep schedules that did not fire, and take parked jobs back.
     fn take_stored(&mut self, now: i64) {
         let world = self.world;
@@ -543,6 +575,8 @@ impl<'w> Drive<'w> {
             world.say(|| format!("{} freezes until {until}", world.names[node]));
             world.falls_silent(node, false);
             world.nodes[node].frozen_until.set(until);
+            // It wakes before its workers or after them.
+            world.nodes[node].keeps_at.set(until + world.chance.between(0, KEEPS_EVERY));
             return;
         }
         if world.chance.hits(weather.cut) {
@@ -576,11 +610,7 @@ impl<'w> Drive<'w> {
         state.cut.set((0, 0));
         state.draining.set(false);
         state.life.set(state.life.get() + 1);
-        self.world.names_writer(node);
-        state.learned.set(false);
-        state.told_to_stop.borrow_mut().clear();
-        *state.unclear_claims.borrow_mut() = Rc::default();
-        *state.book.borrow_mut() = Arc::default();
+        self.world.starts(node);
         self.world.say(|| format!("{} dies", self.world.names[node]));
     }
 

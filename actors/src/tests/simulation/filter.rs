@@ -5,12 +5,12 @@ use longshore_backbone::request::Stored;
 use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api;
 use longshore_backbone::wire::header::names;
+use longshore_chance::Chance;
 use longshore_domain::{Lane, Priority, Queue, Run, RunId, RunState, Tenant};
 
 use crate::api::cancel;
 use crate::api::filter::Filter;
 use crate::ports::FilterPorts;
-use crate::tests::simulation::chance::Chance;
 use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Way;

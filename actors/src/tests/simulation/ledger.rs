@@ -68,6 +68,8 @@ pub(crate) struct Call {
     pub(crate) id: u64,
     pub(crate) plan: usize,
     pub(crate) node: usize,
+    /// The ack token of its delivery.
+    pub(crate) ack_token: Option<u64>,
     /// Its attempt is stored.
     pub(crate) claimed: bool,
     /// Its node believes that it holds the lease until then.
@@ -209,6 +211,13 @@ impl Ledger {
         self.calls.push(call);
     }
 
+    /// The lease of the delivery with this ack token was renewed, as its node believes, until then.
+    pub(crate) fn renewed(&mut self, ack_token: u64, until: i64) {
+        for call in self.calls.iter_mut().filter(|call| call.ack_token == Some(ack_token)) {
+            call.leased_until = until;
+        }
+    }
+
     /// A handler is called for a run of this key.
     pub(crate) fn called_for_key(&mut self, key: usize, plan: usize) {
         if self.of_keys.iter().any(|(other, called)| *other == key && *called != plan) {
@@ -296,7 +305,7 @@ impl Ledger {
 }
 
 /// Whether its last attempt ended as a lost lease.
-fn has_lost_lease(run: &Run) -> bool {
+pub(crate) fn has_lost_lease(run: &Run) -> bool {
     let error = run.attempts.last().and_then(|attempt| attempt.error.as_ref());
     error.is_some_and(|error| error.kind == ErrorKind::LeaseExpired)
 }

@@ -7,7 +7,6 @@
 //! seed. `cargo xtask simulation` plays a million runs and looks for every mutation, or for those whose names contain
 //! `LONGSHORE_SIM_MUTATION`.
 
-mod chance;
 mod plan;
 
 mod server;

@@ -23,6 +23,8 @@ enum Harm {
     Twice,
     TwoOfAKey,
     LeaseTaken,
+    /// Without any fault, an attempt's lease ran out.
+    LeaseLost,
     /// Its record goes away though its client was answered.
     Forgotten,
     Stuck,
@@ -48,6 +50,7 @@ impl Harm {
             Self::Twice => &["two attempts at once"],
             Self::TwoOfAKey => &["another run of its key was called", "which still had it", "of its key has not ended"],
             Self::LeaseTaken => &["its lease was judged lost while its holder had it"],
+            Self::LeaseLost => &["its lease was lost without any fault"],
             Self::Forgotten => &["its record goes away by itself"],
             Self::Stuck => &["stuck: "],
             Self::PassedOver => &["fits, and was left alone"],
@@ -81,7 +84,9 @@ impl Mutation {
         match self {
             Self::OtherIdNotLookedUp | Self::RunOfALaneThatIsGoneTakenForThisOne => Kind::LanesMadeAnew,
             Self::AnyWaitOfAnAttemptSpeaksForIt => Kind::Waits,
-            Self::HolderJudgedByALaterClock | Self::UnclearClaimNotWrittenAgain => Kind::LongAttempts,
+            Self::HolderJudgedByALaterClock | Self::LeasesNotRenewed | Self::UnclearClaimNotWrittenAgain => {
+                Kind::LongAttempts
+            }
             Self::JobThatTakesAKeyOverTakenOut | Self::RepeatRunsAgainOnceTheRecordIsGone => Kind::Keys,
             Self::MadeWayWithoutConfirming => Kind::Replacing,
             Self::ParkedJobsNotSearched | Self::SearchedOnce | Self::FilterNotKept => Kind::Filters,
@@ -160,6 +165,7 @@ mutations! {
     FastPathForJobsLongBuffered: CalledAfterItsEnd,
     LeaseClockFromReading: CalledAfterItsEnd,
     NoLookAtTheLeaseBeforeTheWork: Twice,
+    LeasesNotRenewed: LeaseLost,
     LeaseJudgedByCount: LeaseTaken,
     HolderJudgedByALaterClock: LeaseTaken,
     SilentHolderTakenForDead: LeaseTaken,

@@ -5,12 +5,12 @@ use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
 use longshore_backbone::fingerprint::Fingerprint;
+use longshore_chance::Chance;
 use longshore_domain::backoff::Backoff;
 use longshore_domain::job::{Unique, When};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
-use crate::tests::simulation::chance::Chance;
 use crate::tests::simulation::world::Kind;
 
 /// How a job gets into its lane.

@@ -557,8 +557,7 @@ impl Ports for Hand<'_> {
         if self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork) {
             return self.leased_from();
         }
-        self.keep_lease();
-        self.world.instant(self.world.clock.get())
+        self.clock()
     }
 
     fn chance(&self) -> f64 {
@@ -602,10 +601,9 @@ impl Ports for Hand<'_> {
 
     async fn wait_or_drain(&self, wait: Duration) {
         let until = self.world.clock.get() + i64::try_from(wait.as_millis()).unwrap_or(0);
-        while !self.is_lost() && !self.is_drained() && self.world.clock.get() < until {
+        while !self.is_drained() && self.world.clock.get() < until {
             self.hold_until(until).await;
         }
-        self.keep_lease();
     }
 
     fn is_draining(&self) -> bool {

@@ -8,9 +8,9 @@
 
 use std::rc::Rc;
 
+use longshore_chance::Chance;
 use longshore_domain::{Run, Timestamp};
 
-use crate::tests::simulation::chance::Chance;
 use crate::tests::simulation::plan::OF_A_KEY;
 
 /// How long the server waits for an ack: the lease and some time for the way there.

@@ -2,13 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::delivery::AckToken;
 use longshore_domain::Run;
-use longshore_domain::lease::Lease;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::run::{DeferReason, Holding, MessageId};
 use longshore_domain::{Job, RunId, SmolStr, format_smolstr};
@@ -18,7 +20,7 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin::{Begun, begin};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::{Commit, Payload};
-use crate::lease_keeper::Book;
+use crate::lease_keeper::{Book, Stop};
 use crate::queue::gates::answer::Permits;
 use crate::shared::park_permits::ParkPermit;
 use crate::shared::unclear_claims::UnclearClaims;
@@ -68,8 +70,6 @@ pub(crate) struct Hand<'w> {
     pub(crate) writer: SmolStr,
     /// The earliest time at which the server may have delivered it.
     leased_from: i64,
-    lease: Cell<Lease>,
-    leased_until: Cell<i64>,
     pub(crate) book: Arc<Book>,
     pub(crate) unclear_claims: Rc<UnclearClaims>,
     /// The number of its ack token; `None`: it has had none.
@@ -97,10 +97,7 @@ pub(crate) struct Hand<'w> {
 /// Handles a delivery until its end.
 pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
     let hand = Hand::new(world, node, delivery);
-    if hand.is_lost() {
-        return;
-    }
-    let mut next = Some(hand.assignment());
+    let mut next = hand.assignment().in_time(hand.clock(), LENGTH);
     while let Some(assignment) = next.take() {
         if let Begun::Work(running) = begin(&hand, assignment).await {
             next = hand.attempt(running).await;
@@ -127,8 +124,6 @@ impl<'w> Hand<'w> {
             delivery,
             writer: client.writer(),
             leased_from: from,
-            lease: Cell::new(Lease::new(world.instant(from))),
-            leased_until: Cell::new(from + LEASE),
             book: Arc::clone(&state.book.borrow()),
             unclear_claims: Rc::clone(&state.unclear_claims.borrow()),
             ack_token: Cell::new(None),
@@ -174,7 +169,7 @@ impl<'w> Hand<'w> {
     fn ack_token(&self) -> AckToken {
         let number = self.world.number();
         self.ack_token.set(Some(number));
-        self.world.ack_tokens.make(number)
+        self.world.ack_tokens.make(number, self.sequence())
     }
 
     /// Why a parked job waits: for handlers with capacity, or because it is over its rate limit.
@@ -299,16 +294,26 @@ impl<'w> Hand<'w> {
         self.client.send(self.sequence(), word).await;
     }
 
-    /// Whether another node may have the job by now.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lease.get().is_lost(self.world.instant(self.world.clock.get()), LENGTH)
+    /// What the node's monotonic clock shows.
+    pub(crate) fn clock(&self) -> Instant {
+        self.world.instant(self.world.clock.get())
     }
 
-    /// What the lease-keeper does: it finds a lost lease before anything else is done.
-    pub(crate) fn keep_lease(&self) {
-        if self.is_lost() {
-            self.book.lose(&self.message(), self.leased_from());
-        }
+    /// Whether the lease-keeper has stopped the attempt, since its lease is lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.stopped(Stop::is_lost)
+    }
+
+    /// Whether it has stopped it because the node ends.
+    pub(crate) fn is_released(&self) -> bool {
+        self.stopped(Stop::is_released)
+    }
+
+    fn stopped(&self, why: impl Fn(&Stop) -> bool) -> bool {
+        self.current()
+            .as_ref()
+            .and_then(|running| running.assignment.entry.as_ref())
+            .is_some_and(|entry| why(&entry.stop))
     }
 
     pub(crate) fn is_drained(&self) -> bool {
@@ -319,27 +324,37 @@ impl<'w> Hand<'w> {
         self.world.instant(self.leased_from)
     }
 
+    /// When its lease ends, as the node believes.
     pub(crate) fn leased_until(&self) -> i64 {
-        self.leased_until.get()
+        let current = self.current();
+        let entry = current.as_ref().and_then(|running| running.assignment.entry.as_ref());
+        let ends_at = entry.and_then(|entry| entry.ends_at(LENGTH));
+        ends_at.map_or(self.leased_from + LEASE, |at| self.world.millis(at))
     }
 
-    /// Lets time pass until `until`, for at most a part of the lease, and renews the lease if that is due.
+    pub(crate) fn ack_token_number(&self) -> Option<u64> {
+        self.ack_token.get()
+    }
+
+    /// Lets time pass until `until`, for at most a part of the lease, or until the lease-keeper stops the attempt.
     pub(crate) async fn hold_until(&self, until: i64) {
-        let now = self.world.clock.get();
-        self.world.pause((until - now).clamp(1, LEASE / 6)).await;
-        let asked = self.world.clock.get();
-        let mut lease = self.lease.get();
-        if self.is_lost() || !lease.is_due(self.world.instant(asked), LENGTH) {
-            return;
-        }
-        lease.ask(self.world.instant(asked));
-        if self.client.send(self.sequence(), Word::Renew).await {
-            if !self.is_lost() {
-                self.leased_until.set(asked + LEASE);
-            }
-            lease.confirm(self.world.instant(asked), self.world.instant(self.world.clock.get()), LENGTH);
-        }
-        self.lease.set(lease);
+        let mut pause = pin!(self.world.pause((until - self.world.clock.get()).clamp(1, LEASE / 6)));
+        poll_fn(|context| if self.is_lost() { Poll::Ready(()) } else { pause.as_mut().poll(context) }).await;
+    }
+}
+
+/// Renews the lease with this number, of the delivery whose ack token has the other one.
+pub(crate) async fn renew(world: &World, node: usize, (number, ack_token): (u64, u64)) {
+    let Some(sequence) = world.ack_tokens.sequence_of(ack_token) else { return };
+    if !(Client { world, node }.send(sequence, Word::Renew).await) {
+        return;
+    }
+    let (state, now) = (&world.nodes[node], world.instant(world.clock.get()));
+    if let Some(renewing) = state.renewing.borrow_mut().as_mut() {
+        renewing.confirmed(number, now);
+    }
+    if let Some(until) = state.book.borrow().ends_at(number, LENGTH) {
+        world.ledger.borrow_mut().renewed(ack_token, world.millis(until));
     }
 }
 

@@ -12,19 +12,21 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::delivery::AckToken;
+use longshore_backbone::renewal::ReplyTo;
+use longshore_chance::Chance;
 use longshore_domain::{RunId, SmolStr, Timestamp};
 use tokio::sync::mpsc;
 
-use crate::lease_keeper::Book;
+use crate::lease_keeper::{Book, Renewing};
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
-use crate::tests::simulation::chance::Chance;
 use crate::tests::simulation::ledger::Ledger;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
 use crate::tests::simulation::server::{DERIVED, Key, NEVER, Server, Stored, TIMED};
+use crate::tests::simulation::worker::LENGTH;
 
 /// The number of runs in a world.
 pub(crate) const RUNS: usize = 12;
@@ -99,8 +101,11 @@ pub(crate) struct Node {
     pub(crate) cut: Cell<(i64, i64)>,
     /// Runs that it was told to stop, only in its memory.
     pub(crate) told_to_stop: RefCell<Vec<ToldToStop>>,
-    /// Messages it works on.
+    /// The leases of messages that it works on, and what renews them.
     pub(crate) book: RefCell<Arc<Book>>,
+    pub(crate) renewing: RefCell<Option<Renewing>>,
+    /// When its lease-keeper looks through them next.
+    pub(crate) keeps_at: Cell<i64>,
     /// Tokens of its claims whose answers were lost.
     pub(crate) unclear_claims: RefCell<Rc<UnclearClaims>>,
 }
@@ -111,6 +116,8 @@ pub(crate) struct AckTokens {
     next_dropped: RefCell<Box<dyn FnMut() -> Option<u64>>>,
     /// The numbers of those that were dropped, which returns their jobs.
     dropped: RefCell<Vec<u64>>,
+    /// The sequence of each one's message.
+    of: RefCell<Vec<(u64, u64)>>,
 }
 
 impl AckTokens {
@@ -118,12 +125,23 @@ impl AckTokens {
         let (returns, mut returned) = mpsc::unbounded_channel();
         let make = Box::new(AckToken::without_connection(returns));
         let next = move || returned.try_recv().ok().and_then(|reply| reply.as_str().parse().ok());
-        Self { make, next_dropped: RefCell::new(Box::new(next)), dropped: RefCell::default() }
+        Self { make, next_dropped: RefCell::new(Box::new(next)), dropped: RefCell::default(), of: RefCell::default() }
     }
 
-    /// The ack token that has this number.
-    pub(crate) fn make(&self, number: u64) -> AckToken {
+    /// The ack token that has this number, of a delivery of this message.
+    pub(crate) fn make(&self, number: u64, sequence: u64) -> AckToken {
+        self.of.borrow_mut().push((number, sequence));
         (self.make)(&number.to_string())
+    }
+
+    /// The message of its delivery.
+    pub(crate) fn sequence_of(&self, number: u64) -> Option<u64> {
+        self.of.borrow().iter().rev().find(|(other, _)| *other == number).map(|(_, sequence)| *sequence)
+    }
+
+    /// The number of the ack token whose lease is renewed.
+    pub(crate) fn number_of(renewal: &ReplyTo) -> u64 {
+        renewal.as_str().parse().expect("ack tokens of these worlds are numbers")
     }
 
     /// Whether the ack token with this number was dropped.
@@ -224,12 +242,23 @@ impl World {
             talks,
             chance,
         };
-        (0..world.nodes.len()).for_each(|node| world.names_writer(node));
+        (0..world.nodes.len()).for_each(|node| world.starts(node));
         world
     }
 
+    /// A node's process starts, with nothing in its memory.
+    pub(crate) fn starts(&self, node: usize) {
+        self.names_writer(node);
+        let (state, book) = (&self.nodes[node], Arc::<Book>::default());
+        *state.renewing.borrow_mut() = Some(Renewing::new(Arc::clone(&book), LENGTH));
+        *state.book.borrow_mut() = book;
+        *state.unclear_claims.borrow_mut() = Rc::default();
+        state.told_to_stop.borrow_mut().clear();
+        state.learned.set(false);
+    }
+
     /// The process of a node has a part of its tokens that no other has.
-    pub(crate) fn names_writer(&self, node: usize) {
+    fn names_writer(&self, node: usize) {
         let (name, state) = (&self.names[node], &self.nodes[node]);
         *state.writer.borrow_mut() = SmolStr::from(format!("{name}{}", state.life.get()));
     }
@@ -269,6 +298,11 @@ impl World {
     /// A moment on the nodes' monotonic clocks.
     pub(crate) fn instant(&self, at: i64) -> Instant {
         self.start + Duration::from_millis(u64::try_from(at).unwrap_or(0))
+    }
+
+    /// The same moment on the world's clock.
+    pub(crate) fn millis(&self, at: Instant) -> i64 {
+        i64::try_from(at.duration_since(self.start).as_millis()).unwrap_or(i64::MAX)
     }
 
     pub(crate) fn is(&self, mutation: Mutation) -> bool {

@@ -1,14 +1,19 @@
-//! Draws chance from a seed: the same seed gives the same world, on every machine.
+//! Draws chance from a seed: the same seed gives the same world, on every machine. The simulations of the protocol and of
+//! the circuit breakers play their worlds by it.
 //!
 //! SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", 2014): one multiplication
 //! chain per draw, and good enough to choose which node dies. The domain itself draws nothing.
 
 use std::cell::Cell;
 
-pub(crate) struct Chance(Cell<u64>);
+/// Draws numbers, by a shared reference: all tasks of a world draw from one.
+#[derive(Debug)]
+pub struct Chance(Cell<u64>);
 
 impl Chance {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Chance of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(Cell::new(seed))
     }
 
@@ -21,27 +26,28 @@ impl Chance {
     }
 
     /// Evenly 0 ≤ n < `bound`. The bias of a plain multiplication is far below what a world can notice.
-    pub(crate) fn below(&self, bound: u32) -> u32 {
+    pub fn below(&self, bound: u32) -> u32 {
         let high = (self.draw() >> 32) * u64::from(bound);
         u32::try_from(high >> 32).unwrap_or(0)
     }
 
     /// Evenly `from` ≤ n ≤ `to`.
-    pub(crate) fn between(&self, from: i64, to: i64) -> i64 {
+    pub fn between(&self, from: i64, to: i64) -> i64 {
         from + i64::from(self.below(u32::try_from(to - from + 1).unwrap_or(1)))
     }
 
     /// True `share` times in 10,000.
-    pub(crate) fn hits(&self, share: u32) -> bool {
+    pub fn hits(&self, share: u32) -> bool {
         self.below(10_000) < share
     }
 
     /// Evenly 0 ≤ x < 1.
-    pub(crate) fn unit(&self) -> f64 {
+    pub fn unit(&self) -> f64 {
         f64::from(self.below(1 << 24)) / f64::from(1 << 24)
     }
 
-    pub(crate) fn pick<T: Copy>(&self, of: &[T]) -> T {
+    /// One of these.
+    pub fn pick<T: Copy>(&self, of: &[T]) -> T {
         of[self.below(u32::try_from(of.len()).unwrap_or(1)) as usize]
     }
 }
