@@ -35,11 +35,11 @@ fn main() -> ExitCode {
     };
     let ended = runtime.block_on(cli::run(cli)).unwrap_or_else(|error| {
         let (bold, red) = (anstyle::Style::new().bold(), cli::output::BAD.bold());
-        anstream::eprintln!("{red}error:{red:#} {}", cli::told(&error));
+        anstream::eprintln!("{red}error:{red:#} {}", cli::ended::text_of(&error));
         if let Some(hint) = cli::hint(&error) {
             anstream::eprintln!("{bold}hint:{bold:#} {hint}");
         }
-        cli::exit_code_of(&error)
+        cli::ended::exit_code_of(&error)
     });
     runtime.shutdown_timeout(ENDS_WITHIN);
     ended.into()

@@ -11,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, reload};
 
-use crate::cli::Usage;
+use crate::cli::ended::Usage;
 
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 
 use crate::history::Call;
-use crate::observe::Logged;
 use crate::remote::Asked;
+use crate::stored::Logged;
 use crate::wire::{Event, EventName};
 
 /// The calls for work that an earlier call had begun, although no handler failed and no node returned the job: a second

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
+use crate::connect::chain;
 use crate::node::without_ours;
 use crate::wire::Record;
-use crate::world::{NAMESPACE, TENANT, World, chain};
+use crate::world::{NAMESPACE, TENANT, World};
 
 /// How long [`World::wait`] waits for a run's end.
 const END_WITHIN: Duration = Duration::from_secs(240);

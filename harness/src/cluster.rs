@@ -16,9 +16,9 @@ use futures_util::StreamExt;
 use longshore_natsd::{Error, Options, Server};
 use serde_json::{Value, json};
 
+use crate::connect::{ROOM, chain, connect};
 use crate::eventually::eventually;
 use crate::proxy::{Direction, Proxy};
-use crate::world::{ROOM, chain, connect};
 
 /// How many servers there are: the smallest number that can lose one.
 pub const SERVERS: usize = 3;

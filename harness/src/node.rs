@@ -13,9 +13,10 @@ use longshore_natsd::{Log, Process, Signal};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::connect::chain;
 use crate::settings::merged;
 use crate::usage::Usage;
-use crate::world::{World, chain};
+use crate::world::World;
 
 /// How long a node may take until it says that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(240);
@@ -25,6 +26,13 @@ const STOP_WITHIN: Duration = Duration::from_secs(45);
 
 /// Lines of log shown after a failure.
 const SHOWN: usize = 40;
+
+impl World {
+    /// A node, to be configured and started.
+    pub fn node(&self) -> NodeBuilder<'_> {
+        NodeBuilder::new(self)
+    }
+}
 
 /// The settings of a node that has not been started yet.
 #[derive(Debug)]
@@ -36,7 +44,7 @@ pub struct NodeBuilder<'w> {
 }
 
 impl<'w> NodeBuilder<'w> {
-    pub(crate) fn new(world: &'w World) -> NodeBuilder<'w> {
+    fn new(world: &'w World) -> NodeBuilder<'w> {
         let mut pieces = vec!["[http]\nlisten = \"off\"".to_owned()];
         if world.server_cluster().is_some() {
             pieces.push("[storage]\nreplicas = 3".to_owned());

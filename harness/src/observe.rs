@@ -3,70 +3,20 @@
 //! These methods are for tests: they panic where the [`Reader`] behind them, which works for any client, returns an
 //! error.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use bytes::Bytes;
-
+use crate::connect::chain;
 use crate::eventually::eventually;
 use crate::history::{self, History};
 use crate::publish::Receipt;
 use crate::read::Reader;
+use crate::stored::{Letter, Logged};
 use crate::wire::{Event, Record};
-use crate::world::{NAMESPACE, TENANT, World, chain};
+use crate::world::{NAMESPACE, TENANT, World};
 
 /// How long reading a stream of three servers may take.
 const READ_WITHIN: Duration = Duration::from_secs(120);
-
-/// An event as it is stored in the log.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Logged {
-    /// The sequence of the stored message that holds it, perhaps among others.
-    pub sequence: u64,
-    /// The event.
-    pub event: Event,
-}
-
-/// A dead letter as it is stored in its stream.
-#[derive(Debug, Clone)]
-pub struct Letter {
-    /// Its sequence in the stream.
-    pub sequence: u64,
-    /// `longshore.dlq.<tenant>.<queue>.<type…>`.
-    pub subject: String,
-    /// Its headers; the first value where a name has several.
-    pub headers: BTreeMap<String, String>,
-    /// Its body.
-    pub payload: Bytes,
-}
-
-impl Letter {
-    /// The tenant of its run.
-    pub fn tenant(&self) -> &str {
-        self.subject.split('.').nth(2).unwrap_or("")
-    }
-
-    /// The id of its run: from its header, or from its body if that is an object with the id.
-    pub fn run_id(&self) -> Option<String> {
-        self.headers.get("Longshore-Run-Id").cloned().or_else(|| Some(self.body()?["run_id"].as_str()?.to_owned()))
-    }
-
-    /// The round of that run, if the dead letter names it.
-    pub fn round(&self) -> Option<u32> {
-        let header = self.headers.get("Longshore-Round").and_then(|round| round.parse().ok());
-        header.or_else(|| u32::try_from(self.body()?["round"].as_u64()?).ok())
-    }
-
-    /// The kind of error that ended the run, by the record that the dead letter carries.
-    pub fn error_kind(&self) -> Option<String> {
-        let record: serde_json::Value = serde_json::from_str(self.headers.get("Longshore-Record")?).ok()?;
-        Some(record["error"]["kind"].as_str()?.to_owned())
-    }
-
-    fn body(&self) -> Option<serde_json::Value> {
-        serde_json::from_slice(&self.payload).ok()
-    }
-}
 
 /// Drops what an earlier event repeats word for word.
 fn without_repeats(mut events: Vec<Logged>) -> Vec<Logged> {

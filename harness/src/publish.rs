@@ -9,7 +9,8 @@ use futures_util::StreamExt;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::world::{NAMESPACE, TENANT, World, chain};
+use crate::connect::chain;
+use crate::world::{NAMESPACE, TENANT, World};
 
 /// Unconfirmed publishes of [`Publish::many`]: enough to keep a server busy, few enough to be answered in time.
 const WINDOW: usize = 256;
@@ -24,6 +25,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// minutes.
 const ID_IN_PROCESS: u64 = 10_158;
 
+impl World {
+    /// A job of this type, to be completed with queue, headers and payload and published bare to its subject.
+    pub fn publish<'w>(&'w self, job_type: &'w str) -> Publish<'w> {
+        Publish::new(self, job_type)
+    }
+}
+
 /// A job that has not been published yet. [`Publish::json`] and similar methods send it.
 #[derive(Debug, Clone)]
 pub struct Publish<'w> {
@@ -36,7 +44,7 @@ pub struct Publish<'w> {
 }
 
 impl<'w> Publish<'w> {
-    pub(crate) fn new(world: &'w World, job_type: &'w str) -> Publish<'w> {
+    fn new(world: &'w World, job_type: &'w str) -> Publish<'w> {
         let (tenant, queue, priority) = (TENANT.to_owned(), "main".to_owned(), "p5".to_owned());
         Publish { world, job_type, tenant, queue, priority, headers: HeaderMap::new() }
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 
-use crate::observe::{Letter, Logged};
+use crate::stored::{Letter, Logged};
 use crate::wire::Record;
 
 /// Messages requested at a time. Messages that arrive after their page has timed out are lost, so a page has to be

@@ -22,6 +22,13 @@ use crate::world::{NAMESPACE, World};
 /// How long [`Handler::called`] waits.
 const CALLED_WITHIN: Duration = Duration::from_secs(240);
 
+impl World {
+    /// A remote handler for jobs of this type, over NATS.
+    pub fn handler(&self, job_type: &str) -> HandlerBuilder<'_> {
+        HandlerBuilder::new(self, job_type)
+    }
+}
+
 /// A handler that has not been started yet.
 #[derive(Debug)]
 pub struct HandlerBuilder<'w> {
@@ -33,7 +40,7 @@ pub struct HandlerBuilder<'w> {
 }
 
 impl<'w> HandlerBuilder<'w> {
-    pub(crate) fn new(world: &'w World, job_type: &str) -> HandlerBuilder<'w> {
+    fn new(world: &'w World, job_type: &str) -> HandlerBuilder<'w> {
         let (tenant, group) = ("*".to_owned(), "handlers".to_owned());
         HandlerBuilder { world, job_type: job_type.to_owned(), tenant, group, metadata: BTreeMap::new() }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::observe::Logged;
+use crate::stored::Logged;
 use crate::wire::EventName;
 
 /// For each fault, the longest time without a start of an attempt between that fault and the next one. The number means

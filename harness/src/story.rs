@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::cluster::ServerCluster;
-use crate::observe::{Letter, Logged};
 use crate::publish::Receipt;
+use crate::stored::{Letter, Logged};
 use crate::wire::EventName;
 use crate::world::{TENANT, World};
 

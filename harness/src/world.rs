@@ -12,18 +12,13 @@ use longshore_natsd::{Log, Options, Server};
 use tempfile::TempDir;
 
 use crate::cluster::ServerCluster;
-use crate::node::NodeBuilder;
-use crate::publish::Publish;
-use crate::remote::HandlerBuilder;
+use crate::connect::{ROOM, chain, connect};
 
 /// The namespace that every world uses: each has its own server, so no other is needed.
 pub(crate) const NAMESPACE: &str = "longshore";
 
 /// The tenant that methods use unless another one is given.
 pub(crate) const TENANT: &str = "default";
-
-/// How much storage a world's server may promise to its streams, in bytes.
-pub const ROOM: u64 = 1 << 44;
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 
@@ -141,21 +136,6 @@ impl World {
         self.dir.path()
     }
 
-    /// A node, to be configured and started.
-    pub fn node(&self) -> NodeBuilder<'_> {
-        NodeBuilder::new(self)
-    }
-
-    /// A job of this type, to be completed with queue, headers and payload and published bare to its subject.
-    pub fn publish<'w>(&'w self, job_type: &'w str) -> Publish<'w> {
-        Publish::new(self, job_type)
-    }
-
-    /// A remote handler for jobs of this type, over NATS.
-    pub fn handler(&self, job_type: &str) -> HandlerBuilder<'_> {
-        HandlerBuilder::new(self, job_type)
-    }
-
     /// The log of the node of this name; an earlier node of that name has the same log.
     pub(crate) fn log_of_node(&self, name: Option<String>) -> (String, Arc<Log>) {
         let mut logs = self.logs.lock().expect("no code panics while it holds the logs");
@@ -191,27 +171,6 @@ impl Drop for World {
             eprintln!("{}", self.logs_in_short());
         }
     }
-}
-
-/// Connects so that the client notices a silent or restarted server within seconds and a test need not wait for it.
-pub(crate) async fn connect(urls: &str, options: ConnectOptions) -> Client {
-    let addresses: Vec<&str> = urls.split(',').collect();
-    let options = options
-        .ping_interval(Duration::from_secs(2))
-        .request_timeout(Some(Duration::from_secs(10)))
-        .reconnect_delay_callback(|tries| Duration::from_millis(20 * tries.min(10) as u64));
-    options.connect(addresses).await.unwrap_or_else(|error| panic!("cannot connect to {urls}: {}", chain(&error)))
-}
-
-/// An error with all its sources, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// A temporary folder, which stays if `LONGSHORE_KEEP` is set.

@@ -51,7 +51,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             anstream::eprintln!("asked under tenant {tenant}; --all shows what operators and other tenants asked, too");
         }
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// Whether an endpoint is this one, or one of this group.

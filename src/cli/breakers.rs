@@ -108,7 +108,7 @@ async fn list(global: &Global, ListArguments { job_type, json }: ListArguments) 
     if !json {
         output::say(output::table(&rows(all, now()), &[4]).trim_end())?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn show(answer: &Encoded<BreakerStatus>, json: bool) -> anyhow::Result<Ended> {
@@ -117,7 +117,7 @@ fn show(answer: &Encoded<BreakerStatus>, json: bool) -> anyhow::Result<Ended> {
     } else {
         output::say(&said(&answer.read()?, now()))?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// A breaker in one line.

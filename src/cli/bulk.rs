@@ -260,11 +260,11 @@ pub(crate) async fn run<E: Bulk>(
         }
         if counted.done + counted.failed == 0 {
             output::say(&format!("no {} fits", E::NOUN))?;
-            return Ok(Ended::Well);
+            return Ok(Ended::Success);
         }
         let question = format!("{} {}?", E::VERB, several(counted.done, E::NOUN));
         if !options.yes && !confirmed(&question, options.json)? {
-            return Ok(Ended::Badly);
+            return Ok(Ended::Failure);
         }
         total = Some(counted.done + counted.failed);
     }
@@ -280,7 +280,7 @@ pub(crate) async fn run<E: Bulk>(
 }
 
 fn ended(tally: &Tally) -> Ended {
-    if tally.failed > 0 { Ended::Badly } else { Ended::Well }
+    if tally.failed > 0 { Ended::Failure } else { Ended::Success }
 }
 
 /// Does the work for the one chosen run.

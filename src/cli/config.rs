@@ -72,7 +72,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         }
         Command::Print => output::say(config::reference().trim_end())?,
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn warn(configuration: &Configuration) {

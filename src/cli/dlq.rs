@@ -109,7 +109,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             } else {
                 output::say(show(&letter.read()?).trim_end())?
             }
-            Ok(Ended::Well)
+            Ok(Ended::Success)
         }
         Command::Replay(arguments) => {
             // With a payload from stdin, nothing can be asked there.
@@ -189,18 +189,18 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     let cursor = asked.cursor;
     if json {
         output::json(&Page { entries, cursor })?;
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     if entries.is_empty() {
         eprintln!("no dead letters");
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     let letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
     output::say(output::table(&rows(&letters, target::now(), output::columns()), &[2, 3]).trim_end())?;
     if let Some(cursor) = cursor {
         eprintln!("more: --cursor {} continues, --limit shows more at once", cut(&cursor, 100));
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
@@ -224,18 +224,18 @@ fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<Strin
 fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
     if json {
         output::json(answer)?;
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     let Groups { groups, cursor } = answer.read()?;
     if groups.is_empty() {
         eprintln!("no dead letters");
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     output::say(output::table(&group_rows(&groups, target::now(), output::columns()), &[0, 2, 3]).trim_end())?;
     if cursor.is_some() {
         eprintln!("there are so many dead letters that only the oldest were grouped; --since groups newer ones");
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<String>> {

@@ -49,7 +49,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     };
     let findings = match Client::connect(&global.nats.connection()?, &namespace).await {
         Ok(client) => facts(&client, &configuration, arguments.file.is_given(), monitored).await.findings(),
-        Err(error) => vec![findings::no_connection(&super::told(&error.into()))],
+        Err(error) => vec![findings::no_connection(&super::ended::text_of(&error.into()))],
     };
     let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Fine);
     if arguments.json {
@@ -58,9 +58,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         output::say(shown(&findings, worst).trim_end())?;
     }
     Ok(match worst {
-        Level::Fine | Level::Note => Ended::Well,
+        Level::Fine | Level::Note => Ended::Success,
         Level::Warning => Ended::Warned,
-        Level::Failure => Ended::Badly,
+        Level::Failure => Ended::Failure,
     })
 }
 
@@ -118,7 +118,7 @@ async fn queues_of(client: &Client) -> Vec<QueueStatus> {
 /// What the server says of itself by HTTP.
 async fn monitored(address: SocketAddr) -> Result<Monitored, String> {
     let page = http::page(address, "/jsz?config=true").await;
-    let page = page.map_err(|error| super::told(&error.into()))?;
+    let page = page.map_err(|error| super::ended::text_of(&error.into()))?;
     serde_json::from_str(&page).map_err(|error| format!("what {address} answers is not a NATS server's: {error}"))
 }
 

@@ -111,7 +111,7 @@ async fn live(api: &Api, tenant: &str, arguments: &Arguments) -> anyhow::Result<
             Err(error) => eprintln!("the message on {} is not an event: {error}", output::cut(&subject, 200)),
         }
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// How long the log may be silent before a reader of an extract takes it for read: it answers within milliseconds.
@@ -132,9 +132,9 @@ async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments
         };
         let batch = tokio::select! {
             batch = batches.next() => batch,
-            () = silence => return Ok(Ended::Well),
+            () = silence => return Ok(Ended::Success),
         };
-        let Some(batch) = batch.transpose()? else { return Ok(Ended::Well) };
+        let Some(batch) = batch.transpose()? else { return Ok(Ended::Success) };
         for line in String::from_utf8_lossy(&batch).lines().filter(|line| !line.is_empty()) {
             let Ok(event) = exact::read(line) else {
                 eprintln!("a line of the event log is not an event: {}", output::cut(line, 200));
@@ -142,7 +142,7 @@ async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments
             };
             let at = Timestamp::parse(text(&event, "at")).unwrap_or_default();
             if arguments.until.is_some_and(|until| at > until.plus(DISORDER)) {
-                return Ok(Ended::Well);
+                return Ok(Ended::Success);
             }
             let is_asked_for = at >= since && arguments.until.is_none_or(|until| at <= until);
             if is_asked_for && arguments.fits(&event) {

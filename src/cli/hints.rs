@@ -196,7 +196,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(answer) = error.chain().find_map(|cause| cause.downcast_ref::<ApiError>()) {
         return of_answer(answer);
     }
-    let text = super::told(error);
+    let text = super::ended::text_of(error);
     let fits = |(doing, says, _): &&(&str, &str, &'static str)| text.contains(doing) && text.contains(says);
     TEXTS.iter().find(fits).map(|(_, _, hint)| *hint).or_else(|| {
         let connects = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(Backbone::Connect { .. })));

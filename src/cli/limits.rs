@@ -152,13 +152,13 @@ async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
     if !json {
         output::say(output::table(&rows(&all, now()), &[2, 3]).trim_end())?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn show(answer: &Encoded<LimitChanged>, json: bool) -> anyhow::Result<Ended> {
     if json {
         output::json(answer)?;
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     let LimitChanged { limit, unconfirmed } = answer.read()?;
     output::say(&said(&limit))?;
@@ -168,7 +168,7 @@ fn show(answer: &Encoded<LimitChanged>, json: bool) -> anyhow::Result<Ended> {
             "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
         );
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// A limit in one line.

@@ -3,16 +3,16 @@
 //! Data goes to stdout, messages for people to stderr. Nothing here knows NATS or a stream: commands ask the nodes' API
 //! through [`longshore_backbone::Client`], as any other program can.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use longshore::config::check_namespace;
-use longshore_domain::{JobType, Queue, RunId, Tenant, Timestamp, duration};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use longshore_domain::{JobType, Queue, RunId, Timestamp, duration};
 
 mod client;
+pub(crate) mod ended;
 mod exact;
+pub(crate) mod global;
 mod hints;
 mod nats;
 pub(crate) mod output;
@@ -37,13 +37,15 @@ mod limits;
 mod nodes;
 pub(crate) mod queues;
 
-mod config;
+pub(crate) mod config;
 mod doctor;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use config::File;
+use config::File;
+use ended::{Ended, Usage};
+use global::Global;
 pub(crate) use hints::hint;
 
 const EXIT_CODES: &str = "\
@@ -71,32 +73,6 @@ impl Cli {
             cli.global.nats.note_sources(chosen);
         }
         cli
-    }
-}
-
-/// Options of every command.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Global {
-    #[command(flatten)]
-    pub(crate) nats: nats::Nats,
-    /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
-    #[arg(long, value_name = "NAME", global = true, value_parser = namespace, help_heading = "Cluster")]
-    pub(crate) namespace: Option<String>,
-    /// The tenant; _all means all tenants, for operators, _ the jobs whose tenant could not be read
-    #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant, help_heading = "Cluster")]
-    pub(crate) tenant: String,
-}
-
-impl Global {
-    /// The namespace: from the option, the variable or the default.
-    pub(crate) fn namespace(&self) -> String {
-        let variable = || std::env::var("LONGSHORE_NAMESPACE").ok().filter(|name| !name.is_empty());
-        self.namespace.clone().or_else(variable).unwrap_or_else(|| "longshore".to_owned())
-    }
-
-    /// Settings of the command line, which win over file and environment.
-    pub(crate) fn settings(&self) -> Vec<(String, String)> {
-        self.namespace.iter().map(|name| ("LONGSHORE_NAMESPACE".to_owned(), name.clone())).collect()
     }
 }
 
@@ -151,43 +127,6 @@ pub(crate) enum Command {
     },
 }
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// With success.
-    Well,
-    /// With a failure.
-    Badly,
-    /// The run ended other than completed.
-    RunEndedBadly,
-    /// The time-out came first.
-    TimedOut,
-    /// There are warnings, and no failure.
-    Warned,
-    /// A part of the node kept dying.
-    RestartLimit,
-    /// The command line is wrong in a way that only shows while the command runs.
-    Usage,
-}
-
-impl From<Ended> for ExitCode {
-    fn from(ended: Ended) -> Self {
-        Self::from(match ended {
-            Ended::Well => 0,
-            Ended::Badly => 1,
-            Ended::Usage => 2,
-            Ended::RunEndedBadly | Ended::Warned => 3,
-            Ended::TimedOut => 4,
-            Ended::RestartLimit => 70, // EX_SOFTWARE of sysexits.h: an internal error
-        })
-    }
-}
-
-/// An argument that is wrong in a way the parser cannot see.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
-
 /// Runs one command.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
     let Cli { global, command } = cli;
@@ -212,37 +151,14 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "longshore", &mut script);
             output::say(String::from_utf8(script)?.trim_end())?;
-            Ok(Ended::Well)
+            Ok(Ended::Success)
         }
         Command::Man { folder } => {
             std::fs::create_dir_all(&folder)
                 .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder))
                 .with_context(|| format!("cannot write the manual pages into {}", folder.display()))?;
-            Ok(Ended::Well)
+            Ok(Ended::Success)
         }
-    }
-}
-
-/// An error with its causes, each named once: some libraries repeat the cause's text in their own.
-pub(crate) fn told(error: &anyhow::Error) -> String {
-    let mut told = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        match told.as_str() {
-            "" => told = cause,
-            before if before.ends_with(&cause) => {}
-            _ => told = format!("{told}: {cause}"),
-        }
-    }
-    told
-}
-
-/// The exit code of an error.
-pub(crate) fn exit_code_of(error: &anyhow::Error) -> Ended {
-    let gave_up = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(longshore_actors::Error::GaveUp(_))));
-    match (error.is::<Usage>(), gave_up) {
-        (true, _) => Ended::Usage,
-        (false, true) => Ended::RestartLimit,
-        (false, false) => Ended::Badly,
     }
 }
 
@@ -265,16 +181,4 @@ fn span(text: &str) -> Result<Duration, String> {
 
 fn time(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse(text).map_err(|error| error.to_string())
-}
-
-fn namespace(text: &str) -> Result<String, String> {
-    check_namespace(text).map(|()| text.to_owned())
-}
-
-fn tenant(text: &str) -> Result<String, String> {
-    match text {
-        "" => Ok("default".to_owned()), // a variable that is set but empty
-        "_all" | "_" => Ok(text.to_owned()),
-        name => Tenant::parse(name).map(|name| name.to_string()).map_err(|error| error.reason),
-    }
 }

@@ -75,7 +75,7 @@ pub(crate) async fn nodes(global: &Global, arguments: NodesArguments) -> anyhow:
     } else {
         output::say(output::table(&rows(&answer.read()?), &[3]).trim_end())?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 async fn log_level(global: &Global, arguments: LogLevelArguments) -> anyhow::Result<Ended> {
@@ -87,7 +87,7 @@ async fn log_level(global: &Global, arguments: LogLevelArguments) -> anyhow::Res
         let LogLevel { node, level } = answer.read()?;
         output::say(&format!("{node} logs by {level} until it ends"))?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn rows(answer: &Nodes) -> Vec<Vec<String>> {
@@ -146,7 +146,7 @@ fn say(ready: bool, reasons: &[String]) -> anyhow::Result<()> {
 }
 
 fn ended(ready: bool) -> Ended {
-    if ready { Ended::Well } else { Ended::Badly }
+    if ready { Ended::Success } else { Ended::Failure }
 }
 
 #[cfg(test)]

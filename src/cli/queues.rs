@@ -168,7 +168,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 fn show_put(answer: &Encoded<QueuePut>, json: bool) -> anyhow::Result<Ended> {
     if json {
         output::json(answer)?;
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     let put = answer.read()?;
     output::say(&put_said(&put))?;
@@ -178,7 +178,7 @@ fn show_put(answer: &Encoded<QueuePut>, json: bool) -> anyhow::Result<Ended> {
             "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
         );
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// A queue that was put, in one line.
@@ -199,7 +199,7 @@ fn show_pause(answer: &Encoded<PauseStatus>, json: bool) -> anyhow::Result<Ended
     } else {
         output::say(&said(&answer.read()?, now()))?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// A pause, or its end, in one line.
@@ -223,7 +223,7 @@ async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
     let answer = api.ask::<QueuesList>(QueuesRequest::default()).await?;
     if json {
         output::json(&answer)?;
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     let answer = answer.read()?;
     let rows = output::fitted(rows(&answer), output::columns(), &[7, 8]);
@@ -231,7 +231,7 @@ async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
     for warning in warnings(&answer, now()) {
         anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn rows(answer: &Queues) -> Vec<Vec<String>> {

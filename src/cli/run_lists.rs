@@ -109,7 +109,7 @@ pub(crate) async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
             }
         }
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn print(runs: &[Encoded<Record>], json: bool, with_heading: bool) -> anyhow::Result<()> {
@@ -180,7 +180,7 @@ pub(crate) async fn count(api: &Api, arguments: Counting) -> anyhow::Result<Ende
     } else {
         output::say(output::table(&count_rows(all.values(), total, output::columns()), &[3]).trim_end())?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn count_rows<'c>(counts: impl Iterator<Item = &'c Count>, total: u64, columns: usize) -> Vec<Vec<String>> {

@@ -106,7 +106,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
             tell(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)?;
-            Ok(Ended::Well)
+            Ok(Ended::Success)
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
         Command::Cancel(Waiting { which, state, options }) => {
@@ -138,7 +138,7 @@ async fn cancel(api: &Api, chosen: Target, options: &bulk::Options) -> anyhow::R
             } else {
                 output::say(&format!("{id} is cancelled"))?
             }
-            Ok(Ended::Well)
+            Ok(Ended::Success)
         }
         runs => bulk::run::<RunsCancel>(api, Selection::of(runs), None, options).await,
     }
@@ -160,7 +160,7 @@ async fn restart<E: Bulk<Answer = Rescheduled>>(
         Rescheduled::Run(record) => output::say(show(&record, target::now()).trim_end())?,
         Rescheduled::Runs(_) => {}
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// Erasing one run can take long: its dead letter is searched among all.
@@ -169,9 +169,9 @@ const ERASING: Duration = Duration::from_secs(50);
 async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Result<Ended> {
     let what = if let [one] = ids { one.to_string() } else { format!("{} runs", ids.len()) };
     if !yes && !bulk::confirmed(&format!("Erase {what} for good?"), json)? {
-        return Ok(Ended::Badly);
+        return Ok(Ended::Failure);
     }
-    let mut ended = Ended::Well;
+    let mut ended = Ended::Success;
     for id in ids {
         let asked = RunRequest { run_id: id.clone(), tenant: None };
         match api.ask_patiently::<RunsErase>(asked, ERASING).await {
@@ -181,7 +181,7 @@ async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Resul
             Err(error) if ids.len() == 1 => return Err(error.into()),
             Err(error) => {
                 anstream::eprintln!("{BAD}failed:{BAD:#} {id}: {}", error.message);
-                ended = Ended::Badly;
+                ended = Ended::Failure;
             }
         }
     }
@@ -213,7 +213,7 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
                 if has_ended(&state) {
                     tell(&answer, json)?;
                     let completed = state == RunState::Completed.into();
-                    return Ok(if completed { Ended::Well } else { Ended::RunEndedBadly });
+                    return Ok(if completed { Ended::Success } else { Ended::RunNotCompleted });
                 }
                 let reason = waiting_for.as_ref().map(|waiting_for| waiting_for.reason.clone());
                 if let Some(waiting_for) = waiting_for.filter(|_| said != reason) {

@@ -220,7 +220,7 @@ where
     let One { id, json } = one;
     let answer = Api::connect(global).await?.ask::<E>(ScheduleRequest { id: id.clone(), tenant: None }).await?;
     match done {
-        Some(done) if !json => output::say(&format!("{id} {done}")).map(|()| Ended::Well),
+        Some(done) if !json => output::say(&format!("{id} {done}")).map(|()| Ended::Success),
         _ => tell(&answer, json),
     }
 }
@@ -230,7 +230,7 @@ async fn run_now(global: &Global, one: One) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     let answer = api.ask::<SchedulesRunNow>(ScheduleRequest { id, tenant: None }).await?;
     match answer.read()?.state.last_run {
-        Some(last) if !json => output::say(last.run_id.as_str()).map(|()| Ended::Well),
+        Some(last) if !json => output::say(last.run_id.as_str()).map(|()| Ended::Success),
         _ => tell(&answer, json),
     }
 }
@@ -251,7 +251,7 @@ async fn backfill(api: &Api, asked: Backfill) -> anyhow::Result<Ended> {
             anstream::eprintln!("{BAD}failed:{BAD:#} {}: {}", failed.run_id, failed.error);
         }
     }
-    Ok(if outcome.failures() == 0 { Ended::Well } else { Ended::Badly })
+    Ok(if outcome.failures() == 0 { Ended::Success } else { Ended::Failure })
 }
 
 /// All schedules of the tenant, by tenant and id. One that fired while they were read is there once, as it was last.
@@ -278,7 +278,7 @@ async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
     } else {
         output::say(output::table(&rows(&all, now()), &[]).trim_end())?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 fn rows(all: &[ScheduleStatus], now: Timestamp) -> Vec<Vec<String>> {
@@ -332,7 +332,7 @@ async fn next(api: &Api, limit: usize, json: bool) -> anyhow::Result<Ended> {
         for (at, tenant, id) in &times {
             output::json(&serde_json::json!({"at": at, "tenant": tenant, "id": id}))?;
         }
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     let now = now();
     let heading = ["due", "", "id", "tenant"].map(str::to_owned).to_vec();
@@ -341,7 +341,7 @@ async fn next(api: &Api, limit: usize, json: bool) -> anyhow::Result<Ended> {
     };
     let rows: Vec<_> = std::iter::once(heading).chain(times.iter().map(row)).collect();
     output::say(output::table(&rows, &[]).trim_end())?;
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// Compares what is declared with what is stored; exit code 1 if they differ.
@@ -354,7 +354,7 @@ async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Re
             "the file has no [schedules]: a node removes only what a node of its name declared before, of {count} in all; \
              an empty [schedules] removes all"
         );
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     }
     for (what, id, lines) in &changes {
         if json {
@@ -374,7 +374,7 @@ async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Re
     if changes.is_empty() && !json {
         eprintln!("the cluster has the schedules as the file declares them");
     }
-    Ok(if changes.is_empty() { Ended::Well } else { Ended::Badly })
+    Ok(if changes.is_empty() { Ended::Success } else { Ended::Failure })
 }
 
 /// What would be done to each schedule, and how it would change.
@@ -417,7 +417,7 @@ fn tell(status: &Encoded<ScheduleStatus>, json: bool) -> anyhow::Result<Ended> {
     } else {
         output::say(show(&status.read()?).trim_end())?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// A schedule for people.

@@ -36,7 +36,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let mut node = tokio::select! {
         node = Node::start(settings, connection, handlers::built_in()) => node.context("the node cannot start")?,
         // The node has taken no job yet, so there is nothing to drain.
-        _ = signals.next() => return Ok(Ended::Well),
+        _ = signals.next() => return Ok(Ended::Success),
     };
     if let Some(http) = &http {
         http.show(node.observer());
@@ -64,7 +64,7 @@ pub(crate) async fn drain(node: Node, signals: &mut Signals) -> anyhow::Result<E
     tokio::select! {
         drained = node.drain() => {
             drained.context("the node did not end cleanly")?;
-            Ok(Ended::Well)
+            Ok(Ended::Success)
         }
         word = signals.next() => word.end_at_once(),
     }

@@ -80,7 +80,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             output::say(run_id.as_str())?;
             eprintln!("{}", told(&submitted));
         }
-        return Ok(Ended::Well);
+        return Ok(Ended::Success);
     };
     if !arguments.json {
         eprintln!("{run_id}: {}; waiting for its end", told(&submitted));

@@ -69,10 +69,10 @@ fn what_is_wrong_is_refused_with_the_reason() {
 
 #[test]
 fn an_exit_code_says_what_kind_of_error_it_was() {
-    assert_eq!(exit_code_of(&Usage("x".to_owned()).into()), Ended::Usage);
+    assert_eq!(super::ended::exit_code_of(&Usage("x".to_owned()).into()), Ended::Usage);
     let gave_up = anyhow::Error::new(longshore_actors::Error::GaveUp("x".to_owned())).context("the node has failed");
-    assert_eq!(exit_code_of(&gave_up), Ended::RestartLimit);
-    assert_eq!(exit_code_of(&anyhow::anyhow!("other")), Ended::Badly);
+    assert_eq!(super::ended::exit_code_of(&gave_up), Ended::RestartLimit);
+    assert_eq!(super::ended::exit_code_of(&anyhow::anyhow!("other")), Ended::Failure);
 }
 
 /// A shell's words of a command in a document, up to a comment, a pipe, a redirection or the next command.

@@ -55,7 +55,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     } else {
         output::say(shown(&facts.record, &lines, &summary).trim_end())?;
     }
-    Ok(Ended::Well)
+    Ok(Ended::Success)
 }
 
 /// The run's record; that in its dead letter if its own has gone.

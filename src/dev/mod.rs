@@ -21,9 +21,11 @@ use longshore_domain::run::whole_millis;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use crate::cli::config::File;
+use crate::cli::ended::Ended;
+use crate::cli::global::Global;
 use crate::cli::output::{FAINT, STRONG, number, took};
 use crate::cli::serve::{self, Signals};
-use crate::cli::{Ended, Global};
 use crate::telemetry;
 
 mod server;
@@ -38,7 +40,7 @@ use view::{Screen, View};
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    file: crate::cli::File,
+    file: File,
     /// Keep nothing: jobs and records are lost when the server ends
     #[arg(long, conflicts_with = "dir")]
     ephemeral: bool,
@@ -79,7 +81,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         let start = PrivateServer::start(arguments.ephemeral, arguments.dir, arguments.port);
         let started = tokio::select! {
             started = start => started?,
-            _ = signals.next() => return Ok(Ended::Well),
+            _ = signals.next() => return Ok(Ended::Success),
         };
         (Connection::to(started.url()), Some(started))
     };
@@ -107,7 +109,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 Shown { client: &client, namespace: &namespace, server: server.as_ref(), screen: &screen, grace };
             watch(node, shown, &mut signals).await
         }
-        None => Ok(Ended::Well),
+        None => Ok(Ended::Success),
     };
     if let Some(server) = server {
         screen.mute();

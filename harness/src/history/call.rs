@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::facts::{Call, Rules};
 use super::gather::Run;
+use super::lease;
 use super::round::Round;
-use super::{Call, Kind, Rules, Violation, lease};
+use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 
 /// A node that lives for so long after it called a handler has published that.

@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use super::call::{closings_by, was_held_back};
+use super::facts::{Call, History};
 use super::gather::Run;
-use super::{Call, History, Kind, Violation};
+use super::violation::{Kind, Violation};
 use crate::wire::EventName;
 
 /// Judges every limit by the calls of its runs.

@@ -3,8 +3,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Accepted, Call, History, Kept, Kind, Letter, Violation};
-use crate::observe::Logged;
+use super::facts::{Accepted, Call, History, Kept, Letter};
+use super::violation::{Kind, Violation};
+use crate::stored::Logged;
 use crate::wire::{Event, EventName, Record};
 
 /// All that is known of one run.

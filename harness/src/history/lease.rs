@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::facts::{Call, Rules, Silence};
 use super::gather::Run;
-use super::{Call, Kind, Rules, Silence, Violation};
+use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 
 /// An attempt that is reported to have lost its lease.
@@ -71,7 +72,7 @@ impl<'r> Lost<'r> {
 
     fn holder_died(&self, rules: &Rules) -> bool {
         let since = self.started - span(rules.clock_skew);
-        let of_it = |kill: &&super::Interruption| kill.node.as_deref().is_some_and(|node| self.is_holder(node));
+        let of_it = |kill: &&super::facts::Interruption| kill.node.as_deref().is_some_and(|node| self.is_holder(node));
         rules.interruptions.iter().filter(of_it).any(|kill| kill.at >= since && kill.at <= self.lost)
     }
 

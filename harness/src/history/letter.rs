@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::gather::Run;
 use super::round::Round;
-use super::{Kind, Violation};
+use super::violation::{Kind, Violation};
 use crate::wire::EventName;
 
 /// Judges the dead letters of `run` by the rounds in the log.

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::call::{ended_at, was_held_back};
+use super::facts::History;
 use super::gather::Run;
-use super::{History, Kind, Violation};
+use super::violation::{Kind, Violation};
 
 /// Judges every order by the calls of its runs.
 pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violation>) {

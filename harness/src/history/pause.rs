@@ -6,8 +6,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::facts::{History, Pause, Rules};
 use super::gather::Run;
-use super::{History, Kind, Pause, Rules, Violation, lease};
+use super::lease;
+use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 
 /// Judges a run by all pauses.

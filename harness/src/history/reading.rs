@@ -12,9 +12,10 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
+use super::facts::History;
 use super::gather::{self, Run};
 use super::round::Round;
-use super::{History, Kind, Violation};
+use super::violation::{Kind, Violation};
 use crate::wire::EventName;
 
 /// How a history was read.
@@ -126,7 +127,7 @@ impl History {
     }
 }
 
-fn event_line(logged: &crate::observe::Logged) -> String {
+fn event_line(logged: &crate::stored::Logged) -> String {
     let event = &logged.event;
     let mut line = format!("log {:<5}{} {} id {}", logged.sequence, event.at, event.event, event.id);
     if event.attempt > 0 {

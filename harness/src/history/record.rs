@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::facts::Rules;
 use super::gather::Run;
 use super::round::Round;
-use super::{Kind, Rules, Violation};
+use super::violation::{Kind, Violation};
 use crate::wire::{EventName, Record};
 
 /// Judges the record of `run` by the rounds in the log.

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::facts::{History, Recurring};
 use super::gather::Run;
-use super::{History, Kind, Recurring, Violation};
+use super::violation::{Kind, Violation};
 
 /// Judges every schedule by the runs of its name.
 pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violation>) {

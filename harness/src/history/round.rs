@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::facts::Rules;
 use super::gather::Run;
-use super::{Kind, Rules, Violation};
+use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 
 /// What the log says about one round.

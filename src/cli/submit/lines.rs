@@ -86,7 +86,7 @@ pub(super) async fn run(global: &Global, options: &SubmitRequest, file: &Path, j
     } else {
         output::say(&all)?
     }
-    Ok(if sum.refused == 0 { Ended::Well } else { Ended::Badly })
+    Ok(if sum.refused == 0 { Ended::Success } else { Ended::Failure })
 }
 
 /// How far it came, for a person who has to decide what to repeat.

@@ -8,6 +8,7 @@ use proptest::test_runner::{RngSeed, TestRng};
 
 use super::super::*;
 use super::teller::{TENANT, at, event};
+use crate::stored::Logged;
 use crate::wire::{Event, EventName, Failure};
 
 /// How long a lease lasts here, in seconds.

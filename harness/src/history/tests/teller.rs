@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::super::{Accepted, Call, History, Letter};
-use crate::observe::Logged;
+use crate::stored::Logged;
 use crate::wire::{Event, Record};
 
 pub(super) const TENANT: &str = "acme";

@@ -1,0 +1,45 @@
+//! The options that every command takes.
+
+use clap::Args;
+use longshore::config::check_namespace;
+use longshore_domain::Tenant;
+
+use crate::cli::nats::Nats;
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    #[command(flatten)]
+    pub(crate) nats: Nats,
+    /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
+    #[arg(long, value_name = "NAME", global = true, value_parser = namespace, help_heading = "Cluster")]
+    pub(crate) namespace: Option<String>,
+    /// The tenant; _all means all tenants, for operators, _ the jobs whose tenant could not be read
+    #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant, help_heading = "Cluster")]
+    pub(crate) tenant: String,
+}
+
+impl Global {
+    /// The namespace: from the option, the variable or the default.
+    pub(crate) fn namespace(&self) -> String {
+        let variable = || std::env::var("LONGSHORE_NAMESPACE").ok().filter(|name| !name.is_empty());
+        self.namespace.clone().or_else(variable).unwrap_or_else(|| "longshore".to_owned())
+    }
+
+    /// Settings of the command line, which win over file and environment.
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+        self.namespace.iter().map(|name| ("LONGSHORE_NAMESPACE".to_owned(), name.clone())).collect()
+    }
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    check_namespace(text).map(|()| text.to_owned())
+}
+
+fn tenant(text: &str) -> Result<String, String> {
+    match text {
+        "" => Ok("default".to_owned()), // a variable that is set but empty
+        "_all" | "_" => Ok(text.to_owned()),
+        name => Tenant::parse(name).map(|name| name.to_string()).map_err(|error| error.reason),
+    }
+}
