@@ -2,6 +2,8 @@
 
 use std::error::Error as StdError;
 
+use crate::messages::refusal::STREAM_FULL;
+
 /// A boxed cause.
 pub type Cause = Box<dyn StdError + Send + Sync>;
 
@@ -121,6 +123,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a stream takes no more, because it is full.
+    #[must_use]
+    pub fn is_stream_full(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if STREAM_FULL.contains(code))
+    }
+
     /// The error with its causes, on one line. Some errors of the client library tell their cause's text as their own.
     #[must_use]
     pub fn with_causes(&self) -> String {

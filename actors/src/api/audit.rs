@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use longshore_backbone::Backbone;
 use longshore_backbone::service::Request;
 use longshore_backbone::wire::api::{
     ApiError, AuditEntry, AuditList, BreakersList, Code, DlqGet, DlqGroups, DlqList, Endpoint, Health, LimitsList,
     NodesList, OPERATOR, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList, Submit,
     SubmitBatch,
 };
+use longshore_backbone::wire::header;
 use longshore_backbone::wire::json::Object;
-use longshore_backbone::{Backbone, Headers};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -160,8 +161,7 @@ impl Audit {
 
     /// Whether the entry is stored. Its id makes a repeat harmless.
     async fn store(&self, entry: &AuditEntry) -> bool {
-        let mut headers = Headers::new();
-        headers.insert("Nats-Msg-Id", format!("{} {}", entry.id, entry.stage));
+        let headers = header::with_message_id(&format!("{} {}", entry.id, entry.stage));
         let subject = self.backbone.names().audit(&entry.tenant);
         match self.backbone.publish(subject, headers, Bytes::from(line(entry))).await {
             Ok(_) => {

@@ -11,6 +11,7 @@ use longshore_backbone::wire::api::{
     ApiError, DeadJob, DeadLetter, Encoded, Example, Group, Groups, GroupsRequest, ListRequest, Page, Record, RunError,
     RunRequest,
 };
+use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::fingerprint::{fingerprint, pattern};
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
@@ -156,7 +157,7 @@ fn described(
     for (name, values) in letter.headers.iter() {
         headers.insert(name.to_string(), values.last().map_or_else(String::new, |value| value.as_str().to_owned()));
     }
-    headers.remove("Longshore-Run-Id");
+    headers.remove(names::RUN_ID);
     let payload = || base64::engine::general_purpose::STANDARD.encode(&letter.payload);
     let payload_base64 = left_out.is_none().then(payload);
     record.with_job(&DeadJob { headers, payload_base64, payload_bytes: left_out, fingerprint: mark(run).2 })

@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use longshore_backbone::refusal::STREAM_FULL;
 use longshore_backbone::request::is_no_responders_error;
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX};
@@ -285,7 +284,7 @@ async fn publish_plain(api: &Api, checked: Submission) -> Result<Submitted, ApiE
 
 pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
     match error {
-        Error::Refused { code, .. } if STREAM_FULL.contains(code) => {
+        error if error.is_stream_full() => {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
         }
         // No stream takes the subject; for a declared queue that lasts only until its lane has a leader again.

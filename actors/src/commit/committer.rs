@@ -15,9 +15,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_backbone::refusal::WRONG_SEQUENCE;
+use longshore_backbone::Backbone;
 use longshore_backbone::window::{Answer, Window};
-use longshore_backbone::{Backbone, Headers};
+use longshore_backbone::wire::header;
 use longshore_domain::Tenant;
 use longshore_domain::follow_up::FollowUp;
 use ractor::RpcReplyPort;
@@ -295,8 +295,7 @@ impl Committing {
                 window.send(number, write.subject.clone(), headers, write.body.clone()).await;
             }
             Sent::Batch { tenant, id, body, .. } => {
-                let mut headers = Headers::new();
-                headers.insert("Nats-Msg-Id", id.as_str());
+                let headers = header::with_message_id(id);
                 let subject = Bytes::from(self.backbone.names().event_log(tenant.as_str()));
                 window.send(number, subject, headers, body.clone()).await;
             }
@@ -365,7 +364,7 @@ impl Committing {
             Answer::Nobody => {}
             Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
                 Some(Sent::Record(commit)) => {
-                    if refusal.err_code != WRONG_SEQUENCE {
+                    if !refusal.is_wrong_sequence() {
                         log_run!(debug, commit.about(), "record not written yet: {}", refusal.description);
                     }
                     let (backbone, metrics, slow) =

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
-use longshore_backbone::refusal::STREAM_FULL;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::Holding;
 use longshore_domain::{ScheduleId, Tenant};
@@ -165,7 +164,7 @@ impl Timekeeper {
         };
         let (away, is_new) = self.closed.refused(&lane, Instant::now());
         self.put_off(ack_token, away).await;
-        let is_full = matches!(&refusal, Refusal::Error(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
+        let is_full = matches!(&refusal, Refusal::Error(error) if error.is_stream_full());
         if is_new {
             let why = match &refusal {
                 Refusal::Unanswered => format!("it did not answer within {} s", ANSWERS_WITHIN.as_secs()),

@@ -14,6 +14,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Whether a compare-and-set failed because another write was first.
+    #[must_use]
+    pub fn is_wrong_sequence(&self) -> bool {
+        self.err_code == WRONG_SEQUENCE
+    }
+
     /// Whether the message that was to be deleted is not there: also if somebody else deletes it at the same time.
     pub(crate) fn is_no_message(&self) -> bool {
         NO_MESSAGE.contains(&self.err_code) || (self.err_code == NOT_DELETED && self.description == "no message found")
@@ -21,11 +27,11 @@ impl Refusal {
 }
 
 /// The compare-and-set failed, and that is final.
-pub const WRONG_SEQUENCE: u64 = 10_071;
+pub(crate) const WRONG_SEQUENCE: u64 = 10_071;
 /// The compare-and-set was refused because another write is in flight: undecided, try again.
-pub const WRITE_IN_FLIGHT: u64 = 10_164;
+pub(crate) const WRITE_IN_FLIGHT: u64 = 10_164;
 /// The stream is full.
-pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
+pub(crate) const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 /// JetStream's error codes for a message that is not there.
 pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
 /// JetStream's error code for a message that could not be deleted, whatever the reason; its description has that.

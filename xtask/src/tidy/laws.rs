@@ -17,6 +17,11 @@ const ROOMS: [(&str, &[&str]); 7] = [
     ("hyper", &["src", "harness"]),
 ];
 
+/// How the names of headers and of NATS's own subjects begin. Only the backbone says them; the product's other crates
+/// (outside tests) use its constants and functions.
+const WIRE: [&str; 5] = ["\"Longshore-", "\"Nats-", "\"$JS.", "\"$KV.", "\"$SRV."];
+const WITHOUT_WIRE: [&str; 3] = ["domain", "actors", "src"];
+
 // Put together from halves, so that this file does not find itself.
 const UNFINISHED: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimple", "mented!(")];
@@ -30,6 +35,7 @@ pub(super) fn breaches(file: &File) -> Vec<String> {
     if file.is_rust() {
         foreign_crates(file, &mut report);
         sleeps(file, &mut report);
+        wire_names(file, &mut report);
         opening(file, &mut report);
     }
     if file.is_manifest() {
@@ -72,6 +78,18 @@ fn sleeps(file: &File, report: Report<'_>) {
     for (number, line) in file.lines_without_tests() {
         if code(line).contains(SLEEP) {
             report(number, format!("{SLEEP} outside tests: await the event instead"));
+        }
+    }
+}
+
+fn wire_names(file: &File, report: Report<'_>) {
+    let room = file.path.split('/').next().unwrap_or("");
+    if !WITHOUT_WIRE.contains(&room) {
+        return;
+    }
+    for (number, line) in file.lines_without_tests() {
+        for name in WIRE.iter().filter(|name| code(line).contains(**name)) {
+            report(number, format!("{name}…\" is a name of the wire: only backbone says it"));
         }
     }
 }
@@ -177,6 +195,17 @@ mod tests {
         assert_eq!(line("harness/src/a.rs", &sleep), 1);
         assert_eq!(line("harness/src/a.rs", &format!("#[cfg(test)]\nmod tests {{ {sleep} }}")), 0);
         assert_eq!(line("harness/src/a/tests.rs", &sleep), 0);
+    }
+
+    #[test]
+    fn only_the_backbone_names_headers_and_subjects_of_nats() {
+        for name in WIRE {
+            let text = format!("headers.remove({name}Run-Id\");");
+            assert_eq!(line("actors/src/a.rs", &text), 1, "{name}");
+            assert_eq!(line("backbone/src/a.rs", &text), 0, "{name}");
+            assert_eq!(line("actors/src/a.rs", &format!("#[cfg(test)]\nmod tests {{ {text} }}")), 0, "{name}");
+        }
+        assert_eq!(line("src/a.rs", "let remedy = \"ask for it ($JS.API.INFO)\";"), 0);
     }
 
     #[test]

@@ -221,6 +221,14 @@ pub const HEADERS_MAX: usize = 24 * 1024;
 /// The same for a job that a node moved, whose own headers come on top.
 pub const MOVED_HEADERS_MAX: usize = HEADERS_MAX + 1_024;
 
+/// Headers under which the server stores a message once for a while, however often it is sent.
+#[must_use]
+pub fn with_message_id(id: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(names::MSG_ID, id);
+    headers
+}
+
 /// How many bytes headers take on the wire.
 #[must_use]
 pub fn size_of(headers: &HeaderMap) -> usize {
