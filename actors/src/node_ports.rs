@@ -9,8 +9,8 @@ use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, SmolStr, Timestamp};
 
-use crate::commit::committer::Input;
 use crate::commit::handle::Committer;
+use crate::commit::pipeline::Input;
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::limits::Limits;

@@ -10,7 +10,7 @@ use longshore_backbone::wire::{event, json};
 use longshore_domain::events::{Event, EventKind};
 
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::commit::committer::Input;
+use crate::commit::pipeline::Input;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::shared::log_run::{About, log_run};

@@ -9,8 +9,9 @@ use longshore_domain::{Run, SmolStr};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::address::Address;
-use crate::commit::committer::{Committing, Input, Message, QUEUED};
+use crate::commit::committer::{Committing, Message, QUEUED};
 use crate::commit::encode::Author;
+use crate::commit::pipeline::Input;
 use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
 use crate::metrics::Metrics;
 use crate::trace::Tracer;

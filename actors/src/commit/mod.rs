@@ -2,8 +2,8 @@
 //!
 //! * `encode` makes the bytes of record and events, `lines` what the log says of a job. The worker does this, so that the
 //!   committer, of which each node has only one, only passes bytes on.
-//! * `committer` stores the record and publishes the events, `batches` are those of the event log; others reach it by
-//!   `handle`.
+//! * `pipeline` says what follows: the record is stored, the events are published; `batches` are those of the event log.
+//!   `committer` sends and awaits the answers; others reach it by `handle`.
 //! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement.
 
 pub(crate) mod encode;
@@ -13,6 +13,7 @@ pub(crate) mod batches;
 pub(crate) mod committer;
 pub(crate) mod follow_up;
 pub(crate) mod handle;
+pub(crate) mod pipeline;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,302 @@
+//! The committer's steps, without a server: what a commit does next, given its input and the answers.
+//!
+//! Everything that leaves the node goes through [`Outlets`]: those of a real node are in `committer`, those of the tests
+//! remember what they were given. Each method takes the outlets as an argument, because they die with the committer and
+//! this state does not.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_backbone::window::Answer;
+use longshore_domain::Tenant;
+use ractor::RpcReplyPort;
+
+use crate::commit::batches::{Batch, Batches};
+use crate::commit::encode::EncodedEvents;
+use crate::commit::{Commit, InFlightPermit, follow_up, lines};
+use crate::fail_point;
+use crate::metrics::Metrics;
+use crate::metrics::jobs::Ends;
+use crate::shared::log_run::log_run;
+use crate::trace::Tracer;
+
+/// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+
+/// Input of the committer.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A decision about a run.
+    Commit(Box<Commit>),
+    /// One more line for a tenant's log, such as a handler's progress.
+    Line(Tenant, Bytes),
+}
+
+/// By what the committer reaches its server.
+pub(crate) trait Outlets {
+    /// Sends a message under a number, by which its answer is known.
+    async fn send(&mut self, number: u64, what: &Sent);
+    /// Publishes events live.
+    async fn publish_live(&self, events: &EncodedEvents);
+    /// Ends the delivery of a commit of which nothing else is left to do: acknowledges it, as a rule.
+    async fn end(&self, commit: Box<Commit>);
+
+    /// Begins to clear up a record whose write was refused; reports how that ended.
+    fn clear_up(&self, commit: Box<Commit>);
+    /// Begins to write a follow-up, after which the delivery is ended; reports that it is over.
+    fn follow(&self, commit: Box<Commit>);
+
+    /// The event log refused a batch, which is sent again after this.
+    async fn before_repeat(&self);
+    /// Nothing was heard of a message since it was first sent.
+    fn is_silent(&mut self, what: &Sent, first_sent: Instant);
+    /// A message was answered.
+    fn is_answered(&mut self, what: &Sent);
+}
+
+/// Commits under way. Outlives the committer.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    metrics: Arc<Metrics>,
+    /// Writes down what decisions end, if the node writes traces.
+    tracer: Option<Arc<Tracer>>,
+    /// Messages that were sent and not answered, by number from `base` on.
+    pending: VecDeque<Option<Pending>>,
+    base: u64,
+    pub(super) batches: Batches,
+    /// How many commits are between record and acknowledgement: each holds an [`InFlightPermit`].
+    in_flight: Arc<AtomicUsize>,
+    /// Ends that the metrics do not count yet. Nobody else locks it: the counts cannot be shared without a lock.
+    ends: std::sync::Mutex<Ends>,
+    pub(super) flushes: Vec<RpcReplyPort<()>>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    first_sent: Instant,
+    sent: Instant,
+    what: Sent,
+}
+
+/// A message to the server whose answer is awaited.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// The record of a commit.
+    Record(Box<Commit>),
+    /// A batch of a tenant's event log, under this message id.
+    Batch { tenant: Tenant, id: String, body: Bytes, batch: Batch },
+}
+
+impl Pipeline {
+    /// Nothing is under way. Messages of the log may have `max_payload` bytes.
+    pub(crate) fn new(max_payload: usize, metrics: Arc<Metrics>, tracer: Option<Arc<Tracer>>) -> Self {
+        Self {
+            metrics,
+            tracer,
+            pending: VecDeque::new(),
+            base: 0,
+            batches: Batches::new(max_payload),
+            in_flight: Arc::default(),
+            ends: std::sync::Mutex::default(),
+            flushes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Adds the ends to the metrics: whenever nothing is left to do, and now and then while there is.
+    pub(crate) fn count_ends(&mut self) {
+        self.ends.get_mut().unwrap_or_else(PoisonError::into_inner).flush();
+    }
+
+    /// Sets the gauges; so many commits wait for the committer.
+    pub(crate) fn measure(&mut self, waiting: usize) {
+        self.count_ends();
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.in_flight.set(number(self.in_flight()));
+        self.metrics.commits_waiting.set(number(waiting));
+        let oldest = self.pending.iter().flatten().find(|pending| matches!(pending.what, Sent::Batch { .. }));
+        self.metrics.log_lag.set(oldest.map_or(0.0, |batch| batch.first_sent.elapsed().as_secs_f64()));
+    }
+
+    /// Tidies the state after a committer that died in the middle of something. The commits that it was working on are
+    /// gone, and their deliveries are returned; a batch that it was sending must not hold up its tenant's next ones.
+    pub(crate) fn tidy(&mut self) {
+        let in_flight: Vec<Tenant> = self
+            .pending
+            .iter()
+            .flatten()
+            .filter_map(|pending| match &pending.what {
+                Sent::Batch { tenant, .. } => Some(tenant.clone()),
+                Sent::Record(_) => None,
+            })
+            .collect();
+        self.batches.tidy(&in_flight);
+    }
+
+    /// Takes input.
+    pub(crate) async fn take<O: Outlets>(&mut self, input: Input, outlets: &mut O) {
+        match input {
+            // No other node sends these lines again. So they are kept before the committer does anything that might end it.
+            Input::Commit(commit) if commit.is_for_the_log_alone() => {
+                self.batches.add(&commit.run.tenant, [commit.lines.log(), b""], None);
+            }
+            Input::Commit(mut commit) => {
+                commit.in_flight = Some(InFlightPermit::taken(&self.in_flight));
+                if commit.write.is_some() {
+                    fail_point::pass("before-record");
+                    self.send(Sent::Record(commit), outlets).await;
+                } else {
+                    self.publish_events(commit, outlets).await;
+                }
+            }
+            Input::Line(tenant, line) => {
+                self.batches.add(&tenant, [&line, b"\n"], None);
+            }
+        }
+    }
+
+    /// Answers flushes if nothing is under way, and none of the input waits.
+    pub(crate) fn answer_flushes(&mut self, none_waits: bool) {
+        let is_idle = || self.in_flight() == 0 && self.pending.is_empty() && self.batches.is_empty();
+        if !self.flushes.is_empty() && none_waits && is_idle() {
+            for done in self.flushes.drain(..) {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    async fn send<O: Outlets>(&mut self, what: Sent, outlets: &mut O) {
+        let (number, now) = (self.base + self.pending.len() as u64, Instant::now());
+        // It is kept first: a committer that dies over it leaves it to the next one, under this number.
+        self.pending.push_back(Some(Pending { first_sent: now, sent: now, what }));
+        if let Some(Some(pending)) = self.pending.back() {
+            outlets.send(number, &pending.what).await;
+        }
+    }
+
+    /// Sends again what has waited for its answer for `overdue` or longer: compare-and-set and message ids allow it.
+    pub(crate) async fn send_again<O: Outlets>(&mut self, overdue: Duration, outlets: &mut O) {
+        let now = Instant::now();
+        for at in 0..self.pending.len() {
+            let Some(pending) = &mut self.pending[at] else { continue };
+            if now.duration_since(pending.sent) >= overdue {
+                self.metrics.publishes_repeated.inc();
+                if overdue >= ANSWER_WITHIN {
+                    outlets.is_silent(&pending.what, pending.first_sent);
+                }
+                outlets.send(self.base + at as u64, &pending.what).await;
+                pending.sent = now;
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u64) -> Option<Pending> {
+        let at = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        let pending = self.pending.get_mut(at)?.take();
+        while let Some(None) = self.pending.front() {
+            self.pending.pop_front();
+            self.base += 1;
+        }
+        pending
+    }
+
+    /// The server has answered the message of this number.
+    pub(crate) async fn answered<O: Outlets>(&mut self, number: u64, answer: Answer, outlets: &mut O) {
+        match answer {
+            Answer::Stored(sequence) => {
+                let Some(Pending { first_sent, what, .. }) = self.forget(number) else { return };
+                outlets.is_answered(&what);
+                match what {
+                    Sent::Record(mut commit) => {
+                        fail_point::pass("after-record");
+                        commit.written(sequence);
+                        self.publish_events(commit, outlets).await;
+                    }
+                    Sent::Batch { tenant, batch, .. } => {
+                        self.metrics.event_publish.observe(first_sent.elapsed().as_secs_f64());
+                        self.logged(&tenant, batch, outlets).await;
+                    }
+                }
+            }
+            // The stream has no leader just now, or JetStream has no resources: it is sent again when it is overdue.
+            Answer::Nobody => {}
+            Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
+                Some(Sent::Record(commit)) => {
+                    if !refusal.is_wrong_sequence() {
+                        log_run!(debug, commit.about(), "record not written yet: {}", refusal.description);
+                    }
+                    outlets.clear_up(commit);
+                }
+                Some(batch @ Sent::Batch { .. }) => {
+                    self.metrics.log_refused.inc();
+                    tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
+                    outlets.before_repeat().await;
+                    self.send(batch, outlets).await;
+                }
+                None => {}
+            },
+        }
+    }
+
+    /// The record is stored: its events go out live, and into their tenant's log.
+    pub(crate) async fn publish_events<O: Outlets>(&mut self, mut commit: Box<Commit>, outlets: &O) {
+        if let Some(decision) = commit.decision.take() {
+            self.metrics.decided(&commit.run, decision, self.ends.get_mut().unwrap_or_else(PoisonError::into_inner));
+        }
+        if let Some(tracer) = &self.tracer {
+            tracer.decided(&commit);
+            commit.ends_attempt = false;
+        }
+        fail_point::pass("before-events");
+        let (before, events) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
+        if events.enqueues() {
+            self.metrics.enqueued(&commit.run);
+        }
+        lines::tell(&commit.run, &commit.payload, &events);
+        outlets.publish_live(&events).await;
+        if before.log().is_empty() && events.log().is_empty() {
+            return finish(commit, outlets).await;
+        }
+        let tenant = commit.run.tenant.clone();
+        self.batches.add(&tenant, [before.log(), events.log()], Some(commit));
+    }
+
+    /// Sends the batches that go out now.
+    pub(crate) async fn send_batches<O: Outlets>(&mut self, outlets: &mut O) {
+        for (tenant, mut batch) in self.batches.take_ready() {
+            let (id, body) = (format!("{:032x}", rand::random::<u128>()), batch.take_body());
+            self.send(Sent::Batch { tenant, id, body, batch }, outlets).await;
+        }
+    }
+
+    /// A batch is in the log: its commits go on, and the tenant's next batch may go out.
+    async fn logged<O: Outlets>(&mut self, tenant: &Tenant, batch: Batch, outlets: &O) {
+        fail_point::pass("after-events");
+        self.batches.logged(tenant);
+        // Workers end in any order. Acknowledged in the order of the lane, a job is the first of its lane, which costs
+        // the server less to delete than one from the middle.
+        let mut commits = batch.commits;
+        commits.sort_unstable_by_key(|commit| commit.arrival.as_ref().map(|arrival| arrival.holding.message.sequence));
+        for commit in commits {
+            finish(commit, outlets).await;
+        }
+    }
+}
+
+/// The events are in the log: next the follow-up, then the delivery.
+async fn finish<O: Outlets>(commit: Box<Commit>, outlets: &O) {
+    if follow_up::is_needed(&commit) {
+        outlets.follow(commit);
+    } else {
+        outlets.end(commit).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;
