@@ -46,6 +46,33 @@ async fn a_node_knows_at_once_what_it_runs_itself() {
     assert!(node.stop().await.success());
 }
 
+/// Given a few jobs that wait, when the queues are listed right after, then each is counted for what it waits for, also
+/// the only one whose type has no handler: not only when a node next reads all that waits.
+#[tokio::test]
+async fn a_few_jobs_that_wait_are_counted_at_once() {
+    let world = world().await;
+    let node =
+        workers(world.node(), 1).name("only").with("types.lost", &served_by("remote", "no_handler_grace = '10m'"));
+    let node = node.start().await;
+    for count in 1..=20 {
+        world.request("submit", json!({"type": "noop", "delay_ms": 3_600_000})).await;
+        let main = &world.request("queues.list", json!({"queue": "main"})).await["queues"][0];
+        assert_eq!(main["scheduled"], count, "{main}");
+    }
+    let mut events = world.live_events("default").await;
+    let lost = world.publish("lost").json(json!({})).await;
+    events.until_told("deferred", &lost).await;
+    // Between two looks it is back in its lane for some milliseconds.
+    eventually("the only job to be counted with its type", WITHIN, async || {
+        let answer = world.request("queues.list", json!({"queue": "main"})).await;
+        let (missing, main) = (&answer["no_handler"][0], &answer["queues"][0]);
+        let is_so = missing["jobs"] == 1 && missing["type"] == "lost" && main["deferred"]["no_handler_online"] == 1;
+        if is_so { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+    assert!(node.stop().await.success());
+}
+
 /// Given jobs of two tenants in every state, when the queues are listed, then a tenant sees its own and the operator all.
 #[tokio::test]
 async fn a_tenant_sees_its_own_jobs_and_the_operator_all() {

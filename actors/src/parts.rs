@@ -221,6 +221,7 @@ impl Parts {
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
             waiting: Arc::clone(&self.waiting),
+            routing: Arc::clone(&self.routing),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
             put_queues: Arc::clone(&self.put_queues),
             system_events: self.system_events.clone(),

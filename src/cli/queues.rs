@@ -286,6 +286,7 @@ fn without_handler(missing: &NoHandler, now: Timestamp) -> String {
     let NoHandler { job_type, jobs, since, subject, .. } = missing;
     let jobs = match jobs {
         0 => String::new(),
+        1 => ", 1 job waits".to_owned(),
         jobs => format!(", {} jobs wait", number(*jobs)),
     };
     format!("no handler for {job_type} for {}{jobs}; handlers subscribe to {subject}", output::age(*since, now))

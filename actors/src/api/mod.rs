@@ -62,6 +62,7 @@ use crate::shared::breakers::Breakers;
 use crate::shared::identity::Identity;
 use crate::shared::put_queues::PutQueues;
 use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::trace::Tracer;
@@ -77,6 +78,8 @@ pub(crate) struct Api {
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) waiting: Arc<WaitingJobs>,
+    /// Which handlers this node does not find.
+    pub(crate) routing: Arc<Routing>,
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
     pub(crate) put_queues: Arc<PutQueues>,
     pub(crate) system_events: SystemEvents,

@@ -1,7 +1,7 @@
 //! The endpoint `queues.list`: what waits and runs in each queue, and for what.
 //!
-//! A fixed number of questions per queue, however many jobs there are. Jobs that wait for a time are counted by the sweep,
-//! which reads all of them anyway; what it has counted may be as old as one of its passes takes.
+//! A fixed number of questions per queue, however many jobs there are. Jobs that wait for a time are counted at once if they
+//! are few; else by the sweep, which reads all of them anyway: what it has counted may be as old as one of its passes takes.
 
 use std::collections::BTreeMap;
 
@@ -36,13 +36,15 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
     }
     let each = queues.iter().map(|queue| stored(backbone, queue, tenant.as_ref()));
     let stored = try_join_all(each).await.map_err(|error| unavailable(&error))?;
-    let parked = |tenant: &Tenant, job_type: &JobType| {
+    let parked = |tenant: &Tenant, job_type: &JobType| -> u64 {
         let kinds = stored.iter().flat_map(|stored| stored.parked.iter().chain(&stored.returned));
         kinds.filter(|kind| kind.tenant == *tenant && kind.job_type == *job_type).map(|kind| kind.jobs).sum()
     };
     let mut no_handler = missing(&nodes, tenant.as_ref());
-    no_handler.iter_mut().for_each(|missing| missing.jobs = parked(&missing.tenant, &missing.job_type));
     for missing in &mut no_handler {
+        // One that was just tried waits for its next try.
+        let tried = timed.as_ref().map_or(0, |timed| timed.without_handler(&missing.tenant, &missing.job_type));
+        missing.jobs = parked(&missing.tenant, &missing.job_type) + tried;
         missing.subject = backbone.names().work(&missing.tenant, &missing.job_type);
     }
     let pauses = api.run_time_settings.pauses();
@@ -53,11 +55,12 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
     Ok(Encoded::of(&Queues { no_handler, queues: statuses.collect() }))
 }
 
-/// The nodes that are there. What this node says of its own load is newer than what it last published.
+/// The nodes that are there. What this node says of itself is newer than what it last published.
 pub(super) async fn present(api: &Api) -> Result<Vec<Presence>, Error> {
     let mut nodes = api.backbone.nodes().present(now()).await?;
     if let Some(own) = nodes.iter_mut().find(|presence| presence.node == *api.identity.node) {
         own.queues = api.waiting.loads();
+        own.missing_handlers = api.routing.discovery.missing_handlers();
     }
     Ok(nodes)
 }

@@ -12,7 +12,7 @@ use longshore_domain::run::{DeferReason, Wait};
 use longshore_domain::setting::Pause;
 use longshore_domain::{Lane, Run, RunId, State, Timestamp};
 
-use crate::api::{Api, limits};
+use crate::api::{Api, limits, queues};
 use crate::attempt::order;
 use crate::shared::now;
 use crate::time::stranded::{self, Lost};
@@ -73,7 +73,7 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     if let Some(pause) = settings.pause_of_queue(&run.queue) {
         return Ok(Some(paused(&format!("queue {}", run.queue), pause)));
     }
-    let nodes = api.backbone.nodes().present(now()).await?;
+    let nodes = queues::present(api).await?;
     if !nodes.iter().any(|node| node.serves(&run.queue)) {
         return Ok(Some(said("queue_unserved", format!("a node: none serves its queue {}", run.queue))));
     }
@@ -210,7 +210,7 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
     let what = match reason {
         DeferReason::NoHandlerOnline => {
             let since = run.deferral.as_ref().map(|deferral| deferral.since).unwrap_or_default();
-            let nodes = api.backbone.nodes().present(now()).await.unwrap_or_default();
+            let nodes = queues::present(api).await.unwrap_or_default();
             let since = missing(&nodes, run).map_or(since, |missing| missing.since.min(since));
             return no_handler(api, run, since);
         }

@@ -8,13 +8,13 @@ use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::DeferReason;
-use longshore_domain::{Lane, Priority, Queue, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, Priority, Queue, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::cluster::control::oldest_in;
 use crate::error::Error;
-use crate::messages::request;
+use crate::messages::{request, scan};
 use crate::schedules::sweep::Standing;
 use crate::wire::header::{self, names};
 
@@ -81,8 +81,12 @@ pub struct WaitingJob {
     pub tenant: Tenant,
     /// Its queue.
     pub queue: Queue,
+    /// Its type.
+    pub job_type: JobType,
     /// For what it waits.
     pub waits_for: WaitsFor,
+    /// It was put off because no handler was there.
+    pub lacks_handler: bool,
     /// Since when.
     pub since: Timestamp,
 }
@@ -132,8 +136,13 @@ impl Timed {
     }
 }
 
-/// At most so many tenants have counts of their own.
+/// At most so many tenants have counts of their own, and so many types of jobs that lack a handler.
 const MAX_TENANTS: usize = 500;
+const MAX_TYPES: usize = 500;
+
+/// Up to so many schedules of so many bytes together are counted when somebody asks.
+const FEW: u64 = scan::PAGE as u64;
+const FEW_BYTES: u64 = 1 << 20;
 
 /// What a node counted when it last read all schedules, by queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,18 +155,39 @@ pub struct TimedCounts {
     /// There are more tenants than have counts of their own.
     #[serde(default)]
     pub has_others: bool,
+    /// By tenant and type: those that were put off because no handler was there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub without_handler: BTreeMap<Tenant, BTreeMap<JobType, u64>>,
 }
 
 impl TimedCounts {
     /// Counts a job.
     pub fn count(&mut self, job: &WaitingJob) {
         self.queues.entry(job.queue.to_string()).or_default().count(job);
+        if job.lacks_handler {
+            self.count_without_handler(job);
+        }
         if self.tenants.len() >= MAX_TENANTS && !self.tenants.contains_key(&job.tenant) {
             self.has_others = true;
             return;
         }
         let of_tenant = self.tenants.entry(job.tenant.clone()).or_default();
         of_tenant.entry(job.queue.to_string()).or_default().count(job);
+    }
+
+    fn count_without_handler(&mut self, job: &WaitingJob) {
+        let types: usize = self.without_handler.values().map(BTreeMap::len).sum();
+        let is_known = self.without_handler.get(&job.tenant).is_some_and(|types| types.contains_key(&job.job_type));
+        if is_known || types < MAX_TYPES {
+            let of_tenant = self.without_handler.entry(job.tenant.clone()).or_default();
+            *of_tenant.entry(job.job_type.clone()).or_default() += 1;
+        }
+    }
+
+    /// How many jobs of a type were put off because no handler was there.
+    #[must_use]
+    pub fn without_handler(&self, tenant: &Tenant, job_type: &JobType) -> u64 {
+        self.without_handler.get(tenant).and_then(|types| types.get(job_type)).copied().unwrap_or(0)
     }
 
     /// The counts of a queue, of one tenant or of all; `None`: that tenant has none of its own.
@@ -296,11 +326,28 @@ impl Backbone {
         request::publish(self.control(), self.names().key("control", TIMED), headers, body).await.map(|_| ())
     }
 
-    /// What was counted when a node last read all schedules; `None`: within the last hour none has.
+    /// The jobs that wait for a time: as they are now if they are few, else as they were counted when a node last read all
+    /// schedules; `None`: within the last hour none has.
     ///
     /// # Errors
-    /// The control bucket cannot be read.
+    /// The stream of schedules or the control bucket cannot be read.
     pub async fn timed(&self) -> Result<Option<TimedCounts>, Error> {
+        let stream = self.names().schedules_stream();
+        let failed = |source| Error::Read { subject: stream.clone(), source };
+        let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
+        let state = &found.cached_info().state;
+        if state.messages <= FEW && state.bytes <= FEW_BYTES {
+            let page = self.standing_schedules(1).await?;
+            if page.next.is_none() {
+                let mut counts = TimedCounts::default();
+                page.found.iter().filter_map(|found| self.waits_for(found)).for_each(|job| counts.count(&job));
+                return Ok(Some(counts));
+            }
+        }
+        self.published_timed().await
+    }
+
+    async fn published_timed(&self) -> Result<Option<TimedCounts>, Error> {
         let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().key("control", TIMED));
         let bucket = self.names().bucket_stream("control");
         let stored = request::direct_get(self.control(), self.api(), &bucket, query).await?;
@@ -312,17 +359,21 @@ impl Backbone {
     pub fn waits_for(&self, standing: &Standing) -> Option<WaitingJob> {
         let read = self.names().read_job(&standing.due)?;
         let (tenant, queue) = (Tenant::parse(read.tenant).ok()?, Queue::parse(read.queue).ok()?);
+        let job_type = JobType::parse(read.job_type).ok()?;
         let since = Timestamp::parse(&standing.stored.at).unwrap_or_default();
         let retries = format!("{}.retries.", self.names().namespace());
-        let waits_for = match standing.stored.subject.starts_with(&retries) {
-            false => WaitsFor::Schedule,
+        let (waits_for, reason) = match standing.stored.subject.starts_with(&retries) {
+            false => (WaitsFor::Schedule, None),
             true => {
                 let moved = header::read_job(&standing.stored.headers).ok()?.moved?;
                 // A retry that was put off stays a retry.
-                if moved.attempt > 1 { WaitsFor::Retry } else { WaitsFor::Deferral(moved.deferred_for) }
+                let is_retry = moved.attempt > 1;
+                let reason = moved.deferred_for;
+                (if is_retry { WaitsFor::Retry } else { WaitsFor::Deferral(reason) }, reason)
             }
         };
-        Some(WaitingJob { tenant, queue, waits_for, since })
+        let lacks_handler = reason == Some(DeferReason::NoHandlerOnline);
+        Some(WaitingJob { tenant, queue, job_type, waits_for, lacks_handler, since })
     }
 }
 
@@ -346,13 +397,16 @@ mod tests {
         let mut counts = TimedCounts::default();
         let mut count = |tenant: &str, queue: &str, waits_for, since| {
             let (tenant, queue) = (Tenant::parse(tenant).unwrap(), Queue::parse(queue).unwrap());
-            counts.count(&WaitingJob { tenant, queue, waits_for, since: Timestamp::from_millis(since) });
+            let (job_type, since) = (JobType::parse("mail").unwrap(), Timestamp::from_millis(since));
+            let lacks_handler = waits_for == WaitsFor::Deferral(Some(DeferReason::NoHandlerOnline));
+            counts.count(&WaitingJob { tenant, queue, job_type, waits_for, lacks_handler, since });
         };
         count("a", "main", WaitsFor::Schedule, 7_000);
         count("b", "main", WaitsFor::Schedule, 5_000);
         count("a", "main", WaitsFor::Retry, 9_000);
         count("a", "bulk", WaitsFor::Deferral(Some(DeferReason::Busy)), 8_000);
         count("a", "bulk", WaitsFor::Deferral(None), 8_500);
+        count("b", "bulk", WaitsFor::Deferral(Some(DeferReason::NoHandlerOnline)), 8_600);
         let written = serde_json::to_string(&counts).unwrap();
         assert_eq!(serde_json::from_str::<TimedCounts>(&written).unwrap(), counts);
         let (main, bulk) = (Queue::main(), Queue::parse("bulk").unwrap());
@@ -364,6 +418,9 @@ mod tests {
         let reasons = counts.of(&bulk, Some(&a)).unwrap().reasons;
         assert_eq!(reasons, [("busy".to_owned(), 1), ("unknown".to_owned(), 1)].into());
         assert_eq!(counts.of(&bulk, Some(&c)), Some(Timed::default()));
+        let without_handler = ["a", "b"]
+            .map(|tenant| counts.without_handler(&Tenant::parse(tenant).unwrap(), &JobType::parse("mail").unwrap()));
+        assert_eq!(without_handler, [0, 1]);
         counts.has_others = true;
         assert_eq!(counts.of(&bulk, Some(&c)), None, "it may be one of those that are not counted");
     }
