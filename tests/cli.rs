@@ -1,10 +1,11 @@
 //! A user at a terminal lists dead letters, replays and discards them, cancels and erases runs.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use longshore_harness::World;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{AT_ONCE, served_by, workers, world};
 
@@ -107,7 +108,7 @@ async fn many_jobs_are_submitted_from_lines() {
         assert_eq!((&shown["tags"], &shown["result"]), (&json!(["nightly"]), &json!(n)));
     }
 
-    let ended = say(&world, "events --since 1h --until 0s --event completed --json").await.well();
+    let ended = say(&world, "events --since 1h --event completed --json").await.well();
     let mut logged: Vec<&str> = ended.out.lines().collect();
     logged.sort_unstable();
     logged.dedup();
@@ -115,6 +116,56 @@ async fn many_jobs_are_submitted_from_lines() {
     let one = say(&world, "events --since 1h --until 0s --run line-3").await.well();
     let names: Vec<&str> = one.out.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     assert_eq!(names, ["enqueued", "started", "completed"]);
+}
+
+/// Given jobs that are over, when the event log is asked for, then the answer ends with the log, also where it has nothing;
+/// with `--follow` it goes on with what happens next.
+#[tokio::test]
+async fn an_extract_of_the_event_log_ends_and_a_follower_goes_on() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let empty = tokio::time::timeout(Duration::from_secs(60), say(&world, "events --since 1h")).await;
+    assert_eq!(empty.expect("the command ends").well().out, "");
+    say(&world, "submit echo 1 --run-id first --wait").await.well();
+    // Its end is in the record before it is in the log.
+    let mut follower = world.command("events --since 1h --follow --event completed".split(' '));
+    let mut follower = follower.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert!(lines.next_line().await.unwrap().unwrap().contains("first"));
+    let extract = say(&world, "events --since 1h --event completed").await.well();
+    assert_eq!(extract.out.lines().count(), 1, "{}", extract.out);
+    say(&world, "submit echo 1 --run-id second --wait").await.well();
+    assert!(lines.next_line().await.unwrap().unwrap().contains("second"));
+}
+
+/// Given a reader of live events that ends early, when nothing more happens, then the command ends with it.
+#[tokio::test]
+async fn events_end_with_their_reader() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    for command in ["events", "events --since 1h --follow"] {
+        let mut events = world.command(command.split(' '));
+        let events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut events = events.spawn().unwrap();
+        if command == "events" {
+            let mut told = BufReader::new(events.stderr.as_mut().unwrap()).lines();
+            assert!(told.next_line().await.unwrap().unwrap().starts_with("listening to"));
+        }
+        drop(events.stdout.take());
+        let ended = tokio::time::timeout(Duration::from_secs(60), events.wait()).await;
+        assert!(ended.unwrap_or_else(|_| panic!("{command} goes on without a reader")).unwrap().success());
+    }
+}
+
+/// Given somebody who takes the limit of an attempt for that of the waiting, then the command says which is which.
+#[tokio::test]
+async fn the_limit_of_an_attempt_is_not_taken_for_that_of_the_waiting() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let said = say(&world, "submit echo 1 --wait --timeout 30s").await.well();
+    assert!(said.err.contains("--wait=30s would be that of the waiting"), "{}", said.err);
+    let said = say(&world, "submit echo 1 --wait=20s --timeout 30s").await.well();
+    assert!(said.err.contains("at most 20s") && !said.err.contains("--timeout"), "{}", said.err);
 }
 
 /// Given no cluster at all, when completions and manual pages are asked for, then they name the commands.
@@ -307,7 +358,7 @@ async fn dev_joins_a_cluster_only_if_the_command_line_says_so() {
     let url = world.urls();
     for (by_hand, arguments) in [(false, vec!["dev", "--ephemeral"]), (true, vec!["dev", "--server", &url])] {
         let mut dev = world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = tokio::io::BufReader::new(dev.stdout.take().unwrap()).lines();
+        let mut said = BufReader::new(dev.stdout.take().unwrap()).lines();
         let welcome = async {
             while let Some(line) = said.next_line().await.unwrap() {
                 if line.contains("NATS at ") {

@@ -181,8 +181,8 @@ impl Client {
         Ok(until_refused(messages, refused.map(failed)))
     }
 
-    /// Reads the event log of a tenant, `*` for all, from a time on and then as it grows: yields the events as JSON
-    /// lines, several at once. The server's consumer is replaced by itself when it is lost, without a gap.
+    /// Reads the event log of a tenant, `*` for all, from a time on and then as it grows; says first how many batches the
+    /// log has of that. The server's consumer is replaced by itself when it is lost, without a gap.
     ///
     /// # Errors
     /// The server has no event log, or the user may not read it. The stream ends with an error when it cannot go on.
@@ -190,7 +190,7 @@ impl Client {
         &self,
         tenant: &str,
         since: Timestamp,
-    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + use<>, Error> {
+    ) -> Result<(u64, impl Stream<Item = Result<LogBatch, Error>> + use<>), Error> {
         let (stream, subject) = (self.names.events_stream(), self.names.event_log(tenant));
         let failed = {
             let subject = subject.clone();
@@ -215,9 +215,10 @@ impl Client {
             let jetstream = crate::backbone::context(&self.nats, self.jetstream_domain.as_deref());
             let log = jetstream.get_stream_no_info(stream).await.map_err(|error| failed(Box::new(error)))?;
             let consumer = log.create_consumer(config).await.map_err(|error| failed(Box::new(error)))?;
-            consumer.messages().await.map_err(|error| failed(Box::new(error)))
+            let stored = consumer.cached_info().num_pending;
+            Ok((stored, consumer.messages().await.map_err(|error| failed(Box::new(error)))?))
         };
-        let messages = tokio::select! {
+        let (stored, messages) = tokio::select! {
             opened = open => opened?,
             refusal = &mut refused => return Err(failed(Box::new(refusal))),
         };
@@ -226,11 +227,23 @@ impl Client {
             move |refusal| failed(Box::new(refusal))
         });
         let messages = messages.map(move |message| match message {
-            Ok(message) => Ok(message.payload.clone()),
+            Ok(message) => {
+                let behind = message.info().map_err(&failed)?.pending;
+                Ok(LogBatch { events: message.payload.clone(), behind })
+            }
             Err(error) => Err(failed(Box::new(error))),
         });
-        Ok(until_refused(messages, refused))
+        Ok((stored, until_refused(messages, refused)))
     }
+}
+
+/// Some events of a log that follow each other.
+#[derive(Debug)]
+pub struct LogBatch {
+    /// A JSON line each.
+    pub events: Bytes,
+    /// How many batches the log had behind this one when it was sent.
+    pub behind: u64,
 }
 
 /// The items up to their end, or to that of `refused`.

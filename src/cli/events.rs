@@ -45,12 +45,15 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = super::queue)]
     queue: Option<Queue>,
     /// From the event log, which misses none: those since this time, 2027-01-31T09:30:00Z or 1h for an hour ago, and
-    /// then the new ones
+    /// then end
     #[arg(long, value_name = "TIME", value_parser = super::target::moment)]
     since: Option<Timestamp>,
-    /// With --since: those until this time, and then end
+    /// With --since: only those until this time
     #[arg(long, value_name = "TIME", value_parser = super::target::moment, requires = "since")]
     until: Option<Timestamp>,
+    /// With --since: go on with the new events; without it that is so anyway
+    #[arg(long, short, conflicts_with = "until")]
+    follow: bool,
     /// One JSON object per line, for machines
     #[arg(long)]
     json: bool,
@@ -94,9 +97,16 @@ impl Arguments {
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
-    match arguments.since {
-        Some(since) => logged(&api, &global.tenant, since, &arguments).await,
-        None => live(&api, &global.tenant, &arguments).await,
+    let events = async {
+        match arguments.since {
+            Some(since) => logged(&api, &global.tenant, since, &arguments).await,
+            None => live(&api, &global.tenant, &arguments).await,
+        }
+    };
+    tokio::select! {
+        ended = events => ended,
+        // The next event, by which a write would notice it, may be hours away.
+        () = output::reader_has_gone() => Ok(Ended::Success),
     }
 }
 
@@ -114,28 +124,18 @@ async fn live(api: &Api, tenant: &str, arguments: &Arguments) -> anyhow::Result<
     Ok(Ended::Success)
 }
 
-/// How long the log may be silent before a reader of an extract takes it for read: it answers within milliseconds.
-const SILENCE: Duration = Duration::from_secs(2);
 /// How far the events of several nodes and tenants may be out of order in the log.
 const DISORDER: Duration = Duration::from_secs(30);
 
 async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments) -> anyhow::Result<Ended> {
     let tenant = if tenant == "_all" { "*" } else { tenant };
-    // A batch is stored a little after its first event happened.
-    let mut batches = std::pin::pin!(api.client.event_log(tenant, since).await?);
-    loop {
-        let silence = async {
-            match arguments.until.filter(|until| *until <= super::target::now()) {
-                Some(_) => tokio::time::sleep(SILENCE).await,
-                None => std::future::pending().await,
-            }
-        };
-        let batch = tokio::select! {
-            batch = batches.next() => batch,
-            () = silence => return Ok(Ended::Success),
-        };
-        let Some(batch) = batch.transpose()? else { return Ok(Ended::Success) };
-        for line in String::from_utf8_lossy(&batch).lines().filter(|line| !line.is_empty()) {
+    let (stored, batches) = api.client.event_log(tenant, since).await?;
+    // An extract ends where the log ended when it was asked for, or ends by now: old events may have gone meanwhile.
+    let (mut batches, mut left) = (std::pin::pin!(batches), if arguments.follow { u64::MAX } else { stored });
+    while left > 0 {
+        let Some(batch) = batches.next().await.transpose()? else { break };
+        left = if arguments.follow { left } else { (left - 1).min(batch.behind) };
+        for line in String::from_utf8_lossy(&batch.events).lines().filter(|line| !line.is_empty()) {
             let Ok(event) = exact::read(line) else {
                 eprintln!("a line of the event log is not an event: {}", output::cut(line, 200));
                 continue;
@@ -150,6 +150,7 @@ async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments
             }
         }
     }
+    Ok(Ended::Success)
 }
 
 /// One event on one line.

@@ -2,11 +2,12 @@
 //! same number rarely have the same remedy. An error whose own message says what to do has none.
 
 use clap::CommandFactory as _;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use longshore_backbone::Error as Backbone;
 use longshore_backbone::wire::api::ApiError;
+use longshore_domain::duration;
 
-use super::Cli;
+use super::{Cli, submit};
 
 /// An error answer, as its hint recognises it: its code, and a part of its message.
 struct Answer {
@@ -212,8 +213,17 @@ fn of_answer(answer: &ApiError) -> Option<&'static str> {
     ANSWERS.iter().find(fits).map(|row| row.hint)
 }
 
-/// A wrong command line's error without the suggestion of an option that the command's help does not show.
-pub(crate) fn shown_only(mut error: clap::Error) -> clap::Error {
+/// A wrong command line's error: with what a lonely duration was meant for, and without the suggestion of an option that
+/// the command's help does not show.
+pub(crate) fn improved(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && error.kind() == ErrorKind::UnknownArgument
+        && duration::parse(word).is_ok()
+        && error.get(ContextKind::Usage).is_some_and(|usage| usage.to_string().contains(" submit "))
+    {
+        let tip = submit::wait_takes(word).into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
     let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg) else { return error };
     let command = Cli::command();
     let in_help = |name: &str| {
@@ -321,12 +331,14 @@ mod tests {
     fn no_option_is_suggested_that_the_help_does_not_show() {
         let told = |line: &str| {
             let error = Cli::command().try_get_matches_from(line.split(' ')).unwrap_err();
-            shown_only(error).to_string()
+            improved(error).to_string()
         };
         let unknown = told("longshore dlq list --state dead");
         assert!(unknown.contains("unexpected argument '--state'") && !unknown.contains("similar"), "{unknown}");
         assert!(!unknown.contains("token"), "an option that nobody asked for: {unknown}");
         assert!(told("longshore queues --sever x").contains("'--server'"));
         assert!(told("longshore queues --jsno").contains("'--json'"));
+        assert!(told("longshore submit echo 1 --wait 30s").contains("tip: to wait so long at most: --wait=30s"));
+        assert!(!told("longshore runs get r 30s").contains("--wait"));
     }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// The command line; ends the program, with a message, where it is wrong or asks for help.
     pub(crate) fn read() -> Self {
-        let matches = Self::command().try_get_matches().unwrap_or_else(|error| hints::shown_only(error).exit());
+        let matches = Self::command().try_get_matches().unwrap_or_else(|error| hints::improved(error).exit());
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, chosen)) = matches.subcommand() {
             cli.global.nats.note_sources(chosen);

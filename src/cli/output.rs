@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Color, Style};
 use anyhow::Context as _;
 use longshore_domain::Timestamp;
 use longshore_domain::run::whole_millis;
+use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -139,9 +140,14 @@ pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// The same with the word: `12 s ago`.
+pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
+    format!("{} ago", age(at, now))
+}
+
 /// A time with its distance from now: `2026-11-21T12:00:00.000Z (5 min ago)`, `… (in 2 h)`.
 pub(crate) fn moment(at: Timestamp, now: Timestamp) -> String {
-    if at > now { format!("{at} (in {})", age(now, at)) } else { format!("{at} ({} ago)", age(at, now)) }
+    if at > now { format!("{at} (in {})", age(now, at)) } else { format!("{at} ({})", ago(at, now)) }
 }
 
 /// Columns of the terminal; without bound if stdout is none, so that nothing is cut in a pipe or a file.
@@ -197,6 +203,23 @@ pub(crate) fn plain(text: &str) -> String {
 /// Writes JSON for machines: one value on one line.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     say(&serde_json::to_string(value)?)
+}
+
+/// Returns when the reader of stdout has gone: the other end of its pipe or socket is closed. Of a file it waits for ever.
+pub(crate) async fn reader_has_gone() {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // A thread of its own, as the runtime would wait at the end for one of its pool.
+    std::thread::spawn(move || {
+        let stdout = std::io::stdout();
+        let mut polled = [PollFd::new(&stdout, PollFlags::empty())]; // asked for nothing, an error or the end is left
+        while rustix::event::poll(&mut polled, None) == Err(rustix::io::Errno::INTR) {}
+        if polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            let _ = tell.send(());
+        }
+    });
+    if told.await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// Writes a line to stdout.

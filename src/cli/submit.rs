@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use longshore_backbone::wire::api::{Debounce, Submit, SubmitRequest, Submitted};
 use longshore_domain::run::whole_millis;
-use longshore_domain::{JobType, RunId, Timestamp};
+use longshore_domain::{DurationText, JobType, RunId, Timestamp, duration};
 use serde_json::value::RawValue;
 
 use super::client::Api;
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     /// It expires if it was not started by this time
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "expires_in")]
     expires_at: Option<String>,
-    /// Wait for the run's end, at most this long if given: --wait=30s
+    /// Wait for the run's end, at most this long if given: --wait=30s (--timeout is that of an attempt)
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = patience)]
     wait: Option<Patience>,
     /// JSON for machines
@@ -83,7 +83,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         return Ok(Ended::Success);
     };
     if !arguments.json {
-        eprintln!("{run_id}: {}; waiting for its end", told(&submitted));
+        let bound = most.map(|most| format!(", at most {}", DurationText(most))).unwrap_or_default();
+        eprintln!("{run_id}: {}; waiting for its end{bound}", told(&submitted));
+        if let Some(timeout) = arguments.job.timeout().filter(|_| most.is_none()) {
+            let timeout = DurationText(timeout);
+            eprintln!("--timeout {timeout} is the limit of an attempt; --wait={timeout} would be that of the waiting");
+        }
     }
     runs::wait(&api, run_id, most, arguments.json).await
 }
@@ -126,8 +131,17 @@ pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Box<RawVa
         }
         Some(text) => text.to_owned(),
     };
-    let wrong = |error| Usage(format!("the payload is not JSON: {error}; a text needs its quotes: '\"text\"'"));
+    let wrong = |error| {
+        let is_of_wait = duration::parse(&text).is_ok();
+        let remedy = if is_of_wait { wait_takes(&text) } else { r#"a text needs its quotes: '"text"'"#.to_owned() };
+        Usage(format!("the payload is not JSON: {error}; {remedy}"))
+    };
     Ok(Some(serde_json::from_str(&text).map_err(wrong)?))
+}
+
+/// How the limit of `--wait` is written, which may stand alone.
+pub(super) fn wait_takes(span: &str) -> String {
+    format!("to wait so long at most: --wait={span}")
 }
 
 fn chosen_id(text: &str) -> Result<RunId, String> {
@@ -196,6 +210,8 @@ mod tests {
     fn a_payload_that_is_not_json_is_a_usage_error() {
         let error = payload(Some("hello")).unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("needs its quotes"), "{error}");
+        let error = payload(Some("30s")).unwrap_err().to_string();
+        assert!(error.contains("--wait=30s") && !error.contains("quotes"), "{error}");
         assert_eq!(Priority::DEFAULT.number(), 5, "as the help says");
     }
 

@@ -76,7 +76,7 @@ async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Op
     let known = started.chain(record.enqueued_at).chain(accepted_at(&record.run_id)).chain(record.ended_at);
     let Some(since) = known.min() else { return (Vec::new(), None) };
     let until = record.ended_at.unwrap_or_else(target::now).plus(DISORDER);
-    let Ok(log) = api.client.event_log(record.tenant.as_str(), since.minus(DISORDER)).await else {
+    let Ok((_, log)) = api.client.event_log(record.tenant.as_str(), since.minus(DISORDER)).await else {
         return (Vec::new(), None);
     };
     let ended_at = record.ended_at.map(|at| at.to_string()).unwrap_or_default();
@@ -89,7 +89,7 @@ async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Op
             return (events, (Instant::now() >= deadline).then_some(read_until));
         };
         let Some(Ok(batch)) = batch else { return (events, None) };
-        let batch = String::from_utf8_lossy(&batch);
+        let batch = String::from_utf8_lossy(&batch.events);
         for line in batch.lines().filter(|line| line.contains(&quoted)) {
             // After a fault an event may be there more than once.
             let known = |event: &Value| events.iter().any(|other| text(other, "id") == text(event, "id"));
