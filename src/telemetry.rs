@@ -106,11 +106,11 @@ fn log_panics() {
 }
 
 /// Starts logging for people to `writer`, which shares the screen with a view: only lines that matter to them.
-pub(crate) fn beside_a_view<W>(writer: W, colours: bool) -> Result<(), Usage>
+pub(crate) fn beside_a_view<W>(writer: W, colours: bool, default: &str) -> Result<(), Usage>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter = filter("warn,longshore_natsd=info,longshore::handler=info")?;
+    let filter = filter(default)?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours).with_target(false).init();
     Ok(())
 }

@@ -190,20 +190,20 @@ pub(crate) fn line_within(event: &Value, columns: usize) -> String {
 fn details(event: &Value) -> String {
     let mut details = Vec::new();
     let millis = |field: &str| event.get(field).and_then(Value::as_u64).map(output::took);
-    // First, as a narrow window cuts the rest off.
+    // What matters most comes first, as a narrow window cuts the rest off.
     for (field, word) in [("retry_at", "again in"), ("run_at", "due in")] {
         let at = Timestamp::parse(text(event, field)).ok().zip(Timestamp::parse(text(event, "at")).ok());
         if let Some((at, now)) = at {
             details.push(format!("{word} {}", output::span(now, at)));
         }
     }
+    if let Some(error) = event.get("error") {
+        details.push(format!("{}: {}", text(error, "kind"), output::cut(text(error, "message"), 100)));
+    }
     if let Some(attempt) = event.get("attempt").and_then(Value::as_u64).filter(|attempt| *attempt > 1) {
         details.push(format!("attempt {attempt} of {}", event["max_attempts"]));
     }
     details.extend(millis("duration_ms"));
-    if let Some(error) = event.get("error") {
-        details.push(format!("{}: {}", text(error, "kind"), output::cut(text(error, "message"), 100)));
-    }
     details.extend(event.get("reason").and_then(Value::as_str).map(|reason| output::cut(reason, 60)));
     for field in ["progress", "result"] {
         details.extend(event.get(field).map(|value| output::brief(value, 60)));
@@ -282,7 +282,7 @@ mod tests {
             "error": {"kind": "retryable", "message": "no\nroute\u{1b}[2J"}});
         let shown = anstream::adapter::strip_str(&line(&event)).to_string();
         let expected = "12:00:01.500  failed     email.send           acme/main-p5-1  again in 3.0 s, \
-                        attempt 2 of 12, 40 ms, retryable: no route [2J";
+                        retryable: no route [2J, attempt 2 of 12, 40 ms";
         assert_eq!(shown, expected);
     }
 }

@@ -52,6 +52,11 @@ pub(crate) struct Arguments {
     port: Option<u16>,
 }
 
+/// What of the log is shown; beside the live view without the warning of types that lack a handler, which has a place of its
+/// own there as long as it lasts.
+const LOG: &str = "warn,longshore_natsd=info,longshore::handler=info";
+const LIVE_LOG: &str = "warn,longshore_natsd=info,longshore::handler=info,longshore_actors::shared::discovery=error";
+
 /// Four frames a second are smooth enough for the eye and cost nothing.
 const PICTURE_EVERY: Duration = Duration::from_millis(250);
 
@@ -63,7 +68,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let screen = Screen::new(std::io::stdout().is_terminal());
-    telemetry::beside_a_view(screen.writer(), screen.has_colours())?;
+    telemetry::beside_a_view(screen.writer(), screen.has_colours(), if screen.is_live() { LIVE_LOG } else { LOG })?;
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let mut signals = if screen.is_live() { Signals::of_a_terminal()? } else { Signals::new()? };

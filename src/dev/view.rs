@@ -24,8 +24,16 @@ use crate::cli::{events, queues};
 const MIN_LATEST: usize = 4;
 const MAX_LATEST: usize = 100;
 
+/// Rows above the picture at most that are left to the newest lines of the log: else each would scroll out of sight as it is
+/// written.
+const LOG_ROWS: usize = 5;
+
 /// Types in the picture; the others share one line.
 const TYPES: usize = 10;
+
+/// The longest name of a type, and in a narrow window, in which counts say more.
+const NAME: usize = 40;
+const SHORT_NAME: usize = 24;
 
 /// The terminal, to which view and log write in turns.
 #[derive(Clone)]
@@ -40,6 +48,8 @@ struct Inner {
     /// Columns and rows when it was drawn.
     size: (u16, u16),
     picture: String,
+    /// Rows above the picture with the newest lines of the log.
+    log_rows: usize,
     /// The first message, which is written again when the window was wiped.
     welcome: String,
 }
@@ -49,7 +59,8 @@ impl Screen {
     pub(crate) fn new(live: bool) -> Self {
         let colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
         let (picture, welcome) = (String::new(), String::new());
-        Self(Arc::new(Mutex::new(Inner { live, muted: false, colours, drawn: 0, size: (0, 0), picture, welcome })))
+        let (size, log_rows) = ((0, 0), 0);
+        Self(Arc::new(Mutex::new(Inner { live, muted: false, colours, drawn: 0, size, picture, log_rows, welcome })))
     }
 
     pub(crate) fn has_colours(&self) -> bool {
@@ -75,7 +86,9 @@ impl Screen {
 
     /// A message for people that stays, above the picture.
     pub(crate) fn say(&self, words: &str) {
-        self.lock().above(&format!("{words}\n"));
+        let inner = self.lock();
+        let out = inner.above(&format!("{words}\n"));
+        inner.write(&out);
     }
 
     /// No log from now on: connections end with the server, which is expected.
@@ -90,12 +103,24 @@ impl Screen {
 }
 
 impl Inner {
-    /// Writes `lines` above the picture.
-    fn above(&mut self, lines: &str) {
-        let mut out = self.erase();
-        out.push_str(lines);
-        out.push_str(&self.picture);
-        self.write(&out);
+    /// What writes `lines` above the picture.
+    fn above(&self, lines: &str) -> String {
+        self.erase() + lines + &self.picture
+    }
+
+    /// The same for lines of the log, which stay in sight: until the next picture this one has so many rows less.
+    fn logged(&mut self, lines: &str) -> String {
+        let (columns, height) = (usize::from(self.size.0).max(1), usize::from(self.size.1));
+        let before = self.erase();
+        if self.drawn > 0 {
+            let rows = lines.lines().map(|line| without_colours(line).chars().count().div_ceil(columns).max(1));
+            self.log_rows = (self.log_rows + rows.sum::<usize>()).min(LOG_ROWS).min(height / 4);
+            let room = height.saturating_sub(self.log_rows + 1);
+            let end = self.picture.match_indices('\n').nth(room.saturating_sub(1)).map(|(at, _)| at + 1);
+            self.picture.truncate(end.unwrap_or(self.picture.len()));
+            self.drawn = self.drawn.min(u16::try_from(room).unwrap_or(u16::MAX));
+        }
+        before + lines + &self.picture
     }
 
     /// Replaces the picture.
@@ -107,6 +132,7 @@ impl Inner {
             return;
         }
         let mut out = if size == self.size { self.erase() } else { self.wipe() };
+        self.log_rows = if size == self.size { self.log_rows } else { 0 };
         self.picture = picture;
         (self.drawn, self.size) = (u16::try_from(room).unwrap_or(u16::MAX), size);
         out.push_str(&self.picture);
@@ -141,7 +167,8 @@ impl io::Write for Lines {
             return Ok(bytes.len());
         }
         if inner.live {
-            inner.above(&String::from_utf8_lossy(bytes));
+            let out = inner.logged(&String::from_utf8_lossy(bytes));
+            inner.write(&out);
         } else {
             io::stderr().write_all(bytes)?;
         }
@@ -201,8 +228,9 @@ impl<'s> View<'s> {
     pub(crate) fn draw(&mut self, tally: &Tally, now: Instant) {
         if self.live {
             let (columns, rows) = terminal_size();
-            let rows = self.rows(tally, now, (usize::from(columns), usize::from(rows)));
-            self.screen.lock().draw(&rows);
+            let mut inner = self.screen.lock();
+            let height = usize::from(rows).saturating_sub(inner.log_rows);
+            inner.draw(&self.rows(tally, now, (usize::from(columns), height)));
         }
     }
 
@@ -211,7 +239,7 @@ impl<'s> View<'s> {
         self.draw(tally, now);
         self.live = false;
         let mut inner = self.screen.lock();
-        (inner.drawn, inner.picture) = (0, String::new());
+        (inner.drawn, inner.log_rows, inner.picture) = (0, 0, String::new());
     }
 
     /// The picture for a window of `width` columns and `height` rows.
@@ -291,29 +319,39 @@ const COLUMNS: [Column; 8] = [
     Column { heading: "dead", always: true, rank: 0, count: |counts| counts.dead },
 ];
 
-/// The table of the types: the last line sums up those for which there is no room. Of columns that do not fit into
-/// `width` the least important ones are left out.
+/// The table of the types: the last line sums up those for which there is no room. If it does not fit into `width`, long
+/// names lose their middle, then the least important columns are left out.
 fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant, width: usize) -> Vec<String> {
     let is_shown = |column: &Column| column.always || types.iter().any(|(_, counts)| (column.count)(counts) > 0);
     let mut columns: Vec<Column> = COLUMNS.into_iter().filter(is_shown).collect();
+    let fits = |rows: &[String]| rows.iter().all(|row| without_colours(row).chars().count() <= width);
+    let whole = table_of(&columns, types, tally, (now, NAME));
+    if fits(&whole) {
+        return whole;
+    }
     loop {
-        let rows = table_of(&columns, types, tally, now);
-        let fits = rows.iter().all(|row| without_colours(row).chars().count() <= width);
-        let least = columns.iter().map(|column| column.rank).max().filter(|rank| *rank > 0 && !fits);
+        let rows = table_of(&columns, types, tally, (now, SHORT_NAME));
+        let least = columns.iter().map(|column| column.rank).max().filter(|rank| *rank > 0 && !fits(&rows));
         let Some(least) = least else { return rows };
         columns.retain(|column| column.rank != least);
     }
 }
 
-fn table_of(columns: &[Column], types: &[(&str, &Counts)], tally: &Tally, now: Instant) -> Vec<String> {
+fn table_of(
+    columns: &[Column],
+    types: &[(&str, &Counts)],
+    tally: &Tally,
+    (now, name): (Instant, usize),
+) -> Vec<String> {
     let row = |name: String, of: &[(&str, &Counts)]| {
         let sums = columns.iter().map(|column| number(of.iter().map(|(_, counts)| (column.count)(counts)).sum()));
         let rate: f64 = of.iter().map(|(_, counts)| tally.rate(counts, now)).sum();
         std::iter::once(name).chain(sums).chain([format!("{rate:.1}")]).collect::<Vec<String>>()
     };
-    let heading = ["type"].into_iter().chain(columns.iter().map(|column| column.heading)).chain(["per second"]);
+    let heading = ["type"].into_iter().chain(columns.iter().map(|column| column.heading)).chain(["per s"]);
     let mut rows = vec![heading.map(str::to_owned).collect()];
-    rows.extend(types.iter().take(TYPES).map(|one| row(output::cut(one.0, 40), std::slice::from_ref(one))));
+    let short = |of: &str| output::shortened(&output::cut(of, 128), name);
+    rows.extend(types.iter().take(TYPES).map(|one| row(short(one.0), std::slice::from_ref(one))));
     if types.len() > TYPES {
         rows.push(row(format!("and {} more", types.len() - TYPES), &types[TYPES..]));
     }
@@ -329,9 +367,10 @@ fn terminal_size() -> (u16, u16) {
     }
 }
 
-/// A row cut to `columns`, its colours closed. Counts characters: a wide one may cost a broken line until the next
-/// picture.
+/// A row cut to `columns`, which its last character says then, its colours closed. Counts characters: a wide one may cost a
+/// broken line until the next picture.
 fn cut(row: &str, columns: usize) -> String {
+    let is_too_long = without_colours(row).chars().count() > columns;
     let (mut out, mut shown, mut rest) = (String::with_capacity(row.len()), 0, row.chars());
     while let Some(c) = rest.next() {
         if c == '\u{1b}' {
@@ -340,8 +379,8 @@ fn cut(row: &str, columns: usize) -> String {
             out.extend(rest.by_ref().take_while(|c| *c != 'm'));
             out.push('m');
         } else if shown < columns {
-            out.push(c);
             shown += 1;
+            out.push(if is_too_long && shown == columns { '…' } else { c });
         }
     }
     out
@@ -371,7 +410,8 @@ mod tests {
 
     #[test]
     fn rows_are_cut_to_the_width_with_their_colours_closed() {
-        assert_eq!(cut("\u{1b}[1mabc\u{1b}[0mdef", 4), "\u{1b}[1mabc\u{1b}[0md");
+        assert_eq!(cut("\u{1b}[1mabc\u{1b}[0mdef", 5), "\u{1b}[1mabc\u{1b}[0md…");
+        assert_eq!(cut("\u{1b}[1mabc\u{1b}[0mdef", 6), "\u{1b}[1mabc\u{1b}[0mdef");
         assert_eq!(without_colours("\u{1b}[2A\r\u{1b}[Ja\u{1b}[32mb\u{1b}[0m"), "\u{1b}[2A\r\u{1b}[Jab");
     }
 
@@ -393,8 +433,8 @@ mod tests {
         let rows = view.rows(&tally, start, (120, 24));
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
-        assert_eq!(plain[1], "type        under way  retrying  completed  failed attempts  dead  per second");
-        assert_eq!(plain[12], "and 2 more          2         0          0                0     0         0.0");
+        assert_eq!(plain[1], "type        under way  retrying  completed  failed attempts  dead  per s");
+        assert_eq!(plain[12], "and 2 more          2         0          0                0     0    0.0");
         assert_eq!(plain.len(), 23, "the window but for its last row");
         assert_eq!(view.rows(&tally, start, (120, 10)).len(), 1 + 12 + 1 + MIN_LATEST);
         assert!(plain.last().is_some_and(|row| row.contains("r11")), "{plain:?}");
@@ -423,6 +463,40 @@ mod tests {
         assert_eq!(plain[4], "  handlers subscribe to ls.work.acme.left.over");
         view.queues(&serde_json::from_value(json!({"queues": []})).unwrap());
         let narrow = without_colours(&view.rows(&tally, start, (60, 24))[3]);
-        assert_eq!(narrow, "type        under way  retrying  completed  dead  per second");
+        assert_eq!(narrow, "type        under way  retrying  completed  dead  per s");
+    }
+
+    #[test]
+    fn in_a_narrow_window_long_names_go_before_what_waits() {
+        let (start, name) = (Instant::now(), "billing.invoice.send_reminder");
+        let mut tally = Tally::new(start);
+        for (run, event) in [("a", "scheduled"), ("b", "deferred"), ("c", "cancelled")] {
+            tally.count(&json!({"event": event, "run_id": run, "type": name, "tenant": "default"}), start);
+        }
+        let shown = |width| {
+            let rows = table(&tally.types(), &tally, start, width);
+            let rows: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
+            assert!(rows.iter().all(|row| row.chars().count() <= width), "{rows:#?}");
+            rows
+        };
+        assert!(shown(200)[1].starts_with(name) && shown(200)[0].contains("cancelled"));
+        assert!(shown(120)[1].starts_with("bill…") && shown(120)[0].contains("cancelled"));
+        assert!(shown(80)[0].contains("deferred"), "{:#?}", shown(80));
+    }
+
+    #[test]
+    fn lines_of_the_log_stay_in_sight() {
+        let screen = Screen::new(true);
+        let mut inner = screen.lock();
+        let picture: String = (1..=23).map(|row| format!("row {row}\n")).collect();
+        (inner.size, inner.drawn, inner.picture) = ((80, 24), 23, picture);
+        let out = inner.logged("one\n");
+        assert!(out.starts_with("\u{1b}[23A\r\u{1b}[Jone\nrow 1\n") && out.ends_with("row 22\n"), "{out}");
+        assert_eq!((inner.drawn, inner.log_rows), (22, 1));
+        let out = inner.logged(&format!("{}\n", "long ".repeat(20)));
+        assert!(out.starts_with("\u{1b}[22A\r") && out.ends_with("row 20\n"), "two rows wide: {out}");
+        let out = inner.logged(&"more\n".repeat(30));
+        assert!(out.ends_with("row 18\n"), "{out}");
+        assert_eq!((usize::from(inner.drawn), inner.log_rows), (18, LOG_ROWS), "the picture keeps the most of it");
     }
 }
