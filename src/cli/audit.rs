@@ -45,7 +45,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         request.cursor = cursor;
     }
     if !json {
-        output::say(output::table(&rows(&all), &[]).trim_end())?;
+        let rows = output::fitted(rows(&all), output::columns(), &[3, 1]); // from, tenant
+        output::say(output::table(&rows, &[]).trim_end())?;
         if global.tenant != OPERATOR {
             let tenant = &global.tenant;
             anstream::eprintln!("asked under tenant {tenant}; --all shows what operators and other tenants asked, too");

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::bulk::{self, Bulk};
 use super::client::Api;
-use super::output::{self, FAINT, age, cut, number, styled};
+use super::output::{self, FAINT, ago, cut, number, styled};
 use super::target::{self, Filter, Which};
 use super::{Ended, Global, Usage, exact, runs, submit};
 
@@ -213,7 +213,7 @@ fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<Strin
         vec![
             format!("{tenant}{}", record.run_id),
             cut(record.job_type.as_str(), columns / 4),
-            record.ended_at.map(|ended| age(ended, now)).unwrap_or_default(),
+            record.ended_at.map(|ended| ago(ended, now)).unwrap_or_default(),
             format!("{}{round}", record.attempt.unwrap_or(0)),
             error.unwrap_or_default(),
         ]
@@ -244,8 +244,8 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
         vec![
             number(group.count),
             cut(group.job_type.as_str(), columns / 4),
-            age(group.first, now),
-            age(group.last, now),
+            ago(group.first, now),
+            ago(group.last, now),
             cut(group.example.run_id.as_str(), columns.max(120) / 3),
             format!("{}: {}", group.error_kind, group.pattern),
         ]
@@ -311,9 +311,9 @@ mod tests {
         assert_eq!(
             head,
             "\
-run            type         died     attempts  error
-main-p5-7      email.send  5 min           12  retryable: no route [2J
-main-p5-12345  email.send  5 min  12, round 2  retryable: "
+run            type             died     attempts  error
+main-p5-7      email.send  5 min ago           12  retryable: no route [2J
+main-p5-12345  email.send  5 min ago  12, round 2  retryable: "
         );
         assert!(rest.ends_with("…\n"), "{rest}");
     }
@@ -328,8 +328,8 @@ main-p5-12345  email.send  5 min  12, round 2  retryable: "
         assert_eq!(
             table(&group_rows(&groups, now(), 100), &[0, 2, 3]),
             "\
-dead letters  type        first  last  for example  error
-      12,345  email.send    3 d  30 s  main-p5-7    timeout: after # ms
+dead letters  type          first      last  for example  error
+      12,345  email.send  3 d ago  30 s ago  main-p5-7    timeout: after # ms
 "
         );
     }

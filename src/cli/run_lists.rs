@@ -125,16 +125,26 @@ fn print(runs: &[Encoded<Record>], json: bool, with_heading: bool) -> anyhow::Re
     output::say(if with_heading { table.trim_end() } else { without_heading.trim_end() })
 }
 
+/// The columns of the state and of a short note, with the gaps before them.
+const STATE_AND_NOTE: usize = 2 + 2 + 9 + 2 + 12;
+const SHORTEST_TYPE: usize = 8;
+
 fn rows(records: &[Record], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
     let heading = ["run", "type", "state", "attempt", "for", "queue", ""].map(str::to_owned).to_vec();
-    let row = |record: &Record| {
+    let id = |record: &Record| {
         let tenant = Some(record.tenant.as_str()).filter(|tenant| *tenant != "default");
         let tenant = tenant.map(|tenant| format!("{tenant}/")).unwrap_or_default();
+        format!("{tenant}{}", cut(record.run_id.as_str(), columns.max(120) / 3))
+    };
+    let longest = records.iter().map(|record| id(record).chars().count()).max().unwrap_or(0);
+    // An id must be whole to be of use: in a narrow terminal the type yields to it, the state and what is said of it.
+    let of_type = columns.saturating_sub(longest + STATE_AND_NOTE).clamp(SHORTEST_TYPE, columns.max(80) / 4);
+    let row = |record: &Record| {
         let round = if record.round > 1 { format!(", round {}", record.round) } else { String::new() };
         let since = record.ended_at.or(record.started_at).or(record.enqueued_at);
         vec![
-            format!("{tenant}{}", cut(record.run_id.as_str(), columns.max(120) / 3)),
-            cut(record.job_type.as_str(), columns / 4),
+            id(record),
+            output::shortened(&cut(record.job_type.as_str(), 128), of_type),
             cut(&record.state.to_string(), 20),
             record.attempt.map(|attempt| format!("{attempt} of {}{round}", record.max_attempts)).unwrap_or_default(),
             since.map(|since| age(since, now)).unwrap_or_default(),
@@ -226,6 +236,15 @@ run             type        state      attempt    for  queue
 main-p5-7       email.send  completed  1 of 12   12 s  main p5
 main-p5-7       email.send  retrying   2 of 12  5 min  main p5  due in 5 min; retryable: "
         );
+        let long = [
+            run(
+                json!({"state": "enqueued", "type": "billing.invoice.send_reminder", "run_at": "2026-11-21T12:29:00Z"}),
+            ),
+            run(json!({"state": "scheduled", "run_id": "01a21093-eb40-7113-81f3-014a0ad915a2"})),
+        ];
+        let narrow = shown(&rows(&long, now, 80), &[3, 4]);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(narrow.contains("01a21093-eb40-7113-81f3-014a0ad915a2") && narrow.contains("due in 29 m"), "{narrow}");
         assert!(rest.ends_with("acme/main-p5-7  email.send  enqueued            5 min  main p5\n"), "{rest}");
     }
 
