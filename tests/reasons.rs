@@ -141,7 +141,7 @@ async fn each_kind_of_failure_is_counted() {
 async fn each_reason_to_put_a_job_off_is_counted() {
     let world = world().await;
     let node = workers(on_a_free_port(world.node()), 16)
-        .with("types.single", &served_by("sleep", "concurrency = 1"))
+        .with("types.single", &served_by("sleep", "concurrency = 1\ntimeout = '1h'"))
         .with("types.limited", &served_by("noop", "rate_limit = { rate = 1, per = '1h' }"))
         .with("types.brittle", &served_by("fail", "max_attempts = 1\nbreaker = { failures = 2, cool_down = '1h' }"))
         .with("types.stopped", "handler = 'noop'")
@@ -160,6 +160,10 @@ async fn each_reason_to_put_a_job_off_is_counted() {
     ] {
         let run = world.publish(first).json(payload.clone()).await;
         live.until_told(event, &run).await;
+        if event == "failed" {
+            // Its own next attempt is held as well.
+            live.until_told("deferred", &run).await;
+        }
         for _ in 0..put_off {
             let run = world.publish(first).json(payload.clone()).await;
             live.until_told("deferred", &run).await;
@@ -173,6 +177,15 @@ async fn each_reason_to_put_a_job_off_is_counted() {
     for job_type in ["brittle", "stopped", "away", "later", "full"] {
         let run = world.publish(job_type).json(json!({})).await;
         live.until_told("deferred", &run).await;
+        if job_type == "away" {
+            // It is tried again and again, for which nothing more is counted.
+            eventually("several tries", WITHIN, async || {
+                let record = world.record(&run).await.ok_or("no record")?;
+                let tries = record.rest.get("deferrals").and_then(serde_json::Value::as_u64);
+                if tries >= Some(3) { Ok(()) } else { Err("too few") }
+            })
+            .await;
+        }
     }
 
     counts(
@@ -183,7 +196,7 @@ async fn each_reason_to_put_a_job_off_is_counted() {
             ("concurrency", 3),
             ("rate_limited", 2),
             ("busy", 1),
-            ("held", 2),
+            ("held", 3),
             ("breaker_open", 1),
             ("paused", 1),
             ("no_handler_online", 1),
