@@ -183,7 +183,9 @@ pub(crate) fn line_within(event: &Value, columns: usize) -> String {
     let short = output::shortened(&about, about.chars().count().saturating_sub(too_long).max(LEAST_ID));
     let too_long = excess(&laid_out(&short, 20));
     let narrow = 20_usize.saturating_sub(too_long);
-    laid_out(&short, if excess(&laid_out(&short, narrow)) == 0 { narrow } else { 20 })
+    // Of an error any more is worth a crooked column.
+    let is_better = excess(&laid_out(&short, narrow)) == 0 || event.get("error").is_some();
+    laid_out(&short, if is_better { narrow } else { 20 })
 }
 
 /// The event's further fields.
@@ -271,6 +273,10 @@ mod tests {
             "12:00:01.500  scheduled  echo                 01a2…dc-a104-bfc35c405998  due in 20 min 0 s"
         );
         assert_eq!(shown(80), "12:00:01.500  scheduled  echo               01a2…bfc35c405998  due in 20 min 0 s");
+        let failed = json!({"event": "failed", "type": "fail", "run_id": "main-p5-9", "at": "2026-11-21T12:00:01.500Z",
+            "retry_at": "2026-11-21T12:00:04.500Z", "error": {"kind": "retryable", "message": "no route to the ledger"}});
+        let line = anstream::adapter::strip_str(&line_within(&failed, 60)).to_string();
+        assert!(line.starts_with("12:00:01.500  failed     fail main-p5-9  again in 3.0 s, retryable: no"), "{line}");
         let short = "12:00:01.500  scheduled  echo                 01a2…bfc35c405998  due in 20 min 0 s";
         assert_eq!(shown(20), short, "the view cuts it: its columns stay straight");
     }

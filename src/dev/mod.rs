@@ -110,8 +110,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 http.show(node.observer());
             }
             screen.welcome(&welcome(&connection, server.as_ref(), &name, (named, http.as_ref())));
-            let shown =
-                Shown { client: &client, namespace: &namespace, server: server.as_ref(), screen: &screen, grace };
+            let address = address(&connection, named);
+            let (client, namespace, server, screen) = (&client, namespace.as_str(), server.as_ref(), &screen);
+            let shown = Shown { client, namespace, address, server, screen, grace };
             watch(node, shown, &mut signals).await
         }
         None => Ok(Ended::Success),
@@ -138,8 +139,7 @@ fn welcome(
         Some(None) => "its data is deleted when it ends".to_owned(),
         None => "not started by dev: it stays when dev ends".to_owned(),
     };
-    let usual = named || connection.url == longshore::config::nats::DEFAULT_URL;
-    let address = if usual { String::new() } else { format!("  export NATS_URL={}\n", connection.shown_url()) };
+    let address = address(connection, named).map_or_else(String::new, |url| format!("  export NATS_URL={url}\n"));
     let metrics = http.map_or_else(String::new, |http| format!("Metrics: http://{}/metrics\n", http.address()));
     format!(
         "{STRONG}longshore dev{STRONG:#}: node {node}, NATS at {} ({kept})\n\n\
@@ -154,10 +154,18 @@ fn welcome(
     )
 }
 
+/// The server's address, if other commands do not find it by themselves.
+fn address(connection: &Connection, named: bool) -> Option<String> {
+    let usual = named || connection.url == longshore::config::nats::DEFAULT_URL;
+    (!usual).then(|| connection.shown_url())
+}
+
 /// What `dev` shows and where.
 struct Shown<'a> {
     client: &'a Client,
     namespace: &'a str,
+    /// Where commands find the server, if not by themselves.
+    address: Option<String>,
     server: Option<&'a PrivateServer>,
     screen: &'a Screen,
     /// How long running jobs have at the end.
@@ -166,12 +174,12 @@ struct Shown<'a> {
 
 /// Shows the events until a signal comes or something fails; then drains the node.
 async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyhow::Result<Ended> {
-    let Shown { client, namespace, server, screen, grace } = shown;
+    let Shown { client, namespace, address, server, screen, grace } = shown;
     let all = client.names().events_where(None, None, None, None);
     let mut events = std::pin::pin!(client.subscribe(all).await?);
     let mut picture = tokio::time::interval(PICTURE_EVERY);
     picture.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut tally, mut view) = (Tally::new(Instant::now()), View::new(screen, namespace));
+    let (mut tally, mut view) = (Tally::new(Instant::now()), View::new(screen, namespace, address));
     let mut queues = std::pin::pin!(ask_queues(client));
     let mut supervised = std::pin::pin!(server::supervise(server));
     loop {

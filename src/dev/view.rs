@@ -185,6 +185,8 @@ pub(crate) struct View<'s> {
     screen: &'s Screen,
     live: bool,
     namespace: &'s str,
+    /// The server's address where commands do not look for it by themselves: the welcome scrolls out of sight.
+    address: Option<String>,
     latest: VecDeque<Value>,
     queues: String,
     /// Types without a handler, as the node knows them: also those of which no event came yet.
@@ -192,9 +194,10 @@ pub(crate) struct View<'s> {
 }
 
 impl<'s> View<'s> {
-    pub(crate) fn new(screen: &'s Screen, namespace: &'s str) -> Self {
+    pub(crate) fn new(screen: &'s Screen, namespace: &'s str, address: Option<String>) -> Self {
         let live = screen.lock().live;
-        Self { screen, live, namespace, latest: VecDeque::new(), queues: String::new(), no_handler: Vec::new() }
+        let (latest, queues, no_handler) = (VecDeque::new(), String::new(), Vec::new());
+        Self { screen, live, namespace, address, latest, queues, no_handler }
     }
 
     /// Adds an event.
@@ -247,6 +250,12 @@ impl<'s> View<'s> {
         let up = tally.elapsed(now).as_secs();
         let up = format!("{:02}:{:02}:{:02}", up / 3_600, up / 60 % 60, up % 60);
         let mut rows = vec![format!("{STRONG}up {up}{STRONG:#}   {}", self.queues)];
+        if let Some(address) = self.address.as_ref().map(|address| format!("{FAINT}NATS_URL={address}{FAINT:#}")) {
+            match rows.iter().chain([&address]).map(|part| without_colours(part).chars().count()).sum::<usize>() {
+                both if both + 3 <= width => rows[0] += &format!("   {address}"),
+                _ => rows.push(format!("  {address}")),
+            }
+        }
         let types = tally.types();
         let seen: Vec<_> = types.iter().filter(|(_, counts)| counts.without_handler > 0).collect();
         rows.extend(seen.iter().flat_map(|(name, counts)| {
@@ -418,7 +427,7 @@ mod tests {
     #[test]
     fn the_picture_says_what_runs_and_what_happened_last() {
         let screen = Screen::new(true);
-        let (start, mut view) = (Instant::now(), View::new(&screen, "longshore"));
+        let (start, mut view) = (Instant::now(), View::new(&screen, "longshore", None));
         let mut tally = Tally::new(start);
         assert!(view.rows(&tally, start, (120, 24))[1].contains("no jobs yet"));
         for run in 0..12 {
@@ -461,6 +470,10 @@ mod tests {
         assert!(plain[1].contains("no handler for t1: 3 jobs wait since 12:00:00"), "all, by the answer: {plain:?}");
         assert_eq!(plain[3], "no handler for left.over: 3 jobs wait since 11:58:00", "from before the start");
         assert_eq!(plain[4], "  handlers subscribe to ls.work.acme.left.over");
+        view.address = Some("nats://127.0.0.1:28211".to_owned());
+        let first = without_colours(&view.rows(&tally, start, (120, 24))[0]);
+        assert!(first.ends_with("3 deferred   NATS_URL=nats://127.0.0.1:28211"), "{first}");
+        assert_eq!(without_colours(&view.rows(&tally, start, (80, 24))[1]), "  NATS_URL=nats://127.0.0.1:28211");
         view.queues(&serde_json::from_value(json!({"queues": []})).unwrap());
         let narrow = without_colours(&view.rows(&tally, start, (60, 24))[3]);
         assert_eq!(narrow, "type        under way  retrying  completed  dead  per s");
