@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use longshore_harness::{Node, Reply, Scrape, eventually};
+use longshore_harness::{Node, NodeBuilder, Reply, Scrape, World, eventually};
 use serde_json::json;
 
 use crate::http::on_a_free_port;
@@ -136,18 +136,31 @@ async fn each_kind_of_failure_is_counted() {
     counts(&node, "longshore_attempts_retried_total", "type", &[("broken", 2)]).await;
 }
 
-/// Given jobs that are put off for each reason there is, then each reason has its own count: that of its events.
-#[tokio::test]
-async fn each_reason_to_put_a_job_off_is_counted() {
-    let world = world().await;
-    let node = workers(on_a_free_port(world.node()), 16)
+/// A node with types whose jobs are put off for one reason each.
+fn with_each_reason(world: &World) -> NodeBuilder<'_> {
+    workers(on_a_free_port(world.node()), 16)
         .with("types.single", &served_by("sleep", "concurrency = 1\ntimeout = '1h'"))
         .with("types.limited", &served_by("noop", "rate_limit = { rate = 1, per = '1h' }"))
         .with("types.brittle", &served_by("fail", "max_attempts = 1\nbreaker = { failures = 2, cool_down = '1h' }"))
         .with("types.stopped", "handler = 'noop'")
         .with("types.away", &served_by("remote", "no_handler_grace = '1h'"))
-        .start()
-        .await;
+}
+
+/// Waits until a job without a handler was tried again and again, for which nothing more is counted.
+async fn is_tried_again(world: &World, run: &str) {
+    eventually("several tries", WITHIN, async || {
+        let record = world.record(run).await.ok_or("no record")?;
+        let tries = record.rest.get("deferrals").and_then(serde_json::Value::as_u64);
+        if tries >= Some(3) { Ok(()) } else { Err("too few") }
+    })
+    .await;
+}
+
+/// Given jobs that are put off for each reason there is, then each reason has its own count: that of its events.
+#[tokio::test]
+async fn each_reason_to_put_a_job_off_is_counted() {
+    let world = world().await;
+    let node = with_each_reason(&world).start().await;
     let _full = world.handler("full").start(|_| async { Reply::error(429, "no room") }).await;
     let _later = world.handler("later").start(|_| async { Reply::snooze("1h") }).await;
     let _held = world.handler("held").start(|_| async { Reply::error(503, "no").header("Longshore-Hold", "1h") }).await;
@@ -178,13 +191,7 @@ async fn each_reason_to_put_a_job_off_is_counted() {
         let run = world.publish(job_type).json(json!({})).await;
         live.until_told("deferred", &run).await;
         if job_type == "away" {
-            // It is tried again and again, for which nothing more is counted.
-            eventually("several tries", WITHIN, async || {
-                let record = world.record(&run).await.ok_or("no record")?;
-                let tries = record.rest.get("deferrals").and_then(serde_json::Value::as_u64);
-                if tries >= Some(3) { Ok(()) } else { Err("too few") }
-            })
-            .await;
+            is_tried_again(&world, &run).await;
         }
     }
 
