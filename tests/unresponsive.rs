@@ -1,6 +1,6 @@
 //! A handler that neither ends in time nor reacts to a request to stop costs its attempt, not the node.
 
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use longshore::{Configuration, Connection, Context, HandlerError, Node, handlers};
@@ -15,14 +15,14 @@ use crate::world;
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     let world = world().await;
-    // Blocks its thread the first time, which no handler should do, until it is let go.
-    let ends = Arc::new(Barrier::new(2));
-    let gate = Arc::clone(&ends);
+    // Blocks its thread the first time, which no handler should do, until it is let go, or this test has failed.
+    let (let_go, gate) = mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
     let block = move |context: Context| {
         let gate = Arc::clone(&gate);
         async move {
             if context.attempt == 1 {
-                gate.wait();
+                let _ = gate.lock().unwrap().recv();
             }
             Ok::<(), HandlerError>(())
         }
@@ -54,7 +54,7 @@ async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
         (scrape.sum("longshore_handlers_unresponsive_total", &of_type) as u64, now)
     };
     assert_eq!(counted().await, (1, 1), "it still blocks");
-    tokio::task::block_in_place(|| ends.wait());
+    drop(let_go);
     eventually("no handler that blocks", Duration::from_secs(60), async || match counted().await {
         (1, 0) => Ok(()),
         other => Err(format!("{other:?}")),

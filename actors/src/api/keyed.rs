@@ -59,7 +59,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
         let found = match claimed.map_err(|error| unavailable(&error))? {
             Claimed::Mine(revision) => {
                 let claim = OwnClaim { revision, taken_from: Vec::new() };
-                return submission::record_first(ports, &submission, due, Some(claim)).await;
+                return begin(ports, &submission, claim, due).await;
             }
             Claimed::Found(found) => found,
         };
@@ -70,7 +70,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
                 let taken = ports.server().write_claim(tenant, key.text, &claim, over).await;
                 let Some(revision) = taken.map_err(|error| unavailable(&error))? else { continue };
                 let claim = OwnClaim { revision, taken_from: claim.taken_from };
-                return submission::record_first(ports, &submission, due, Some(claim)).await;
+                return begin(ports, &submission, claim, due).await;
             }
             Next::GoOn => {
                 submission.job.run_id = found.claim.run_id;
@@ -132,6 +132,20 @@ pub(super) fn is_mismatch<P: SubmitPorts>(ports: &P, submission: &Submission, cl
 pub(super) fn mismatch(of: &RunId) -> ApiError {
     let message = format!("idempotency_key: came before with another type or payload, for run {of}");
     ApiError::new(Code::IdempotencyMismatch, message)
+}
+
+/// Begins the run of a claim that this submission made. A repeat of it may have been faster and gone on with the run, which
+/// it answers as a repeat: the run is this submission's all the same, so one of the answers says that it is new.
+async fn begin<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    claim: OwnClaim,
+    due: Option<Timestamp>,
+) -> Result<Submitted, ApiError> {
+    let begun = submission::record_first(ports, submission, due, Some(claim)).await?;
+    // A run that the client has named may be an earlier one.
+    let is_own = submission.own_id.is_none() && begun.run_id == submission.job.run_id;
+    Ok(Submitted { deduplicated: begun.deduplicated && !is_own, ..begun })
 }
 
 /// Goes on with the run of a claim that was never marked.
