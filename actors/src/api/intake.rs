@@ -17,6 +17,7 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::admission::{self, Refusal};
 use longshore_domain::job::When;
 use longshore_domain::name::there_are;
+use longshore_domain::policy::Policies;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::Api;
@@ -29,6 +30,7 @@ use crate::api::submission::{OnConflict, Submission, answer};
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
 use crate::shared::now;
+use crate::trace::Tracer;
 
 /// A name's error says which name it is.
 fn name(error: longshore_domain::NameError) -> ApiError {
@@ -37,7 +39,7 @@ fn name(error: longshore_domain::NameError) -> ApiError {
 
 /// Takes one job, and counts it.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
-    let checked = check(api, tenant, submit)?;
+    let checked = check(&Given::of(api), tenant, submit)?;
     let due = due(&checked.job);
     let place = match due {
         Some(_) => None,
@@ -80,11 +82,26 @@ async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<
 
 /// Checks a job as [`submit`] would, and its queue; it is not submitted.
 pub(crate) async fn may_be_submitted(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<(), ApiError> {
-    let checked = check(api, tenant, submit)?;
+    let checked = check(&Given::of(api), tenant, submit)?;
     must_be_declared(api, &checked.job.queue).await
 }
 
-fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission, ApiError> {
+/// By what a job is judged before a server is asked.
+struct Given<'a> {
+    policies: &'a Policies,
+    /// Maximum size of payload and headers together, in bytes.
+    room: usize,
+    tracer: Option<&'a Tracer>,
+}
+
+impl<'a> Given<'a> {
+    fn of(api: &'a Api) -> Self {
+        Self { policies: &api.policies, room: api.backbone.max_in_submit(), tracer: api.tracer.as_deref() }
+    }
+}
+
+fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission, ApiError> {
+    let Given { policies, room, tracer } = *given;
     let queue = match &submit.queue {
         Some(queue) => Queue::parse(queue).map_err(name)?,
         None => Queue::main(),
@@ -106,7 +123,7 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
     let on_conflict = if debounce.is_some() { OnConflict::Replace } else { on_conflict(&submit)? };
     let payload = payload(&submit)?;
     let version = version(submit.schema_version.as_deref())?;
-    admission::admit(&api.policies, tenant, &job_type, version, &payload).map_err(|refusal| {
+    admission::admit(policies, tenant, &job_type, version, &payload).map_err(|refusal| {
         let code = match refusal {
             Refusal::Payload { .. } => Code::TooLarge,
             Refusal::Type(_) | Refusal::Tenant(_) => Code::Forbidden,
@@ -114,20 +131,19 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
         };
         ApiError::new(code, refusal.to_string())
     })?;
-    let mut options = options(api, &submit, own_id.is_some())?;
+    let mut options = options(policies, &submit, own_id.is_some())?;
     if let (Some(debounce), Some(asked)) = (debounce, &submit.debounce) {
         options.idempotency_key = key("debounce.key", Some(&asked.key))?;
         debounce.set(&mut options);
     }
     let mut headers = headers(&submit, &options)?;
     let own = header::size_of(&headers);
-    let trace = api.tracer.as_deref().map(|tracer| traced::begun(tracer, &mut headers));
+    let trace = tracer.map(|tracer| traced::begun(tracer, &mut headers));
     let in_headers = header::size_of(&headers);
     if in_headers > header::HEADERS_MAX {
         let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
         return Err(ApiError::new(Code::TooLarge, message));
     }
-    let room = api.backbone.max_in_submit();
     let mut header_bytes: usize =
         submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     // Those of its trace.
@@ -167,7 +183,7 @@ fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
     }
 }
 
-fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
+fn options(policies: &Policies, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
     let moment = |field: &str, text: &Option<String>| {
         text.as_deref().map(Timestamp::parse).transpose().map_err(|error| wrong(field, error))
     };
@@ -179,7 +195,7 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         (None, Some(ms)) => positive(fields.1, ms).map(|span| Some(When::After(span))),
         (None, None) => Ok(None),
     };
-    known_preset(api, submit)?;
+    known_preset(policies, submit)?;
     let number = |field: &str, asked: Option<u64>, max: u32| match asked.map(u32::try_from) {
         Some(Ok(number)) if (1..=max).contains(&number) => Ok(Some(number)),
         Some(_) => Err(wrong(field, format!("is not one of 1 to {max}"))),
@@ -214,12 +230,12 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
 }
 
 /// The preset of back-off that the job names must be one of the configuration.
-fn known_preset(api: &Api, submit: &SubmitRequest) -> Result<(), ApiError> {
-    let Some(name) = submit.retry.as_ref().filter(|name| !api.policies.retries.contains_key(*name)) else {
+fn known_preset(policies: &Policies, submit: &SubmitRequest) -> Result<(), ApiError> {
+    let Some(name) = submit.retry.as_ref().filter(|name| !policies.retries.contains_key(*name)) else {
         return Ok(());
     };
-    let mut known = there_are(api.policies.retries.keys().map(String::as_str));
-    if api.policies.retries.is_empty() {
+    let mut known = there_are(policies.retries.keys().map(String::as_str));
+    if policies.retries.is_empty() {
         known.push_str("; a section [retries.NAME] of the nodes' configuration makes one");
     }
     Err(wrong("retry", format!("no preset {name:?} is configured; {known}")))
@@ -311,3 +327,6 @@ pub(crate) async fn must_be_declared(api: &Api, queue: &Queue) -> Result<(), Api
 fn undeclared(queue: &Queue) -> ApiError {
     ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,3 +24,28 @@ pub(super) fn too_many_wait(Full { scope, max }: &Full) -> ApiError {
     };
     ApiError::unavailable(format!("{scope}: {max} jobs wait, and no more may ({setting}); try again later"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_domain::Queue;
+    use std::time::Duration;
+
+    #[test]
+    fn a_client_over_its_rate_learns_when_to_come_again_and_never_at_once() {
+        let tenant = Tenant::parse("acme").unwrap();
+        let error = over_limit(&tenant, Instant::now() + Duration::from_secs(60));
+        assert_eq!((error.code, error.message.starts_with("tenant acme: ")), (429, true));
+        assert!((55_000..=60_000).contains(&error.retry_after_ms.unwrap()), "{error:?}");
+        assert_eq!(over_limit(&tenant, Instant::now()).retry_after_ms, Some(1));
+    }
+
+    #[test]
+    fn a_full_queue_and_a_full_tenant_are_told_apart_by_the_setting_that_bounds_them() {
+        let queue = too_many_wait(&Full { scope: Scope::Queue(Queue::main()), max: 3 });
+        let message = "queue main: 3 jobs wait, and no more may (queues.main.max_waiting); try again later";
+        assert_eq!((queue.code, queue.message.as_str()), (503, message));
+        let tenant = too_many_wait(&Full { scope: Scope::Tenant(Tenant::parse("acme").unwrap()), max: 3 });
+        assert!(tenant.message.contains("(tenants.acme.max_waiting)"), "{tenant}");
+    }
+}
