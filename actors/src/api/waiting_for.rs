@@ -3,9 +3,11 @@
 //! moment old.
 
 use longshore_backbone::Error;
+use longshore_backbone::backlog::LaneBacklog;
 use longshore_backbone::control::{MissingHandler, Presence};
 use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{STRANDED, WaitingFor};
+use longshore_backbone::wire::subject::Names;
 use longshore_domain::breaker::record::{BreakerKey, State as BreakerState};
 use longshore_domain::limit::{LimitId, Scope};
 use longshore_domain::run::{DeferReason, Wait};
@@ -27,23 +29,42 @@ pub(crate) async fn of(api: &Api, found: &Found) -> Option<WaitingFor> {
         };
         return Some(said(STRANDED, what.to_owned()));
     }
+    match by_record(run) {
+        Recorded::Says(waiting_for) => Some(waiting_for),
+        Recorded::PutOff(reason, at) => Some(put_off(api, run, reason, Some(at)).await),
+        Recorded::Waits => in_general(api, run).await.unwrap_or_else(|error| {
+            tracing::debug!("cannot say what a run waits for: {}", error.with_causes());
+            None
+        }),
+        Recorded::Nothing => None,
+    }
+}
+
+/// What a record says of its run's wait.
+#[derive(Debug, PartialEq)]
+enum Recorded {
+    /// All there is to say.
+    Says(WaitingFor),
+    /// It was put off for this reason, and is looked at again at this time.
+    PutOff(DeferReason, Timestamp),
+    /// It waits in its lane or parked: for what, the cluster says.
+    Waits,
+    /// It runs or has ended.
+    Nothing,
+}
+
+fn by_record(run: &Run) -> Recorded {
     match &run.state {
-        State::Scheduled { at } => Some(said("schedule", format!("its time, {at}"))),
+        State::Scheduled { at } => Recorded::Says(said("schedule", format!("its time, {at}"))),
         State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => {
-            Some(said("retry", format!("its attempt {}, at {at}", run.next_attempt())))
+            Recorded::Says(said("retry", format!("its attempt {}, at {at}", run.next_attempt())))
         }
         State::Enqueued { wait: Some(Wait::Until(at)) } | State::Retrying { wait: Wait::Until(at) } => {
-            let reason = run.deferral.as_ref().map(|deferral| deferral.reason)?;
-            Some(put_off(api, run, reason, Some(*at)).await)
+            let reason = run.deferral.as_ref().map(|deferral| deferral.reason);
+            reason.map_or(Recorded::Nothing, |reason| Recorded::PutOff(reason, *at))
         }
-        State::Enqueued { .. } | State::Retrying { .. } => match in_general(api, run).await {
-            Ok(waiting_for) => waiting_for,
-            Err(error) => {
-                tracing::debug!("cannot say what a run waits for: {}", error.with_causes());
-                None
-            }
-        },
-        _ => None,
+        State::Enqueued { .. } | State::Retrying { .. } => Recorded::Waits,
+        _ => Recorded::Nothing,
     }
 }
 
@@ -84,7 +105,7 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
         return Ok(Some(its_turn(&first, before.as_ref())));
     }
     if let Some(missing) = missing(&nodes, run) {
-        return Ok(Some(no_handler(api, run, missing.since)));
+        return Ok(Some(no_handler(api.backbone.names(), run, missing.since)));
     }
     if let Some(waiting_for) = breaker(api, run) {
         return Ok(Some(waiting_for));
@@ -126,6 +147,11 @@ async fn spent(api: &Api, run: &Run) -> Result<Option<Option<Timestamp>>, Error>
 /// What the jobs in its lane wait for that can start: a worker, and those before it.
 async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     let lane = api.backbone.lane_backlog(&run.queue, Lane::Of(run.priority), None).await?;
+    Ok(behind(run, &lane))
+}
+
+/// The jobs of its lane behind which a run waits; `None`: its lane is empty, so it has gone on.
+fn behind(run: &Run, lane: &LaneBacklog) -> Option<WaitingFor> {
     let own = run.run_id.as_derived().map(|(.., sequence)| sequence);
     let own = own.or_else(|| run.held_by.as_ref().map(|held| held.message.sequence));
     let (queue, priority) = (&run.queue, run.priority.number());
@@ -135,10 +161,10 @@ async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
         None => lane.messages.saturating_sub(1),
     };
     if lane.messages == 0 {
-        return Ok(None);
+        return None;
     }
     let about = if own.is_some() { "" } else { "at most " };
-    Ok(Some(match before {
+    Some(match before {
         0 => said("worker", format!("a worker of the queue {queue}: it is next in its lane (priority {priority})")),
         before => {
             let jobs = if before == 1 { "job" } else { "jobs" };
@@ -147,7 +173,7 @@ async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
             );
             said("worker", words)
         }
-    }))
+    })
 }
 
 /// Its handlers are full.
@@ -177,8 +203,8 @@ fn missing<'n>(nodes: &'n [Presence], run: &Run) -> Option<&'n MissingHandler> {
     of_run.min_by_key(|missing| missing.since)
 }
 
-fn no_handler(api: &Api, run: &Run, since: Timestamp) -> WaitingFor {
-    let subject = api.backbone.names().work(&run.tenant, &run.job_type);
+fn no_handler(names: &Names, run: &Run, since: Timestamp) -> WaitingFor {
+    let subject = names.work(&run.tenant, &run.job_type);
     let what = format!("a handler of {}: none online since {since}; handlers subscribe to {subject}", run.job_type);
     said(DeferReason::NoHandlerOnline.as_str(), what)
 }
@@ -186,8 +212,13 @@ fn no_handler(api: &Api, run: &Run, since: Timestamp) -> WaitingFor {
 /// The breaker of its type, if that is not closed. Which limit key the job has, its record does not say.
 fn breaker(api: &Api, run: &Run) -> Option<WaitingFor> {
     let of = BreakerKey { tenant: run.tenant.clone(), job_type: run.job_type.clone(), key: None };
-    let what = match api.breakers.stored(&of).0?.state {
-        BreakerState::Open { until, .. } if until > now() => {
+    in_words(&api.breakers.stored(&of).0?.state, run, now())
+}
+
+/// What a breaker in this state has a run wait for.
+fn in_words(state: &BreakerState, run: &Run, now: Timestamp) -> Option<WaitingFor> {
+    let what = match state {
+        BreakerState::Open { until, .. } if *until > now => {
             format!("the breaker of {}, open until {until}", run.job_type)
         }
         BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => {
@@ -205,20 +236,26 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
         (DeferReason::RateLimited, None) => spent(api, run).await.ok().flatten().flatten(),
         _ => at,
     };
-    let next = at.map_or_else(String::new, |at| format!(", next at {at}"));
-    let job_type = &run.job_type;
-    let what = match reason {
+    match reason {
         DeferReason::NoHandlerOnline => {
             let since = run.deferral.as_ref().map(|deferral| deferral.since).unwrap_or_default();
             let nodes = queues::present(api).await.unwrap_or_default();
             let since = missing(&nodes, run).map_or(since, |missing| missing.since.min(since));
-            return no_handler(api, run, since);
+            no_handler(api.backbone.names(), run, since)
         }
+        DeferReason::BreakerOpen => breaker(api, run).unwrap_or_else(|| for_reason(run, reason, at)),
+        _ => for_reason(run, reason, at),
+    }
+}
+
+/// The reason of a deferral in words, and when the job is looked at again.
+fn for_reason(run: &Run, reason: DeferReason, at: Option<Timestamp>) -> WaitingFor {
+    let next = at.map_or_else(String::new, |at| format!(", next at {at}"));
+    let job_type = &run.job_type;
+    let what = match reason {
+        DeferReason::NoHandlerOnline => format!("a handler of {job_type}{next}"),
         DeferReason::RateLimited => format!("its rate limit{next}"),
-        DeferReason::BreakerOpen => {
-            return breaker(api, run)
-                .unwrap_or_else(|| said(reason.as_str(), format!("the breaker of {job_type}{next}")));
-        }
+        DeferReason::BreakerOpen => format!("the breaker of {job_type}{next}"),
         DeferReason::Concurrency => format!("its turn: as many of {job_type} or of its key run as may{next}"),
         DeferReason::Held => format!("the end of a hold: a handler holds {job_type} or its key{next}"),
         DeferReason::Paused => format!("the end of a pause{next}"),
@@ -227,3 +264,6 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
     };
     said(reason.as_str(), what)
 }
+
+#[cfg(test)]
+mod tests;
