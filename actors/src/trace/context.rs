@@ -210,6 +210,8 @@ fn eight(bytes: &[u8]) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::{Span, SpanExporter};
+    use futures_util::future::BoxFuture;
 
     #[test]
     fn a_span_is_told_as_the_standard_formatter_would_write_it() {
@@ -219,6 +221,103 @@ mod tests {
             assert_eq!(trace.text(parent), format!("00-{id}-{parent}-{:02x}", u8::from(is_sampled)));
             assert_eq!(parse(&trace.text(parent)), Some((id, parent, is_sampled)));
         }
+    }
+
+    /// Keeps the traces that its publishers keep, and of the others all.
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl SpanExporter for Nowhere {
+        fn samples(&self, _: TraceId, parent: Option<bool>) -> bool {
+            parent.unwrap_or(true)
+        }
+
+        fn export(self: Arc<Self>, _: Vec<Span>) -> BoxFuture<'static, Result<(), String>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    fn tracer() -> Tracer {
+        Tracer::new(Arc::new(Nowhere), Arc::default())
+    }
+
+    const PUBLISHERS: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const ANOTHERS: &str = "00-11111111111111111111111111111111-2222222222222222-01";
+
+    fn headers(pairs: &[(&str, &str)]) -> Headers {
+        pairs.iter().fold(Headers::new(), |mut headers, (name, value)| {
+            headers.insert(*name, *value);
+            headers
+        })
+    }
+
+    fn of(headers: Option<&Headers>, (tenant, run): (&str, &str), stored_at: i64) -> JobTrace {
+        let of = (&Tenant::parse(tenant).unwrap(), &RunId::parse(run).unwrap());
+        JobTrace::of(&tracer(), headers, of, Timestamp::from_millis(stored_at))
+    }
+
+    #[test]
+    fn all_nodes_agree_on_the_trace_of_a_job_whose_publisher_sent_none() {
+        let trace = of(None, ("acme", "main-p5-7"), 1_000);
+        assert!(trace.is_own && trace.is_sampled && trace.id != TraceId::INVALID && trace.parent != SpanId::INVALID);
+        assert_eq!(trace, of(Some(&headers(&[("X-Own", "1")])), ("acme", "main-p5-7"), 1_000));
+        // A later run of that id, in a lane that was made anew, is another one.
+        for other in [("acme", "main-p5-8", 1_000), ("other", "main-p5-7", 1_000), ("acme", "main-p5-7", 1_001)] {
+            assert_ne!(of(None, (other.0, other.1), other.2).id, trace.id, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_belongs_to_the_trace_that_its_publisher_names_and_is_kept_if_that_is() {
+        let kept = of(Some(&headers(&[("Traceparent", PUBLISHERS), ("tracestate", "a=1")])), ("acme", "r"), 0);
+        assert_eq!(kept.text(kept.parent), PUBLISHERS);
+        assert!(!kept.is_own && kept.state().get("a") == Some("1"));
+        let dropped = headers(&[("traceparent", &PUBLISHERS.replace("-01", "-00")), ("tracestate", "a=1")]);
+        let dropped = of(Some(&dropped), ("acme", "r"), 0);
+        assert_eq!((dropped.is_sampled, dropped.state), (false, None), "nothing will say its state");
+        let unreadable = of(Some(&headers(&[("traceparent", "00-1-2-3")])), ("acme", "r"), 0);
+        assert!(unreadable.is_own, "what cannot be read counts as absent");
+    }
+
+    #[test]
+    fn a_submission_is_in_the_trace_of_its_headers_before_that_of_its_request() {
+        let outer = TraceContext { parent: ANOTHERS.to_owned(), state: Some("b=2".to_owned()) };
+        let begun = |headers: &Headers, outer| {
+            let Submission { trace, above } = Submission::new(&tracer(), headers, outer);
+            assert!(Some(trace.parent) != above, "the submission has a span of its own");
+            (trace.id.to_string(), above.map(|above| above.to_string()), trace.state.as_deref().map(str::to_owned))
+        };
+        let id = |context: &str| (context[3..35].to_owned(), Some(context[36..52].to_owned()));
+        let own = headers(&[("traceparent", PUBLISHERS), ("tracestate", "a=1")]);
+        let (trace, above) = id(PUBLISHERS);
+        assert_eq!(begun(&own, Some(&outer)), (trace, above, Some("a=1".to_owned())));
+        let (trace, above) = id(ANOTHERS);
+        assert_eq!(begun(&Headers::new(), Some(&outer)), (trace, above, Some("b=2".to_owned())));
+        let (first, second) = (begun(&Headers::new(), None), begun(&Headers::new(), None));
+        assert!(first.1.is_none() && first.0 != second.0, "else each is a trace of its own");
+        let broken = TraceContext { parent: "00".to_owned(), state: Some("b=2".to_owned()) };
+        assert_eq!(begun(&Headers::new(), Some(&broken)).2, None, "a state belongs to its trace");
+    }
+
+    #[test]
+    fn a_handler_finds_the_nodes_span_in_place_of_its_publishers_and_what_goes_along_with_it() {
+        let mut told = headers(&[("Traceparent", PUBLISHERS), ("X-Own", "1")]);
+        let mut trace = of(Some(&told), ("acme", "r"), 0);
+        let span = SpanId::from_bytes([7; 8]);
+        trace.put(span, &mut told);
+        assert_eq!(header::value_of(&told, TRACE_PARENT), Some(trace.text(span).as_str()));
+        assert_eq!(told.iter().filter(|(name, _)| name.to_string().eq_ignore_ascii_case(TRACE_PARENT)).count(), 1);
+
+        trace.state = Some("a=1".into());
+        trace.put_state(&mut told);
+        assert_eq!(header::value_of(&told, TRACE_STATE), Some("a=1"));
+        trace.state = Some("a=2".into());
+        trace.put_state(&mut told);
+        assert_eq!(header::value_of(&told, TRACE_STATE), Some("a=1"), "the job's own stays");
+        let mut other = Headers::new();
+        trace.state = Some(format!("a={}", "1".repeat(511)).into());
+        trace.put_state(&mut other);
+        assert!(other.is_empty(), "longer than what everybody passes on");
     }
 
     #[test]

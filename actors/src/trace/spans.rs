@@ -338,3 +338,6 @@ fn ended_waiting(trace: &JobTrace, run: &Run) -> Span {
 fn size(bytes: usize) -> KeyValue {
     KeyValue::new(BODY_SIZE, i64::try_from(bytes).unwrap_or(i64::MAX))
 }
+
+#[cfg(test)]
+mod tests;
