@@ -3,6 +3,9 @@
 //!
 //! `server` is what all nodes share, `node` one node. Everything that is sent is noted in the order in which it takes
 //! effect, as short lines such as `record running 1/1` or `ack 7`: a test compares them with what it expects.
+//!
+//! `submit`, `reschedule` and `letter` drive what the API does to the same records: jobs with a key or a time, runs that
+//! start at another time, dead letters.
 
 mod node;
 mod server;
@@ -14,6 +17,10 @@ mod keys;
 mod line;
 mod lost;
 mod order;
+
+mod letter;
+mod reschedule;
+mod submit;
 
 use std::time::Duration;
 

@@ -139,7 +139,7 @@ impl Node {
     }
 
     /// What the committer does, without its pipeline.
-    async fn carry_out(&self, mut commit: Box<Commit>) {
+    pub(super) async fn carry_out(&self, mut commit: Box<Commit>) {
         if let Some(write) = &commit.write {
             let stored = record::read(&write.body).unwrap();
             let expected = write.expected;

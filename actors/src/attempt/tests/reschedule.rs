@@ -1,0 +1,138 @@
+//! Runs that are to start at another time: the record decides, and the schedule follows it.
+
+use longshore_backbone::wire::api::ApiError;
+use longshore_domain::run::DeferReason;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{Priority, Queue, Run, Tenant, Timestamp};
+
+use super::begin::{Scene, after, retrying};
+use super::done;
+use super::server::{Fault, RUN, at, id};
+use crate::api::reschedule::{self, Change};
+use crate::ports::Server as _;
+
+/// How the run stands before it is rescheduled.
+type Stands = fn(&mut Scene) -> Run;
+
+fn to(run_at: Timestamp) -> Change {
+    Change { run_at: Some(run_at), ..Change::default() }
+}
+
+/// A run that waits for its time, with its schedule.
+fn waits(scene: &mut Scene, run: impl FnOnce(&mut Scene) -> Run) {
+    let run = run(scene);
+    let at = run.state.run_at().unwrap();
+    scene.server.has_record(run.clone());
+    done(scene.server.schedule(&run, at, None, bytes::Bytes::new())).unwrap();
+    scene.node.sent();
+}
+
+fn scheduled(scene: &mut Scene) -> Run {
+    let run = Run { published: true, seal: "5ea1".into(), ..scene.fresh() };
+    after(run, Settlement::Schedule { at: at(60_000) })
+}
+
+fn reschedule(scene: &Scene, change: &Change) -> Result<Run, ApiError> {
+    done(reschedule::one(&scene.node, &Tenant::default_tenant(), &id(RUN), change))
+}
+
+#[test]
+fn a_run_that_waits_for_its_time_or_for_its_retry_starts_at_the_new_one() {
+    let waits_for: [Stands; 2] = [scheduled, |scene| retrying(scene.running(), at(60_000))];
+    for run in waits_for {
+        let mut scene = Scene::new();
+        waits(&mut scene, run);
+        let before = scene.server.last_run();
+        let run = reschedule(&scene, &to(at(5_000))).unwrap();
+        assert_eq!((run.state.run_at(), run.state.name()), (Some(at(5_000)), before.state.name()));
+        let sent = scene.node.sent();
+        assert!(sent[0].starts_with("record ") && sent[1].ends_with(" in 5000 ms"), "{sent:?}");
+        assert_eq!(scene.server.schedules.borrow().len(), 1, "in place of the old one");
+    }
+}
+
+#[test]
+fn a_time_that_is_over_means_now() {
+    let mut scene = Scene::new();
+    waits(&mut scene, scheduled);
+    scene.server.pass(std::time::Duration::from_secs(7));
+    assert_eq!(reschedule(&scene, &to(at(-1))).unwrap().state.run_at(), Some(at(7_000)));
+}
+
+#[test]
+fn a_run_may_wait_in_another_queue_or_at_another_priority_and_keeps_its_time() {
+    let mut scene = Scene::new();
+    waits(&mut scene, scheduled);
+    let (queue, priority) = (Queue::parse("mail").unwrap(), Priority::new(1).unwrap());
+    let change = Change { queue: Some(queue.clone()), priority: Some(priority), run_at: None };
+    let run = reschedule(&scene, &change).unwrap();
+    assert_eq!((&run.queue, run.priority, run.state.run_at()), (&queue, priority, Some(at(60_000))));
+    assert_eq!(scene.server.last_run().queue, queue);
+}
+
+#[test]
+fn a_run_that_waits_for_no_time_is_refused_and_the_error_says_what_it_does() {
+    let states: [(Stands, &str); 4] = [
+        (|scene| scene.fresh(), "waits for a worker in its lane; cancel it and submit it again: it is enqueued"),
+        (|scene| scene.running(), "runs: it is running"),
+        (|scene| after(scene.running(), Settlement::Cancel), "has ended: it is cancelled"),
+        (
+            |scene| {
+                let run = scene.fresh();
+                after(run, Settlement::Defer { at: at(9_000), reason: DeferReason::NoHandlerOnline, put_back: None })
+            },
+            "waits for its handlers, and starts as soon as these can: it is enqueued",
+        ),
+    ];
+    for (run, why) in states {
+        let mut scene = Scene::new();
+        let run = run(&mut scene);
+        scene.server.has_record(run);
+        let error = reschedule(&scene, &to(at(5_000))).unwrap_err();
+        assert_eq!((error.code, error.message), (409, format!("run_id: {RUN} {why}")));
+        assert!(scene.node.sent().is_empty());
+    }
+    let error = reschedule(&Scene::new(), &to(at(5_000))).unwrap_err();
+    assert_eq!((error.code, error.message), (404, format!("run_id: no run {RUN} of tenant default is known")));
+}
+
+#[test]
+fn a_run_whose_schedule_is_not_written_yet_is_still_being_submitted() {
+    let mut scene = Scene::new();
+    let run = Run { published: false, ..scheduled(&mut scene) };
+    scene.server.has_record(run);
+    let error = reschedule(&scene, &to(at(5_000))).unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), (503, "the run is just being submitted; try again"));
+}
+
+#[test]
+fn the_newest_record_decides_if_another_write_comes_first() {
+    let mut scene = Scene::new();
+    waits(&mut scene, scheduled);
+    scene.server.before_write(|server| server.changes(RUN, |run| run.tags = vec!["urgent".to_owned()]));
+    let run = reschedule(&scene, &to(at(5_000))).unwrap();
+    assert_eq!((run.tags.as_slice(), run.state.run_at()), (&["urgent".to_owned()][..], Some(at(5_000))));
+
+    let mut scene = Scene::new();
+    waits(&mut scene, scheduled);
+    scene.server.before_write(|server| server.changes(RUN, |run| run.begin(1, &"n2".into(), at(5))));
+    assert_eq!(reschedule(&scene, &to(at(5_000))).unwrap_err().code, 409, "it has just begun");
+}
+
+#[test]
+fn a_rescheduling_that_is_repeated_after_any_fault_has_its_time_in_record_and_schedule() {
+    for call in 0..3 {
+        for fault in [Fault::Lost, Fault::AnswerLost] {
+            let mut scene = Scene::new();
+            waits(&mut scene, scheduled);
+            scene.server.breaks(call, fault);
+            let first = reschedule(&scene, &to(at(5_000)));
+            let run = first.or_else(|_| reschedule(&scene, &to(at(5_000)))).unwrap();
+            assert!(scene.server.is_broken(), "call {call} is made");
+            assert_eq!(run.state.run_at(), Some(at(5_000)));
+            let schedules = scene.server.schedules.borrow();
+            let times: Vec<_> = schedules.values().map(|(at, _)| *at).collect();
+            assert_eq!(times, [at(5_000)], "{fault:?} at call {call}");
+        }
+    }
+}
