@@ -236,3 +236,6 @@ impl Count {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

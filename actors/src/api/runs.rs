@@ -6,7 +6,7 @@ use longshore_backbone::Backbone;
 use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
-use longshore_domain::policy::History;
+use longshore_domain::policy::{History, Policies};
 use longshore_domain::{JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -139,15 +139,15 @@ pub(crate) async fn wait(
         look_every = (look_every * 2).min(MAX_CHECK_EVERY);
         // Any event of the run, or time to poll.
         if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
-            told = end_published(api, &event);
+            told = end_published(&api.policies, &event);
         }
     }
 }
 
 /// The record of a run as the event of its end shows it, if its type keeps no record of such ends.
-fn end_published(api: &Api, event: &[u8]) -> Option<Encoded<Record>> {
+fn end_published(policies: &Policies, event: &[u8]) -> Option<Encoded<Record>> {
     let event: Ended = serde_json::from_slice(event).ok().filter(|event: &Ended| event.event == "completed")?;
-    if api.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
+    if policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
         return None;
     }
     Some(Encoded::of(&event.into_record()))
@@ -224,3 +224,6 @@ impl Ended {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -199,11 +199,13 @@ pub(crate) async fn remove(
 /// `schedules.pause`
 pub(crate) async fn pause(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    let make = |found: Recurring| {
-        let updated_at = if found.paused { found.updated_at } else { now() };
-        Ok(Recurring { paused: true, progress: found.progress.paused(), updated_at, ..found })
-    };
-    change(api, &tenant, &asked.id, make).await.map(|paused| shown(&paused))
+    change(api, &tenant, &asked.id, |found| Ok(paused(found, now()))).await.map(|paused| shown(&paused))
+}
+
+/// The schedule, paused; one that was paused before stays as it is.
+fn paused(found: Recurring, now: Timestamp) -> Recurring {
+    let updated_at = if found.paused { found.updated_at } else { now };
+    Recurring { paused: true, progress: found.progress.paused(), updated_at, ..found }
 }
 
 /// `schedules.resume`
@@ -213,14 +215,16 @@ pub(crate) async fn resume(
     asked: ScheduleRequest,
 ) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    let make = |found: Recurring| {
-        if !found.paused {
-            return Ok(found);
-        }
-        let progress = found.progress.planned(&timing(&found)?, now());
-        Ok(Recurring { paused: false, progress, updated_at: now(), ..found })
-    };
-    change(api, &tenant, &asked.id, make).await.map(|resumed| shown(&resumed))
+    change(api, &tenant, &asked.id, |found| resumed(found, now())).await.map(|resumed| shown(&resumed))
+}
+
+/// The schedule, which goes on from `now`: what fell due while it was paused is not made up for.
+fn resumed(found: Recurring, now: Timestamp) -> Result<Recurring, ApiError> {
+    if !found.paused {
+        return Ok(found);
+    }
+    let progress = found.progress.planned(&timing(&found)?, now);
+    Ok(Recurring { paused: false, progress, updated_at: now, ..found })
 }
 
 /// `schedules.run_now`
@@ -285,3 +289,6 @@ fn times_to_fill(schedule: &Recurring, asked: &BackfillRequest, now: Timestamp) 
         _ => Ok(times),
     }
 }
+
+#[cfg(test)]
+mod tests;
