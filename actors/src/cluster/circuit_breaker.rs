@@ -299,3 +299,6 @@ impl Writing<'_> {
         self.part.system_events.publish_of_type(event, job_type, details).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

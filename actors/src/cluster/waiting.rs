@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use longshore_backbone::backlog::StoredJobs;
-use longshore_backbone::control::QueueLoad;
+use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::admission::{Room, Scope};
 use longshore_domain::policy::Policies;
@@ -78,6 +78,36 @@ fn change_each(rooms: &mut HashMap<Scope, Room>, scopes: &[Scope], change: fn(&m
             change(room);
         }
     }
+}
+
+/// The jobs that a node says have begun.
+struct Begun<'a> {
+    of_queues: &'a BTreeMap<String, QueueLoad>,
+    of_tenants: &'a BTreeMap<Tenant, usize>,
+}
+
+impl<'a> Begun<'a> {
+    fn of(node: &'a Presence) -> Self {
+        Self { of_queues: &node.queues, of_tenants: &node.running_of }
+    }
+}
+
+/// How many jobs wait in each scope: those that are stored and have not begun on any node.
+fn waiting(stored: impl Iterator<Item = (Queue, StoredJobs)>, begun: &[Begun<'_>]) -> HashMap<Scope, u64> {
+    let (mut counts, mut of_tenants) = (HashMap::new(), BTreeMap::<Tenant, u64>::new());
+    for (queue, stored) in stored {
+        let loads = begun.iter().filter_map(|node| node.of_queues.get(queue.as_str()));
+        let running: usize = loads.flat_map(|load| load.by_priority).sum();
+        counts.insert(Scope::Queue(queue), stored.jobs.saturating_sub(running as u64));
+        for (tenant, jobs) in stored.by_tenant {
+            *of_tenants.entry(tenant).or_default() += jobs;
+        }
+    }
+    for (tenant, jobs) in of_tenants {
+        let running: usize = begun.iter().filter_map(|node| node.of_tenants.get(&tenant)).sum();
+        counts.insert(Scope::Tenant(tenant), jobs.saturating_sub(running as u64));
+    }
+    counts
 }
 
 impl WaitingJobs {
@@ -167,26 +197,12 @@ impl WaitingJobs {
         let presences = self.backbone.nodes();
         let (mut queues, nodes) = tokio::try_join!(self.backbone.declared_queues(), presences.present(now()))?;
         queues.retain(|queue| by_tenant || is_bounded(queue));
-        let stored = queues.iter().map(|queue| self.stored_in(queue, by_tenant));
-        let (mut counts, mut of_tenants) = (HashMap::new(), BTreeMap::<Tenant, u64>::new());
-        let others = nodes.iter().filter(|node| node.node != self.node);
+        let stored = try_join_all(queues.iter().map(|queue| self.stored_in(queue, by_tenant))).await?;
+        let others: Vec<Presence> = nodes.into_iter().filter(|node| node.node != self.node).collect();
         // What this node says of itself is newer than what it last published.
-        let (own, own_tenants) = (self.queues.loads(), self.running_of());
-        for (queue, stored) in queues.iter().zip(try_join_all(stored).await?) {
-            let loads = others.clone().map(|node| &node.queues).chain([&own]);
-            let begun = loads.filter_map(|load| load.get(queue.as_str())).flat_map(|load| load.by_priority);
-            let begun: usize = begun.sum();
-            counts.insert(Scope::Queue(queue.clone()), stored.jobs.saturating_sub(begun as u64));
-            for (tenant, jobs) in stored.by_tenant {
-                *of_tenants.entry(tenant).or_default() += jobs;
-            }
-        }
-        for (tenant, jobs) in of_tenants {
-            let begun = others.clone().map(|node| &node.running_of).chain([&own_tenants]);
-            let begun: usize = begun.filter_map(|of| of.get(&tenant)).sum();
-            counts.insert(Scope::Tenant(tenant), jobs.saturating_sub(begun as u64));
-        }
-        Ok((counts, others.count() as u64 + 1))
+        let own = Begun { of_queues: &self.queues.loads(), of_tenants: &self.running_of() };
+        let begun: Vec<Begun<'_>> = others.iter().map(Begun::of).chain([own]).collect();
+        Ok((waiting(queues.into_iter().zip(stored), &begun), begun.len() as u64))
     }
 
     /// The jobs of a queue that are in its lanes or parked. Lanes hold running jobs as well, until their end.
@@ -227,3 +243,6 @@ impl WaitingJobs {
         running
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -158,3 +158,6 @@ fn message_id(tenant: &Tenant, read: Option<&JobHeaders>, sequence: u64) -> Stri
     // A run that was rescheduled may come twice by one wait: each message that fired is known by its sequence.
     format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}/{sequence}")
 }
+
+#[cfg(test)]
+mod tests;
