@@ -14,9 +14,10 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use longshore_backbone::Error;
 use longshore_backbone::nodes::Nodes;
+use longshore_backbone::wire::api::PutRequest;
 use longshore_backbone::wire::recurring::Recurring;
 use longshore_domain::recurring::Progress;
-use longshore_domain::{ScheduleId, Tenant, Timestamp};
+use longshore_domain::{SmolStr, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::DeclaredSchedules;
@@ -86,22 +87,16 @@ async fn bring_in_line(api: &Api, declared: &DeclaredSchedules) -> Result<(), St
         let lines = before.map(|before| differences(&before, &stored)).unwrap_or_default();
         tracing::info!(%id, %tenant, next = stored.progress.next.map(tracing::field::display), "the configuration has {what} a recurring schedule{lines}");
     }
-    let is_declared = |tenant: &Tenant, id: &ScheduleId| {
-        declared.schedules.iter().any(|(of, asked)| of == tenant && asked.schedule.id == *id)
-    };
-    let gone = |schedule: &Recurring| {
-        let is_mine = schedule.declared_by.as_ref() == Some(name);
-        schedule.declared_by.is_some() && (declared.is_said || is_mine) && !is_declared(&schedule.tenant, schedule.id())
-    };
     let mut kept = 0;
     for schedule in found {
         let (tenant, id) = (&schedule.tenant, schedule.id());
+        let gone = |schedule: &Recurring| is_gone(schedule, declared, name);
         if gone(&schedule) {
             let removed = schedules::remove(api, tenant, id, gone).await.map_err(|error| error.message)?;
             if removed.is_some() {
                 tracing::info!(%id, %tenant, "the configuration has removed a recurring schedule");
             }
-        } else if !is_declared(tenant, id) {
+        } else if !is_declared(&schedule, declared) {
             kept += 1;
         }
     }
@@ -113,6 +108,18 @@ async fn bring_in_line(api: &Api, declared: &DeclaredSchedules) -> Result<(), St
         );
     }
     Ok(())
+}
+
+fn is_declared(schedule: &Recurring, declared: &DeclaredSchedules) -> bool {
+    let is_it = |tenant: &Tenant, asked: &PutRequest| *tenant == schedule.tenant && asked.schedule.id == *schedule.id();
+    declared.schedules.iter().any(|(tenant, asked)| is_it(tenant, asked))
+}
+
+/// Whether a schedule goes because the configuration of the node `name` does not declare it any more. What clients made
+/// stays; and without a section of schedules a node removes only what it declared itself.
+fn is_gone(schedule: &Recurring, declared: &DeclaredSchedules, name: &SmolStr) -> bool {
+    let Some(by) = &schedule.declared_by else { return false };
+    (declared.is_said || by == name) && !is_declared(schedule, declared)
 }
 
 /// All schedules that a configuration declared.
@@ -143,10 +150,8 @@ async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
         let page = api.backbone.some_recurring(None, from).await?;
         let before = now().minus(grace);
         let overdue = page.found.into_iter().filter_map(|(schedule, _)| {
-            let at = ticks_at(&schedule.progress, before)?;
-            // Few are overdue: only their timings are read.
-            let fires_at = schedule.settings.timing().ok()?.fires_at(schedule.id(), at);
-            (fires_at <= before).then_some((schedule, fires_at))
+            let at = overdue_since(&schedule, before)?;
+            Some((schedule, at))
         });
         let set = overdue.map(|(schedule, at)| restore(api, schedule, at));
         let set: Vec<Result<bool, Error>> = futures_util::stream::iter(set).buffer_unordered(AT_ONCE).collect().await;
@@ -162,6 +167,14 @@ async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
         }
     }
     Ok(from)
+}
+
+/// When a schedule should have fired, if that is before `before`.
+fn overdue_since(schedule: &Recurring, before: Timestamp) -> Option<Timestamp> {
+    let at = ticks_at(&schedule.progress, before)?;
+    // Few are overdue: only their timings are read.
+    let fires_at = schedule.settings.timing().ok()?.fires_at(schedule.id(), at);
+    (fires_at <= before).then_some(fires_at)
 }
 
 /// When the tick of a schedule should have come, if that is before `before`. What is pending may be all that is left.
@@ -182,4 +195,78 @@ async fn restore(api: &Api, schedule: Recurring, at: Timestamp) -> Result<bool, 
         api.backbone.set_tick(tenant, id, at).await?;
     }
     Ok(is_same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_backbone::wire::api::{Endpoint as _, SchedulesPut};
+    use serde_json::{Value, json};
+
+    fn at(text: &str) -> Timestamp {
+        Timestamp::parse(&format!("2026-03-01T{text}Z")).unwrap()
+    }
+
+    fn asked(id: &str, more: &Value) -> PutRequest {
+        let mut asked = json!({"id": id, "every": "10m", "type": "t"});
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        SchedulesPut::read(asked.to_string().as_bytes()).unwrap()
+    }
+
+    /// A schedule that fires every ten minutes, next at 8:10.
+    fn stored(id: &str, more: &Value, declared_by: Option<&str>) -> Recurring {
+        let asked = asked(id, more);
+        let timing = asked.schedule.timing().unwrap();
+        let stored = Recurring::put(&asked, &timing, &Tenant::default_tenant(), None, at("08:00:00"));
+        Recurring { declared_by: declared_by.map(SmolStr::from), ..stored }
+    }
+
+    fn declares(ids: &[&str], is_said: bool) -> DeclaredSchedules {
+        let schedules = ids.iter().map(|id| (Tenant::default_tenant(), asked(id, &json!({})))).collect();
+        DeclaredSchedules { schedules, is_said }
+    }
+
+    #[test]
+    fn a_configuration_removes_what_was_declared_and_never_what_a_client_made() {
+        let goes = |declared_by, declared: &DeclaredSchedules| {
+            is_gone(&stored("sync", &json!({}), declared_by), declared, &"n1".into())
+        };
+        let (none, other) = (declares(&[], true), declares(&["nightly"], true));
+        assert!(goes(Some("n1"), &none) && goes(Some("n2"), &none), "an empty section removes all that was declared");
+        assert!(goes(Some("n2"), &other) && !goes(Some("n2"), &declares(&["sync"], true)));
+        assert!(!goes(None, &none) && !goes(None, &other), "a client made it");
+        let unsaid = declares(&[], false);
+        assert!(goes(Some("n1"), &unsaid), "its own section is gone");
+        assert!(!goes(Some("n2"), &unsaid), "a node without schedules leaves those of others alone");
+        let elsewhere = Recurring { tenant: Tenant::parse("acme").unwrap(), ..stored("sync", &json!({}), Some("n1")) };
+        assert!(is_gone(&elsewhere, &declares(&["sync"], true), &"n1".into()), "another tenant's of that id");
+    }
+
+    #[test]
+    fn a_schedule_is_overdue_once_its_time_is_and_also_if_its_run_is_all_that_is_left_to_do() {
+        let schedule = stored("sync", &json!({}), None);
+        assert_eq!(overdue_since(&schedule, at("08:09:59")), None);
+        assert_eq!(overdue_since(&schedule, at("08:10:00")), Some(at("08:10:00")));
+        let mut over = schedule.clone();
+        (over.progress.pending, over.progress.next) = (Some(at("08:10:00")), None);
+        assert_eq!(overdue_since(&over, at("08:11:00")), Some(at("08:10:00")), "its last firing has no run yet");
+        over.progress.pending = None;
+        assert_eq!(overdue_since(&over, at("23:00:00")), None, "it is paused or over");
+    }
+
+    #[test]
+    fn a_jitter_makes_no_schedule_overdue() {
+        let schedule = stored("sync", &json!({"jitter_ms": 300_000}), None);
+        let fires_at = schedule.settings.timing().unwrap().fires_at(schedule.id(), at("08:10:00"));
+        assert!(fires_at > at("08:10:00"), "this one is delayed");
+        assert_eq!(overdue_since(&schedule, Timestamp::from_millis(fires_at.millis() - 1)), None);
+        assert_eq!(overdue_since(&schedule, fires_at), Some(fires_at));
+    }
+
+    #[test]
+    fn the_log_says_what_a_configuration_changed() {
+        let (before, after) = (stored("sync", &json!({}), None), stored("sync", &json!({"queue": "mail"}), None));
+        assert_eq!(differences(&before, &after), ": queue: nothing → \"mail\"");
+        assert_eq!(differences(&before, &before), "");
+    }
 }

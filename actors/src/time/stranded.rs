@@ -28,7 +28,11 @@ pub(crate) enum Lost {
 /// How long after its time a schedule counts as overdue: an election takes about as long, and a server that has 100,000 to
 /// fire at once is 4 s late.
 pub(crate) fn grace(backbone: &Backbone) -> Duration {
-    (backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10))
+    grace_of(backbone.storage().lease)
+}
+
+fn grace_of(lease: Duration) -> Duration {
+    (lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
 /// Before when a run's time must have been for the run to be looked at: its schedule is swept first, and its lane may be
@@ -39,8 +43,27 @@ pub(crate) fn overdue_before(backbone: &Backbone) -> Timestamp {
 
 /// Whether the run's attempt has been running for longer than a lease lasts that nobody renews.
 pub(crate) fn is_past_a_lease(backbone: &Backbone, run: &Run) -> bool {
-    let before = now().minus(backbone.storage().lease + grace(backbone));
+    outlasts(run, backbone.storage().lease, now())
+}
+
+fn outlasts(run: &Run, lease: Duration, now: Timestamp) -> bool {
+    let before = now.minus(lease + grace_of(lease));
     run.attempts.last().is_some_and(|last| last.started_at < before)
+}
+
+/// What a run may have lost, as its record and the time say; the servers know whether it has.
+fn suspected(run: &Run, lease: Duration, now: Timestamp) -> Option<Lost> {
+    match &run.state {
+        State::Running if outlasts(run, lease, now) => Some(Lost::Message),
+        State::Scheduled { at }
+        | State::Enqueued { wait: Some(Wait::Until(at)) }
+        | State::Retrying { wait: Wait::Until(at) }
+            if *at < now.minus(grace_of(lease) * 3) =>
+        {
+            Some(Lost::Schedule)
+        }
+        _ => None,
+    }
 }
 
 /// What a run has lost that nothing can bring on; `None`: something can, or its time has not come for long enough.
@@ -48,17 +71,7 @@ pub(crate) fn is_past_a_lease(backbone: &Backbone, run: &Run) -> bool {
 /// # Errors
 /// A leader did not answer.
 pub(crate) async fn of(backbone: &Backbone, run: &Run, revision: u64) -> Result<Option<Lost>, Error> {
-    let lost = match &run.state {
-        State::Running if is_past_a_lease(backbone, run) => Lost::Message,
-        State::Scheduled { at }
-        | State::Enqueued { wait: Some(Wait::Until(at)) }
-        | State::Retrying { wait: Wait::Until(at) }
-            if *at < overdue_before(backbone) =>
-        {
-            Lost::Schedule
-        }
-        _ => return Ok(None),
-    };
+    let Some(lost) = suspected(run, backbone.storage().lease, now()) else { return Ok(None) };
     let is_lost = match lost {
         Lost::Message => backbone.has_no_message(run).await? && !is_held(backbone, run).await?,
         Lost::Schedule => !backbone.may_come(run).await?,
@@ -74,5 +87,78 @@ async fn is_held(backbone: &Backbone, run: &Run) -> Result<bool, Error> {
     match backbone.ask_holder(node, &question, ANSWER_WITHIN).await {
         Some(answer) => Ok(answer.holds),
         None => Ok(backbone.nodes().present(now()).await?.iter().any(|there| there.node == **node)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_domain::run::{DeferReason, RunResult};
+    use longshore_domain::settlement::Settlement;
+    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1_000)
+    }
+
+    fn fresh() -> Run {
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        Run::new(&job, 3, at(0))
+    }
+
+    /// Its attempt began at 100 s.
+    fn running() -> Run {
+        let mut run = fresh();
+        run.begin(1, &"n1".into(), at(100));
+        run
+    }
+
+    fn settled(mut run: Run, settlement: Settlement) -> Run {
+        run.settle(settlement, at(100));
+        run
+    }
+
+    #[test]
+    fn a_run_that_waits_is_suspected_once_its_time_is_over_by_more_than_servers_are_ever_late() {
+        let failure = Failure::new(ErrorKind::Retryable, "no");
+        let waits = [
+            settled(fresh(), Settlement::Schedule { at: at(200) }),
+            settled(running(), Settlement::Retry { at: at(200), failure }),
+            settled(fresh(), Settlement::Defer { at: at(200), reason: DeferReason::Paused, put_back: None }),
+        ];
+        for run in waits {
+            assert_eq!(suspected(&run, LEASE, at(230)), None, "{:?}", run.state);
+            assert_eq!(suspected(&run, LEASE, at(231)), Some(Lost::Schedule), "{:?}", run.state);
+        }
+    }
+
+    #[test]
+    fn a_running_run_is_suspected_once_no_lease_can_have_lasted_so_long() {
+        assert_eq!(suspected(&running(), LEASE, at(140)), None);
+        assert_eq!(suspected(&running(), LEASE, at(141)), Some(Lost::Message));
+    }
+
+    #[test]
+    fn a_run_that_waits_for_no_time_and_one_that_has_ended_is_never_suspected() {
+        let parked = settled(fresh(), Settlement::Park { since: at(0), reason: None });
+        let ended = settled(running(), Settlement::Complete(RunResult::None));
+        for run in [fresh(), parked, ended] {
+            assert_eq!(suspected(&run, LEASE, at(1_000_000)), None, "{:?}", run.state);
+        }
+    }
+
+    #[test]
+    fn the_grace_follows_the_lease_within_what_an_election_takes() {
+        let grace = |seconds| grace_of(Duration::from_secs(seconds)).as_secs();
+        assert_eq!([grace(1), grace(15), grace(30), grace(600)], [1, 5, 10, 10]);
     }
 }
