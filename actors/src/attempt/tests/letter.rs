@@ -120,6 +120,27 @@ fn a_replay_that_is_repeated_after_any_fault_runs_once_more_and_leaves_no_letter
 }
 
 #[test]
+fn a_discarding_that_is_repeated_after_any_fault_leaves_no_letter_and_is_in_the_log_once() {
+    for call in 0..4 {
+        for fault in [Fault::Lost, Fault::AnswerLost, Fault::DiesBefore, Fault::DiesAfter] {
+            let mut scene = Scene::new();
+            let letter = failed(&mut scene);
+            scene.server.breaks(call, fault);
+            let first = letter::one(&scene.node, letter.clone(), &Action::Discard).now_or_never();
+            assert!(scene.server.is_broken(), "call {call} is made");
+            let place = format!("{fault:?} at call {call}: {first:?}");
+            if !matches!(first, Some(Ok(_))) {
+                act(&scene, &letter, &Action::Discard).unwrap_or_else(|error| panic!("{place}: {error}"));
+            }
+            assert_eq!(scene.server.last_run().state.name(), RunState::Discarded, "{place}");
+            let log = scene.server.log.borrow();
+            assert_eq!(log.iter().filter(|id| id.ends_with("discarded")).count(), 1, "{place}: {log:?}");
+            assert_eq!(scene.node.sent().last().unwrap(), "remove letter 3", "{place}");
+        }
+    }
+}
+
+#[test]
 fn a_letter_whose_run_has_gone_on_is_only_tidied_up() {
     let mut scene = Scene::new();
     let letter = failed(&mut scene);

@@ -106,6 +106,14 @@ fn a_run_whose_schedule_is_not_written_yet_is_still_being_submitted() {
 }
 
 #[test]
+fn a_record_that_its_submission_could_not_mark_any_more_is_marked() {
+    let mut scene = Scene::new();
+    waits(&mut scene, |scene| Run { published: false, ..scheduled(scene) });
+    reschedule(&scene, &to(at(5_000))).unwrap();
+    assert!(scene.server.last_run().published, "its record would go away by itself, and its schedule stands");
+}
+
+#[test]
 fn the_newest_record_decides_if_another_write_comes_first() {
     let mut scene = Scene::new();
     waits(&mut scene, scheduled);
