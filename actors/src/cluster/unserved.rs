@@ -60,16 +60,9 @@ async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>) -> Result<(), 
         true => unserved(&part.backbone).await?,
         false => BTreeMap::new(),
     };
-    known.retain(|queue, _| found.contains_key(queue));
     let mut warnings = Vec::new();
-    for (queue, waiting) in found {
-        let Some(before) = known.get_mut(&queue) else {
-            known.insert(queue, Unserved { since: now(), told: None });
-            continue;
-        };
-        let since = before.since;
-        if before.told.is_none_or(|told| told.elapsed() >= AGAIN_AFTER) {
-            before.told = Some(Instant::now());
+    for Warning { queue, waiting, since, is_news } in compare(known, found, (now(), Instant::now())) {
+        if is_news {
             tracing::warn!(%queue, waiting, "jobs wait in a queue that no node serves: start a node whose configuration names it");
             part.system_events
                 .publish_of_queue("queue_unserved", &queue, json!({"queue": queue, "waiting": waiting, "since": since}))
@@ -79,6 +72,38 @@ async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>) -> Result<(), 
     }
     part.health.set_unserved(warnings);
     Ok(())
+}
+
+/// A queue that two looks in a row found unserved.
+#[derive(Debug, PartialEq)]
+struct Warning {
+    queue: Queue,
+    waiting: u64,
+    since: Timestamp,
+    /// It was not published lately.
+    is_news: bool,
+}
+
+/// What a look has found, compared with the one before.
+fn compare(
+    known: &mut BTreeMap<Queue, Unserved>,
+    found: BTreeMap<Queue, u64>,
+    (now, at): (Timestamp, Instant),
+) -> Vec<Warning> {
+    known.retain(|queue, _| found.contains_key(queue));
+    let mut warnings = Vec::new();
+    for (queue, waiting) in found {
+        let Some(before) = known.get_mut(&queue) else {
+            known.insert(queue, Unserved { since: now, told: None });
+            continue;
+        };
+        let is_news = before.told.is_none_or(|told| at.duration_since(told) >= AGAIN_AFTER);
+        if is_news {
+            before.told = Some(at);
+        }
+        warnings.push(Warning { queue, waiting, since: before.since, is_news });
+    }
+    warnings
 }
 
 /// The queues without a node, and how many jobs wait to start in each: those of which there are any.
@@ -95,4 +120,54 @@ async fn unserved(backbone: &Backbone) -> Result<BTreeMap<Queue, u64>, Error> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The looks of a node, each 5 s after the one before.
+    struct Looks {
+        known: BTreeMap<Queue, Unserved>,
+        start: Instant,
+        seconds: u64,
+    }
+
+    impl Looks {
+        fn new() -> Self {
+            Self { known: BTreeMap::new(), start: Instant::now(), seconds: 0 }
+        }
+
+        /// Looks, and finds so many jobs in the queue `mail`; the warning that follows.
+        fn find(&mut self, jobs: Option<u64>) -> Option<(u64, i64, bool)> {
+            self.seconds += LOOK_EVERY.as_secs();
+            let found = jobs.map(|jobs| (Queue::parse("mail").unwrap(), jobs)).into_iter().collect();
+            let at = self.start + Duration::from_secs(self.seconds);
+            let now = Timestamp::from_millis(1_000 * i64::try_from(self.seconds).unwrap());
+            let mut warnings = compare(&mut self.known, found, (now, at));
+            assert!(warnings.len() <= 1);
+            warnings.pop().map(|Warning { waiting, since, is_news, .. }| (waiting, since.millis() / 1_000, is_news))
+        }
+    }
+
+    #[test]
+    fn a_queue_counts_as_unserved_once_two_looks_in_a_row_have_found_it_so() {
+        let mut looks = Looks::new();
+        assert_eq!(looks.find(Some(3)), None, "its node may just be started again");
+        assert_eq!(looks.find(Some(4)), Some((4, 5, true)), "since the first of them");
+        assert_eq!(looks.find(None), None);
+        assert_eq!(looks.find(Some(4)), None, "it was served meanwhile");
+        assert_eq!(looks.find(Some(5)), Some((5, 20, true)));
+    }
+
+    #[test]
+    fn the_warning_stays_and_the_event_is_published_once_an_hour() {
+        let mut looks = Looks::new();
+        looks.find(Some(1));
+        let looks_per_hour = AGAIN_AFTER.as_secs() / LOOK_EVERY.as_secs();
+        let warnings: Vec<_> = (0..=2 * looks_per_hour).map(|_| looks.find(Some(1)).unwrap()).collect();
+        assert!(warnings.iter().all(|(waiting, since, _)| (*waiting, *since) == (1, 5)));
+        let news: Vec<usize> = (0..warnings.len()).filter(|nth| warnings[*nth].2).collect();
+        assert_eq!(news, [0, 720, 1_440]);
+    }
 }
