@@ -126,7 +126,7 @@ impl Parts {
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
         let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&limits), Arc::clone(&news)));
         let breakers_of = Arc::clone(&breakers);
-        let park = ParkGate::new(backbone.clone(), Arc::clone(&news));
+        let park = ParkGate::new(backbone.parked_space(), Arc::clone(&news));
         let gates =
             Gates { routing: Arc::clone(&routing), limits, breakers: breakers_of, slots, run_time_settings, news };
         let pressure = Arc::<MachinePressure>::default();

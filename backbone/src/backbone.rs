@@ -15,6 +15,7 @@ use crate::connection::link::Link;
 use crate::connection::taken_subject::TakenSubject;
 use crate::error::Error;
 use crate::lanes::custody::{Custody, Returns, nak_dropped};
+use crate::lanes::parked::ParkedSpace;
 use crate::messages::request::{self, PubAck};
 use crate::messages::size_limits;
 use crate::messages::window::Window;
@@ -42,7 +43,7 @@ pub(crate) struct Inner {
     pub(crate) outlasts: Arc<AtomicBool>,
     pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
     /// Whether the stream of parked jobs refused the last job because it was full.
-    pub(crate) parked_full: AtomicBool,
+    pub(crate) parked_space: ParkedSpace,
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
     /// How long the record of a run that completes now is kept, in milliseconds.
@@ -87,7 +88,7 @@ impl Backbone {
             returns,
             outlasts,
             custody: Mutex::default(),
-            parked_full: AtomicBool::new(false),
+            parked_space: ParkedSpace::default(),
             removed: AtomicU64::new(0),
             completed_kept,
         })))

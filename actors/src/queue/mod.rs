@@ -38,3 +38,6 @@ pub(crate) mod forward;
 
 pub(crate) mod lane_guard;
 pub(crate) mod parking;
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longshore_backbone::Backbone;
+use longshore_backbone::parked::ParkedSpace;
 use longshore_domain::Timestamp;
 use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
@@ -73,25 +73,25 @@ impl Drop for OnItsWay {
 /// Says whether jobs may be parked.
 #[derive(Debug, Clone)]
 pub(crate) struct ParkGate {
-    backbone: Backbone,
+    space: ParkedSpace,
     permits: Arc<ParkPermits>,
     news: Arc<GateNews>,
 }
 
 impl ParkGate {
     /// The gate of a node; clones share its permits. Who found none left hears of new ones by `news`.
-    pub(crate) fn new(backbone: Backbone, news: Arc<GateNews>) -> Self {
-        Self { backbone, permits: Arc::default(), news }
+    pub(crate) fn new(space: ParkedSpace, news: Arc<GateNews>) -> Self {
+        Self { space, permits: Arc::default(), news }
     }
 
     /// Whether a job could be parked now.
     pub(crate) fn is_open(&self) -> bool {
-        self.permits.is_one_left() && !self.backbone.parked_is_full()
+        self.permits.is_one_left() && !self.space.is_full()
     }
 
     /// Takes a permit for a job that waits for this, if a job can be parked now.
     pub(crate) fn take(&self, reason: Option<DeferReason>) -> Option<ParkPermit> {
-        if self.backbone.parked_is_full() {
+        if self.space.is_full() {
             return None;
         }
         let mut permit = ParkPermit::take(&self.permits, reason)?;
@@ -166,5 +166,79 @@ impl Drop for ParkPermit {
         if let Some(wanted_back) = &self.wanted_back {
             wanted_back.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use longshore_domain::Priority;
+
+    use super::*;
+
+    fn gate() -> (ParkGate, ParkedSpace, Arc<GateNews>) {
+        let (space, news) = (ParkedSpace::default(), Arc::<GateNews>::default());
+        (ParkGate::new(space.clone(), Arc::clone(&news)), space, news)
+    }
+
+    fn position(number: u64) -> Position {
+        (Rank::new(Timestamp::from_millis(7), Priority::DEFAULT, std::time::Duration::ZERO), number)
+    }
+
+    /// Given a full stream of parked jobs, when a job cannot start, then it is not sent there: such jobs would fill the
+    /// committer, and no other would end.
+    #[test]
+    fn while_the_stream_is_full_no_job_is_parked_and_no_permit_is_used_up() {
+        let (gate, space, _) = gate();
+        space.learned(true);
+        assert!(!gate.is_open() && gate.take(None).is_none());
+        space.learned(false);
+        let permits: Vec<ParkPermit> = std::iter::from_fn(|| gate.take(None)).collect();
+        assert_eq!(permits.len(), MAX_PARKING);
+    }
+
+    #[test]
+    fn whoever_found_no_permit_left_hears_once_when_half_of_them_are_back() {
+        let (gate, _, news) = gate();
+        let mut permits: Vec<ParkPermit> =
+            std::iter::from_fn(|| gate.take(Some(DeferReason::Paused))).take(MAX_PARKING).collect();
+        permits.truncate(1);
+        assert_eq!(news.count(), 0, "there was always one left");
+        permits.extend(std::iter::from_fn(|| gate.take(None)));
+        assert!(!gate.is_open());
+        permits.truncate(MAX_PARKING / 2 + 1);
+        assert_eq!((news.count(), gate.is_open()), (0, true), "a few are no news");
+        permits.pop();
+        assert_eq!(news.count(), 1);
+        permits.clear();
+        assert_eq!(news.count(), 1);
+    }
+
+    #[test]
+    fn whoever_wants_a_job_back_is_notified_after_it_has_arrived() {
+        let (gate, _, _) = gate();
+        let (on_their_way, wanted_back) = (OnTheirWay::default(), Arc::<Notify>::default());
+        let mut permit = gate.take(None).unwrap();
+        permit.sets_out(on_their_way.sets_out(position(1)));
+        permit.notifies(Arc::clone(&wanted_back));
+        assert!(wanted_back.notified().now_or_never().is_none() && !on_their_way.is_empty());
+        drop(permit);
+        assert!(wanted_back.notified().now_or_never().is_some() && on_their_way.is_empty());
+    }
+
+    #[test]
+    fn the_first_that_was_on_its_way_at_any_time_since_the_watch_began_is_known() {
+        let all = OnTheirWay::default();
+        let (second, first) = (all.sets_out(position(2)), all.sets_out(position(1)));
+        all.watch();
+        drop(first);
+        assert_eq!(all.first_seen(), Some(position(1)), "it may have arrived after the read");
+        all.watch();
+        assert_eq!(all.first_seen(), Some(position(2)));
+        drop(second);
+        all.watch();
+        assert_eq!(all.first_seen(), None);
+        drop(all.sets_out(position(3)));
+        assert_eq!(all.first_seen(), Some(position(3)), "it came and went meanwhile");
     }
 }

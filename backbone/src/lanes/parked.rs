@@ -6,7 +6,8 @@
 //! the record decides besides.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_nats::{HeaderMap, HeaderValue};
 use bytes::Bytes;
@@ -21,6 +22,23 @@ use crate::messages::scan::Source;
 use crate::wire::header;
 use crate::wire::kind_key::KindKey;
 use crate::wire::subject::Names;
+
+/// Whether the stream of parked jobs was full when the last job was parked; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct ParkedSpace(Arc<AtomicBool>);
+
+impl ParkedSpace {
+    /// Whether it was.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// A job was parked, or refused because the stream is full.
+    pub fn learned(&self, is_full: bool) {
+        self.0.store(is_full, Ordering::Relaxed);
+    }
+}
 
 /// Jobs of one kind that are parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +91,7 @@ impl Backbone {
         let subject = self.names().parked(&run.tenant, &run.queue, run.priority, (&run.job_type, &key));
         let parked = request::publish(self.client(), subject, headers, payload).await;
         let is_full = matches!(&parked, Err(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
-        self.0.parked_full.store(is_full, Ordering::Relaxed);
+        self.0.parked_space.learned(is_full);
         parked
     }
 
@@ -115,8 +133,8 @@ impl Backbone {
 
     /// Whether the stream of parked jobs was full when the last job was parked.
     #[must_use]
-    pub fn parked_is_full(&self) -> bool {
-        self.0.parked_full.load(Ordering::Relaxed)
+    pub fn parked_space(&self) -> ParkedSpace {
+        self.0.parked_space.clone()
     }
 
     /// The kinds of a queue's parked jobs, as the stream's leader has them. At most 100,000 kinds are known.
