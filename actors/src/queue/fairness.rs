@@ -89,8 +89,8 @@ struct Fairness {
     forwarder: Forwarder,
     /// The lanes with a long backlog of several keys.
     lanes: BTreeMap<Priority, LaneShares>,
-    /// What each node last said: since when it counts, and what.
-    answers: HashMap<String, (i64, Served)>,
+    /// What each node last said.
+    answers: Answers,
     /// The nodes that serve the queue, as they were found, and when they are to be found again.
     serving: Vec<String>,
     next_roll: Instant,
@@ -108,8 +108,72 @@ struct LaneShares {
     last: Option<FairnessKey>,
 }
 
+impl LaneShares {
+    /// Of the keys that are owed jobs, those whose first job is known to stand near, with how many are moved and from where
+    /// on; and those of which that is to be looked up, as many as one look does. The next look goes on behind these.
+    fn sort(&mut self, owed: BTreeMap<FairnessKey, Owed>, beyond: u64) -> (VecDeque<Wanted>, Vec<(FairnessKey, Owed)>) {
+        let (mut wanted, mut unknown) = (VecDeque::new(), Vec::new());
+        for (key, owed) in owed {
+            match owed {
+                Owed { is_near: false, if_far: 1.., .. } => unknown.push((key, owed)),
+                Owed { is_near: true, if_near: 1.., .. } => {
+                    wanted.push_back(Wanted { key, jobs: owed.if_near, from: beyond });
+                }
+                _ => {}
+            }
+        }
+        let first = self.last.take().map_or(0, |last| unknown.partition_point(|(key, _)| *key <= last));
+        if unknown.len() > LOOKUPS {
+            let first = first % unknown.len();
+            unknown.rotate_left(first);
+            unknown.truncate(LOOKUPS);
+            self.last = unknown.last().map(|(key, _)| key.clone());
+        }
+        (wanted, unknown)
+    }
+}
+
 /// How many jobs of each key in a lane were delivered: from the lane, and returned ones.
 type Served = HashMap<(Priority, FairnessKey), [u64; 2]>;
+
+/// What each node last said: since when it counts, and what.
+type Answers = HashMap<String, (i64, Served)>;
+
+/// What all nodes were delivered since they were last asked, by what they have counted, which is kept in `answers`.
+fn served_since(answers: &mut Answers, said: Vec<DeliveryCounts>) -> Served {
+    let mut served = Served::new();
+    let before = std::mem::take(answers);
+    for DeliveryCounts { node, since_ms, of } in said {
+        let known = before.get(&node).filter(|(since, _)| *since == since_ms).map(|(_, counts)| counts);
+        let counts = of.into_iter().map(|count| {
+            let DeliveryCount { priority, key, from_lane, returned } = count;
+            ((priority, key), [from_lane, returned])
+        });
+        let counts: Served = counts.collect();
+        for (key, now) in &counts {
+            let before = known.and_then(|known| known.get(key)).copied().unwrap_or_default();
+            let of = served.entry(key.clone()).or_default();
+            (0..2).for_each(|way| of[way] += now[way].saturating_sub(before[way]));
+        }
+        answers.insert(node, (since_ms, counts));
+    }
+    // A node that did not answer in time is heard the next time.
+    for (node, known) in before {
+        answers.entry(node).or_insert(known);
+    }
+    served
+}
+
+/// Whether no node of those that serve the queue comes before this one by name.
+fn is_first_of(serving: &[String], node: &str) -> bool {
+    serving.iter().map(String::as_str).min().is_none_or(|first| first >= node)
+}
+
+/// From which sequence on jobs do not begin soon by themselves, in a lane that had delivered up to `before` at the last look.
+fn beyond(before: u64, delivered: u64) -> u64 {
+    let advance = delivered.saturating_sub(before);
+    delivered + (NEAR * advance).max(NEAR_AT_LEAST)
+}
 
 impl Fairness {
     async fn keep_looking(&mut self) {
@@ -176,7 +240,7 @@ impl Fairness {
             self.serving = present.into_iter().filter(serves).map(|node| node.node).collect();
             self.next_roll = Instant::now() + ROLL_EVERY;
         }
-        Ok(self.serving.iter().map(String::as_str).min().is_none_or(|first| first >= node))
+        Ok(is_first_of(&self.serving, node))
     }
 
     /// The jobs of each key in those of these lanes that are long and have jobs of several keys.
@@ -199,27 +263,7 @@ impl Fairness {
         let asked = self.serving.clone();
         let nodes = self.forwarder.ports.backbone.nodes();
         let said = nodes.ask_deliveries(&self.forwarder.queue.name, asked, SAY_WITHIN).await?;
-        let mut served = Served::new();
-        let before = std::mem::take(&mut self.answers);
-        for DeliveryCounts { node, since_ms, of } in said {
-            let known = before.get(&node).filter(|(since, _)| *since == since_ms).map(|(_, counts)| counts);
-            let counts = of.into_iter().map(|count| {
-                let DeliveryCount { priority, key, from_lane, returned } = count;
-                ((priority, key), [from_lane, returned])
-            });
-            let counts: Served = counts.collect();
-            for (key, now) in &counts {
-                let before = known.and_then(|known| known.get(key)).copied().unwrap_or_default();
-                let of = served.entry(key.clone()).or_default();
-                (0..2).for_each(|way| of[way] += now[way].saturating_sub(before[way]));
-            }
-            self.answers.insert(node, (since_ms, counts));
-        }
-        // A node that did not answer in time is heard the next time.
-        for (node, known) in before {
-            self.answers.entry(node).or_insert(known);
-        }
-        Ok(served)
+        Ok(served_since(&mut self.answers, said))
     }
 
     async fn look_at(
@@ -239,8 +283,7 @@ impl Fairness {
         });
         let owed = lane.shares.look(&counted.collect());
         let Some(before) = lane.delivered.replace(delivered) else { return Ok(()) };
-        let advance = delivered.saturating_sub(before);
-        let beyond = delivered + (NEAR * advance).max(NEAR_AT_LEAST);
+        let beyond = beyond(before, delivered);
         let Some(head) = ports.backbone.next_in_lane(&queue.name, priority, None, delivered + 1).await? else {
             return Ok(());
         };
@@ -265,23 +308,7 @@ impl Fairness {
         (delivered, beyond): (u64, u64),
     ) -> Result<VecDeque<Wanted>, Error> {
         let lane = self.lanes.entry(priority).or_default();
-        let (mut wanted, mut unknown) = (VecDeque::new(), Vec::new());
-        for (key, owed) in owed {
-            match owed {
-                Owed { is_near: false, if_far: 1.., .. } => unknown.push((key, owed)),
-                Owed { is_near: true, if_near: 1.., .. } => {
-                    wanted.push_back(Wanted { key, jobs: owed.if_near, from: beyond });
-                }
-                _ => {}
-            }
-        }
-        let first = lane.last.take().map_or(0, |last| unknown.partition_point(|(key, _)| *key <= last));
-        if unknown.len() > LOOKUPS {
-            let first = first % unknown.len();
-            unknown.rotate_left(first);
-            unknown.truncate(LOOKUPS);
-            lane.last = unknown.last().map(|(key, _)| key.clone());
-        }
+        let (mut wanted, unknown) = lane.sort(owed, beyond);
         let (queue, backbone) = (&self.forwarder.queue.name, &self.forwarder.ports.backbone);
         let lookups = unknown.into_iter().map(|(key, owed)| async move {
             let first = backbone.next_in_lane(queue, priority, Some(&key), delivered + 1).await?;
@@ -299,3 +326,6 @@ impl Fairness {
         Ok(wanted)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -179,7 +179,7 @@ impl Forwarder {
         let delivered = backbone.delivered_in(queue, lane.priority).await?;
         let mut moved = Vec::new();
         for (key, copied, is_deleted) in deleted {
-            if is_deleted && was_not_delivered(delivered, &copied) {
+            if is_deleted && was_not_delivered(delivered, copied.job.message.sequence) {
                 self.go_on(&copied).await;
                 moved.push(key);
             }
@@ -229,7 +229,7 @@ impl Forwarder {
             }
             let delivered = self.ports.backbone.delivered_in(&self.queue.name, copied.priority).await?;
             let since = self.gone.get(&copied.sequence).copied().unwrap_or_else(Instant::now);
-            if was_not_delivered(delivered, &copied) || since.elapsed() >= self.ports.lease() {
+            if goes_on((delivered, copied.job.message.sequence), since.elapsed(), self.ports.lease()) {
                 tracing::info!(sequence = copied.job.message.sequence, stream = %copied.job.message.stream,
                     "a job that was being moved forward is gone on with");
                 self.go_on(&copied).await;
@@ -248,11 +248,45 @@ impl Forwarder {
             return Ok(true);
         }
         let delivered = backbone.delivered_in(&self.queue.name, copied.priority).await?;
-        Ok(was_not_delivered(delivered, copied) && backbone.take_out(&self.lane_of(copied), message.sequence).await?)
+        Ok(was_not_delivered(delivered, message.sequence)
+            && backbone.take_out(&self.lane_of(copied), message.sequence).await?)
     }
 }
 
-/// Whether a lane that has delivered up to there has not delivered the message that was copied.
-fn was_not_delivered(delivered: Option<u64>, copied: &Copied) -> bool {
-    delivered.is_some_and(|delivered| delivered < copied.job.message.sequence)
+/// Whether a lane that has delivered up to there has not delivered the message of this sequence; not if nobody can say.
+fn was_not_delivered(delivered: Option<u64>, sequence: u64) -> bool {
+    delivered.is_some_and(|delivered| delivered < sequence)
+}
+
+/// Whether a copy that is left over is gone on with, whose message is known to be gone for `gone_for`: whoever was delivered
+/// that has written the record within a lease, or has lost the job.
+fn goes_on((delivered, sequence): (Option<u64>, u64), gone_for: Duration, lease: Duration) -> bool {
+    was_not_delivered(delivered, sequence) || gone_for >= lease
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    /// Given a copy whose message is gone, when the lane never delivered that, then the job goes on at once: nobody has it.
+    /// When it may have been delivered, or no server can say, then it waits until whoever has it has written its record or
+    /// has lost it: a job that two nodes had would begin twice.
+    #[test]
+    fn a_job_that_is_moved_goes_on_only_when_no_node_can_have_it() {
+        let goes_on_after = |delivered, gone_for| goes_on((delivered, 8), gone_for, LEASE);
+        assert!(goes_on_after(Some(7), Duration::ZERO));
+        for delivered in [Some(8), Some(9), None] {
+            assert!(!goes_on_after(delivered, Duration::ZERO), "{delivered:?}");
+            assert!(!goes_on_after(delivered, LEASE - Duration::from_millis(1)), "{delivered:?}");
+            assert!(goes_on_after(delivered, LEASE), "{delivered:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_not_moved_while_its_delivery_is_in_doubt() {
+        assert!(was_not_delivered(Some(7), 8) && !was_not_delivered(Some(8), 8));
+        assert!(!was_not_delivered(None, 8), "no server knows how far the lane has delivered");
+    }
 }

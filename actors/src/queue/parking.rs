@@ -190,43 +190,9 @@ impl Parking {
             self.ahead.clear();
         }
         let wanted = kinds.into_iter().zip(wants).map(|((kind, parked), want)| (kind, parked, want));
-        let round = self.next_round(wanted.filter(|(_, _, want)| *want > 0).collect());
+        let round = next_round(&mut self.last, wanted.filter(|(_, _, want)| *want > 0).collect());
         self.bring_all_back(round).await?;
-        if self.last.is_some() {
-            // The kinds that had no turn yet.
-            return Ok(SHORT_LOOK_EVERY);
-        }
-        Ok(match self.part.queue.buffer.any_parked() {
-            // Those that were taken back may have gone to other nodes.
-            true if is_short => SHORT_LOOK_EVERY,
-            true => LOOK_EVERY,
-            false => IDLE_LOOK_EVERY,
-        })
-    }
-
-    /// The kinds whose turn it is, and how many jobs of each. Keys make many kinds, so each round takes some of them.
-    /// Kinds of one tenant and type share their handlers: together they get what one of them could have.
-    fn next_round(&mut self, mut wanted: Vec<(Kind, Parked, usize)>) -> Vec<(Kind, Parked, usize)> {
-        let begin = self.last.as_ref().map_or(0, |last| wanted.partition_point(|(kind, ..)| kind <= last));
-        let are_too_many = wanted.len() > KINDS;
-        if are_too_many {
-            let begin = begin % wanted.len();
-            wanted.rotate_left(begin);
-            wanted.truncate(KINDS);
-        }
-        let mut shared: HashMap<(Tenant, JobType), usize> = HashMap::new();
-        for (kind, _, want) in &wanted {
-            let most = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
-            *most = (*most).max(*want);
-        }
-        for (kind, _, want) in &mut wanted {
-            let left = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
-            // One of each, so that no key waits for the others to have room.
-            *want = (*want).min((*left).max(1));
-            *left = left.saturating_sub(*want);
-        }
-        self.last = wanted.last().map(|(kind, ..)| kind.clone()).filter(|_| are_too_many);
-        wanted
+        Ok(until_next(self.last.is_some(), self.part.queue.buffer.any_parked(), is_short))
     }
 
     /// Brings back what is wanted of these kinds.
@@ -253,6 +219,44 @@ impl Parking {
             }
         }
         failed.map_or(Ok(()), Err)
+    }
+}
+
+/// The kinds whose turn it is, and how many jobs of each; `last` is the kind with which the former round ended. Keys make
+/// many kinds, so each round takes some of them. Kinds of one tenant and type share their handlers: together they get what
+/// one of them could have.
+fn next_round<P>(last: &mut Option<Kind>, mut wanted: Vec<(Kind, P, usize)>) -> Vec<(Kind, P, usize)> {
+    let begin = last.as_ref().map_or(0, |last| wanted.partition_point(|(kind, ..)| kind <= last));
+    let are_too_many = wanted.len() > KINDS;
+    if are_too_many {
+        let begin = begin % wanted.len();
+        wanted.rotate_left(begin);
+        wanted.truncate(KINDS);
+    }
+    let mut shared: HashMap<(Tenant, JobType), usize> = HashMap::new();
+    for (kind, _, want) in &wanted {
+        let most = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
+        *most = (*most).max(*want);
+    }
+    for (kind, _, want) in &mut wanted {
+        let left = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
+        // One of each, so that no key waits for the others to have room.
+        *want = (*want).min((*left).max(1));
+        *left = left.saturating_sub(*want);
+    }
+    *last = wanted.last().map(|(kind, ..)| kind.clone()).filter(|_| are_too_many);
+    wanted
+}
+
+/// How long to wait before the next poll.
+fn until_next(are_kinds_left: bool, any_parked: bool, is_short: bool) -> Duration {
+    match any_parked {
+        // The kinds that had no turn yet.
+        _ if are_kinds_left => SHORT_LOOK_EVERY,
+        // Those that were taken back may have gone to other nodes.
+        true if is_short => SHORT_LOOK_EVERY,
+        true => LOOK_EVERY,
+        false => IDLE_LOOK_EVERY,
     }
 }
 
@@ -390,3 +394,6 @@ impl StoredPorts for Part {
         self.backbone.take_out(place, sequence).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! Which parked jobs are taken back, in what order, and when parking looks again.
+
+use longshore_backbone::Headers;
+use longshore_backbone::wire::kind_key::KindKey;
+use longshore_domain::{Job, Queue, Run};
+
+use super::*;
+
+fn kind(job_type: &str, key: Option<&str>) -> Kind {
+    let job_type = JobType::parse(job_type).unwrap();
+    Kind { tenant: Tenant::default_tenant(), job_type, key: KindKey::of_limit_key(key) }
+}
+
+/// A parked job that was published as this number of its lane, with so large a payload; its rank counts from `due`.
+fn parked(sequence: u64, number: u64, due: i64, bytes: usize) -> Stored {
+    let job = Job {
+        tenant: Tenant::default_tenant(),
+        queue: Queue::main(),
+        priority: Priority::DEFAULT,
+        job_type: JobType::parse("call").unwrap(),
+        run_id: RunId::parse(&format!("main-p5-{number}")).unwrap(),
+        options: None,
+    };
+    let due = Timestamp::from_millis(due);
+    let run = Run { seal: "5ea1".into(), ..Run::new(&job, 3, due) };
+    let headers = header::carry_on(None, &run, 1, Some(due));
+    let payload = vec![b' '; bytes].into();
+    Stored { subject: String::new(), sequence, at: "2026-01-01T00:00:00Z".to_owned(), headers, payload }
+}
+
+fn ahead(jobs: impl IntoIterator<Item = (u64, Stored)>) -> Ahead {
+    let mut ahead = Ahead::default();
+    for (priority, stored) in jobs {
+        ahead.add(Priority::new(priority).unwrap(), stored, Duration::from_secs(30));
+    }
+    ahead
+}
+
+fn take_all(ahead: &mut Ahead, missed: Option<Position>) -> Vec<u64> {
+    std::iter::from_fn(|| ahead.take_first_before(missed)).map(|stored| stored.sequence).collect()
+}
+
+/// Given jobs that many workers parked at once, so that the stream has them out of order, when they are taken back, then it
+/// is by rank, and among those of one millisecond by their number in the lane.
+#[test]
+fn parked_jobs_come_back_in_the_order_in_which_they_were_published() {
+    let mut jobs = ahead([
+        (5, parked(1, 12, 2_000, 0)),
+        (5, parked(2, 11, 2_000, 0)),
+        (5, parked(3, 10, 1_000, 0)),
+        (4, parked(4, 30, 30_000, 0)),
+        (4, parked(5, 31, 33_000, 0)),
+    ]);
+    assert_eq!(take_all(&mut jobs, None), [4, 3, 2, 1, 5], "a priority is worth 30 s");
+    assert_eq!((jobs.bytes, jobs.jobs.len()), (0, 0));
+}
+
+/// Given a job that this node was still parking when the stream was read, when others of its kind are taken back, then none
+/// of those behind it, which would overtake it.
+#[test]
+fn none_is_taken_back_before_an_earlier_one_that_is_still_on_its_way() {
+    let jobs = || ahead([2, 3, 5].map(|number| (5, parked(number, number, 1_000, 0))));
+    let position = |number| {
+        let (rank, number, _) = place_of(&parked(9, number, 1_000, 0), Priority::DEFAULT, Duration::from_secs(30));
+        (rank, number)
+    };
+    assert_eq!(take_all(&mut jobs(), Some(position(4))), [2, 3]);
+    assert_eq!(take_all(&mut jobs(), Some(position(1))), [0; 0]);
+    assert_eq!(take_all(&mut jobs(), Some(position(6))), [2, 3, 5]);
+}
+
+#[test]
+fn a_job_whose_headers_cannot_be_read_stands_where_it_was_stored() {
+    let stored = Stored { headers: Headers::new(), ..parked(7, 0, 0, 0) };
+    let (rank, number, sequence) = place_of(&stored, Priority::DEFAULT, Duration::ZERO);
+    let at = Timestamp::parse("2026-01-01T00:00:00Z").unwrap();
+    assert_eq!((rank, number, sequence), (Rank::new(at, Priority::DEFAULT, Duration::ZERO), 7, 7));
+}
+
+#[test]
+fn some_of_each_priority_are_read_ahead_until_there_are_enough_or_too_many_bytes() {
+    let five = Priority::DEFAULT;
+    let four = Priority::new(4).unwrap();
+    assert_eq!(Ahead::default().reads_from(five), Some(1));
+    let jobs = |count: u64, bytes: usize| ahead((1..=count).map(|number| (5, parked(number, number, 0, bytes))));
+    assert_eq!(jobs(511, 0).reads_from(five), Some(512));
+    assert_eq!(jobs(512, 0).reads_from(five), None);
+    assert_eq!(jobs(512, 0).reads_from(four), Some(1), "the first in order may be of another priority");
+    let mut large = jobs(2, 1 << 20);
+    assert_eq!(large.reads_from(five), None);
+    assert!(large.take_first_before(None).is_some());
+    assert_eq!(large.reads_from(five), Some(3), "what was taken back makes room, and is not read again");
+}
+
+/// Given more kinds than one round takes, when rounds follow each other, then every kind has its turn before any has a second
+/// one, also if kinds come and go meanwhile.
+#[test]
+fn with_very_many_keys_each_has_its_turn() {
+    let wanted = |numbers: std::ops::Range<usize>| -> Vec<(Kind, (), usize)> {
+        numbers.map(|number| (kind("call", Some(&format!("{number:04}"))), (), 1)).collect()
+    };
+    let mut all: Vec<(Kind, (), usize)> = wanted(0..600);
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    let (mut last, mut seen) = (None, Vec::new());
+    for _ in 0..2 {
+        let round = next_round(&mut last, all.clone());
+        assert_eq!(round.len(), KINDS);
+        seen.extend(round.into_iter().map(|(kind, ..)| kind));
+    }
+    assert!(last.is_some(), "the others had no turn yet");
+    // One that had its turn is gone.
+    all.remove(0);
+    seen.extend(next_round(&mut last, all.clone()).into_iter().map(|(kind, ..)| kind));
+    let expected = all.iter().map(|(kind, ..)| kind);
+    assert!(expected.clone().all(|kind| seen.contains(kind)), "three rounds of 256 are enough for 600");
+    seen.truncate(600);
+    let distinct: BTreeSet<&Kind> = seen.iter().collect();
+    assert_eq!(distinct.len(), 600, "none had a second turn before");
+    all.truncate(KINDS);
+    next_round(&mut last, all);
+    assert_eq!(last, None, "all had their turn");
+}
+
+#[test]
+fn keys_of_one_type_share_what_its_handlers_could_take_and_each_gets_one() {
+    let wanted = vec![
+        (kind("call", Some("a")), (), 4),
+        (kind("call", Some("b")), (), 4),
+        (kind("call", Some("c")), (), 4),
+        (kind("mail", None), (), 3),
+    ];
+    let round = next_round(&mut None, wanted);
+    assert_eq!(round.iter().map(|(.., want)| *want).collect::<Vec<_>>(), [4, 1, 1, 3]);
+    let wanted = vec![(kind("call", Some("a")), (), 1), (kind("call", Some("b")), (), 5)];
+    let round = next_round(&mut None, wanted);
+    assert_eq!(round.iter().map(|(.., want)| *want).collect::<Vec<_>>(), [1, 4]);
+}
+
+#[test]
+fn parking_looks_again_the_sooner_the_more_a_job_could_be_waiting_for_it() {
+    assert_eq!(until_next(false, false, false), IDLE_LOOK_EVERY);
+    assert_eq!(until_next(false, true, false), LOOK_EVERY);
+    assert_eq!(until_next(false, true, true), SHORT_LOOK_EVERY, "one could start, and none of its kind is here");
+    assert_eq!(until_next(true, true, false), SHORT_LOOK_EVERY, "other kinds wait for their turn");
+}
