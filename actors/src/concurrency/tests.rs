@@ -145,3 +145,109 @@ fn jobs_without_limit_are_not_counted() {
     assert_eq!(scene.slots.room(&kind("other", None), Instant::now()), None);
     assert_eq!(scene.slots.room(&kind("call", Some("a")), Instant::now()), Some(1));
 }
+
+impl Scene {
+    /// The limit of the type `call`.
+    fn id(&self) -> ConcurrencyId {
+        let key = KindKey::of_keys(None, None);
+        self.slots.ids(&Tenant::default_tenant(), &JobType::parse("call").unwrap(), &key).remove(0).0
+    }
+
+    /// What the keeper would write next.
+    fn next_write(&self) -> Option<(Ask, Record, u64, u32)> {
+        let (steps, _) = self.slots.next_steps(9, &HashSet::new());
+        steps.into_iter().find_map(|(_, step)| match step {
+            Step::Write(ask, base, revision, max) => Some((ask, base, revision, max)),
+            Step::Read => None,
+        })
+    }
+
+    /// The cluster's record of `call` is read, as it is.
+    fn reads(&self, record: &Record, revision: u64) {
+        self.slots.learned(&self.id(), record.clone(), revision);
+    }
+}
+
+#[test]
+fn nothing_is_taken_before_the_session_that_has_it_is_stored() {
+    let mut scene = Scene::new();
+    scene.slots.begin_again();
+    let _ = scene.take("call", None);
+    scene.reads(&Record::default(), 0);
+    assert!(scene.next_write().is_none());
+    scene.slots.session().confirmed(Instant::now(), LEASE);
+    assert_eq!(scene.keep(), 1);
+    assert!(scene.take("call", None).is_ok());
+}
+
+/// Given a write that another node's came before, when the keeper goes on, then it reads the record anew and takes no slot
+/// that is not there.
+#[test]
+fn a_write_that_another_came_before_gives_no_slot() {
+    let mut scene = Scene::new();
+    let _ = scene.take("call", None);
+    scene.reads(&Record::default(), 0);
+    let (ask, base, _, max) = scene.next_write().unwrap();
+    let others = scene.slots.after(&base, &Ask { session: "other".into(), ..ask.clone() }, max);
+    scene.slots.lost(&scene.id(), &ask);
+    assert!(scene.take("call", None).is_err());
+    let (steps, _) = scene.slots.next_steps(9, &HashSet::new());
+    assert!(matches!(&steps[..], [(_, Step::Read)]), "it does not know what the other wrote");
+    scene.records.insert(scene.id(), (others, 5));
+    scene.slots.read_again();
+    scene.keep();
+    let mut taken = Vec::new();
+    while let Ok(permit) = scene.take("call", None) {
+        taken.push(permit);
+        scene.keep();
+    }
+    assert!(taken.len() < 2, "the other node has {} of the two", 2 - taken.len());
+}
+
+#[test]
+fn at_most_so_many_limits_are_written_at_once_and_none_that_is_busy() {
+    let scene = Scene::new();
+    for key in ["a", "b", "c"] {
+        assert!(scene.take("other", Some(key)).is_err());
+    }
+    let (first, _) = scene.slots.next_steps(2, &HashSet::new());
+    assert_eq!(first.len(), 2);
+    scene.slots.read_again();
+    let busy: HashSet<ConcurrencyId> = first.iter().map(|(id, _)| id.clone()).collect();
+    let (rest, _) = scene.slots.next_steps(9, &busy);
+    assert!(rest.len() == 1 && !busy.contains(&rest[0].0));
+    let (again, _) = scene.slots.next_steps(9, &HashSet::new());
+    assert_eq!(again.len(), 2, "those that were busy have not been forgotten");
+}
+
+#[test]
+fn a_node_that_leaves_gives_back_what_it_does_not_use() {
+    let mut scene = Scene::new();
+    let _ = scene.take("call", None);
+    scene.keep();
+    let permit = scene.take("call", None).unwrap();
+    scene.slots.leave();
+    scene.keep();
+    let taken = |scene: &Scene| scene.records[&scene.id()].0.taken_beside("nobody", |_, _| false);
+    assert_eq!((scene.slots.has_left(), taken(&scene)), (true, 1), "an attempt is at work with it");
+    drop(permit);
+    assert!(!scene.slots.has_left());
+    scene.keep();
+    assert_eq!((scene.slots.has_left(), taken(&scene)), (true, 0), "all slots are free for other nodes");
+}
+
+#[test]
+fn another_nodes_wish_makes_this_one_look_at_its_slots_and_its_own_does_not() {
+    let mut scene = Scene::new();
+    let _ = scene.take("call", None);
+    scene.keep();
+    let limit = SmolStr::new(scene.id().to_string());
+    let due = |scene: &Scene| scene.slots.known().due.len();
+    assert_eq!(due(&scene), 0);
+    let own = scene.slots.session().id().clone();
+    scene.slots.wished(&own, std::slice::from_ref(&limit));
+    assert_eq!(due(&scene), 0);
+    scene.slots.wished("other", &[SmolStr::new("no limit"), limit]);
+    assert_eq!(due(&scene), 1);
+    assert!(scene.slots.knows_any());
+}

@@ -147,3 +147,90 @@ fn a_hold_stops_its_key_or_its_type_for_its_tenant() {
     );
     assert!(kept.unwrap() > until, "the longer hold counts");
 }
+
+/// Given a limit of the configuration, when an operator sets another one while the cluster runs, then tokens of the former
+/// are used no more, and when it is removed again, the configured one holds.
+#[test]
+fn a_limit_that_is_set_at_run_time_takes_the_place_of_the_configured_one_at_once() {
+    let limits = limits();
+    let (own, free) = (job("t", "own", None), job("t", "free", None));
+    let scope = |name: &str| Scope::Type(JobType::parse(name).unwrap());
+    assert!(matches!(limits.take(&free, Instant::now()), Ok(None)), "it has no limit");
+    let known = limits.news.count();
+    limits.set_at_run_time(HashMap::from([(scope("own"), limit(7)), (scope("free"), limit(3))]));
+    assert!(limits.news.count() > known, "jobs that wait are asked about again");
+    assert_eq!(limits.limit_of(&scope("own")), Some(limit(7)));
+    assert!(limits.is_set(&scope("free")) && limits.take(&free, Instant::now()).is_err(), "it has one now");
+    assert!(limits.may_bite(&free.job_type));
+    limits.set_at_run_time(HashMap::new());
+    assert_eq!(limits.limit_of(&scope("own")), Some(limit(100)), "the configured one");
+    assert!(matches!(limits.take(&free, Instant::now()), Ok(None)));
+    assert!(limits.may_bite(&free.job_type), "its jobs keep their order behind those that still wait");
+    assert!(limits.take(&own, Instant::now()).is_err());
+    let names: Vec<String> = limits.scopes().iter().map(ToString::to_string).collect();
+    assert_eq!(names.len(), 3, "{names:?}: two types and the shared one");
+}
+
+#[test]
+fn a_job_that_costs_several_tokens_takes_them_together() {
+    let limits = limits();
+    let options = JobOptions { cost: Some(3), ..JobOptions::default() };
+    let dear = Job { options: Some(Box::new(options)), ..job("t", "own", None) };
+    assert!(limits.take(&dear, Instant::now()).is_err());
+    grant(&limits, 4);
+    let tokens = limits.take(&dear, Instant::now()).unwrap();
+    assert!(limits.take(&dear, Instant::now()).is_err(), "one is left, and three are needed");
+    assert!(limits.take(&job("t", "own", None), Instant::now()).is_ok(), "another job needs only that one");
+    drop(tokens);
+    assert!(limits.take(&dear, Instant::now()).is_ok());
+}
+
+/// Given parked jobs of a limited type, when the node has tokens, then as many are wanted back as there are tokens; when they
+/// are held or the limit is used up, then none before that is over.
+#[test]
+fn parked_jobs_are_wanted_back_by_the_tokens_that_there_are() {
+    let limits = limits();
+    let kind = |job_type: &str| Kind::of(&job("t", job_type, None));
+    let now = Instant::now();
+    assert_eq!((limits.room(&kind("own"), now), limits.room(&kind("free"), now)), (Some(Expected::Tokens(0)), None));
+    assert!(limits.take(&job("t", "own", None), now).is_err());
+    grant(&limits, 5);
+    assert!(matches!(limits.room(&kind("own"), Instant::now()), Some(Expected::Tokens(5..))));
+    limits.hold(&job("t", "own", None), Duration::from_secs(30));
+    assert_eq!(limits.room(&kind("own"), Instant::now()), Some(Expected::NotYet), "a handler holds them");
+    assert_eq!(limits.room(&kind("shared"), Instant::now()), Some(Expected::Tokens(0)), "others are not held");
+}
+
+#[test]
+fn a_hold_ends_by_itself_lasts_a_day_at_most_and_is_told_to_the_other_nodes_once() {
+    let limits = limits();
+    let of = |job_type| job("t", job_type, None);
+    let held_until = |job_type| {
+        let job = of(job_type);
+        limits.held_until(&job.tenant, &job.job_type, &KindKey::default())
+    };
+    limits.hold(&of("own"), Duration::ZERO);
+    assert_eq!(held_until("own"), None);
+    limits.hold(&of("own"), MAX_HOLD * 2);
+    assert!(held_until("own").is_some_and(|until| until <= limits.time().plus(MAX_HOLD)));
+    limits.hold(&of("own"), Duration::from_secs(1));
+    let told: Vec<Hold> = limits.take_unpublished();
+    assert_eq!(told.iter().map(|hold| hold.until).max(), held_until("own"), "the longer one counts everywhere");
+    assert!(limits.take_unpublished().is_empty());
+}
+
+#[tokio::test]
+async fn a_submission_waits_a_moment_for_its_tenants_tokens_and_is_refused_where_there_are_none() {
+    use longshore_domain::policy::TenantPolicy;
+    let tenant = Tenant::parse("small").unwrap();
+    let of_tenant = TenantPolicy { rate_limit: Some(limit(2)), ..TenantPolicy::default() };
+    let policies = Policies { tenants: [(tenant.clone(), of_tenant)].into(), ..Policies::default() };
+    let limits = Arc::new(Limits::new("n1", Arc::new(policies), Arc::default()));
+    assert!(matches!(limits.admit(&Tenant::parse("other").unwrap()).await, Ok(None)), "it has no limit");
+    let mut asks = Box::pin(limits.admit(&tenant));
+    assert!(futures_util::FutureExt::now_or_never(asks.as_mut()).is_none(), "the cluster is asked");
+    grant(&limits, 1);
+    limits.news.tell();
+    let admitted = asks.await.unwrap().unwrap();
+    assert!(admitted.spend(Instant::now()));
+}

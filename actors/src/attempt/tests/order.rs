@@ -1,5 +1,6 @@
 //! The order of a concurrency key: a job starts once those that came before it have ended.
 
+use futures_util::FutureExt as _;
 use longshore_backbone::in_order::Waits;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
@@ -7,6 +8,12 @@ use longshore_domain::{JobOptions, Run};
 
 use super::begin::{Scene, after, held_by, retrying};
 use super::server::{Fault, Message, RUN, at, id};
+use crate::attempt::order::{self, TakeBack};
+
+/// The server in memory answers at once.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    work.now_or_never().expect("the server answers at once")
+}
 
 /// A job with the key `k`, of a type that is `ordered`.
 fn scene() -> Scene {
@@ -89,4 +96,47 @@ fn whatever_is_lost_it_starts_when_it_comes_again() {
             assert!(has_started, "{fault:?} at {call}");
         }
     }
+}
+
+/// Given a key of which several wait, when jobs are asked for what comes before them, then it is the first that has not
+/// ended, and for that one none.
+#[test]
+fn a_client_is_told_which_run_a_waiting_one_waits_for() {
+    let mut scene = scene();
+    other(&scene, Waits::InLane, 3);
+    assert!(scene.begins().0.is_none());
+    let waiting = scene.server.run(RUN);
+    let before = |run: &Run| block_on(order::before(&*scene.server, run)).unwrap();
+    assert_eq!(before(&waiting).map(|(run, record)| (run, record.is_none())), Some((id("main-p5-3"), true)));
+    let unordered = Run { turn: None, ..waiting.clone() };
+    assert!(before(&unordered).is_none(), "it has no place in an order");
+    scene.server.others.borrow_mut().clear();
+    assert!(before(&waiting).is_none(), "that one has left its lane and has no record: it has ended");
+}
+
+/// Given a job of the key that is parked and whose turn it is, when parking asks what to take back, then it is that job, and
+/// nothing while the one before it is at work.
+#[test]
+fn of_the_parked_jobs_of_a_key_only_the_one_whose_turn_it_is_comes_back() {
+    let mut scene = scene();
+    other(&scene, Waits::InLane, 3);
+    assert!(scene.begins().0.is_none());
+    let key = scene.server.run(RUN).order().unwrap();
+    let take_back = |scene: &Scene| block_on(order::to_take_back(&*scene.server, &key, at(600))).unwrap();
+    assert_eq!(take_back(&scene).first, None, "the one before it has not ended");
+    scene.server.others.borrow_mut().clear();
+    assert_eq!(take_back(&scene).first, Some(id(RUN)));
+    let parked = scene.server.run(RUN);
+    scene.server.has_record(after(parked, Settlement::Cancel));
+    let TakeBack { first, stale } = take_back(&scene);
+    assert_eq!((first, stale), (None, vec![]), "it has ended, and no other waits");
+}
+
+#[test]
+fn a_cancelled_job_that_is_still_among_the_parked_ones_is_taken_out_and_holds_up_none() {
+    let mut scene = scene();
+    other(&scene, Waits::Parked, 3);
+    earlier(&mut scene, |run| after(run, Settlement::Cancel));
+    let (begun, _) = scene.begins();
+    assert!(begun.is_some(), "it does not wait for one that has ended");
 }
