@@ -138,8 +138,8 @@ async fn the_job_of_a_dead_worker_goes_back_and_the_next_worker_gets_the_next_jo
     workers.scene.arrive([job("here", 5, 1), job("here", 5, 2)]);
     queue.dispatch();
     assert_eq!(workers.scene.given_back(), ["1"]);
+    assert_eq!(queue.idle.count(), 0, "both were given one");
     assert_eq!(number(&workers.next().await.assignment), 2);
-    assert_eq!(queue.idle.count(), 0);
     workers.end().await;
 }
 
