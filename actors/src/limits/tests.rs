@@ -156,10 +156,15 @@ fn a_limit_that_is_set_at_run_time_takes_the_place_of_the_configured_one_at_once
     let (own, free) = (job("t", "own", None), job("t", "free", None));
     let scope = |name: &str| Scope::Type(JobType::parse(name).unwrap());
     assert!(matches!(limits.take(&free, Instant::now()), Ok(None)), "it has no limit");
+    assert!(limits.take(&own, Instant::now()).is_err());
+    grant(&limits, 5);
+    let room = || limits.room(&Kind::of(&own), Instant::now());
+    assert!(matches!(room(), Some(Expected::Tokens(5..))));
     let known = limits.news.count();
     limits.set_at_run_time(HashMap::from([(scope("own"), limit(7)), (scope("free"), limit(3))]));
     assert!(limits.news.count() > known, "jobs that wait are asked about again");
     assert_eq!(limits.limit_of(&scope("own")), Some(limit(7)));
+    assert!(!matches!(room(), Some(Expected::Tokens(1..))), "no parked job comes back for tokens of the former limit");
     assert!(limits.is_set(&scope("free")) && limits.take(&free, Instant::now()).is_err(), "it has one now");
     assert!(limits.may_bite(&free.job_type));
     limits.set_at_run_time(HashMap::new());

@@ -124,6 +124,9 @@ fn of_the_parked_jobs_of_a_key_only_the_one_whose_turn_it_is_comes_back() {
     let key = scene.server.run(RUN).order().unwrap();
     let take_back = |scene: &Scene| block_on(order::to_take_back(&*scene.server, &key, at(600))).unwrap();
     assert_eq!(take_back(&scene).first, None, "the one before it has not ended");
+    earlier(&mut scene, |run| run);
+    assert_eq!(take_back(&scene).first, None, "that one is at work, not parked");
+    earlier(&mut scene, |run| after(run, Settlement::Complete(RunResult::None)));
     scene.server.others.borrow_mut().clear();
     assert_eq!(take_back(&scene).first, Some(id(RUN)));
     let parked = scene.server.run(RUN);
