@@ -140,3 +140,90 @@ impl Routing {
         self.policy(job).heartbeat.or_else(|| self.discovery.heartbeat(&subject))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use longshore_backbone::handlers::Announced;
+    use longshore_domain::{JobOptions, Priority, Queue, RunId};
+
+    use super::*;
+    use crate::handler::{Context, HandlerError};
+
+    async fn work(_: Context) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    fn job(job_type: &str, timeout: Option<Duration>) -> Job {
+        Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse(job_type).unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: Some(Box::new(JobOptions { timeout, ..JobOptions::default() })),
+        }
+    }
+
+    /// The node has handlers for `mail` and, as every node, for `ping`; `call` is left to remote ones, `post` done by that of
+    /// `mail`.
+    fn routing(of_call: TypePolicy) -> Routing {
+        let handled_by = |name: &str| TypePolicy { handler: Some(name.to_owned()), ..TypePolicy::default() };
+        let call = TypePolicy { handler: Some("remote".to_owned()), ..of_call };
+        let types = [("call", call), ("post", handled_by("mail")), ("gone", handled_by("unknown"))];
+        let types = types.into_iter().map(|(name, policy)| (JobType::parse(name).unwrap(), policy)).collect();
+        let handlers = Handlers::new().with("mail", work).with("call", work).with_everywhere("ping", work);
+        let policies = Arc::new(Policies { types, ..Policies::default() });
+        Routing::new(policies, handlers, Names::new("longshore"), Arc::default())
+    }
+
+    #[test]
+    fn a_type_goes_to_the_handler_that_is_set_for_it_or_has_its_name_and_else_to_remote_ones() {
+        let routing = routing(TypePolicy::default());
+        let is_here = |job_type| routing.handler(&job(job_type, None)).is_some();
+        assert!(is_here("mail") && is_here("ping") && is_here("post"));
+        assert!(!is_here("call"), "set to be remote, though the node has a handler of that name");
+        assert!(!is_here("other") && !is_here("gone"));
+        let own: Vec<String> = routing.own_handlers().iter().map(|(of, ..)| of.to_string()).collect();
+        assert_eq!(own, ["mail", "post"], "every node has the one of `ping`");
+    }
+
+    #[test]
+    fn an_attempt_takes_as_long_as_its_job_asks_for_up_to_the_types_maximum() {
+        let seconds = Duration::from_secs;
+        let policy = TypePolicy { timeout: seconds(10), timeout_max: Some(seconds(60)), ..TypePolicy::default() };
+        let routing = routing(policy);
+        let limit = |asked| routing.time_limit(&job("call", asked));
+        assert_eq!([limit(None), limit(Some(seconds(3))), limit(Some(seconds(90)))], [10, 3, 60].map(seconds));
+    }
+
+    /// Given handlers of which nothing is known, when jobs come for them, then one goes there until they were asked, and none
+    /// right after no handler was found; then as many as they announce together, or as the type says if they announce nothing.
+    #[test]
+    fn remote_handlers_get_as_many_jobs_as_they_announce_and_one_until_they_were_asked() {
+        let routing = routing(TypePolicy { slots: 7, ..TypePolicy::default() });
+        let call = job("call", None);
+        let subject = routing.subject_of(&call.tenant, &call.job_type);
+        let announces = |slots: &[Option<u32>]| {
+            let each = slots.iter().map(|slots| {
+                let (service, subject) = ("calls".to_owned(), subject.clone());
+                Announced { service, subject, slots: *slots, heartbeat: Some(Duration::from_secs(5)), wrong: vec![] }
+            });
+            routing.discovery.replace(each.collect(), Instant::now());
+            routing.capacity_of(&call).max
+        };
+        assert_eq!(routing.capacity_of(&call).max, 1);
+        routing.forget_handlers(&call);
+        assert_eq!(routing.capacity_of(&call).max, 0);
+        assert_eq!(announces(&[Some(3), Some(4)]), 7);
+        assert_eq!(announces(&[Some(3), None]), 3);
+        assert_eq!(announces(&[None]), 7, "the type's own number");
+        assert_eq!(routing.heartbeat(&call), Some(Duration::from_secs(5)));
+        assert_eq!(
+            routing.free_places(&Kind::of(&job("mail", None)), 64),
+            64,
+            "those here take as many as there are workers"
+        );
+    }
+}
