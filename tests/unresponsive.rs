@@ -16,7 +16,7 @@ use crate::world;
 async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     let world = world().await;
     // Blocks its thread the first time, which no handler should do, until it is let go, or this test has failed.
-    let (let_go, gate) = mpsc::channel::<()>();
+    let (released, gate) = mpsc::channel::<()>();
     let gate = Arc::new(Mutex::new(gate));
     let block = move |context: Context| {
         let gate = Arc::clone(&gate);
@@ -54,7 +54,7 @@ async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
         (scrape.sum("longshore_handlers_unresponsive_total", &of_type) as u64, now)
     };
     assert_eq!(counted().await, (1, 1), "it still blocks");
-    drop(let_go);
+    drop(released);
     eventually("no handler that blocks", Duration::from_secs(60), async || match counted().await {
         (1, 0) => Ok(()),
         other => Err(format!("{other:?}")),
