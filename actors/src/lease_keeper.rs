@@ -313,21 +313,14 @@ impl Book {
 
 #[cfg(test)]
 mod tests {
-    use longshore_domain::{JobType, Priority, Queue, Timestamp};
+    use longshore_domain::Timestamp;
 
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
 
     fn enter(book: &Arc<Book>, run: &str, from: Instant) -> Entry {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse(run).unwrap(),
-            options: None,
-        };
+        let job = crate::tests::job("t", run);
         let (returns, _) = tokio::sync::mpsc::unbounded_channel();
         let message = MessageId { stream: "LANE".into(), sequence: 1, at: Timestamp::from_millis(0) };
         book.enter(&AckToken::without_connection(returns)("reply"), message, &job, from).unwrap()

@@ -44,6 +44,8 @@ pub mod client;
 pub mod inspect;
 
 mod clock;
+#[cfg(test)]
+mod tests;
 
 pub mod error;
 pub mod settings;

@@ -87,13 +87,12 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
 async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundClaim) -> Result<Next, ApiError> {
     let (job, claim) = (&submission.job, &found.claim);
     let differs = !submission.print().is_same_as(&claim.fingerprint);
-    let rejects = ports.policies().keys.on_mismatch == OnMismatch::Reject;
-    let replaces = submission.on_conflict == OnConflict::Replace;
+    let is_mismatch = is_mismatch(ports, submission, claim);
     if !claim.published {
         let stored = is_stored(ports, &job.tenant, &claim.run_id).await?;
         if stored.is_none_or(|found| ports.server().on_repeat(&found.run) != Repeat::Nothing) {
             // No run yet: a client that has changed its mind is not bound by it.
-            return Ok(if differs && (rejects || replaces) {
+            return Ok(if is_mismatch || differs && submission.on_conflict == OnConflict::Replace {
                 Next::Take([&claim.taken_from[..], std::slice::from_ref(&claim.run_id)].concat())
             } else {
                 Next::GoOn
@@ -110,7 +109,7 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
         (OnConflict::Replace, Some(record)) if claim.published && key::is_replaceable(&record.run) => {
             Ok(Next::Replace(record.run))
         }
-        _ if run_id == claim.run_id && is_mismatch(ports, submission, claim) => Err(mismatch(&run_id)),
+        _ if run_id == claim.run_id && is_mismatch => Err(mismatch(&run_id)),
         (OnConflict::Reject, _) => {
             Err(ApiError::new(Code::KeyTaken, format!("idempotency_key: belongs to run {run_id}")))
         }

@@ -190,21 +190,14 @@ fn write_events<D: Destination>(
 mod tests {
     use super::*;
 
+    use longshore_domain::Timestamp;
     use longshore_domain::run::RunResult;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
     /// A run that has completed: enqueued, started, completed.
     fn completed() -> Run {
         let at = Timestamp::from_millis;
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("a.b").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
+        let job = crate::tests::job("a.b", "r");
         let mut run = Run::new(&job, 2, at(1));
         run.begin(1, &"n".into(), at(2));
         run.settle(Settlement::Complete(RunResult::None), at(3));

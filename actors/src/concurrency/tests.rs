@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use longshore_domain::JobOptions;
 use longshore_domain::policy::TypePolicy;
-use longshore_domain::{JobOptions, Priority, Queue, RunId};
 
 use super::steps::Step;
 use super::*;
@@ -30,14 +30,7 @@ impl Scene {
 
     fn take(&self, job_type: &str, key: Option<&str>) -> Result<SlotPermit, NoSlot> {
         let options = JobOptions { concurrency_key: key.map(str::to_owned), ..JobOptions::default() };
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse(job_type).unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: Some(Box::new(options)),
-        };
+        let job = Job { options: Some(Box::new(options)), ..crate::tests::job(job_type, "r") };
         assert!(self.slots.applies_to(&job));
         self.slots.take(&job, None).map_err(|(no_slot, waits)| {
             assert!(!self.slots.have_changed(waits));

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use longshore_domain::JobOptions;
 use longshore_domain::limit::{Lease, Window};
-use longshore_domain::{JobOptions, Priority, Queue, RunId};
 
 use super::*;
 
@@ -30,14 +30,7 @@ fn limits() -> Arc<Limits> {
 
 fn job(tenant: &str, job_type: &str, key: Option<&str>) -> Job {
     let options = key.map(|key| Box::new(JobOptions { limit_key: Some(key.to_owned()), ..JobOptions::default() }));
-    Job {
-        tenant: Tenant::parse(tenant).unwrap(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse(job_type).unwrap(),
-        run_id: RunId::parse("r").unwrap(),
-        options,
-    }
+    Job { tenant: Tenant::parse(tenant).unwrap(), options, ..crate::tests::job(job_type, "r") }
 }
 
 fn ids(limits: &Limits, job: &Job) -> Vec<String> {

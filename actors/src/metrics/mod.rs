@@ -140,8 +140,8 @@ impl Default for Metrics {
 
 #[cfg(test)]
 mod tests {
+    use longshore_domain::Timestamp;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{Priority, RunId, Tenant, Timestamp};
 
     use super::*;
 
@@ -188,14 +188,7 @@ mod tests {
     #[test]
     fn a_deferral_counts_once_per_reason_however_often_its_job_is_tried() {
         let metrics = Metrics::default();
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
+        let job = crate::tests::job("t", "r");
         let mut run = Run::new(&job, 1, Timestamp::from_millis(1));
         let mut ends = Ends::default();
         use DeferReason::{Busy, NoHandlerOnline};

@@ -82,7 +82,7 @@ fn claimed_by(job: &Job) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use longshore_domain::{JobOptions, JobType, Priority, Queue, RunId, Tenant};
+    use longshore_domain::{JobOptions, Tenant};
 
     use super::*;
 
@@ -94,11 +94,8 @@ mod tests {
         };
         Job {
             tenant: Tenant::parse(tenant).unwrap(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("a").unwrap(),
-            run_id: RunId::parse(own_id.unwrap_or("main-p5-1")).unwrap(),
             options: Some(Box::new(options)),
+            ..crate::tests::job("a", own_id.unwrap_or("main-p5-1"))
         }
     }
 

@@ -146,7 +146,7 @@ mod tests {
     use std::time::Instant;
 
     use longshore_backbone::handlers::Announced;
-    use longshore_domain::{JobOptions, Priority, Queue, RunId};
+    use longshore_domain::JobOptions;
 
     use super::*;
     use crate::handler::{Context, HandlerError};
@@ -157,12 +157,8 @@ mod tests {
 
     fn job(job_type: &str, timeout: Option<Duration>) -> Job {
         Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse(job_type).unwrap(),
-            run_id: RunId::parse("r").unwrap(),
             options: Some(Box::new(JobOptions { timeout, ..JobOptions::default() })),
+            ..crate::tests::job(job_type, "r")
         }
     }
 

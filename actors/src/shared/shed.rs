@@ -79,22 +79,15 @@ fn has_deadline(job: &Job) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use longshore_domain::JobOptions;
     use longshore_domain::job::When;
     use longshore_domain::quickest::{ENOUGH, SPAN};
-    use longshore_domain::{JobOptions, Priority, Queue, RunId};
 
     use super::*;
 
     fn job(job_type: &str, deadline: bool) -> Job {
         let options = JobOptions { deadline: deadline.then_some(When::After(LATELY)), ..JobOptions::default() };
-        Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse(job_type).unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: Some(Box::new(options)),
-        }
+        Job { options: Some(Box::new(options)), ..crate::tests::job(job_type, "r") }
     }
 
     #[test]

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use longshore_domain::run::RunResult;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{Job, JobType, Priority, Queue, Timestamp};
+    use longshore_domain::{Job, Timestamp};
 
     #[test]
     fn what_is_remembered_of_ends_is_bounded() {
@@ -63,14 +63,7 @@ mod tests {
         let id = |number: usize| RunId::parse(&format!("main-p5-{number}")).unwrap();
         let result = serde_json::value::RawValue::from_string(format!("\"{}\"", "x".repeat(60_000))).unwrap();
         for number in 1..=200 {
-            let job = Job {
-                tenant: tenant.clone(),
-                queue: Queue::main(),
-                priority: Priority::DEFAULT,
-                job_type: JobType::parse("t").unwrap(),
-                run_id: id(number),
-                options: None,
-            };
+            let job = Job { tenant: tenant.clone(), run_id: id(number), ..crate::tests::job("t", "r") };
             let mut run = Run::new(&job, 1, Timestamp::from_millis(1));
             run.begin(1, &"n".into(), Timestamp::from_millis(2));
             run.settle(Settlement::Complete(RunResult::Json(result.clone())), Timestamp::from_millis(3));

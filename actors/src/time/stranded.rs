@@ -27,38 +27,30 @@ pub(crate) enum Lost {
 
 /// How long after its time a schedule counts as overdue: an election takes about as long, and a server that has 100,000 to
 /// fire at once is 4 s late.
-pub(crate) fn grace(backbone: &Backbone) -> Duration {
-    grace_of(backbone.storage().lease)
-}
-
-fn grace_of(lease: Duration) -> Duration {
+pub(crate) fn grace(lease: Duration) -> Duration {
     (lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
 /// Before when a run's time must have been for the run to be looked at: its schedule is swept first, and its lane may be
 /// long.
-pub(crate) fn overdue_before(backbone: &Backbone) -> Timestamp {
-    now().minus(grace(backbone) * 3)
+pub(crate) fn overdue_before(lease: Duration, now: Timestamp) -> Timestamp {
+    now.minus(grace(lease) * 3)
 }
 
 /// Whether the run's attempt has been running for longer than a lease lasts that nobody renews.
-pub(crate) fn is_past_a_lease(backbone: &Backbone, run: &Run) -> bool {
-    outlasts(run, backbone.storage().lease, now())
-}
-
-fn outlasts(run: &Run, lease: Duration, now: Timestamp) -> bool {
-    let before = now.minus(lease + grace_of(lease));
+pub(crate) fn is_past_a_lease(run: &Run, lease: Duration, now: Timestamp) -> bool {
+    let before = now.minus(lease + grace(lease));
     run.attempts.last().is_some_and(|last| last.started_at < before)
 }
 
 /// What a run may have lost, as its record and the time say; the servers know whether it has.
 fn suspected(run: &Run, lease: Duration, now: Timestamp) -> Option<Lost> {
     match &run.state {
-        State::Running if outlasts(run, lease, now) => Some(Lost::Message),
+        State::Running if is_past_a_lease(run, lease, now) => Some(Lost::Message),
         State::Scheduled { at }
         | State::Enqueued { wait: Some(Wait::Until(at)) }
         | State::Retrying { wait: Wait::Until(at) }
-            if *at < now.minus(grace_of(lease) * 3) =>
+            if *at < overdue_before(lease, now) =>
         {
             Some(Lost::Schedule)
         }
@@ -95,7 +87,7 @@ mod tests {
     use super::*;
     use longshore_domain::run::{DeferReason, RunResult};
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
+    use longshore_domain::{ErrorKind, Failure};
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -104,14 +96,7 @@ mod tests {
     }
 
     fn fresh() -> Run {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
+        let job = crate::tests::job("t", "r");
         Run::new(&job, 3, at(0))
     }
 
@@ -158,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_grace_follows_the_lease_within_what_an_election_takes() {
-        let grace = |seconds| grace_of(Duration::from_secs(seconds)).as_secs();
+        let grace = |seconds| super::grace(Duration::from_secs(seconds)).as_secs();
         assert_eq!([grace(1), grace(15), grace(30), grace(600)], [1, 5, 10, 10]);
     }
 }

@@ -74,7 +74,7 @@ struct Sweep {
 
 /// Sweeps until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let grace = stranded::grace(&part.backbone);
+    let grace = stranded::grace(part.backbone.storage().lease);
     let mut sweep = Sweep {
         part,
         grace,
@@ -154,11 +154,12 @@ impl Sweep {
         let (mut overdue, mut running, mut bytes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..PAGES {
             let sweep::Part { found, bytes: read, next } = self.part.backbone.open_records(self.records_from).await?;
-            let before = stranded::overdue_before(&self.part.backbone);
+            let (lease, now) = (self.part.backbone.storage().lease, now());
+            let before = stranded::overdue_before(lease, now);
             let (run, wait): (Vec<_>, Vec<_>) =
                 found.into_iter().partition(|(run, _)| run.state.name() == RunState::Running);
             overdue.extend(wait.into_iter().filter(|(run, _)| run.state.run_at().is_some_and(|at| at < before)));
-            running.extend(run.into_iter().filter(|(run, _)| stranded::is_past_a_lease(&self.part.backbone, run)));
+            running.extend(run.into_iter().filter(|(run, _)| stranded::is_past_a_lease(run, lease, now)));
             bytes += read;
             self.records_from = next.unwrap_or(1);
             if next.is_none() || bytes > BYTES || overdue.len() >= LOOKS || running.len() >= LOOKS {

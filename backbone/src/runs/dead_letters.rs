@@ -171,17 +171,10 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, max: usize) 
 mod tests {
     use super::*;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{Failure, Job, JobType, Priority, Queue, RunState};
+    use longshore_domain::{Failure, RunState};
 
     fn dead(attempts: u32) -> Run {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
+        let job = crate::tests::job("t", "r");
         let mut run = Run::new(&job, attempts, Timestamp::from_millis(1));
         for attempt in 1..=attempts {
             run.begin(attempt, &"n".into(), Timestamp::from_millis(2));

@@ -149,18 +149,11 @@ mod tests {
     use super::*;
     use longshore_domain::run::DeferReason;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, Tenant};
+    use longshore_domain::{ErrorKind, Failure, RunState};
 
     #[test]
     fn a_parked_retry_waits_for_no_schedule() {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
+        let job = crate::tests::job("t", "r");
         let at = Timestamp::from_millis(1);
         let waits = |run: &Run| open(&record::write(run), 7).map(|(run, revision)| (run.state.name(), revision));
         let mut run = Run::new(&job, 3, at);

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use longshore_backbone::Headers;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Failure, Job, JobType, Priority, Queue};
+use longshore_domain::{Failure, Job};
 use serde_json::Value;
 
 use super::*;
@@ -15,14 +15,7 @@ fn at(millis: i64) -> Timestamp {
 
 /// A run that died of this at a time.
 fn died(run: &str, job_type: &str, (kind, message): (ErrorKind, &str), when: i64) -> Run {
-    let job = Job {
-        tenant: Tenant::parse("acme").unwrap(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse(job_type).unwrap(),
-        run_id: RunId::parse(run).unwrap(),
-        options: None,
-    };
+    let job = Job { tenant: Tenant::parse("acme").unwrap(), ..crate::tests::job(job_type, run) };
     let mut run = Run::new(&job, 3, at(0));
     run.begin(1, &"n1".into(), at(1));
     run.settle(Settlement::Dead { failure: Failure::new(kind, message) }, at(when));

@@ -3,7 +3,7 @@
 use longshore_domain::breaker::record::Cause;
 use longshore_domain::run::PutBack;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, Tenant};
+use longshore_domain::{ErrorKind, Failure, Job, JobType, Tenant};
 
 use super::*;
 
@@ -12,14 +12,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn of_id(id: &str) -> Run {
-    let job = Job {
-        tenant: Tenant::parse("acme").unwrap(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse("mail.send").unwrap(),
-        run_id: RunId::parse(id).unwrap(),
-        options: None,
-    };
+    let job = Job { tenant: Tenant::parse("acme").unwrap(), ..crate::tests::job("mail.send", id) };
     Run::new(&job, 3, at(0))
 }
 

@@ -14,7 +14,7 @@ use longshore_domain::job::Unique;
 use longshore_domain::policy::OnMismatch;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{Job, JobOptions, Run, RunId, RunState, Tenant, Timestamp};
 
 use super::begin::{Scene, after};
 use super::node::Node;
@@ -91,14 +91,7 @@ impl WaitingPorts for Node {
 fn keyed(run: &str) -> Submission {
     let options = JobOptions { idempotency_key: Some("k".to_owned()), ..JobOptions::default() };
     Submission {
-        job: Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: id(run),
-            options: Some(Box::new(options)),
-        },
+        job: Job { run_id: id(run), options: Some(Box::new(options)), ..crate::tests::job("t", "r") },
         own_id: None,
         on_conflict: OnConflict::Return,
         debounce: None,

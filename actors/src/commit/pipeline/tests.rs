@@ -15,7 +15,7 @@ use longshore_domain::follow_up::FollowUp;
 use longshore_domain::publication::Published;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, JobType, Priority, Queue, Run, RunId, Timestamp};
+use longshore_domain::{Job, Run, Timestamp};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -119,14 +119,8 @@ fn pipeline() -> Pipeline {
 
 /// The completed run of this number.
 fn commit(number: usize, ack_token: AckToken) -> Box<Commit> {
-    let job = Job {
-        tenant: Tenant::parse(["a", "b"][number % 2]).unwrap(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse("t").unwrap(),
-        run_id: RunId::parse(&format!("r{number}")).unwrap(),
-        options: None,
-    };
+    let job =
+        Job { tenant: Tenant::parse(["a", "b"][number % 2]).unwrap(), ..crate::tests::job("t", &format!("r{number}")) };
     let now = Timestamp::from_millis(1_000);
     let mut run = Box::new(Run::new(&job, 1, now));
     run.begin(1, &"n".into(), now);

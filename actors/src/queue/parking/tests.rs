@@ -2,7 +2,7 @@
 
 use longshore_backbone::Headers;
 use longshore_backbone::wire::kind_key::KindKey;
-use longshore_domain::{Job, Queue, Run};
+use longshore_domain::Run;
 
 use super::*;
 
@@ -13,14 +13,7 @@ fn kind(job_type: &str, key: Option<&str>) -> Kind {
 
 /// A parked job that was published as this number of its lane, with so large a payload; its rank counts from `due`.
 fn parked(sequence: u64, number: u64, due: i64, bytes: usize) -> Stored {
-    let job = Job {
-        tenant: Tenant::default_tenant(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse("call").unwrap(),
-        run_id: RunId::parse(&format!("main-p5-{number}")).unwrap(),
-        options: None,
-    };
+    let job = crate::tests::job("call", &format!("main-p5-{number}"));
     let due = Timestamp::from_millis(due);
     let run = Run { seal: "5ea1".into(), ..Run::new(&job, 3, due) };
     let headers = header::carry_on(None, &run, 1, Some(due));

@@ -57,16 +57,22 @@ async fn a_job_that_waits_starts_before_later_ones_of_its_type_as_soon_as_its_ha
     assert_eq!(scene.leave(), ["s3"]);
 }
 
-/// Given jobs of a type that are parked, when its handler is free again, then a later job of the lane goes behind those that
-/// are parked, and one that was taken back starts.
-#[tokio::test]
-async fn no_job_overtakes_those_of_its_type_that_are_parked() {
+/// A queue whose remote type was full when four of its jobs came: the fourth was parked, the others have ended.
+fn with_one_parked() -> Scene {
     let scene = scene();
     scene.arrive((1..=4).map(|number| job("remote", 5, number)));
     let (_, running) = next(&scene);
     assert_eq!(scene.leave(), ["p4"]);
     drop(running);
     assert_eq!(scene.leave(), ["s2", "s3"]);
+    scene
+}
+
+/// Given jobs of a type that are parked, when its handler is free again, then a later job of the lane goes behind those that
+/// are parked, and one that was taken back starts.
+#[tokio::test]
+async fn no_job_overtakes_those_of_its_type_that_are_parked() {
+    let scene = with_one_parked();
     scene.arrive([job("remote", 5, 6), returned("remote", 4)]);
     assert_eq!(scene.leave(), ["s4", "p6"]);
     let buffer = scene.buffer();
@@ -178,12 +184,7 @@ async fn while_no_job_can_be_parked_a_bounded_number_waits_and_the_rest_keeps_it
 /// and are parked in order once there is room.
 #[tokio::test]
 async fn jobs_that_must_go_behind_parked_ones_wait_for_room_to_be_parked() {
-    let scene = scene();
-    scene.arrive((1..=4).map(|number| job("remote", 5, number)));
-    let (_, running) = next(&scene);
-    assert_eq!(scene.leave(), ["p4"]);
-    drop(running);
-    assert_eq!(scene.leave(), ["s2", "s3"]);
+    let scene = with_one_parked();
     scene.space.learned(true);
     scene.arrive([job("remote", 5, 5), job("remote", 5, 6)]);
     assert!(scene.leave().is_empty(), "though their handler is free");

@@ -1,8 +1,8 @@
 //! What a node knows of its breakers, without an actor and without a server.
 
+use longshore_domain::JobOptions;
 use longshore_domain::breaker::record::By;
 use longshore_domain::policy::TypePolicy;
-use longshore_domain::{JobOptions, Priority, Queue, RunId, Tenant};
 
 use super::*;
 
@@ -18,14 +18,7 @@ fn breakers(policy: BreakerPolicy) -> Arc<Breakers> {
 
 fn job(job_type: &str, limit_key: Option<&str>) -> Job {
     let options = JobOptions { limit_key: limit_key.map(str::to_owned), ..JobOptions::default() };
-    Job {
-        tenant: Tenant::default_tenant(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse(job_type).unwrap(),
-        run_id: RunId::parse("r").unwrap(),
-        options: limit_key.map(|_| Box::new(options)),
-    }
+    Job { options: limit_key.map(|_| Box::new(options)), ..crate::tests::job(job_type, "r") }
 }
 
 /// Lets a job start, and has it end so.

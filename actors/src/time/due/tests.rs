@@ -15,14 +15,7 @@ fn tenant() -> Tenant {
 
 /// A run whose second attempt is due at 60,000 ms.
 fn retrying() -> Run {
-    let job = Job {
-        tenant: tenant(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse("mail.send").unwrap(),
-        run_id: RunId::parse("main-p5-7").unwrap(),
-        options: None,
-    };
+    let job = Job { tenant: tenant(), ..crate::tests::job("mail.send", "main-p5-7") };
     let mut run = Run { seal: "5ea1".into(), ..Run::new(&job, 3, Timestamp::from_millis(0)) };
     run.begin(1, &"n1".into(), Timestamp::from_millis(1));
     let failure = Failure::new(ErrorKind::Retryable, "no");

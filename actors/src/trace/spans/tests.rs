@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use longshore_domain::run::{DeferReason, RunResult};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, JobType, Priority, Queue, RunId, Tenant};
+use longshore_domain::{ErrorKind, Failure, RunId, Tenant};
 
 use super::*;
 use crate::commit::Payload;
@@ -54,14 +54,7 @@ fn attribute(span: &Span, name: &str) -> Option<String> {
 }
 
 fn job() -> Job {
-    Job {
-        tenant: Tenant::parse("acme").unwrap(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse("mail.send").unwrap(),
-        run_id: RunId::parse("main-p5-7").unwrap(),
-        options: None,
-    }
+    Job { tenant: Tenant::parse("acme").unwrap(), ..crate::tests::job("mail.send", "main-p5-7") }
 }
 
 /// Published at 0, and enqueued at once.

@@ -4,7 +4,7 @@ use super::*;
 use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{DeferReason, Deferral, LogLine, MessageId, PutBack, RunLog, Wait};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
+use longshore_domain::{ErrorKind, Failure, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
@@ -242,14 +242,7 @@ fn a_long_history_is_shortened_until_it_fits() {
 }
 
 fn worn_out(rounds: u32, attempts: u32) -> Run {
-    let job = Job {
-        tenant: Tenant::default_tenant(),
-        queue: Queue::main(),
-        priority: Priority::DEFAULT,
-        job_type: JobType::parse("a").unwrap(),
-        run_id: RunId::parse("r").unwrap(),
-        options: None,
-    };
+    let job = crate::tests::job("a", "r");
     let at = Timestamp::from_millis(1);
     let mut run = Run::new(&job, attempts, at);
     // The longest it can be in the record: each of these characters takes six bytes there.
