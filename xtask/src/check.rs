@@ -21,8 +21,10 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     let deny = [("RUSTDOCFLAGS", "-D warnings".into())];
     step("docs", || cargo(root, &["doc", "--workspace", "--no-deps"], &deny))?;
     // `--workspace` although one program is wanted: with another choice of features, cargo would build everything once
-    // more.
-    step("the longshore binary", || cargo(root, &["build", "--workspace", "--bin", "longshore"], &[]))?;
+    // more; as the tests have it, so that they find it built.
+    step("the longshore binary", || {
+        cargo(root, &["build", "--profile", "test", "--workspace", "--bin", "longshore"], &[])
+    })?;
     step("the release archive", || release::pack(root, &binary()?, "unoptimised").map(drop))?;
     let found = [
         ("LONGSHORE_NATS_SERVER", server.into()),
