@@ -12,7 +12,7 @@ use longshore_backbone::wire::api::{
 };
 use longshore_backbone::{Connection, Error as Unreachable};
 use longshore_domain::run::whole_millis;
-use longshore_domain::{JobType, NameError, Priority, Queue, RunId, Tenant};
+use longshore_domain::{JobType, Lane, NameError, Priority, Queue, RunId, Tenant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -101,9 +101,8 @@ impl Client {
     /// there or not.
     pub async fn publish(&self, job_type: &str, payload: &impl Serialize) -> Result<RunId, ClientError> {
         let payload = serde_json::to_vec(payload).map_err(ClientError::Payload)?;
-        let (queue, job_type) = (Queue::main(), JobType::parse(job_type)?);
-        let place = (&self.tenant, &queue, Priority::DEFAULT);
-        Ok(self.client.publish_job(place, &job_type, Bytes::from(payload)).await?)
+        let (lane, job_type) = (Lane::new(&Queue::main(), Priority::DEFAULT), JobType::parse(job_type)?);
+        Ok(self.client.publish_job((&self.tenant, &lane), &job_type, Bytes::from(payload)).await?)
     }
 
     /// A job to be submitted to the nodes, with options.

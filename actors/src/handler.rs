@@ -179,7 +179,7 @@ impl Context {
             queue: Queue::main(),
             priority: Priority::DEFAULT,
             job_type,
-            run_id: RunId::derived(&Queue::main(), Priority::DEFAULT, 1),
+            run_id: RunId::derived(&longshore_domain::Lane::new(&Queue::main(), Priority::DEFAULT), 1),
             options: None,
         };
         Self {

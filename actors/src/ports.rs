@@ -27,7 +27,7 @@ use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
-use longshore_domain::{Job, Lane, Queue, Run, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Job, Queue, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Author, Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
@@ -334,7 +334,7 @@ pub(crate) trait FilterPorts: CancelPorts {
     /// One page of the messages under `subject` in this place, from sequence `from` on.
     async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error>;
     /// The tenant and run of a job in its lane.
-    fn run_in_lane(&self, lane: (&Queue, Lane), stored: &Stored) -> (Tenant, RunId);
+    fn run_in_lane(&self, lane: (&Queue, QueueLane), stored: &Stored) -> (Tenant, RunId);
 }
 
 impl Destination for Backbone {
@@ -397,7 +397,7 @@ impl Server for Backbone {
     }
 
     async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error> {
-        Ok(self.job_in_lane(&id.queue, id.priority, sequence).await?.is_some())
+        Ok(self.job_in_lane(&id.lane, sequence).await?.is_some())
     }
 
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {

@@ -7,7 +7,7 @@ use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use async_nats::{HeaderMap, RequestError, RequestErrorKind};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use longshore_domain::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, RunId, Tenant, Timestamp};
 
 use crate::connection::link::Link;
 use crate::connection::refusals::Refusal;
@@ -148,13 +148,13 @@ impl Client {
     /// The queue is not declared, its lane is full, or the server did not confirm it: then the job may be there or not.
     pub async fn publish_job(
         &self,
-        (tenant, queue, priority): (&Tenant, &Queue, Priority),
+        (tenant, lane): (&Tenant, &Lane),
         job_type: &JobType,
         payload: Bytes,
     ) -> Result<RunId, Error> {
-        let subject = self.names.job(tenant, queue, priority, job_type);
+        let subject = self.names.job(tenant, lane, job_type);
         let stored = request::publish(&self.nats, subject, HeaderMap::new(), payload).await?;
-        Ok(RunId::derived(queue, priority, stored.seq))
+        Ok(RunId::derived(lane, stored.seq))
     }
 
     /// Subscribes to `subject`: yields the subject and the payload of each message that is published from now on. The

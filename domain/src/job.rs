@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
+use crate::{JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp};
 
 /// The work to do, its owner and its urgency.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,12 @@ pub struct Job {
 }
 
 impl Job {
+    /// The lane it waits in.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        Lane::new(&self.queue, self.priority)
+    }
+
     /// Whose job it is, where and of which type: a copy without the options takes no memory of its own.
     #[must_use]
     pub fn without_options(&self) -> Self {

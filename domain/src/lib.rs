@@ -64,7 +64,7 @@ pub mod retention;
 
 pub use duration::DurationText;
 pub use job::{Job, JobOptions};
-pub use lane::Lane;
+pub use lane::{Lane, QueueLane};
 pub use name::{JobType, NameError, Priority, Queue, RunId, ScheduleId, Tenant};
 pub use run::{ErrorKind, Failure, Run, RunState, State};
 pub use smol_str::{SmolStr, format_smolstr};

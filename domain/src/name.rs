@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::{SmolStr, format_smolstr};
 
-use crate::Timestamp;
+use crate::{Lane, Timestamp};
 
 /// The maximum number of bytes in a tenant, queue or schedule id.
 pub const TOKEN_MAX: usize = 64;
@@ -176,7 +176,8 @@ name!(
 impl RunId {
     /// The id of a bare publish that came without one: `<queue>-p<priority>-<stream sequence>`.
     #[must_use]
-    pub fn derived(queue: &Queue, priority: Priority, sequence: u64) -> Self {
+    pub fn derived(lane: &Lane, sequence: u64) -> Self {
+        let Lane { queue, priority } = lane;
         Self(format_smolstr!("{queue}-{priority}-{sequence}"))
     }
 
@@ -204,21 +205,22 @@ impl RunId {
         Self(SmolStr::from(&text[cut..]))
     }
 
-    /// The queue, priority and sequence in a derived id; `None` for an id that a client chose, or that no run can have:
+    /// The lane and the sequence in a derived id; `None` for an id that a client chose, or that no run can have:
     /// sequences begin at 1, and are written without leading zeros.
     #[must_use]
-    pub fn as_derived(&self) -> Option<(Queue, Priority, u64)> {
-        let (queue, priority, digits) = self.derived_parts()?;
+    pub fn as_derived(&self) -> Option<(Lane, u64)> {
+        let (lane, digits) = self.derived_parts()?;
         let sequence = digits.parse().ok().filter(|_| !digits.starts_with('0'))?;
-        Some((queue, priority, sequence))
+        Some((lane, sequence))
     }
 
     /// The parts of an id that ends like a derived one.
-    fn derived_parts(&self) -> Option<(Queue, Priority, &str)> {
+    fn derived_parts(&self) -> Option<(Lane, &str)> {
         let (rest, digits) = self.0.rsplit_once('-')?;
         let (queue, priority) = rest.rsplit_once('-')?;
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then_some((Queue::parse(queue).ok()?, Priority::parse(priority).ok()?, digits))
+        let lane = Lane { queue: Queue::parse(queue).ok()?, priority: Priority::parse(priority).ok()? };
+        is_number.then_some((lane, digits))
     }
 }
 
@@ -346,12 +348,13 @@ mod tests {
 
     #[test]
     fn a_derived_id_says_where_its_job_is_stored() {
-        let id = RunId::derived(&Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77);
+        let lane = Lane { queue: Queue::parse("bulk-mail").unwrap(), priority: Priority::parse("p3").unwrap() };
+        let id = RunId::derived(&lane, 77);
         assert_eq!(id.as_str(), "bulk-mail-p3-77");
-        assert_eq!(id.as_derived(), Some((Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77)));
+        assert_eq!(id.as_derived(), Some((lane, 77)));
         assert!(RunId::parse_chosen("bulk-mail-p3-77").is_err());
-        let largest = RunId::derived(&Queue::main(), Priority::DEFAULT, u64::MAX);
-        assert_eq!(largest.as_derived().map(|(_, _, sequence)| sequence), Some(u64::MAX));
+        let largest = RunId::derived(&Lane::new(&Queue::main(), Priority::DEFAULT), u64::MAX);
+        assert_eq!(largest.as_derived().map(|(_, sequence)| sequence), Some(u64::MAX));
         for nobodys in ["main-p5-0", "main-p1-00", "main-p5-07", "main-p5-18446744073709551616"] {
             assert_eq!(RunId::parse(nobodys).unwrap().as_derived(), None, "{nobodys}");
             assert!(RunId::parse_chosen(nobodys).is_err(), "{nobodys} ends like a derived id all the same");

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use longshore_domain::run::{DeferReason, PutBack, RunResult};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{
+    ErrorKind, Failure, Job, JobType, Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp,
+};
 
 const DOCUMENT: &str = include_str!("../../docs/run-states.md");
 
@@ -19,7 +21,7 @@ fn failure() -> Failure {
 }
 
 fn run_id() -> RunId {
-    RunId::derived(&Queue::main(), Priority::DEFAULT, 7)
+    RunId::derived(&Lane::new(&Queue::main(), Priority::DEFAULT), 7)
 }
 
 /// A run in this state, on the way that leads there.

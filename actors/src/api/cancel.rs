@@ -9,7 +9,7 @@ use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
-use longshore_domain::{Lane, Priority, Queue, Run, RunId, RunState, Tenant};
+use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::Api;
 use crate::api::cancellation::{self, Only, present};
@@ -187,11 +187,11 @@ async fn places<P: FilterPorts>(ports: &P, filter: &Filter, look: Look) -> Resul
     let (mut places, mut again) = (Vec::new(), Vec::new());
     for queue in queues {
         for priority in Priority::all() {
-            let subject = names.jobs_where(tenant, &queue, priority, filter.wanted.job_type.as_ref());
+            let subject = names.jobs_where(tenant, &Lane::new(&queue, priority), filter.wanted.job_type.as_ref());
             places.push((Source::Lane(queue.clone(), priority.into()), subject));
         }
         let returned = names.returned_where(tenant, &queue, filter.wanted.job_type.as_ref());
-        let returned = (Source::Lane(queue, Lane::Returned), returned);
+        let returned = (Source::Lane(queue, QueueLane::Returned), returned);
         again.extend((!look.only_counts()).then(|| returned.clone()));
         places.push(returned);
     }
@@ -235,7 +235,7 @@ impl FilterPorts for Api {
         self.backbone.page(place, subject, from).await
     }
 
-    fn run_in_lane(&self, (queue, lane): (&Queue, Lane), stored: &Stored) -> (Tenant, RunId) {
+    fn run_in_lane(&self, (queue, lane): (&Queue, QueueLane), stored: &Stored) -> (Tenant, RunId) {
         let names = self.backbone.names();
         let delivery = self.backbone.look_at(stored.clone(), &names.lane_stream(queue, lane));
         let job = Assignment::read(delivery, names, 0, self.backbone.max_on_arrival()).job;

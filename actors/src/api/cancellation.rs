@@ -201,9 +201,9 @@ async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<Wa
         None => Source::Lane(before.queue.clone(), before.priority.into()),
     };
     match before.run_id.as_derived() {
-        Some((queue, priority, sequence)) if before.round == 1 => {
+        Some((lane, sequence)) if before.round == 1 => {
             let there = ports.waiting(&before.tenant, &before.run_id).await?;
-            let place = Source::Lane(queue, priority.into());
+            let place = Source::Lane(lane.queue, lane.priority.into());
             let found = there.filter(|there| there.run.origin == before.origin);
             Ok(found.map(|there| Waiting { place, sequence, job: None, trace: there.trace }))
         }

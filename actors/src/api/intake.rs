@@ -291,9 +291,9 @@ fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiE
 /// One publish; the run's id comes from its answer.
 async fn publish_plain(api: &Api, checked: Submission) -> Result<Submitted, ApiError> {
     let Submission { job, headers, payload, .. } = checked;
-    let subject = api.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
+    let subject = api.backbone.names().job(&job.tenant, &job.lane(), &job.job_type);
     match api.backbone.publish(subject, headers, payload).await {
-        Ok(ack) => Ok(answer(&RunId::derived(&job.queue, job.priority, ack.seq), RunState::Enqueued, false)),
+        Ok(ack) => Ok(answer(&RunId::derived(&job.lane(), ack.seq), RunState::Enqueued, false)),
         Err(error) => Err(refusal(api, &job, &error).await),
     }
 }

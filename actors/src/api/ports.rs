@@ -12,7 +12,7 @@ use longshore_backbone::wire::header::{self, names};
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
-use longshore_domain::{Job, Priority, Run, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Job, Lane, Priority, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::api::cancellation::is_of_wait;
 use crate::api::filter::unavailable;
@@ -78,7 +78,7 @@ impl RunPorts for Api {
 
 impl SubmitPorts for Api {
     async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError> {
-        let subject = self.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
+        let subject = self.backbone.names().job(&job.tenant, &job.lane(), &job.job_type);
         match self.backbone.move_to_lane(subject, headers, payload, id).await {
             Ok(_) => Ok(()),
             Err(error) => Err(intake::refusal(self, job, &error).await),
@@ -104,7 +104,7 @@ impl LetterPorts for Api {
     }
 
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error> {
-        let subject = self.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let subject = self.backbone.names().job(&run.tenant, &run.lane(), &run.job_type);
         self.backbone.move_to_lane(subject, headers, payload, id).await.map(drop)
     }
 
@@ -133,7 +133,7 @@ impl WaitingPorts for Api {
         let (backbone, names) = (&self.backbone, self.backbone.names());
         for queue in backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
             for priority in Priority::all() {
-                let subject = names.jobs_where(Some(tenant), &queue, priority, None);
+                let subject = names.jobs_where(Some(tenant), &Lane::new(&queue, priority), None);
                 let place = Source::Lane(queue.clone(), priority.into());
                 let found = find_in(backbone, &place, &subject, |stored| names_run(stored, run)).await;
                 if let Some(stored) = found.map_err(|error| unavailable(&error))? {
@@ -155,11 +155,11 @@ impl WaitingPorts for Api {
         match place {
             Source::Schedules => backbone.standing_schedule(run).await,
             Source::Parked => {
-                let subject = names.parked_of(&run.tenant, &run.queue, run.priority, &run.job_type);
+                let subject = names.parked_of(&run.tenant, &run.lane(), &run.job_type);
                 find_in(backbone, place, &subject, |stored| is_of_wait(&stored.headers, run)).await
             }
             _ => {
-                let subject = names.job(&run.tenant, &run.queue, run.priority, &run.job_type);
+                let subject = names.job(&run.tenant, &run.lane(), &run.job_type);
                 find_in(backbone, place, &subject, |stored| is_job_of(stored, run)).await
             }
         }

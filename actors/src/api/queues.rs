@@ -12,7 +12,7 @@ use longshore_backbone::control::{MissingHandler, Presence, QueueLoad};
 use longshore_backbone::wire::api::{ApiError, Encoded, NoHandler, PausedType, QueueStatus, Queues, QueuesRequest};
 use longshore_domain::run::whole_millis;
 use longshore_domain::setting::{Pause, PauseOf};
-use longshore_domain::{JobType, Lane, Priority, Queue, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, QueueLane, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::filter::{self, unavailable};
@@ -87,7 +87,7 @@ impl Found<'_> {
         for parked in &stored.parked {
             *depths.entry(parked.priority.to_string()).or_default() += parked.jobs;
         }
-        let returned = stored.lanes[Lane::Returned.index()].messages;
+        let returned = stored.lanes[QueueLane::Returned.index()].messages;
         let oldest = stored.lanes.iter().filter_map(|lane| lane.oldest).chain(stored.oldest_parked).min();
         let age = |since: Timestamp| whole_millis(now.since(since));
         let waits = counts.waiting.iter().any(|waiting| *waiting > 0);

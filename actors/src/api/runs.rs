@@ -56,8 +56,8 @@ pub(crate) async fn recorded_for_certain(
     tenant: &Tenant,
     run_id: &RunId,
 ) -> Result<Option<Found>, ApiError> {
-    if let Some((queue, priority, sequence)) = run_id.as_derived() {
-        backbone.is_certainly_gone(&queue, priority, sequence).await.map_err(|error| unavailable(&error))?;
+    if let Some((lane, sequence)) = run_id.as_derived() {
+        backbone.is_certainly_gone(&lane, sequence).await.map_err(|error| unavailable(&error))?;
     }
     backbone.read_record_for_certain(tenant, run_id).await.map_err(|error| unavailable(&error))
 }
@@ -72,9 +72,9 @@ pub(crate) async fn is_stored(api: &Api, tenant: &Tenant, run_id: &RunId) -> Res
 async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
     let policies = &api.policies;
     let mut types = policies.types.values().chain([&policies.default_type]);
-    if let Some((queue, priority, sequence)) = run_id.as_derived()
+    if let Some((lane, sequence)) = run_id.as_derived()
         && types.any(|policy| policy.history == History::Failures)
-        && api.backbone.lane_of(&queue, priority).await.is_ok_and(|lane| sequence <= lane.last_sequence)
+        && api.backbone.lane_of(&lane.queue, lane.priority).await.is_ok_and(|state| sequence <= state.last_sequence)
     {
         let message = format!(
             "run_id: nothing is kept of run {run_id} of tenant {tenant}: its record has gone, or it completed and its \
@@ -87,8 +87,8 @@ async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
 
 /// The job that waits in its lane under a derived id.
 pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<InLane>, ApiError> {
-    let Some((queue, priority, sequence)) = run_id.as_derived() else { return Ok(None) };
-    let found = api.backbone.job_in_lane(&queue, priority, sequence).await;
+    let Some((lane, sequence)) = run_id.as_derived() else { return Ok(None) };
+    let found = api.backbone.job_in_lane(&lane, sequence).await;
     let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
     let assignment = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival());
     let is_meant = assignment.job.tenant == *tenant && assignment.job.run_id == *run_id;

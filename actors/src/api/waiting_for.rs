@@ -12,7 +12,7 @@ use longshore_domain::breaker::record::{BreakerKey, State as BreakerState};
 use longshore_domain::limit::{LimitId, Scope};
 use longshore_domain::run::{DeferReason, Wait};
 use longshore_domain::setting::Pause;
-use longshore_domain::{Lane, Run, RunId, State, Timestamp};
+use longshore_domain::{QueueLane, Run, RunId, State, Timestamp};
 
 use crate::api::{Api, limits, queues};
 use crate::attempt::order;
@@ -146,7 +146,7 @@ async fn spent(api: &Api, run: &Run) -> Result<Option<Option<Timestamp>>, Error>
 
 /// What the jobs in its lane wait for that can start: a worker, and those before it.
 async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
-    let lane = api.backbone.lane_backlog(&run.queue, Lane::Of(run.priority), None).await?;
+    let lane = api.backbone.lane_backlog(&run.queue, QueueLane::Of(run.priority), None).await?;
     Ok(behind(run, &lane))
 }
 

@@ -21,7 +21,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
-use longshore_domain::{Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::dead_letters;
@@ -45,7 +45,7 @@ enum Leg {
     Retries,
     Due,
     Parked,
-    Lane(Queue, Lane),
+    Lane(Queue, QueueLane),
     /// Records that were written since the walk began.
     Since,
 }
@@ -317,7 +317,9 @@ async fn legs(api: &Api, filter: &Filter) -> Result<VecDeque<Leg>, ApiError> {
             Some(queue) => vec![queue.clone()],
             None => api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
         };
-        legs.extend(queues.into_iter().flat_map(|queue| Lane::all().map(move |lane| Leg::Lane(queue.clone(), lane))));
+        legs.extend(
+            queues.into_iter().flat_map(|queue| QueueLane::all().map(move |lane| Leg::Lane(queue.clone(), lane))),
+        );
     }
     legs.push_back(Leg::Since);
     Ok(legs)
@@ -329,12 +331,12 @@ fn place(api: &Api, filter: &Filter, leg: &Leg) -> (Source, String) {
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     let [schedules, retries, due] = names.schedules_where(tenant);
     match leg {
-        Leg::Lane(queue, Lane::Of(priority)) => {
-            let subject = names.jobs_where(tenant, queue, *priority, job_type);
-            (Source::Lane(queue.clone(), Lane::Of(*priority)), subject)
+        Leg::Lane(queue, QueueLane::Of(priority)) => {
+            let subject = names.jobs_where(tenant, &Lane::new(queue, *priority), job_type);
+            (Source::Lane(queue.clone(), QueueLane::Of(*priority)), subject)
         }
-        Leg::Lane(queue, Lane::Returned) => {
-            (Source::Lane(queue.clone(), Lane::Returned), names.returned_where(tenant, queue, job_type))
+        Leg::Lane(queue, QueueLane::Returned) => {
+            (Source::Lane(queue.clone(), QueueLane::Returned), names.returned_where(tenant, queue, job_type))
         }
         Leg::Parked => (Source::Parked, names.parked_where(tenant, queue, job_type)),
         Leg::Retries => (Source::Schedules, retries),
@@ -358,8 +360,8 @@ const RETURNED: &str = "returned";
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.leg {
-            Leg::Lane(queue, Lane::Of(priority)) => write!(f, "lane.{queue}.{priority}")?,
-            Leg::Lane(queue, Lane::Returned) => write!(f, "lane.{queue}.{RETURNED}")?,
+            Leg::Lane(queue, QueueLane::Of(priority)) => write!(f, "lane.{queue}.{priority}")?,
+            Leg::Lane(queue, QueueLane::Returned) => write!(f, "lane.{queue}.{RETURNED}")?,
             leg => f.write_str(LEGS.iter().find(|(_, of)| of == leg).map_or("", |(name, _)| name))?,
         }
         write!(f, ":{}:{}:{}", self.at, self.top, self.began.millis())
@@ -374,7 +376,8 @@ impl Position {
             Some((_, leg)) => leg.clone(),
             None => {
                 let (queue, lane) = leg.strip_prefix("lane.")?.split_once('.')?;
-                let lane = if lane == RETURNED { Lane::Returned } else { Lane::Of(Priority::parse(lane).ok()?) };
+                let lane =
+                    if lane == RETURNED { QueueLane::Returned } else { QueueLane::Of(Priority::parse(lane).ok()?) };
                 Leg::Lane(Queue::parse(queue).ok()?, lane)
             }
         };
@@ -391,7 +394,7 @@ mod tests {
     fn a_position_is_read_as_it_was_written() {
         let lane = |lane| Leg::Lane(Queue::parse("bulk-mail").unwrap(), lane);
         let legs = LEGS.iter().map(|(_, leg)| leg.clone());
-        for leg in legs.chain(Lane::all().map(lane)) {
+        for leg in legs.chain(QueueLane::all().map(lane)) {
             let position = Position { leg, at: 7, top: 9, began: Timestamp::from_millis(1_790_000_000_000) };
             let text = position.to_string();
             assert_eq!(Position::parse(&text), Some(position), "{text}");
@@ -412,10 +415,18 @@ mod tests {
 
     #[test]
     fn messages_are_read_in_the_order_in_which_they_move_without_a_record() {
-        let lane = |lane: Lane| Leg::Lane(Queue::main(), lane);
+        let lane = |lane: QueueLane| Leg::Lane(Queue::main(), lane);
         let of = lane(Priority::DEFAULT.into());
-        let order =
-            [Leg::Records, Leg::Schedules, Leg::Retries, Leg::Due, Leg::Parked, of, lane(Lane::Returned), Leg::Since];
+        let order = [
+            Leg::Records,
+            Leg::Schedules,
+            Leg::Retries,
+            Leg::Due,
+            Leg::Parked,
+            of,
+            lane(QueueLane::Returned),
+            Leg::Since,
+        ];
         assert!(order.is_sorted());
     }
 }

@@ -11,7 +11,7 @@ use longshore_domain::admission::{self, Refusal};
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
-use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
+use longshore_domain::{Job, JobType, Lane, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
 use crate::commit::Payload;
 use crate::lease_keeper::Entry;
@@ -75,7 +75,7 @@ impl Assignment {
         if let (Start::Claim, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, max))) {
             start = Start::Invalid(reason);
         }
-        let own_id = || RunId::derived(&parsed.queue, parsed.priority, holding.message.sequence);
+        let own_id = || RunId::derived(&Lane::new(&parsed.queue, parsed.priority), holding.message.sequence);
         // The id of an invalid job may still be readable.
         let readable = || headers.as_ref().and_then(header::read_run_id);
         let named = said.run_id.or_else(|| readable().filter(|_| matches!(start, Start::Invalid(_))));
@@ -216,7 +216,7 @@ impl Assignment {
 
 /// The number of a run in its lane, taken from a derived id; else the sequence of the message that carries it.
 pub(crate) fn number_of(run: &RunId, sequence: u64) -> u64 {
-    run.as_derived().map_or(sequence, |(_, _, number)| number)
+    run.as_derived().map_or(sequence, |(_, number)| number)
 }
 
 struct Parsed {

@@ -19,7 +19,7 @@ use longshore_domain::concurrency::{BATCH, Member, Next, Order, OrderId, Place, 
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Verdict;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Priority, Queue, Run, RunId, Timestamp};
+use longshore_domain::{Job, Lane, Run, RunId, Timestamp};
 
 use crate::attempt::assignment::{Assignment, Start, number_of};
 use crate::attempt::keys::{AtBegin, record_first};
@@ -44,18 +44,12 @@ pub(crate) fn of(policies: &Policies, job: &Job) -> Option<OrderId> {
     let options = job.options.as_deref()?;
     options.concurrency_key.as_ref()?;
     let is_ordered = policies.of(&job.job_type).ordered;
-    is_ordered.then(|| of_kind(&Kind::of(job), &job.queue, job.priority))
+    is_ordered.then(|| of_kind(&Kind::of(job), job.lane()))
 }
 
 /// The order of the jobs of this kind in one lane.
-pub(crate) fn of_kind(kind: &Kind, queue: &Queue, priority: Priority) -> OrderId {
-    OrderId {
-        tenant: kind.tenant.clone(),
-        queue: queue.clone(),
-        priority,
-        job_type: kind.job_type.clone(),
-        key: kind.key.to_string().into(),
-    }
+pub(crate) fn of_kind(kind: &Kind, lane: Lane) -> OrderId {
+    OrderId { tenant: kind.tenant.clone(), lane, job_type: kind.job_type.clone(), key: kind.key.to_string().into() }
 }
 
 /// Whether jobs of this kind have an order.

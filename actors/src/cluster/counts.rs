@@ -15,7 +15,7 @@ use longshore_backbone::control::QueueLoad;
 use longshore_backbone::parked::ParkedKind;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::limit::{LimitId, Scope};
-use longshore_domain::{Lane, Priority, Queue, Tenant, Timestamp};
+use longshore_domain::{Priority, Queue, QueueLane, Tenant, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -125,10 +125,10 @@ pub(crate) struct StoredQueue {
 /// Asks what the streams have of a queue: some questions per lane, however many jobs there are.
 pub(crate) async fn stored(backbone: &Backbone, queue: &Queue, tenant: Option<&Tenant>) -> Result<StoredQueue, Error> {
     let (lanes, parked) = tokio::try_join!(
-        try_join_all(Lane::all().map(|lane| backbone.lane_backlog(queue, lane, tenant))),
+        try_join_all(QueueLane::all().map(|lane| backbone.lane_backlog(queue, lane, tenant))),
         backbone.parked_kinds(queue, tenant),
     )?;
-    let returned = match lanes[Lane::Returned.index()].messages {
+    let returned = match lanes[QueueLane::Returned.index()].messages {
         0 => Vec::new(),
         _ => backbone.returned_kinds(queue, tenant).await?,
     };
@@ -148,7 +148,7 @@ pub(crate) fn counts_of(
         *waiting = lane.messages;
     }
     for kind in stored.parked.iter().chain(&stored.returned) {
-        counts.waiting[Lane::Of(kind.priority).index()] += kind.jobs;
+        counts.waiting[QueueLane::Of(kind.priority).index()] += kind.jobs;
     }
     let mut running_of = [0; Priority::COUNT];
     for load in loads {
@@ -167,7 +167,7 @@ pub(crate) fn counts_of(
     }
     // Where no job of a lane runs, all of them wait, also those that were delivered and came back, such as those of a node
     // that has ended.
-    let first = stored.lanes.iter().zip(Lane::all()).filter_map(|(lane, of)| {
+    let first = stored.lanes.iter().zip(QueueLane::all()).filter_map(|(lane, of)| {
         // Those of the lane of returned jobs are of any priority.
         let some_run = running_of.get(of.index()).map_or(counts.running > 0, |running| *running > 0);
         if some_run { lane.oldest_undelivered } else { lane.oldest }
@@ -193,7 +193,7 @@ mod tests {
             let oldest = oldest.map(at);
             LaneBacklog { messages, delivered: 0, oldest, oldest_undelivered: oldest }
         };
-        let mut lanes = vec![lane(0, None); Lane::COUNT];
+        let mut lanes = vec![lane(0, None); QueueLane::COUNT];
         (lanes[0], lanes[4]) = (lane(2, None), lane(10, Some(7_000)));
         let parked = ParkedKind {
             tenant: Tenant::parse("acme").unwrap(),
@@ -224,12 +224,12 @@ mod tests {
         );
         let of_tenant = counts_of(&stored, &loads, Some(&Tenant::parse("acme").unwrap()), at(10_000));
         assert_eq!((of_tenant.waiting, of_tenant.running), ([2, 0, 0, 0, 6, 0, 0, 0, 4], 4));
-        let lanes = vec![LaneBacklog { oldest: Some(at(4_000)), ..lane(10, Some(7_000)) }; Lane::COUNT];
+        let lanes = vec![LaneBacklog { oldest: Some(at(4_000)), ..lane(10, Some(7_000)) }; QueueLane::COUNT];
         let came_back = StoredQueue { lanes, parked: Vec::new(), returned: Vec::new(), oldest_parked: None };
         let oldest = |loads: &[QueueLoad]| counts_of(&came_back, loads, None, at(10_000)).oldest;
         assert_eq!(oldest(&[load(0, [0; 9], None)]), Duration::from_secs(6), "all of them wait");
         assert_eq!(oldest(&[load(9, [1; 9], None)]), Duration::from_secs(3), "the first one may run");
-        let nothing = StoredQueue { lanes: vec![lane(0, None); Lane::COUNT], ..StoredQueue::default() };
+        let nothing = StoredQueue { lanes: vec![lane(0, None); QueueLane::COUNT], ..StoredQueue::default() };
         let nothing = counts_of(&nothing, &[], None, at(10_000));
         assert_eq!(nothing, QueueCounts::default());
     }

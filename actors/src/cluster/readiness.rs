@@ -10,6 +10,7 @@ use longshore_backbone::Backbone;
 use longshore_backbone::control::MissingHandler;
 use longshore_backbone::link::Link;
 use longshore_backbone::wire::api::{Counters, HealthStatus};
+use longshore_domain::Lane;
 
 use crate::cluster::tree_answers::Tree;
 use crate::metrics::Metrics;
@@ -84,7 +85,7 @@ impl Readiness {
         let streams = self.health.streams();
         reasons.extend(streams.reasons);
         let full = self.health.full_lanes();
-        let full = full.iter().map(|(queue, priority)| {
+        let full = full.iter().map(|Lane { queue, priority }| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
         });
         HealthStatus {

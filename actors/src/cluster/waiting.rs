@@ -17,7 +17,7 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::admission::{Room, Scope};
 use longshore_domain::policy::Policies;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{Job, Lane, Queue, Run, SmolStr, Tenant};
+use longshore_domain::{Job, Queue, QueueLane, Run, SmolStr, Tenant};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -207,7 +207,7 @@ impl WaitingJobs {
 
     /// The jobs of a queue that are in its lanes or parked. Lanes hold running jobs as well, until their end.
     async fn stored_in(&self, queue: &Queue, by_tenant: bool) -> Result<StoredJobs, Error> {
-        let lanes = Lane::all().map(|lane| self.backbone.stored_in_lane(queue, lane, by_tenant));
+        let lanes = QueueLane::all().map(|lane| self.backbone.stored_in_lane(queue, lane, by_tenant));
         let (lanes, parked) = tokio::try_join!(try_join_all(lanes), self.backbone.stored_parked(queue))?;
         Ok(lanes.into_iter().fold(parked, StoredJobs::and))
     }

@@ -101,7 +101,7 @@ fn is_occupied<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     let Some(arrival) = &commit.arrival else { return false };
     let is_invalid = commit.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
     // A dead letter may have been replayed meanwhile.
-    let derived = RunId::derived(&commit.run.queue, commit.run.priority, arrival.holding.message.sequence);
+    let derived = RunId::derived(&commit.run.lane(), arrival.holding.message.sequence);
     let is_its_own = protocol::is_of(found, arrival, &derived);
     (is_invalid && !is_its_own) || server.on_arrival(Some(found), arrival) == Verdict::Occupied
 }

@@ -178,7 +178,7 @@ impl Commit {
     pub(crate) fn rename<D: Destination>(&mut self, server: &D) {
         let Some(arrival) = &mut self.arrival else { return };
         let message = &arrival.holding.message;
-        let derived = RunId::derived(&self.run.queue, self.run.priority, message.sequence);
+        let derived = RunId::derived(&self.run.lane(), message.sequence);
         arrival.has_derived_id = self.run.run_id != derived;
         self.run.run_id = if arrival.has_derived_id { derived } else { RunId::derived_at(&derived, message.at) };
         let node = self.run.node.clone().unwrap_or_default();

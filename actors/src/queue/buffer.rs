@@ -12,7 +12,7 @@ use longshore_backbone::delivery::AckToken;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{Job, Lane, Queue, Run, Timestamp};
+use longshore_domain::{Job, Queue, QueueLane, Run, Timestamp};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +70,7 @@ pub(crate) struct Arrived {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffered {
     /// By lane.
-    pub(crate) of: [usize; Lane::COUNT],
+    pub(crate) of: [usize; QueueLane::COUNT],
     /// Those that wait for capacity at their handlers.
     pub(crate) back: usize,
     /// How many were taken out so far.
@@ -80,8 +80,8 @@ pub(crate) struct Buffered {
 impl Jobs {
     fn new(lease: Duration) -> Self {
         Self {
-            merge: Merge::new(Lane::COUNT),
-            coming: Lookahead::new(Lane::COUNT, Instant::now()),
+            merge: Merge::new(QueueLane::COUNT),
+            coming: Lookahead::new(QueueLane::COUNT, Instant::now()),
             hold_off: None,
             blocked: Blocked::new(lease),
             started: 0,
@@ -142,7 +142,7 @@ impl JobBuffer {
 
     /// Takes in a job that was held locally until now.
     pub(crate) fn again(&self, assignment: Box<Assignment>) {
-        let lane = Lane::Of(assignment.job.priority).index();
+        let lane = QueueLane::Of(assignment.job.priority).index();
         let rank = assignment.rank(self.policy.aging);
         self.jobs().merge.push(lane, rank, assignment);
     }
@@ -267,7 +267,9 @@ impl JobBuffer {
                 assignment.ack_token.abandon();
                 continue;
             }
-            let lane = if assignment.is_returned { Lane::Returned } else { Lane::Of(assignment.job.priority) }.index();
+            let lane =
+                if assignment.is_returned { QueueLane::Returned } else { QueueLane::Of(assignment.job.priority) }
+                    .index();
             match by_lane.last_mut().filter(|(last, _)| *last == lane) {
                 Some((_, of_lane)) => of_lane.push(assignment.ack_token),
                 None => by_lane.push((lane, vec![assignment.ack_token])),

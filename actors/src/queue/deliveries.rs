@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
 use longshore_domain::fairness::{FairBy, FairnessKey};
-use longshore_domain::{Job, Lane, Priority, Timestamp};
+use longshore_domain::{Job, Priority, QueueLane, Timestamp};
 
 /// Pairs of priority and key that are counted; jobs of others are not.
 const MAX_COUNTED: usize = 8_192;
@@ -70,7 +70,7 @@ impl Deliveries {
     }
 
     fn behind_of(&self, priority: Priority) -> &AtomicU64 {
-        &self.behind[Lane::Of(priority).index()]
+        &self.behind[QueueLane::Of(priority).index()]
     }
 
     /// What was counted since the first question; from it on, jobs are counted.
@@ -134,7 +134,7 @@ mod tests {
         deliveries.came(4, 5_000, &job("a", 5));
         assert_eq!(asked(Duration::ZERO, 7).of, [], "nobody had asked");
         deliveries.came(4, 4_999, &job("a", 5));
-        deliveries.came(Lane::Returned.index(), 9_000, &job("a", 5));
+        deliveries.came(QueueLane::Returned.index(), 9_000, &job("a", 5));
         let counts = asked(Duration::from_secs(9), 8);
         assert_eq!((counts.since_ms, counts.of.len()), (7, 1));
         assert_eq!((counts.of[0].from_lane, counts.of[0].returned), (1, 1));

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use longshore_backbone::control::{MAX_TENANTS, QueueLoad};
 use longshore_domain::policy::QueuePolicy;
-use longshore_domain::{Job, Lane, Priority, Queue, Tenant};
+use longshore_domain::{Job, Priority, Queue, QueueLane, Tenant};
 use ractor::{ActorRef, MessagingErr, RpcReplyPort};
 use tokio::sync::{Mutex, mpsc};
 
@@ -185,7 +185,7 @@ impl Dispatcher {
     /// Jobs whose attempt has begun, by priority.
     fn running_by_priority(&self) -> [usize; Priority::COUNT] {
         let mut counts = [0; Priority::COUNT];
-        self.for_each_running(|job| counts[Lane::Of(job.priority).index()] += 1);
+        self.for_each_running(|job| counts[QueueLane::Of(job.priority).index()] += 1);
         counts
     }
 
@@ -195,7 +195,7 @@ impl Dispatcher {
         self.for_each_running(|job| {
             if tenants.len() < MAX_TENANTS || tenants.contains_key(&job.tenant) {
                 let counts = tenants.entry(job.tenant.clone()).or_insert([0; Priority::COUNT]);
-                counts[Lane::Of(job.priority).index()] += 1;
+                counts[QueueLane::Of(job.priority).index()] += 1;
             }
         });
         tenants

@@ -20,8 +20,8 @@ use longshore_backbone::control::Presence;
 use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::questions::Questions;
-use longshore_domain::Priority;
 use longshore_domain::fairness::{Counted, FairnessKey, Owed, Shares};
+use longshore_domain::{Lane, Priority};
 
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports as _, RunPorts as _};
@@ -248,7 +248,7 @@ impl Fairness {
         let (queue, backbone) = (&self.forwarder.queue, &self.forwarder.ports.backbone);
         let mut waiting = BTreeMap::new();
         for priority in lanes {
-            let keys = backbone.keys_in_lane(&queue.name, priority, queue.policy.fair_by).await?;
+            let keys = backbone.keys_in_lane(&Lane::new(&queue.name, priority), queue.policy.fair_by).await?;
             if keys.values().sum::<u64>() <= LONG {
                 queue.deliveries.is_short(priority);
             } else if keys.len() > 1 {
@@ -274,7 +274,8 @@ impl Fairness {
         until: Instant,
     ) -> Result<(), Error> {
         let (queue, ports) = (&self.forwarder.queue, &self.forwarder.ports);
-        let Some(delivered) = ports.backbone.delivered_in(&queue.name, priority).await? else { return Ok(()) };
+        let place = Lane::new(&queue.name, priority);
+        let Some(delivered) = ports.backbone.delivered_in(&place).await? else { return Ok(()) };
         let lane = self.lanes.entry(priority).or_default();
         let counted = waiting.into_iter().map(|(key, waiting)| {
             let [served, moved_served] = served.get(&(priority, key.clone())).copied().unwrap_or_default();
@@ -284,7 +285,7 @@ impl Fairness {
         let owed = lane.shares.look(&counted.collect());
         let Some(before) = lane.delivered.replace(delivered) else { return Ok(()) };
         let beyond = beyond(before, delivered);
-        let Some(head) = ports.backbone.next_in_lane(&queue.name, priority, None, delivered + 1).await? else {
+        let Some(head) = ports.backbone.next_in_lane(&place, None, delivered + 1).await? else {
             return Ok(());
         };
         let wanted = self.wanted(priority, owed, (delivered, beyond)).await?;
@@ -309,9 +310,9 @@ impl Fairness {
     ) -> Result<VecDeque<Wanted>, Error> {
         let lane = self.lanes.entry(priority).or_default();
         let (mut wanted, unknown) = lane.sort(owed, beyond);
-        let (queue, backbone) = (&self.forwarder.queue.name, &self.forwarder.ports.backbone);
+        let (place, backbone) = (&Lane::new(&self.forwarder.queue.name, priority), &self.forwarder.ports.backbone);
         let lookups = unknown.into_iter().map(|(key, owed)| async move {
-            let first = backbone.next_in_lane(queue, priority, Some(&key), delivered + 1).await?;
+            let first = backbone.next_in_lane(place, Some(&key), delivered + 1).await?;
             let first = first.map(|job| job.message.sequence);
             Ok::<_, Error>(first.map(|first| {
                 let jobs = if first < beyond { owed.if_near } else { owed.if_far };

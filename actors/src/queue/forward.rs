@@ -116,13 +116,13 @@ impl Forwarder {
         mut wanted: Wanted,
         most: usize,
     ) -> Result<(Vec<(FairnessKey, InLane)>, Option<Wanted>), Error> {
-        let place = (&self.queue.name, lane.priority);
+        let place = longshore_domain::Lane::new(&self.queue.name, lane.priority);
         let (mut jobs, mut ahead) = (Vec::new(), 0);
         while wanted.jobs > 0 && jobs.len() < most {
             let most = wanted.jobs.min((most - jobs.len()) as u64);
             // Beside these one more is read.
             ahead = ahead.min(most.min(AT_ONCE as u64) - 1);
-            let read = self.ports.backbone.jobs_in_lane(place, &wanted.key, wanted.from, ahead);
+            let read = self.ports.backbone.jobs_in_lane(&place, &wanted.key, wanted.from, ahead);
             let (read, next) = read.await?;
             // Jobs that were published together stand together.
             ahead = if read.len() as u64 > ahead / 2 { 2 * ahead + 1 } else { ahead / 2 };
@@ -152,11 +152,11 @@ impl Forwarder {
 
     /// Moves jobs, except those that the lane has come too near to. Says whose were moved.
     async fn move_together(&self, lane: Lane, jobs: Vec<(FairnessKey, InLane)>) -> Result<Vec<FairnessKey>, Error> {
-        let (backbone, queue) = (&self.ports.backbone, &self.queue.name);
-        let Some(delivered) = backbone.delivered_in(queue, lane.priority).await? else { return Ok(Vec::new()) };
+        let (backbone, place) = (&self.ports.backbone, longshore_domain::Lane::new(&self.queue.name, lane.priority));
+        let Some(delivered) = backbone.delivered_in(&place).await? else { return Ok(Vec::new()) };
         let is_late = |job: &InLane| job.message.sequence <= delivered + lane.margin;
         let copies = jobs.into_iter().filter(|(_, job)| !is_late(job)).map(async |(key, job)| {
-            let copied = backbone.copy_out(queue, lane.priority, job, lane.ranked_from).await?;
+            let copied = backbone.copy_out(&place, job, lane.ranked_from).await?;
             Ok::<_, Error>(copied.map(|copied| (key, copied)))
         });
         let copied: Vec<_> = futures_util::stream::iter(copies).buffered(AT_ONCE).collect().await;
@@ -176,7 +176,7 @@ impl Forwarder {
         });
         let deleted: Vec<_> = futures_util::stream::iter(deletions).buffered(AT_ONCE).collect().await;
         fail_point::pass("after-take-out");
-        let delivered = backbone.delivered_in(queue, lane.priority).await?;
+        let delivered = backbone.delivered_in(&place).await?;
         let mut moved = Vec::new();
         for (key, copied, is_deleted) in deleted {
             if is_deleted && was_not_delivered(delivered, copied.job.message.sequence) {
@@ -188,7 +188,7 @@ impl Forwarder {
     }
 
     fn lane_of(&self, copied: &Copied) -> Source {
-        Source::Lane(self.queue.name.clone(), copied.priority.into())
+        Source::Lane(copied.lane.queue.clone(), copied.lane.priority.into())
     }
 
     /// Goes on with a job that nobody else can get any more: as if a worker had got it, and parked it.
@@ -227,7 +227,7 @@ impl Forwarder {
             if now().since(copied.copied_at) < LEFT_AFTER || !self.is_gone(&copied).await? {
                 continue;
             }
-            let delivered = self.ports.backbone.delivered_in(&self.queue.name, copied.priority).await?;
+            let delivered = self.ports.backbone.delivered_in(&copied.lane).await?;
             let since = self.gone.get(&copied.sequence).copied().unwrap_or_else(Instant::now);
             if goes_on((delivered, copied.job.message.sequence), since.elapsed(), self.ports.lease()) {
                 tracing::info!(sequence = copied.job.message.sequence, stream = %copied.job.message.stream,
@@ -247,7 +247,7 @@ impl Forwarder {
         if !backbone.is_in_lane(message).await? {
             return Ok(true);
         }
-        let delivered = backbone.delivered_in(&self.queue.name, copied.priority).await?;
+        let delivered = backbone.delivered_in(&copied.lane).await?;
         Ok(was_not_delivered(delivered, message.sequence)
             && backbone.take_out(&self.lane_of(copied), message.sequence).await?)
     }

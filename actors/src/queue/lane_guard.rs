@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::poison::{Pending, Poison, Restored};
-use longshore_domain::{Queue, RunId, SmolStr};
+use longshore_domain::{Lane, Queue, RunId, SmolStr};
 use tokio::sync::mpsc;
 
 use crate::attempt::assignment::{Assignment, Start};
@@ -112,7 +112,7 @@ async fn remove(ports: &NodePorts, poison: Poison) {
     let mut assignment = Assignment::read(delivery, ports.backbone.names(), u64::MAX, usize::MAX);
     if is_due && assignment.arrival.has_derived_id {
         // Sequences of the due jobs' stream are not those of a lane.
-        let run_id = RunId::derived(&due(), assignment.job.priority, message.sequence);
+        let run_id = RunId::derived(&Lane::new(&due(), assignment.job.priority), message.sequence);
         begin::rename(&mut assignment, run_id);
     }
     assignment.start = Start::Invalid(reason);

@@ -24,7 +24,7 @@ use longshore_backbone::scan::{PAGE, Source};
 use longshore_backbone::wire::header;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::rank::Rank;
-use longshore_domain::{JobType, Priority, RunId, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, Priority, RunId, Tenant, Timestamp};
 use tokio::sync::Semaphore;
 
 use crate::attempt::assignment::number_of;
@@ -309,7 +309,7 @@ async fn bring_kind_back(part: &Part, moves: &Semaphore, wanted: Wanted) -> (Kin
 /// Brings back the job of an `ordered` kind whose turn it is, of each priority, and those that have nothing to wait for.
 async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], ahead: &mut Ahead) -> Result<(), Error> {
     for priority in priorities {
-        let id = order::of_kind(kind, &part.queue.name, *priority);
+        let id = order::of_kind(kind, Lane::new(&part.queue.name, *priority));
         let order::TakeBack { first, stale } = order::to_take_back(&part.backbone, &id, now()).await?;
         // After it was brought back, its record says for a moment that it is parked.
         let sought = |run: &RunId| {
@@ -318,8 +318,11 @@ async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], ahea
         };
         let first = first.filter(|run| sought(run).is_none());
         let mut wanted: BTreeSet<RunId> = stale.into_iter().chain(first.clone()).collect();
-        let subject =
-            part.backbone.names().parked(&kind.tenant, &part.queue.name, *priority, (&kind.job_type, &kind.key));
+        let subject = part.backbone.names().parked(
+            &kind.tenant,
+            &Lane::new(&part.queue.name, *priority),
+            (&kind.job_type, &kind.key),
+        );
         // Jobs are parked nearly in order.
         let (mut from, mut most) = (Some(1), FIRST_PAGE);
         while let Some(next) = from.filter(|_| !wanted.is_empty()) {
@@ -344,7 +347,7 @@ async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], ahea
 async fn read_ahead(part: &Part, kind: &Kind, priorities: &[Priority], ahead: &mut Ahead) -> Result<(), Error> {
     let (names, aging) = (part.backbone.names(), part.queue.policy.aging);
     for priority in priorities {
-        let subject = names.parked(&kind.tenant, &part.queue.name, *priority, (&kind.job_type, &kind.key));
+        let subject = names.parked(&kind.tenant, &Lane::new(&part.queue.name, *priority), (&kind.job_type, &kind.key));
         while let Some(from) = ahead.reads_from(*priority) {
             let page = part.backbone.page(&Source::Parked, &subject, from).await?;
             page.messages.into_iter().for_each(|stored| ahead.add(*priority, stored, aging));

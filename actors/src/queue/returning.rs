@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 
 use longshore_backbone::Backbone;
 use longshore_backbone::delivery::AckToken;
-use longshore_domain::Lane;
+use longshore_domain::QueueLane;
 use tokio::task::JoinSet;
 
 /// The returns that the server has not confirmed. Dropped, those that are sent arrive nevertheless.
 #[derive(Debug, Default)]
 pub(crate) struct Returning {
-    of: [usize; Lane::COUNT],
+    of: [usize; QueueLane::COUNT],
     tasks: JoinSet<usize>,
 }
 
@@ -41,7 +41,7 @@ impl Returning {
             match arrived {
                 Ok(lane) => self.of[lane] = self.of[lane].saturating_sub(1),
                 // By a panic in the client library. No lane may be left alone for it; only the order depends on this.
-                Err(_) => self.of = [0; Lane::COUNT],
+                Err(_) => self.of = [0; QueueLane::COUNT],
             }
             any = true;
         }

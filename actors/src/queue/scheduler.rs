@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Backbone;
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
-use longshore_domain::Lane;
+use longshore_domain::QueueLane;
 use longshore_domain::freshness::Freshness;
 use longshore_domain::policy::Policies;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,7 @@ const AHEAD: Duration = Duration::from_millis(50);
 /// How long a buffered job and an idle worker may wait for each other while nothing starts.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// The lanes, as metrics name them, in their order.
-const LANES: [&str; Lane::COUNT] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "returned"];
+const LANES: [&str; QueueLane::COUNT] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "returned"];
 /// A job that the server has given this node before comes again after this time: by then a handler that was called without
 /// a claim has ended, or its run has a record.
 const REPEATED_AFTER: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ struct Scheduler {
     /// From when on the server sent the deliveries that are read now: leases count from there.
     freshness: Freshness,
     /// How often each lane's pulls had been forgotten at the last check.
-    epochs: [u64; Lane::COUNT],
+    epochs: [u64; QueueLane::COUNT],
     /// While buffered jobs and idle workers wait for a wake permit: until when, and how many jobs had started by then.
     stalled: Option<(Instant, u64)>,
     /// How many jobs had started when such a stall was last acted on, within this tick.
@@ -98,7 +98,7 @@ struct Scheduler {
     /// How many jobs had started at the last tick.
     counted: u64,
     rate: f64,
-    recent: [usize; Lane::COUNT],
+    recent: [usize; QueueLane::COUNT],
 }
 
 /// Why the scheduler's loop runs.
@@ -209,12 +209,12 @@ impl Scheduler {
             returning: Returning::default(),
             held,
             freshness,
-            epochs: [0; Lane::COUNT],
+            epochs: [0; QueueLane::COUNT],
             stalled: None,
             checked_at: None,
             counted: held.started,
             rate: 0.0,
-            recent: [0; Lane::COUNT],
+            recent: [0; QueueLane::COUNT],
         }
     }
 
@@ -361,7 +361,7 @@ impl Scheduler {
         let waits = waits && self.checked_at != Some(self.held.started);
         self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
         for lane in (0..self.puller.lanes()).filter(|lane| !self.returning.is_returning(*lane)) {
-            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { to_start.div_ceil(Lane::COUNT) };
+            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { to_start.div_ceil(QueueLane::COUNT) };
             self.puller.top_up(lane, self.held.of[lane], want.min(MAX_PER_LANE)).await;
         }
         if !std::mem::replace(&mut self.has_pulled, true) {

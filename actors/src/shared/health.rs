@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use longshore_domain::{Priority, Queue};
-
-/// A lane, by queue and priority.
-pub(crate) type Lane = (Queue, Priority);
+use longshore_domain::Lane;
 
 /// What is wrong with a node.
 #[derive(Debug, Default)]

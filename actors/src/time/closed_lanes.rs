@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::shared::health::Lane;
+use longshore_domain::Lane;
 
 /// How long a closed lane waits for the next trial.
 const TRIAL_EVERY: Duration = Duration::from_millis(500);
@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn a_closed_lane_is_tried_by_one_job_at_a_time_and_no_other_lane_by_fewer() {
         let start = Instant::now();
-        let (full, open) = ((Queue::main(), Priority::DEFAULT), (Queue::main(), Priority::new(1).unwrap()));
+        let lane = |priority| Lane::new(&Queue::main(), Priority::new(priority).unwrap());
+        let (full, open) = (lane(5), lane(1));
         let mut lanes = ClosedLanes::default();
         assert_eq!(lanes.way(&full, start), Way::Move);
         assert_eq!(lanes.refused(&full, start), (AWAY.0, true));
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn however_many_wait_they_come_as_a_trickle_and_few_come_soon() {
         let start = Instant::now();
-        let lane = (Queue::main(), Priority::DEFAULT);
+        let lane = Lane::new(&Queue::main(), Priority::DEFAULT);
         let mut lanes = ClosedLanes::default();
         lanes.refused(&lane, start);
         let last = (0..100_000).map(|_| lanes.refused(&lane, start).0).last().unwrap();

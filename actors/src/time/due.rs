@@ -14,7 +14,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::header::{self, JobHeaders};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
-use longshore_domain::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp};
 use prometheus::Histogram;
 
 use crate::fail_point;
@@ -23,8 +23,7 @@ use crate::shared::now;
 /// A job whose time has come, or a parked job that is taken back.
 #[derive(Debug)]
 pub(crate) struct DueJob {
-    pub(crate) queue: Queue,
-    pub(crate) priority: Priority,
+    pub(crate) lane: Lane,
     subject: String,
     headers: Headers,
     payload: Bytes,
@@ -45,29 +44,28 @@ impl DueJob {
     ) -> Option<Self> {
         let read = names.read_job(due)?;
         let tenant = Tenant::parse(read.tenant).ok()?;
-        let queue = Queue::parse(read.queue).ok()?;
-        let priority = Priority::parse(read.priority).ok()?;
+        let lane = Lane { queue: Queue::parse(read.queue).ok()?, priority: Priority::parse(read.priority).ok()? };
         let job_type = JobType::parse(read.job_type).ok()?;
         let subject = match names.is_parked(due) {
-            true => names.returned(&tenant, &queue, priority, &job_type),
-            false => names.job(&tenant, &queue, priority, &job_type),
+            true => names.returned(&tenant, &lane, &job_type),
+            false => names.job(&tenant, &lane, &job_type),
         };
         let headers = header::without_servers(headers);
         let read = header::read_job(&headers).ok();
         let id = (&tenant, sequence);
-        Some(Self::of((queue, priority), subject, (headers, payload), read.as_ref(), id))
+        Some(Self::of(lane, subject, (headers, payload), read.as_ref(), id))
     }
 
     /// The same, once its subject and headers are read.
     pub(crate) fn of(
-        (queue, priority): (Queue, Priority),
+        lane: Lane,
         subject: String,
         (headers, payload): (Headers, Bytes),
         read: Option<&JobHeaders>,
         (tenant, sequence): (&Tenant, u64),
     ) -> Self {
         let due_at = read.and_then(|read| read.moved?.due_at);
-        Self { queue, priority, subject, headers, payload, id: message_id(tenant, read, sequence), due_at }
+        Self { lane, subject, headers, payload, id: message_id(tenant, read, sequence), due_at }
     }
 
     /// Publishes it into its lane.

@@ -16,7 +16,7 @@ use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::Holding;
-use longshore_domain::{ScheduleId, Tenant};
+use longshore_domain::{Lane, ScheduleId, Tenant};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Api;
 use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
-use crate::shared::health::{Health, Lane};
+use crate::shared::health::Health;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 use crate::time::closed_lanes::{ClosedLanes, Way};
 use crate::time::due::{self, DueJob, DuePorts};
@@ -138,7 +138,7 @@ impl Timekeeper {
             tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
             return self.part.backbone.ack(ack_token).await;
         };
-        let lane = (job.queue.clone(), job.priority);
+        let lane = job.lane.clone();
         match self.closed.way(&lane, Instant::now()) {
             Way::Move => {
                 let ports = Ports { backbone: self.part.backbone.clone(), metrics: Arc::clone(&self.part.metrics) };
@@ -157,7 +157,7 @@ impl Timekeeper {
         let Moved { lane, refused } = moved;
         let Some((refusal, ack_token)) = refused else {
             if self.closed.took(&lane) {
-                tracing::info!(queue = %lane.0, priority = %lane.1, "the lane takes due jobs again");
+                tracing::info!(queue = %lane.queue, priority = %lane.priority, "the lane takes due jobs again");
                 self.is_full(&lane, false);
             }
             return;
@@ -170,11 +170,11 @@ impl Timekeeper {
                 Refusal::Unanswered => format!("it did not answer within {} s", ANSWERS_WITHIN.as_secs()),
                 Refusal::Error(error) => error.with_causes(),
             };
-            tracing::warn!(queue = %lane.0, priority = %lane.1, "due jobs cannot go into their lane yet: {why}");
+            tracing::warn!(queue = %lane.queue, priority = %lane.priority, "due jobs cannot go into their lane yet: {why}");
         }
         if is_full && self.is_full(&lane, true) {
-            let details = json!({"queue": lane.0, "priority": lane.1.number()});
-            self.part.system_events.publish_of_queue("lane_full", &lane.0, details).await;
+            let details = json!({"queue": lane.queue, "priority": lane.priority.number()});
+            self.part.system_events.publish_of_queue("lane_full", &lane.queue, details).await;
         }
     }
 

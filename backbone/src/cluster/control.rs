@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{JobType, Lane, Priority, Queue, SmolStr, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, QueueLane, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -150,7 +150,7 @@ impl Backbone {
     ///
     /// # Errors
     /// It cannot be read.
-    pub async fn lane_of(&self, queue: &Queue, lane: impl Into<Lane>) -> Result<LaneState, Error> {
+    pub async fn lane_of(&self, queue: &Queue, lane: impl Into<QueueLane>) -> Result<LaneState, Error> {
         let name = self.names().lane_stream(queue, lane);
         let failed = |source| Error::Read { subject: name.clone(), source };
         let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;

@@ -1,6 +1,6 @@
 //! What a user may publish and subscribe to, and what a node needs.
 
-use longshore_domain::{Lane, Queue};
+use longshore_domain::{Queue, QueueLane};
 use serde::Deserialize;
 
 use crate::wire::subject::Names;
@@ -49,7 +49,7 @@ impl Names {
             "STREAM.MSG.GET.*",
         ];
         publish.extend(asked.map(|request| format!("$JS.API.{request}")));
-        let lanes = queues.flat_map(|queue| Lane::all().map(|lane| self.lane_stream(queue, lane)));
+        let lanes = queues.flat_map(|queue| QueueLane::all().map(|lane| self.lane_stream(queue, lane)));
         let deleted = [self.schedules_stream(), self.dlq_stream(), self.parked_stream()].into_iter().chain(lanes);
         publish.extend(deleted.map(|stream| format!("$JS.API.STREAM.MSG.DELETE.{stream}")));
         publish.push(format!("$JS.API.STREAM.PURGE.{}", self.bucket_stream("checkpoints")));
@@ -116,8 +116,9 @@ mod tests {
         let lanes = |word: &str| -> Vec<String> {
             match word.strip_suffix("_P1") {
                 Some(_) => {
-                    let lane = |lane: Lane| format!("$JS.API.STREAM.MSG.DELETE.{}", names.lane_stream(&main, lane));
-                    Lane::all().map(lane).collect()
+                    let lane =
+                        |lane: QueueLane| format!("$JS.API.STREAM.MSG.DELETE.{}", names.lane_stream(&main, lane));
+                    QueueLane::all().map(lane).collect()
                 }
                 None => vec![word.to_owned()],
             }

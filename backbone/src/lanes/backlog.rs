@@ -8,7 +8,7 @@ use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::DeferReason;
-use longshore_domain::{JobType, Lane, Priority, Queue, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, Queue, QueueLane, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -209,7 +209,12 @@ impl Backbone {
     ///
     /// # Errors
     /// The lane cannot be read.
-    pub async fn lane_backlog(&self, queue: &Queue, lane: Lane, tenant: Option<&Tenant>) -> Result<LaneBacklog, Error> {
+    pub async fn lane_backlog(
+        &self,
+        queue: &Queue,
+        lane: QueueLane,
+        tenant: Option<&Tenant>,
+    ) -> Result<LaneBacklog, Error> {
         let stream = self.names().lane_stream(queue, lane);
         let failed = |source| Error::Read { subject: stream.clone(), source };
         let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
@@ -219,8 +224,8 @@ impl Backbone {
         }
         let filter = match (tenant, lane) {
             (None, _) => ">".to_owned(),
-            (tenant, Lane::Of(priority)) => self.names().jobs_where(tenant, queue, priority, None),
-            (tenant, Lane::Returned) => self.names().returned_where(tenant, queue, None),
+            (tenant, QueueLane::Of(priority)) => self.names().jobs_where(tenant, &Lane::new(queue, priority), None),
+            (tenant, QueueLane::Returned) => self.names().returned_where(tenant, queue, None),
         };
         let (messages, oldest) = match tenant {
             None => (state.messages, oldest_in(state)),
@@ -254,7 +259,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn stored_in_lane(&self, queue: &Queue, lane: Lane, by_tenant: bool) -> Result<StoredJobs, Error> {
+    pub async fn stored_in_lane(&self, queue: &Queue, lane: QueueLane, by_tenant: bool) -> Result<StoredJobs, Error> {
         let (stream, filter) = (self.names().lane_stream(queue, lane), by_tenant.then_some(">"));
         let state = self.subjects_in(&stream, filter).await?;
         Ok(StoredJobs { jobs: state.messages, by_tenant: self.by_tenant(&state.subjects) })
@@ -265,13 +270,8 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn keys_in_lane(
-        &self,
-        queue: &Queue,
-        priority: Priority,
-        by: FairBy,
-    ) -> Result<BTreeMap<FairnessKey, u64>, Error> {
-        let state = self.subjects_in(&self.names().lane_stream(queue, priority), Some(">")).await?;
+    pub async fn keys_in_lane(&self, lane: &Lane, by: FairBy) -> Result<BTreeMap<FairnessKey, u64>, Error> {
+        let state = self.subjects_in(&self.names().lane_stream(&lane.queue, lane.priority), Some(">")).await?;
         Ok(sums(&state.subjects, |subject| self.fairness_key(subject, by)))
     }
 

@@ -12,7 +12,7 @@ use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::MessageId;
-use longshore_domain::{JobType, Priority, Queue, SmolStr, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, Queue, SmolStr, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -47,8 +47,8 @@ pub struct InLane {
 pub struct Copied {
     /// The job, as it stood in its lane.
     pub job: InLane,
-    /// Its priority.
-    pub priority: Priority,
+    /// The lane that it is taken out of.
+    pub lane: Lane,
     /// From when on its rank counts.
     pub ranked_from: Timestamp,
     /// The sequence of the copy.
@@ -86,19 +86,17 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn jobs_in_lane(
         &self,
-        (queue, priority): (&Queue, Priority),
+        lane: &Lane,
         key: &FairnessKey,
         from: u64,
         ahead: u64,
     ) -> Result<(Vec<InLane>, Option<u64>), Error> {
-        let (stream, behind) = (self.names().lane_stream(queue, priority), from.saturating_add(ahead));
+        let (stream, behind) = (self.names().lane_stream(&lane.queue, lane.priority), from.saturating_add(ahead));
         let near = (from..behind).map(async |sequence| {
             raw::get(self.control(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await
         });
-        let (near, first) = tokio::join!(
-            futures_util::future::try_join_all(near),
-            self.next_in_lane(queue, priority, Some(key), behind)
-        );
+        let (near, first) =
+            tokio::join!(futures_util::future::try_join_all(near), self.next_in_lane(lane, Some(key), behind));
         let is_of_key = |raw: &Raw| self.fairness_key(&raw.subject, key.by()).as_ref() == Some(key);
         let near = near?.into_iter().flatten().filter(is_of_key).map(|raw| InLane::read(raw, &stream));
         let first = first?;
@@ -106,13 +104,13 @@ impl Backbone {
         Ok((near.chain(first).collect(), next))
     }
 
-    fn lane_filter(&self, queue: &Queue, priority: Priority, key: Option<&FairnessKey>) -> String {
+    fn lane_filter(&self, lane: &Lane, key: Option<&FairnessKey>) -> String {
         let (tenant, job_type) = match key {
             None => (None, None),
             Some(FairnessKey::Tenant(tenant)) => (Some(tenant), None),
             Some(FairnessKey::Type(job_type)) => (None, Some(job_type)),
         };
-        self.names().jobs_where(tenant, queue, priority, job_type)
+        self.names().jobs_where(tenant, lane, job_type)
     }
 
     /// Whose share the jobs of a subject count against.
@@ -130,13 +128,12 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn next_in_lane(
         &self,
-        queue: &Queue,
-        priority: Priority,
+        lane: &Lane,
         key: Option<&FairnessKey>,
         from: u64,
     ) -> Result<Option<InLane>, Error> {
-        let stream = self.names().lane_stream(queue, priority);
-        let filter = self.lane_filter(queue, priority, key);
+        let stream = self.names().lane_stream(&lane.queue, lane.priority);
+        let filter = self.lane_filter(lane, key);
         let query = format!(r#"{{"seq":{},"next_by_subj":"{filter}"}}"#, from.max(1));
         let found = raw::get(self.control(), self.api(), &stream, query).await?;
         Ok(found.map(|raw| InLane::read(raw, &stream)))
@@ -157,23 +154,21 @@ impl Backbone {
     ///
     /// # Errors
     /// The stream is full, or it is not known whether the copy is stored.
-    pub async fn copy_out(
-        &self,
-        queue: &Queue,
-        priority: Priority,
-        job: InLane,
-        ranked_from: Timestamp,
-    ) -> Result<Option<Copied>, Error> {
-        let subject = self.names().copied(queue, priority, job.message.sequence);
+    pub async fn copy_out(&self, lane: &Lane, job: InLane, ranked_from: Timestamp) -> Result<Option<Copied>, Error> {
+        let subject = self.names().copied(lane, job.message.sequence);
         let mut headers = header::without_servers(Some(&job.headers));
         headers.insert(SUBJECT, job.subject.as_str());
         headers.insert(STORED_AT, job.message.at.millis().to_string());
         headers.insert(RANKED_FROM, ranked_from.millis().to_string());
         headers.insert(names::EXPECTED, "0");
         match request::publish(self.control(), subject, headers, job.payload.clone()).await {
-            Ok(ack) => {
-                Ok(Some(Copied { job, priority, ranked_from, sequence: ack.seq, copied_at: Timestamp::default() }))
-            }
+            Ok(ack) => Ok(Some(Copied {
+                job,
+                lane: lane.clone(),
+                ranked_from,
+                sequence: ack.seq,
+                copied_at: Timestamp::default(),
+            })),
             Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -190,16 +185,16 @@ impl Backbone {
         let found = raw::get(self.control(), self.api(), &self.names().parked_stream(), query).await?;
         Ok(found.map(|raw| {
             let next = raw.sequence + 1;
-            (self.read_copy(queue, raw), next)
+            (self.read_copy(raw), next)
         }))
     }
 
-    fn read_copy(&self, queue: &Queue, raw: Raw) -> Option<Copied> {
-        let (priority, of) = self.names().read_copied(&raw.subject)?;
+    fn read_copy(&self, raw: Raw) -> Option<Copied> {
+        let (lane, of) = self.names().read_copied(&raw.subject)?;
         let headers = raw::parse(&raw.headers).ok()?;
         let text = |name: &str| header::value_of(&headers, name);
         let time = |name: &str| text(name)?.parse().ok().map(Timestamp::from_millis);
-        let stream = SmolStr::from(self.names().lane_stream(queue, priority));
+        let stream = SmolStr::from(self.names().lane_stream(&lane.queue, lane.priority));
         let own = [SUBJECT, STORED_AT, RANKED_FROM];
         let job = InLane {
             message: MessageId { stream, sequence: of, at: time(STORED_AT)? },
@@ -209,7 +204,7 @@ impl Backbone {
             is_broken: false,
         };
         let ranked_from = time(RANKED_FROM)?;
-        Some(Copied { job, priority, ranked_from, sequence: raw.sequence, copied_at: raw.at })
+        Some(Copied { job, lane, ranked_from, sequence: raw.sequence, copied_at: raw.at })
     }
 
     /// A copied job as the delivery of the message that it was; to acknowledge it deletes the copy.
@@ -224,7 +219,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The leader did not answer.
-    pub async fn delivered_in(&self, queue: &Queue, priority: Priority) -> Result<Option<u64>, Error> {
-        self.position_in(&self.names().lane_stream(queue, priority)).await
+    pub async fn delivered_in(&self, lane: &Lane) -> Result<Option<u64>, Error> {
+        self.position_in(&self.names().lane_stream(&lane.queue, lane.priority)).await
     }
 }

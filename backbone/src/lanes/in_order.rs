@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use longshore_domain::Lane;
+use longshore_domain::QueueLane;
 use longshore_domain::concurrency::OrderId;
 use longshore_domain::run::MessageId;
 
@@ -61,13 +61,13 @@ impl Backbone {
         let Some(key) = KindKey::read(&id.key) else { return Ok(Vec::new()) };
         let (source, subject) = match place {
             Waits::InLane => (
-                Source::Lane(id.queue.clone(), Lane::Of(id.priority)),
-                names.job(&id.tenant, &id.queue, id.priority, &id.job_type),
+                Source::Lane(id.lane.queue.clone(), id.lane.priority.into()),
+                names.job(&id.tenant, &id.lane, &id.job_type),
             ),
-            Waits::Parked => (Source::Parked, names.parked(&id.tenant, &id.queue, id.priority, (&id.job_type, &key))),
+            Waits::Parked => (Source::Parked, names.parked(&id.tenant, &id.lane, (&id.job_type, &key))),
             Waits::Returned => (
-                Source::Lane(id.queue.clone(), Lane::Returned),
-                names.returned(&id.tenant, &id.queue, id.priority, &id.job_type),
+                Source::Lane(id.lane.queue.clone(), QueueLane::Returned),
+                names.returned(&id.tenant, &id.lane, &id.job_type),
             ),
         };
         // Only in the lane do sequences say which jobs came later.

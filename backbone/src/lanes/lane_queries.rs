@@ -2,7 +2,7 @@
 
 use futures_util::TryStreamExt as _;
 use longshore_domain::run::MessageId;
-use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
+use longshore_domain::{Lane, Priority, Queue, SmolStr, Timestamp};
 
 use crate::Backbone;
 use crate::connection::subscription::Subscription;
@@ -40,13 +40,8 @@ impl Backbone {
     ///
     /// # Errors
     /// The lane cannot be read.
-    pub async fn job_in_lane(
-        &self,
-        queue: &Queue,
-        priority: Priority,
-        sequence: u64,
-    ) -> Result<Option<Delivery>, Error> {
-        let stream = self.names().lane_stream(queue, priority);
+    pub async fn job_in_lane(&self, lane: &Lane, sequence: u64) -> Result<Option<Delivery>, Error> {
+        let stream = self.names().lane_stream(&lane.queue, lane.priority);
         let query = format!(r#"{{"seq":{sequence}}}"#);
         let Some(raw) = raw::get(self.service(), self.api(), &stream, query).await? else { return Ok(None) };
         // A message that no client can read is about to be removed.

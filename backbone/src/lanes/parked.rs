@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_nats::{HeaderMap, HeaderValue};
 use bytes::Bytes;
-use longshore_domain::{JobType, Lane, Priority, Queue, Run, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, QueueLane, Run, Tenant, Timestamp};
 use serde::Deserialize;
 
 use crate::Backbone;
@@ -88,7 +88,7 @@ impl Backbone {
     ) -> Result<PubAck, Error> {
         let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
         let key = header::kind_key(original);
-        let subject = self.names().parked(&run.tenant, &run.queue, run.priority, (&run.job_type, &key));
+        let subject = self.names().parked(&run.tenant, &run.lane(), (&run.job_type, &key));
         let parked = request::publish(self.client(), subject, headers, payload).await;
         let is_full = matches!(&parked, Err(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
         self.0.parked_space.learned(is_full);
@@ -108,7 +108,7 @@ impl Backbone {
         payload: Bytes,
     ) -> Result<PubAck, Error> {
         let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
-        let subject = self.names().returned(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let subject = self.names().returned(&run.tenant, &run.lane(), &run.job_type);
         let Run { tenant, run_id, seal, round, deferrals, .. } = run;
         let id = format!("{tenant}/{run_id}/{seal}/{round}/{}/{deferrals}/forward", run.next_attempt());
         self.move_to_lane(subject, headers, payload, &id).await
@@ -120,7 +120,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
-        let subject = self.names().parked(&run.tenant, &run.queue, run.priority, (&run.job_type, key));
+        let subject = self.names().parked(&run.tenant, &run.lane(), (&run.job_type, key));
         let page = self.page(&Source::Parked, &subject, 1).await?;
         let is_its_own = |id: &HeaderValue| id.as_str() == run.run_id.as_str();
         for stored in page.messages {
@@ -151,7 +151,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn returned_kinds(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Vec<ParkedKind>, Error> {
-        let stream = self.names().lane_stream(queue, Lane::Returned);
+        let stream = self.names().lane_stream(queue, QueueLane::Returned);
         self.kinds_in(&stream, &self.names().returned_where(tenant, queue, None)).await
     }
 
@@ -190,6 +190,8 @@ fn read_kind(names: &Names, subject: &str, jobs: u64) -> Option<ParkedKind> {
 
 #[cfg(test)]
 mod tests {
+    use longshore_domain::Lane;
+
     use super::*;
 
     #[test]
@@ -199,8 +201,9 @@ mod tests {
         let (priority, job_type) = (Priority::DEFAULT, JobType::parse("report.render").unwrap());
         let kind = ParkedKind { tenant, queue, priority, job_type, key: KindKey::default(), jobs: 7 };
         let ParkedKind { tenant, queue, job_type, key, .. } = kind.clone();
-        let parked = names.parked(&tenant, &queue, priority, (&job_type, &key));
-        let returned = names.returned(&tenant, &queue, priority, &job_type);
+        let lane = Lane::new(&queue, priority);
+        let parked = names.parked(&tenant, &lane, (&job_type, &key));
+        let returned = names.returned(&tenant, &lane, &job_type);
         assert_eq!(read_kind(&names, &parked, 7), Some(kind.clone()));
         assert_eq!(read_kind(&names, &returned, 7), Some(kind));
         assert_eq!(read_kind(&names, "longshore.jobs.acme.main.p5.report.render", 7), None);

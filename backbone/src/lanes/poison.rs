@@ -109,8 +109,8 @@ impl Backbone {
     /// The streams from which jobs of these queues come, the stream of due jobs included.
     #[must_use]
     pub fn job_streams<'q>(&self, queues: impl Iterator<Item = &'q longshore_domain::Queue>) -> Vec<SmolStr> {
-        let lanes =
-            queues.flat_map(|queue| longshore_domain::Lane::all().map(|lane| self.names().lane_stream(queue, lane)));
+        let lanes = queues
+            .flat_map(|queue| longshore_domain::QueueLane::all().map(|lane| self.names().lane_stream(queue, lane)));
         lanes.chain([self.names().schedules_stream()]).map(SmolStr::from).collect()
     }
 

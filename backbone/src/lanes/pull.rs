@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Message, StatusCode, Subject};
 use bytes::Bytes;
-use longshore_domain::{Lane as LaneOf, Queue, SmolStr};
+use longshore_domain::{Queue, QueueLane, SmolStr};
 
 use crate::Backbone;
 use crate::connection::link::Link;
@@ -94,12 +94,12 @@ pub enum Pulled {
 }
 
 impl Puller {
-    /// A puller over a queue's lanes, in the order of [`longshore_domain::Lane::all`].
+    /// A puller over a queue's lanes, in the order of [`longshore_domain::QueueLane::all`].
     ///
     /// # Errors
     /// The inbox cannot be subscribed to.
     pub async fn of_queue(backbone: &Backbone, queue: &Queue) -> Result<Self, Error> {
-        let streams = LaneOf::all().map(|lane| backbone.names().lane_stream(queue, lane));
+        let streams = QueueLane::all().map(|lane| backbone.names().lane_stream(queue, lane));
         Self::open(backbone, streams.collect(), LANE_CONSUMER).await
     }
 

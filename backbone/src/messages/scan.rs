@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::{Request, StatusCode};
 use bytes::Bytes;
-use longshore_domain::{Lane, Queue, Run, Tenant, Timestamp};
+use longshore_domain::{Queue, QueueLane, Run, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::connection::link::Link;
@@ -32,7 +32,7 @@ pub struct Page {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A lane.
-    Lane(Queue, Lane),
+    Lane(Queue, QueueLane),
     /// Parked jobs.
     Parked,
     /// Delayed jobs and retries.

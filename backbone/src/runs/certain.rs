@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Priority, Queue, Run, RunId, State, Tenant};
+use longshore_domain::{Lane, Run, RunId, State, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -149,8 +149,8 @@ impl Backbone {
     ///
     /// # Errors
     /// The lane's leader may be a former one, or does not answer.
-    pub async fn is_certainly_gone(&self, queue: &Queue, priority: Priority, sequence: u64) -> Result<(), Error> {
-        let name = self.names().lane_stream(queue, priority);
+    pub async fn is_certainly_gone(&self, lane: &Lane, sequence: u64) -> Result<(), Error> {
+        let name = self.names().lane_stream(&lane.queue, lane.priority);
         let failed = |source| Error::Read { subject: name.clone(), source };
         let lane = info::stream(self.service(), self.api(), &name).await.map_err(|error| failed(error.into()))?;
         let Some(lane) = lane else { return Ok(()) };

@@ -27,7 +27,7 @@ impl Backbone {
         let attempt = run.next_attempt();
         let mut headers = header::carry_on(original, run, attempt, Some(at));
         headers.insert(names::SCHEDULE, format!("@at {at}"));
-        headers.insert(names::SCHEDULE_TARGET, self.names().due(&run.tenant, &run.queue, run.priority, &run.job_type));
+        headers.insert(names::SCHEDULE_TARGET, self.names().due(&run.tenant, &run.lane(), &run.job_type));
         request::publish(self.client(), self.schedule_of(run), headers, payload).await
     }
 

@@ -93,8 +93,8 @@ impl Backbone {
     pub async fn may_come(&self, run: &Run) -> Result<bool, Error> {
         let (names, schedules) = (self.names(), self.names().schedules_stream());
         let schedule = self.schedule_of(run);
-        let due = names.due(&run.tenant, &run.queue, run.priority, &run.job_type);
-        let job = names.job(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let due = names.due(&run.tenant, &run.lane(), &run.job_type);
+        let job = names.job(&run.tenant, &run.lane(), &run.job_type);
         let lane = names.lane_stream(&run.queue, run.priority);
         for (stream, subject) in [(&schedules, &schedule), (&schedules, &due), (&lane, &job)] {
             if request::latest(self.control(), self.api(), stream, subject).await?.is_some() {

@@ -12,7 +12,7 @@ use async_nats::jetstream::context::{
 use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind};
 use async_nats::jetstream::{self, Context, ErrorCode};
 use futures_util::{StreamExt as _, TryFutureExt as _, TryStreamExt as _};
-use longshore_domain::{Lane, Queue};
+use longshore_domain::{Queue, QueueLane};
 
 use crate::clock::now;
 use crate::error::{Cause, Error};
@@ -103,7 +103,7 @@ fn begins_late(mut wanted: WantedStream, may_be_again: bool) -> WantedStream {
 }
 
 async fn has_lanes(js: &Context, names: &Names, queue: &Queue) -> Result<bool, Error> {
-    for lane in Lane::all() {
+    for lane in QueueLane::all() {
         if last_sequence(js, &names.lane_stream(queue, lane)).await?.is_some() {
             return Ok(true);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Republish, RetentionPolicy, StorageType};
-use longshore_domain::{Lane, Queue, Timestamp};
+use longshore_domain::{Queue, QueueLane, Timestamp};
 
 use crate::cluster::breakers;
 use crate::cluster::concurrency;
@@ -50,10 +50,10 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
 /// priority or an undeclared queue at the publish. It also refuses messages that could not be carried on, given the
 /// server's `max_payload`; jobs that nodes moved to the lane of returned jobs have the nodes' headers as well.
 #[must_use]
-pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, max_payload: usize) -> Config {
+pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: QueueLane, max_payload: usize) -> Config {
     let max = match lane {
-        Lane::Of(_) => size_limits::in_lane(max_payload),
-        Lane::Returned => max_payload,
+        QueueLane::Of(_) => size_limits::in_lane(max_payload),
+        QueueLane::Returned => max_payload,
     };
     let subjects = vec![names.lane_subjects(queue, lane)];
     Config {

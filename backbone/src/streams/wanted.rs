@@ -2,7 +2,7 @@
 
 use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::stream::{Config, StorageType};
-use longshore_domain::{Lane, Queue};
+use longshore_domain::{Queue, QueueLane};
 
 use crate::Backbone;
 use crate::settings::Storage;
@@ -63,7 +63,7 @@ pub(crate) fn common(Ground { names, storage, .. }: Ground<'_>) -> impl Iterator
 /// The lanes of a queue.
 pub(crate) fn lanes<'g>(ground: Ground<'g>, queue: &'g Queue) -> impl Iterator<Item = WantedStream> + use<'g> {
     let Ground { names, storage, max_payload } = ground;
-    Lane::all().map(move |lane| WantedStream {
+    QueueLane::all().map(move |lane| WantedStream {
         config: shape::lane(names, storage, queue, lane, max_payload),
         consumer: Some(shape::lane_consumer(storage)),
     })

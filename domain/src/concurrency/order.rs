@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::Member;
-use crate::{JobType, Priority, Queue, RunId, Tenant};
+use crate::{JobType, Lane, RunId, Tenant};
 
 /// The most runs that a batch names. Larger ones are written more seldom, and are more to write.
 pub const BATCH: usize = 64;
@@ -24,10 +24,8 @@ pub const BATCH: usize = 64;
 pub struct OrderId {
     /// The tenant.
     pub tenant: Tenant,
-    /// The queue of the lane.
-    pub queue: Queue,
-    /// The priority of the lane.
-    pub priority: Priority,
+    /// The lane.
+    pub lane: Lane,
     /// The type.
     pub job_type: JobType,
     /// The key, as one token.
@@ -37,7 +35,7 @@ pub struct OrderId {
 impl std::fmt::Display for OrderId {
     /// Tokens of a subject.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}.{}.{}.{}", self.tenant, self.queue, self.priority, self.key, self.job_type)
+        write!(f, "{}.{}.{}.{}", self.tenant, self.lane, self.key, self.job_type)
     }
 }
 

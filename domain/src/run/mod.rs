@@ -20,7 +20,7 @@ pub use state::{RunState, State, Wait};
 pub use wait::{DeferReason, Deferral};
 
 use crate::concurrency::{OrderId, Turn};
-use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp, TraceId};
+use crate::{Job, JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp, TraceId};
 
 mod attempt;
 mod failure;
@@ -160,14 +160,19 @@ impl Run {
         }
     }
 
+    /// The lane of its job.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        Lane::new(&self.queue, self.priority)
+    }
+
     /// In which order it has a place, if it has one.
     #[must_use]
     pub fn order(&self) -> Option<OrderId> {
         let turn = self.turn.as_deref()?;
         Some(OrderId {
             tenant: self.tenant.clone(),
-            queue: self.queue.clone(),
-            priority: self.priority,
+            lane: self.lane(),
             job_type: self.job_type.clone(),
             key: turn.key.clone(),
         })

@@ -79,7 +79,7 @@ fn as_bare(arrival: Arrival) -> Arrival {
 /// lane; and, if a stream that is gone had that position before, the derived id with the time the job was stored.
 pub(super) fn ids_of(assignment: &Assignment) -> [RunId; 3] {
     let (job, message) = (&assignment.job, &assignment.arrival.holding.message);
-    let derived = RunId::derived(&job.queue, job.priority, message.sequence);
+    let derived = RunId::derived(&job.lane(), message.sequence);
     let timed = RunId::derived_at(&derived, message.at);
     [job.run_id.clone(), derived, timed]
 }
@@ -95,6 +95,6 @@ pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
 /// Whether a run is the job's own.
 fn is_of(run: &Run, assignment: &Assignment) -> bool {
     let Assignment { job, arrival, .. } = assignment;
-    let derived = RunId::derived(&job.queue, job.priority, arrival.holding.message.sequence);
+    let derived = RunId::derived(&job.lane(), arrival.holding.message.sequence);
     protocol::is_of(run, arrival, &derived)
 }

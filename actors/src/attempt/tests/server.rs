@@ -17,7 +17,7 @@ use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Error, Headers};
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::run::{Holding, MessageId};
-use longshore_domain::{JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events};
+use longshore_domain::{JobOptions, JobType, Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events};
 
 use super::node::read_event;
 use crate::attempt::assignment::Assignment;
@@ -560,7 +560,8 @@ pub(super) fn read(server: &MemoryServer, message: &Message, mark: u64, ack_toke
 
 fn delivery(server: &MemoryServer, message: &Message, ack_token: AckToken) -> Delivery {
     let tenant = Tenant::default_tenant();
-    let subject = server.names.job(&tenant, &Queue::main(), Priority::DEFAULT, &JobType::parse("t").unwrap());
+    let subject =
+        server.names.job(&tenant, &Lane::new(&Queue::main(), Priority::DEFAULT), &JobType::parse("t").unwrap());
     let of = MessageId { stream: "LANE".into(), sequence: message.sequence, at: message.at };
     Delivery {
         subject: subject.into(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::setting::PauseOf;
-use longshore_domain::{JobOptions, Lane, Queue, Timestamp};
+use longshore_domain::{JobOptions, Queue, QueueLane, Timestamp};
 
 use super::scene::{Incoming, LEASE, Scene, job, number, returned};
 use crate::attempt::assignment::Start;
@@ -135,8 +135,8 @@ async fn after_a_third_of_its_lease_a_job_goes_back_to_its_lane() {
         .map(|(lane, tokens)| (lane, tokens.iter().map(|token| token.reply().unwrap().to_string()).collect()))
         .collect();
     let of = |numbers: &[&str]| numbers.iter().map(|number| (*number).to_owned()).collect::<Vec<_>>();
-    let lane = |priority| Lane::Of(longshore_domain::Priority::new(priority).unwrap()).index();
-    assert_eq!(back, [(lane(2), of(&["4"])), (lane(5), of(&["1", "2"])), (Lane::Returned.index(), of(&["5"]))]);
+    let lane = |priority| QueueLane::Of(longshore_domain::Priority::new(priority).unwrap()).index();
+    assert_eq!(back, [(lane(2), of(&["4"])), (lane(5), of(&["1", "2"])), (QueueLane::Returned.index(), of(&["5"]))]);
     assert_eq!(scene.leave(), ["s3", "s7"], "a local retry stays, as its record says that it waits here");
 }
 

@@ -15,7 +15,7 @@ use longshore_backbone::wire::subject::Names;
 use longshore_domain::policy::{Policies, QueuePolicy};
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::setting::{Pause, PauseOf, Setting, SettingKey};
-use longshore_domain::{JobOptions, JobType, Lane, Priority, Queue, Run, Tenant, Timestamp};
+use longshore_domain::{JobOptions, JobType, Lane, Priority, Queue, QueueLane, Run, Tenant, Timestamp};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -157,10 +157,11 @@ impl Scene {
             header::write_options(options, &mut headers);
             headers
         });
-        let original = self.names.job(&tenant, &queue, priority, &job_type);
+        let here = Lane::new(&queue, priority);
+        let original = self.names.job(&tenant, &here, &job_type);
         let (subject, lane) = match is_returned {
-            true => (self.names.returned(&tenant, &queue, priority, &job_type), Lane::Returned),
-            false => (original, Lane::Of(priority)),
+            true => (self.names.returned(&tenant, &here, &job_type), QueueLane::Returned),
+            false => (original, QueueLane::Of(priority)),
         };
         let at = Timestamp::from_millis(BEGINNING + at);
         let message = MessageId { stream: self.names.lane_stream(&queue, lane).into(), sequence: *number, at };
@@ -195,7 +196,7 @@ impl Scene {
         self.buffer().came(jobs.into_iter().map(|incoming| {
             let assignment = self.read(&incoming);
             assert!(!matches!(assignment.start, Start::Invalid(_)), "{:?}", assignment.start);
-            let lane = if incoming.is_returned { Lane::Returned } else { Lane::Of(assignment.job.priority) };
+            let lane = if incoming.is_returned { QueueLane::Returned } else { QueueLane::Of(assignment.job.priority) };
             Arrived { lane: lane.index(), behind: incoming.behind, assignment }
         }));
     }

@@ -346,7 +346,7 @@ impl<'w> Drive<'w> {
         world.say(|| format!("run {index} is published as {sequence:?}: {:?}", plan.behaviour));
         if plan.has_derived_id() {
             let sequence = sequence.expect("a publish without a message id is stored");
-            plan.name(RunId::derived(&Queue::main(), Priority::DEFAULT, sequence));
+            plan.name(RunId::derived(&longshore_domain::Lane::new(&Queue::main(), Priority::DEFAULT), sequence));
         }
         world.note_published(index, now);
         if let Some(at) = plan.options.as_ref().and_then(|options| options.run_at) {

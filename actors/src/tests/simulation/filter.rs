@@ -6,7 +6,7 @@ use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api;
 use longshore_backbone::wire::header::names;
 use longshore_chance::Chance;
-use longshore_domain::{Lane, Priority, Queue, Run, RunId, RunState, Tenant};
+use longshore_domain::{Priority, Queue, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::cancel;
 use crate::api::filter::Filter;
@@ -158,8 +158,8 @@ impl FilterPorts for Hand<'_> {
     async fn page(&self, place: &Source, subject: &str, _: u64) -> Result<Page, Error> {
         let of = |schedule: &Schedule| Due { sequence: schedule.sequence, schedule: *schedule, until: 0 };
         let messages = match place {
-            Source::Lane(_, lane) if *lane == Lane::Returned || *lane == Lane::from(Priority::DEFAULT) => {
-                let is_in_it = |message: &&Message| message.returned == (*lane == Lane::Returned);
+            Source::Lane(_, lane) if *lane == QueueLane::Returned || *lane == QueueLane::from(Priority::DEFAULT) => {
+                let is_in_it = |message: &&Message| message.returned == (*lane == QueueLane::Returned);
                 let found = self.client.list(|server| server.lane.iter().filter(is_in_it).copied().collect()).await;
                 found.into_iter().map(|found: Message| self.listed(found.sequence, found.place, found.seal)).collect()
             }
@@ -175,7 +175,7 @@ impl FilterPorts for Hand<'_> {
         Ok(Page { messages, next: None })
     }
 
-    fn run_in_lane(&self, _: (&Queue, Lane), stored: &Stored) -> (Tenant, RunId) {
+    fn run_in_lane(&self, _: (&Queue, QueueLane), stored: &Stored) -> (Tenant, RunId) {
         let run_id = stored.headers.get(names::RUN_ID).map_or("", |run_id| run_id.as_str());
         (Tenant::default_tenant(), RunId::parse(run_id).expect("a listed job has its run's id"))
     }

@@ -150,7 +150,7 @@ fn due_job(world: &World, due: Due) -> DueJob {
     let Place { round, attempt, deferrals, .. } = place;
     let moved = Some(Moved { round, attempt, deferrals, due_at: Some(stamp(at)), deferred_for: None, place: None });
     let read = JobHeaders { options: None, run_id: Some(job.run_id.clone()), moved, seal: Some(seal_text(seal)) };
-    let (lane, message) = ((job.queue.clone(), job.priority), (Headers::new(), Bytes::new()));
+    let (lane, message) = (job.lane(), (Headers::new(), Bytes::new()));
     DueJob::of(lane, String::new(), message, Some(&read), (&job.tenant, due.sequence))
 }
 

@@ -140,7 +140,7 @@ impl WaitingPorts for Hand<'_> {
     }
 
     async fn waiting(&self, _: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
-        let Some((_, _, sequence)) = run.as_derived() else { return Ok(None) };
+        let Some((_, sequence)) = run.as_derived() else { return Ok(None) };
         let plans = &self.world.plans;
         let is_it = |message: &Message| {
             let has_no_id = plans[message.plan].has_derived_id() && message.seal == 0;

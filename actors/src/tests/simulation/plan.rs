@@ -267,7 +267,7 @@ impl Plan {
 
     /// Gives the run its id.
     pub(crate) fn name(&self, run_id: RunId) {
-        self.sequence.set(run_id.as_derived().map(|(_, _, sequence)| sequence));
+        self.sequence.set(run_id.as_derived().map(|(_, sequence)| sequence));
         self.job.set(self.job_as(run_id)).expect("a run is named once");
     }
 

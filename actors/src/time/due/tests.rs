@@ -9,6 +9,10 @@ use longshore_domain::{ErrorKind, Failure, Job, Run};
 
 use super::*;
 
+fn main() -> Lane {
+    Lane::new(&Queue::main(), Priority::DEFAULT)
+}
+
 fn tenant() -> Tenant {
     Tenant::parse("acme").unwrap()
 }
@@ -40,7 +44,7 @@ fn read(subject: &str, headers: Option<&Headers>, sequence: u64) -> Option<DueJo
 
 /// The subject of the job in its lane.
 fn job_subject() -> String {
-    Names::new("longshore").job(&tenant(), &Queue::main(), Priority::DEFAULT, &JobType::parse("mail.send").unwrap())
+    Names::new("longshore").job(&tenant(), &main(), &JobType::parse("mail.send").unwrap())
 }
 
 fn due(headers: &Headers, sequence: u64) -> DueJob {
@@ -54,7 +58,7 @@ fn a_due_job_is_published_into_its_lane_as_it_was_scheduled() {
     headers.insert("Nats-Scheduler", "x");
     let job = due(&headers, 9);
     assert_eq!((job.subject, &job.payload[..]), (job_subject(), &b"{}"[..]));
-    assert_eq!((job.queue, job.priority, job.due_at), (Queue::main(), Priority::DEFAULT, Some(due_at())));
+    assert_eq!((job.lane, job.due_at), (main(), Some(due_at())));
     assert_eq!(header::value_of(&job.headers, "X-Own"), Some("1"));
     assert_eq!(header::value_of(&job.headers, names::RUN_ID), Some("main-p5-7"));
     assert!(!header::has(&job.headers, "Nats-Scheduler"), "the lane's server would read it");
@@ -66,7 +70,7 @@ fn a_parked_job_goes_into_the_lane_of_returned_jobs() {
     let names = Names::new("longshore");
     let job = read(parked, Some(&carried(&retrying())), 9).unwrap();
     let job_type = JobType::parse("mail.send").unwrap();
-    assert_eq!(job.subject, names.returned(&tenant(), &Queue::main(), Priority::DEFAULT, &job_type));
+    assert_eq!(job.subject, names.returned(&tenant(), &main(), &job_type));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The subjects of jobs: as clients publish them, parked, taken back, and as dead letters.
 
-use longshore_domain::{JobType, Lane, Priority, Queue, Tenant};
+use longshore_domain::{JobType, Lane, Queue, QueueLane, Tenant};
 
 use super::Names;
 use crate::wire::kind_key::KindKey;
@@ -21,36 +21,30 @@ pub struct JobSubject<'a> {
 impl Names {
     /// The subject to which a job is published.
     #[must_use]
-    pub fn job(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
-        format!("{}.jobs.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    pub fn job(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
+        format!("{}.jobs.{tenant}.{lane}.{job_type}", self.namespace)
     }
 
     /// The subjects of a lane's stream: all tenants and types of one queue and priority, or the jobs of one queue that
     /// were parked.
     #[must_use]
-    pub fn lane_subjects(&self, queue: &Queue, lane: impl Into<Lane>) -> String {
+    pub fn lane_subjects(&self, queue: &Queue, lane: impl Into<QueueLane>) -> String {
         match lane.into() {
-            Lane::Of(priority) => format!("{}.jobs.*.{queue}.{priority}.>", self.namespace),
-            Lane::Returned => format!("{}.returned.*.{queue}.*.>", self.namespace),
+            QueueLane::Of(priority) => format!("{}.jobs.*.{queue}.{priority}.>", self.namespace),
+            QueueLane::Returned => format!("{}.returned.*.{queue}.*.>", self.namespace),
         }
     }
 
     /// The subject of a parked job.
     #[must_use]
-    pub fn parked(
-        &self,
-        tenant: &Tenant,
-        queue: &Queue,
-        priority: Priority,
-        (job_type, key): (&JobType, &KindKey),
-    ) -> String {
-        format!("{}.parked.{tenant}.{queue}.{priority}.{key}.{job_type}", self.namespace)
+    pub fn parked(&self, tenant: &Tenant, lane: &Lane, (job_type, key): (&JobType, &KindKey)) -> String {
+        format!("{}.parked.{tenant}.{lane}.{key}.{job_type}", self.namespace)
     }
 
     /// A filter over the parked jobs of one priority and type, with any keys.
     #[must_use]
-    pub fn parked_of(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
-        format!("{}.parked.{tenant}.{queue}.{priority}.*.{job_type}", self.namespace)
+    pub fn parked_of(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
+        format!("{}.parked.{tenant}.{lane}.*.{job_type}", self.namespace)
     }
 
     /// The key in a parked job's subject.
@@ -74,8 +68,8 @@ impl Names {
 
     /// The subject of a parked job once it is taken back.
     #[must_use]
-    pub fn returned(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
-        format!("{}.returned.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    pub fn returned(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
+        format!("{}.returned.{tenant}.{lane}.{job_type}", self.namespace)
     }
 
     /// A filter over parked jobs; `None` stands for any.
@@ -117,15 +111,9 @@ impl Names {
 
     /// A filter over the jobs of one lane; `None` stands for any.
     #[must_use]
-    pub fn jobs_where(
-        &self,
-        tenant: Option<&Tenant>,
-        queue: &Queue,
-        priority: Priority,
-        job_type: Option<&JobType>,
-    ) -> String {
+    pub fn jobs_where(&self, tenant: Option<&Tenant>, lane: &Lane, job_type: Option<&JobType>) -> String {
         let tenant = tenant.map_or("*", Tenant::as_str);
-        format!("{}.jobs.{tenant}.{queue}.{priority}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+        format!("{}.jobs.{tenant}.{lane}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
     }
 
     /// The subject of a dead letter.
@@ -158,13 +146,19 @@ impl Names {
 mod tests {
     use longshore_domain::JobOptions;
 
+    use longshore_domain::Priority;
+
     use super::*;
+
+    fn main() -> Lane {
+        Lane::new(&Queue::main(), Priority::DEFAULT)
+    }
 
     #[test]
     fn a_job_subject_is_put_together_and_taken_apart() {
         let names = Names::new("longshore");
         let job_type = JobType::parse("email.send").unwrap();
-        let subject = names.job(&Tenant::default_tenant(), &Queue::main(), Priority::DEFAULT, &job_type);
+        let subject = names.job(&Tenant::default_tenant(), &main(), &job_type);
         assert_eq!(subject, "longshore.jobs.default.main.p5.email.send");
         let read = names.read_job(&subject).unwrap();
         let wanted = JobSubject { tenant: "default", queue: "main", priority: "p5", job_type: "email.send" };
@@ -180,7 +174,7 @@ mod tests {
         let job_type = JobType::parse("email.send").unwrap();
         let options = JobOptions { limit_key: Some("customer 7".to_owned()), ..JobOptions::default() };
         for key in [KindKey::default(), KindKey::of(Some(&options))] {
-            let subject = names.parked(&Tenant::default_tenant(), &Queue::main(), Priority::DEFAULT, (&job_type, &key));
+            let subject = names.parked(&Tenant::default_tenant(), &main(), (&job_type, &key));
             assert_eq!(names.read_job(&subject).unwrap().job_type, "email.send", "{subject}");
             assert_eq!(names.read_parked_key(&subject), Some(key), "{subject}");
         }

@@ -1,6 +1,6 @@
 //! The names of streams and buckets, and the subjects of keys in buckets.
 
-use longshore_domain::{Lane, Priority, Queue, RunId, Tenant};
+use longshore_domain::{Priority, Queue, QueueLane, RunId, Tenant};
 
 use super::{Names, write};
 
@@ -10,10 +10,10 @@ const RETURNED: &str = "_RETURNED";
 impl Names {
     /// The stream of a queue's lane.
     #[must_use]
-    pub fn lane_stream(&self, queue: &Queue, lane: impl Into<Lane>) -> String {
+    pub fn lane_stream(&self, queue: &Queue, lane: impl Into<QueueLane>) -> String {
         match lane.into() {
-            Lane::Of(priority) => format!("{}_JOBS_{queue}_P{}", self.prefix, priority.number()),
-            Lane::Returned => format!("{}_JOBS_{queue}{RETURNED}", self.prefix),
+            QueueLane::Of(priority) => format!("{}_JOBS_{queue}_P{}", self.prefix, priority.number()),
+            QueueLane::Returned => format!("{}_JOBS_{queue}{RETURNED}", self.prefix),
         }
     }
 
@@ -25,10 +25,10 @@ impl Names {
 
     /// Queue and lane of a lane's stream.
     #[must_use]
-    pub fn read_lane_stream(&self, stream: &str) -> Option<(Queue, Lane)> {
+    pub fn read_lane_stream(&self, stream: &str) -> Option<(Queue, QueueLane)> {
         let name = stream.strip_prefix(&self.lane_prefix())?;
         if let Some(queue) = name.strip_suffix(RETURNED) {
-            return Some((Queue::parse(queue).ok()?, Lane::Returned));
+            return Some((Queue::parse(queue).ok()?, QueueLane::Returned));
         }
         let (queue, number) = name.rsplit_once("_P")?;
         Some((Queue::parse(queue).ok()?, Priority::new(number.parse().ok()?).ok()?.into()))
@@ -105,8 +105,8 @@ mod tests {
         let stream = names.lane_stream(&queue, Priority::new(9).unwrap());
         assert_eq!(stream, "LONGSHORE_JOBS_bulk_P2_P9");
         assert_eq!(names.read_lane_stream(&stream), Some((queue.clone(), Priority::new(9).unwrap().into())));
-        let stream = names.lane_stream(&queue, Lane::Returned);
-        assert_eq!(names.read_lane_stream(&stream), Some((queue, Lane::Returned)));
+        let stream = names.lane_stream(&queue, QueueLane::Returned);
+        assert_eq!(names.read_lane_stream(&stream), Some((queue, QueueLane::Returned)));
         assert_eq!(names.read_lane_stream("LONGSHORE_DLQ"), None);
     }
 }

@@ -1,14 +1,14 @@
 //! The subjects of jobs that wait for a time: in the stream of schedules, and once they are due.
 
-use longshore_domain::{JobType, Priority, Queue, Run, Tenant};
+use longshore_domain::{JobType, Lane, Run, Tenant};
 
 use super::Names;
 
 impl Names {
     /// The subject to which the server publishes a job when its schedule fires.
     #[must_use]
-    pub fn due(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
-        format!("{}.due.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    pub fn due(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
+        format!("{}.due.{tenant}.{lane}.{job_type}", self.namespace)
     }
 
     /// The queue and the type in the subject of a due job.
@@ -58,13 +58,15 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use longshore_domain::{Priority, Queue};
+
     use super::*;
 
     #[test]
     fn a_due_subject_has_queue_and_type() {
         let names = Names::new("longshore");
-        let (tenant, queue) = (Tenant::parse("acme").unwrap(), Queue::parse("main").unwrap());
-        let due = names.due(&tenant, &queue, Priority::DEFAULT, &JobType::parse("email.send").unwrap());
+        let (tenant, lane) = (Tenant::parse("acme").unwrap(), Lane::new(&Queue::main(), Priority::DEFAULT));
+        let due = names.due(&tenant, &lane, &JobType::parse("email.send").unwrap());
         assert_eq!(names.read_due(&due), Some(("main", "email.send")));
         assert_eq!(names.read_due(&names.schedule(&tenant, "r1")), None);
     }
