@@ -60,7 +60,7 @@ async fn a_bare_publish_that_is_not_taken_is_a_dead_letter_that_says_why() {
         assert_eq!((end.state.as_str(), error.kind.as_str()), ("dead", "invalid"), "{run}");
         assert!(error.message.contains(says), "{}", error.message);
     }
-    world.eventually_letters(3).await;
+    world.eventually_dead_letters(3).await;
     let replay = json!({"run_id": of_type});
     let answer = world.request("dlq.replay", replay.clone()).await;
     assert_eq!(answer["replayed"], 0, "{answer}");
@@ -241,7 +241,7 @@ async fn a_bare_publish_that_does_not_match_its_schema_is_an_invalid_dead_letter
         assert_eq!((end.state.as_str(), error.kind.as_str()), ("dead", "invalid"), "{run}");
         assert!(error.message.contains(says), "{}", error.message);
     }
-    world.eventually_letters(2).await;
+    world.eventually_dead_letters(2).await;
     let replay = |set: serde_json::Value| json!({"run_id": wrong, "set": set});
     for still in [json!({}), json!({"payload": {"too": 1}})] {
         let answer = world.request("dlq.replay", replay(still)).await;

@@ -169,7 +169,7 @@ async fn a_run_can_be_asked_for_from_its_first_moment() {
     let node = workers(world.node(), 1).start().await;
     let mut live = world.live_events("default").await;
     let running = world.publish("sleep").header("Longshore-Tags", "a").json(json!({"ms": 1_500})).await;
-    live.until_told("started", &running).await;
+    live.until_published("started", &running).await;
     let waiting = world.publish("echo").priority(3).header("Longshore-Max-Attempts", "7").json(json!(1)).await;
     let submitted = world.submit(json!({"type": "echo", "payload": 2, "run_id": "mine"})).await;
 
@@ -252,7 +252,7 @@ async fn queues_are_listed_with_what_waits_in_them() {
     let _node = workers(world.node(), 1).start().await;
     let mut live = world.live_events("default").await;
     let running = world.publish("sleep").json(json!({"ms": 60_000})).await;
-    live.until_told("started", &running).await;
+    live.until_published("started", &running).await;
     world.publish("noop").priority(7).many((0..3).map(|_| json!(1))).await;
     bulk.stop().await;
     world.publish("noop").queue("bulk").json(json!(1)).await;
@@ -395,7 +395,7 @@ async fn waiting_clients_keep_no_other_request_from_its_answer() {
     let _node = world.node().start().await;
     let mut live = world.live_events("default").await;
     let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &run).await;
+    live.until_published("started", &run).await;
     let inbox = world.client().new_inbox();
     let mut answers = world.client().subscribe(inbox.clone()).await.unwrap();
     let body = json!({"run_id": run, "timeout_ms": 600_000}).to_string();

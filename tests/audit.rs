@@ -40,7 +40,7 @@ async fn every_action_is_written_down_before_and_after_it() {
     let node = on_a_free_port(node).with("audit", &format!("file = '{}'", file.display())).start().await;
     let run = world.publish("flaky").json(json!({"card": "s3cret"})).await;
     assert_eq!(world.wait(&run).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     world.request("dlq.list", json!({})).await;
     let later = world.submit(json!({"type": "noop", "delay_ms": 600_000, "payload": "s3cret"})).await;
 

@@ -175,8 +175,8 @@ async fn a_service_that_is_off_is_left_alone_until_it_is_on() {
     world.history(&all, calls).await.assert_sound();
 }
 
-/// Given a breaker that an operator has opened, when jobs come, then they wait, are told to wait once, and have used no
-/// attempt; also after every node was restarted. Once it is reset they are done.
+/// Given a breaker that an operator has opened, when jobs come, then they wait, each with one `deferred`, and have used
+/// no attempt; also after every node was restarted. Once it is reset they are done.
 #[tokio::test]
 async fn a_trip_outlasts_a_restart_and_costs_no_attempt() {
     let world = world().await;
@@ -367,13 +367,13 @@ async fn a_retry_that_falls_due_waits_too() {
     handler.called(1).await;
     let hour = json!({"tenant": "default", "type": "call", "until": crate::in_future(Duration::from_secs(3_600))});
     world.try_request("_all", "breakers.trip", hour).await.unwrap();
-    let told = "enqueued\nstarted 1\nfailed 1 retryable\ndeferred breaker_open";
-    world.eventually_reads(&run, told).await;
+    let published = "enqueued\nstarted 1\nfailed 1 retryable\ndeferred breaker_open";
+    world.eventually_reads(&run, published).await;
     fails.store(false, Ordering::SeqCst);
     assert_eq!(handler.calls().len(), 1);
     world.try_request("_all", "breakers.reset", which).await.unwrap();
     assert_eq!(world.wait(&run).await.attempt, 2);
-    world.eventually_reads(&run, &format!("{told}\nstarted 2\ncompleted 2")).await;
+    world.eventually_reads(&run, &format!("{published}\nstarted 2\ncompleted 2")).await;
     assert!(node.stop().await.success());
 }
 

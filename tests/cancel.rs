@@ -24,7 +24,7 @@ async fn a_waiting_job_never_starts() {
     let node = workers(world.node(), 1).start().await;
     let mut live = world.live_events("default").await;
     let busy = world.publish("sleep").json(json!({"ms": 1_500})).await;
-    live.until_told("started", &busy).await;
+    live.until_published("started", &busy).await;
     let bare = world.publish("noop").priority(7).json(json!(1)).await;
     let own = world.publish("noop").priority(7).header("Longshore-Run-Id", "mine").json(json!(2)).await;
     let submitted = world.submit(json!({"type": "noop", "priority": 7, "run_id": "mine-too"})).await;
@@ -55,8 +55,8 @@ async fn what_waits_for_its_time_is_cancelled() {
     let delayed = world.publish("noop").header("Longshore-Delay", "1h").json(json!(1)).await;
     let submitted = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
     let retrying = world.publish("flaky").json(json!({})).await;
-    live.until_told("scheduled", &delayed).await;
-    live.until_told("failed", &retrying).await;
+    live.until_published("scheduled", &delayed).await;
+    live.until_published("failed", &retrying).await;
 
     for (run, story) in [
         (&delayed, "scheduled\ncancelled"),
@@ -89,21 +89,21 @@ async fn a_running_job_gets_a_request_to_stop_and_ends() {
     let handler = handler.await;
     let here = world.publish("sleep").json(json!({"ms": 600_000})).await;
     let elsewhere = world.publish("slow").json(json!({})).await;
-    let mut told = world.listen(&format!("longshore.cancel.default.{elsewhere}")).await;
+    let mut requests = world.listen(&format!("longshore.cancel.default.{elsewhere}")).await;
     for run in [&here, &elsewhere] {
-        live.until_told("started", run).await;
+        live.until_published("started", run).await;
         let record = cancel(&world, run).await;
         assert_eq!((&record["state"], &record["attempt"]), (&json!("cancelled"), &json!(1)), "{record}");
         let error = json!({"kind": "cancelled", "message": "the run was cancelled"});
         assert_eq!(record["attempts"][0]["error"], error, "{record}");
         reads(&world, run, "enqueued\nstarted 1\ncancelled").await;
     }
-    told.until("the request to the handler", |_| true).await;
+    requests.until("the request to the handler", |_| true).await;
     handler.called(1).await;
     // What it reports then, the node takes and does not publish; what happens later comes behind it.
     assert_eq!(has_stopped.recv().await, Some(Some(true)));
     let later = world.publish("noop").json(json!(1)).await;
-    live.until_told("completed", &later).await;
+    live.until_published("completed", &later).await;
     reads(&world, &elsewhere, "enqueued\nstarted 1\ncancelled").await;
     assert!(live.heard().iter().all(|live| live.body["event"] != "progress"));
     // The job's message is gone, too.
@@ -170,7 +170,7 @@ async fn what_was_just_begun_is_stopped_last() {
     let mut live = world.live_events("default").await;
     for _ in 0..3 {
         let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-        live.until_told("started", &busy).await;
+        live.until_published("started", &busy).await;
         let waiting = world.publish("noop").priority(7).many((0..30).map(|n| json!(n))).await;
         let answer = world.request("runs.cancel", json!({"queue": "main"})).await;
         assert_eq!(answer, json!({"cancelled": 31, "failed": [], "more": false}));
@@ -193,7 +193,7 @@ async fn a_cancellation_that_was_cut_off_is_finished() {
             .start()
             .await;
         let busy = world.publish("sleep").json(json!({"ms": 60_000})).await;
-        live.until_told("started", &busy).await;
+        live.until_published("started", &busy).await;
         let waits = world.publish("noop").priority(7).json(json!(1)).await;
         let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
         assert!(asked.is_err(), "the cancel killed the node");

@@ -148,8 +148,8 @@ async fn events_end_with_their_reader() {
         let events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut events = events.spawn().unwrap();
         if command == "events" {
-            let mut told = BufReader::new(events.stderr.as_mut().unwrap()).lines();
-            assert!(told.next_line().await.unwrap().unwrap().starts_with("listening to"));
+            let mut lines = BufReader::new(events.stderr.as_mut().unwrap()).lines();
+            assert!(lines.next_line().await.unwrap().unwrap().starts_with("listening to"));
         }
         drop(events.stdout.take());
         let ended = tokio::time::timeout(Duration::from_secs(60), events.wait()).await;
@@ -213,7 +213,7 @@ async fn dead_letters_are_listed_and_shown() {
     assert_eq!((empty.out.as_str(), empty.err.trim()), ("", "no dead letters"));
     let flaky = die(&world, "flaky", 7).await;
     let mail = die(&world, "mail.send", 1).await.pop().unwrap();
-    world.eventually_letters(8).await;
+    world.eventually_dead_letters(8).await;
 
     let listed = say(&world, "dlq list").await.well();
     let lines: Vec<&str> = listed.out.lines().collect();
@@ -230,11 +230,11 @@ async fn dead_letters_are_listed_and_shown() {
     let groups = say(&world, "dlq groups").await.well();
     let lines: Vec<&str> = groups.out.lines().collect();
     assert!(lines[1].trim_start().starts_with("7  flaky") && lines[2].trim_start().starts_with("1  mail.send"));
-    assert!(lines[1].ends_with("retryable: attempt # fails as told"), "{}", groups.out);
+    assert!(lines[1].ends_with("retryable: attempt # fails as asked"), "{}", groups.out);
     assert_eq!(say(&world, "dlq groups --until 1h --json").await.well().json(), json!({"groups": []}));
 
     let one = say(&world, &format!("dlq get {mail}")).await.well().out;
-    for part in ["dead", "mail.send", "X-Mine: 1", "\"times\": 9", "attempt 1 fails as told"] {
+    for part in ["dead", "mail.send", "X-Mine: 1", "\"times\": 9", "attempt 1 fails as asked"] {
         assert!(one.contains(part), "{part}: {one}");
     }
     assert_eq!(say(&world, &format!("dlq get {mail} --json")).await.well().json()["headers"]["X-Mine"], "1");
@@ -249,13 +249,13 @@ async fn dead_letters_are_replayed_and_discarded() {
     let world = world().await;
     let _node = world.node().with("types.flaky", &flaky()).start().await;
     let runs = die(&world, "flaky", 620).await;
-    world.eventually_letters(620).await;
+    world.eventually_dead_letters(620).await;
 
     let wrong = say(&world, "dlq replay").await;
     assert!(wrong.code == 2 && wrong.err.contains("say which: a run's id, a filter"), "{}", wrong.err);
     let dry = say(&world, "dlq replay --type flaky --dry-run").await.well();
     assert_eq!(dry.out, "620 dead letters would be replayed\n");
-    assert_eq!(world.letters("default").await.len(), 620);
+    assert_eq!(world.dead_letters("default").await.len(), 620);
     let one = format!("dlq replay {} --set-priority 2 --set-payload {{\"times\":0}} --set-header X-Mine=", runs[0]);
     assert_eq!(say(&world, &one).await.well().out, "1 dead letter replayed\n");
     let end = world.wait(&runs[0]).await;
@@ -268,7 +268,7 @@ async fn dead_letters_are_replayed_and_discarded() {
     }
     let refused = say(&world, &format!("runs erase {}", runs[0])).await;
     assert!(refused.code == 2 && refused.err.contains("Erase main-p5-1 for good?"), "{}", refused.err);
-    assert_eq!(world.letters("default").await.len(), 619, "nothing was done");
+    assert_eq!(world.dead_letters("default").await.len(), 619, "nothing was done");
 
     // They die again during the replay, and are not replayed a second time.
     let again = say(&world, "dlq replay --all --yes").await.well();
@@ -284,7 +284,7 @@ async fn dead_letters_are_replayed_and_discarded() {
     assert_eq!(limited, json!({"discarded": 10, "failed": [], "more": true}));
     let rest = say(&world, "dlq discard --error-kind retryable --yes").await.well();
     assert_eq!(rest.out, "609 dead letters discarded\n");
-    assert_eq!(world.letters("default").await.len(), 0);
+    assert_eq!(world.dead_letters("default").await.len(), 0);
     let gone = say(&world, &format!("dlq discard {}", runs[1])).await;
     assert!(gone.code == 1 && gone.err.contains("no dead letter"), "{}", gone.err);
 }
@@ -298,7 +298,7 @@ async fn what_cannot_be_replayed_is_named() {
     // Its tenant cannot be read, so its subject cannot be known.
     let lost = world.publish("flaky").tenant("a$b").json(json!({})).await;
     let fine = die(&world, "flaky", 3).await;
-    world.eventually_letters(4).await;
+    world.eventually_dead_letters(4).await;
     for line in ["dlq replay --all --dry-run --tenant _all", "dlq replay --all --tenant _all --yes"] {
         let said = say(&world, line).await;
         assert_eq!(said.code, 1, "{} {}", said.out, said.err);
@@ -321,7 +321,7 @@ async fn runs_are_cancelled_and_erased() {
     let node = workers(world.node(), 1).start().await;
     let mut live = world.live_events("default").await;
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &busy).await;
+    live.until_published("started", &busy).await;
     let late = say(&world, &format!("runs wait {busy} --timeout 100ms")).await;
     assert_eq!(late.code, 4, "the time-out came first: {}", late.err);
     let waiting = world.publish("noop").priority(7).many((0..20).map(|n| json!(n))).await;

@@ -75,7 +75,7 @@ async fn nodes_share_the_work() {
     let mut live = world.live_events("default").await;
     let held = world.publish("sleep").many((0..8).map(|_| json!({"ms": 3_000}))).await;
     for receipt in &held {
-        live.until_told("started", &receipt.run_id).await;
+        live.until_published("started", &receipt.run_id).await;
     }
     are_seen(&world, "both nodes to be full", &[("first", 4), ("second", 4)]).await;
     let receipts = world.publish("sleep").many((0..200).map(|_| json!({"ms": 20}))).await;

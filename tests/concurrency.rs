@@ -1,5 +1,5 @@
-//! Never more attempts at once than a type or a key allows, over all nodes, whoever dies or freezes; what waits for that
-//! holds up nobody.
+//! Never more attempts at once than a type or a key allows, over all nodes, also when nodes die or freeze; what waits
+//! for that holds up nobody.
 //!
 //! ```sh
 //! LONGSHORE_TEST_CONCURRENCY_JOBS=2000 LONGSHORE_TEST_FAULTS=9 cargo test --test promises concurrency -- --nocapture
@@ -130,8 +130,9 @@ async fn a_type_has_no_more_attempts_at_once_than_it_allows() {
     assert!(most <= 2, "{most} at once");
 }
 
-/// Given a key whose only slot is taken, when more of its jobs come than wait in memory, then jobs of other keys and types
-/// start, each waiting job is told so once, none uses an attempt, and they run in the order in which they came.
+/// Given a key whose only slot is taken, when more of its jobs come than wait in memory, then jobs of other keys and
+/// types start, each waiting job has one `deferred`, none uses an attempt, and they run in the order in which they
+/// came.
 #[tokio::test]
 async fn a_busy_key_holds_up_nobody_and_its_jobs_keep_their_order() {
     let world = world().await;
@@ -169,10 +170,10 @@ async fn a_busy_key_holds_up_nobody_and_its_jobs_keep_their_order() {
     let mut deferred = 0;
     for job in &waiting {
         let events = world.eventually_ends(&job.run_id).await;
-        let told: Vec<_> = events.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
-        assert!(told.len() <= 1, "{told:?}");
-        assert!(told.iter().all(|logged| logged.event.reason.as_deref() == Some("concurrency")), "{told:?}");
-        deferred += told.len();
+        let published: Vec<_> = events.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
+        assert!(published.len() <= 1, "{published:?}");
+        assert!(published.iter().all(|logged| logged.event.reason.as_deref() == Some("concurrency")), "{published:?}");
+        deferred += published.len();
         assert_eq!(world.record(&job.run_id).await.unwrap().attempts.len(), 1);
     }
     assert!(deferred >= 60, "{deferred} were parked");

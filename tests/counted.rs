@@ -89,7 +89,7 @@ async fn a_thousand_jobs_are_counted_with_their_failures() {
         assert!(silent.is_some_and(|silent| silent < 60.0), "{lane}: {silent:?}");
     }
     counts_the_restarts_of_each_part_from_0(&scrape);
-    tells_of_its_process(&scrape);
+    has_its_process(&scrape);
     assert_eq!(scrape.sum("longshore_build_info", &[("version", env!("CARGO_PKG_VERSION"))]) as u64, 1);
 }
 
@@ -106,7 +106,7 @@ fn counts_the_restarts_of_each_part_from_0(scrape: &Scrape) {
     }
 }
 
-fn tells_of_its_process(scrape: &Scrape) {
+fn has_its_process(scrape: &Scrape) {
     assert!(scrape.sum("process_cpu_seconds_total", &[]) > 0.0);
     let started = jiff::Timestamp::now().as_second() as f64 - scrape.sum("process_start_time_seconds", &[]);
     assert!((-1.0..3_600.0).contains(&started), "it started {started} s ago");
@@ -161,7 +161,7 @@ async fn every_end_is_counted() {
     let late = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
     world.request("runs.cancel", json!({"run_id": late})).await;
     let dead = world.publish("broken").many((0..2).map(|_| json!({}))).await;
-    world.eventually_letters(2).await;
+    world.eventually_dead_letters(2).await;
     let [again, discarded] = [&dead[0].run_id, &dead[1].run_id];
     assert_eq!(world.request("dlq.discard", json!({"run_id": discarded})).await["discarded"], 1);
     assert_eq!(world.request("dlq.replay", json!({"run_id": again})).await["replayed"], 1);
@@ -210,7 +210,7 @@ async fn jobs_of_every_state(world: &World) {
     }
     let mut live = world.live_events("default").await;
     for receipt in world.publish("sleep").many((0..4).map(|_| json!({"ms": 600_000}))).await {
-        live.until_told("started", &receipt.run_id).await;
+        live.until_published("started", &receipt.run_id).await;
     }
     world.publish("noop").many((0..6).map(|_| json!(1))).await;
     world.publish("noop").priority(9).many((0..7).map(|_| json!(1))).await;
@@ -264,7 +264,7 @@ async fn jobs_that_came_back_have_waited_since_they_were_published() {
     let mut live = world.live_events("default").await;
     for _ in 0..3 {
         let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
-        live.until_told("started", &run).await;
+        live.until_published("started", &run).await;
     }
     node.stop().await;
 
@@ -328,7 +328,7 @@ async fn deaths_and_lost_leases_are_counted() {
     assert_eq!(scrape.sum(FAILED, &[("kind", "panic")]) as u64, 1);
     let mut live = world.live_events("default").await;
     let long = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &long).await;
+    live.until_published("started", &long).await;
 
     world.server().kill9().await;
 
@@ -379,7 +379,7 @@ async fn what_a_node_holds_and_what_is_left_of_a_limit_is_shown() {
     assert!(world.ends(&short, WITHIN).await.iter().all(|state| state == "completed"));
     let mut live = world.live_events("default").await;
     let long = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &long).await;
+    live.until_published("started", &long).await;
 
     shows(
         &node,

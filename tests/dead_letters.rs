@@ -28,12 +28,15 @@ async fn a_dead_letter_holds_the_job_as_it_was_published() {
     let end = world.wait_as("acme", &receipt.run_id, Duration::from_secs(30)).await;
     assert_eq!((end.state.as_str(), end.tags.len()), ("dead", 2));
 
-    let letter = world.eventually_letters(1).await.pop().unwrap();
-    assert_eq!(letter.subject, "longshore.dlq.acme.main.mail.send");
-    assert_eq!((letter.payload.as_ref(), letter.run_id()), (payload.as_slice(), Some(receipt.run_id.clone())));
-    let header = |name: &str| letter.headers.get(name).map(String::as_str);
+    let dead_letter = world.eventually_dead_letters(1).await.pop().unwrap();
+    assert_eq!(dead_letter.subject, "longshore.dlq.acme.main.mail.send");
+    assert_eq!(
+        (dead_letter.payload.as_ref(), dead_letter.run_id()),
+        (payload.as_slice(), Some(receipt.run_id.clone()))
+    );
+    let header = |name: &str| dead_letter.headers.get(name).map(String::as_str);
     assert_eq!((header("X-Mine"), header("Longshore-Tags")), (Some("one"), Some("a,b")));
-    assert_eq!((header("Content-Type"), letter.round()), (Some("application/octet-stream"), Some(1)));
+    assert_eq!((header("Content-Type"), dead_letter.round()), (Some("application/octet-stream"), Some(1)));
     assert_ne!(header("Nats-Msg-Id"), Some("acme-unguessable"));
     let record: Value = serde_json::from_str(header("Longshore-Record").unwrap()).unwrap();
     let body = json!({"run_id": receipt.run_id});
@@ -50,9 +53,9 @@ async fn a_dead_letter_lists_every_attempt() {
     assert_eq!(world.wait(&receipt.run_id).await.state, "dead");
     node.stop().await;
 
-    let letters = world.letters("default").await;
-    assert_eq!(letters.len(), 1);
-    let record: Value = serde_json::from_str(&letters[0].headers["Longshore-Record"]).unwrap();
+    let dead_letters = world.dead_letters("default").await;
+    assert_eq!(dead_letters.len(), 1);
+    let record: Value = serde_json::from_str(&dead_letters[0].headers["Longshore-Record"]).unwrap();
     let attempts = record["attempts"].as_array().unwrap();
     assert_eq!(attempts.len(), 4);
     for (number, attempt) in (1..).zip(attempts) {
@@ -72,7 +75,7 @@ async fn a_dead_letter_that_is_still_to_be_written_is_not_unknown() {
     let doomed = world.node().name("doomed").env("LONGSHORE_FAIL_POINTS", "before-dead-letter=kill").start().await;
     let mut live = world.live_events("default").await;
     let dead = world.publish("fail").json(json!({"kind": "permanent"})).await;
-    live.until_told("dlq", &dead).await;
+    live.until_published("dlq", &dead).await;
     assert_eq!(doomed.wait_exit(WITHIN).await.signal(), Some(9));
 
     for endpoint in ["dlq.get", "dlq.replay", "dlq.discard", "runs.erase"] {
@@ -88,7 +91,7 @@ async fn a_dead_letter_that_is_still_to_be_written_is_not_unknown() {
         assert!(refusal.message.contains("still to be written"), "{endpoint}: {refusal:?}");
     }
     let sound = world.node().name("sound").start().await;
-    let letter = longshore_harness::eventually("the dead letter", WITHIN, async || {
+    let dead_letter = longshore_harness::eventually("the dead letter", WITHIN, async || {
         let answer = world.try_request("default", "dlq.get", json!({"run_id": dead})).await;
         if let Err(refusal) = &answer {
             assert_eq!(refusal.code, 503, "{refusal:?}");
@@ -96,7 +99,7 @@ async fn a_dead_letter_that_is_still_to_be_written_is_not_unknown() {
         answer.map_err(|refusal| refusal.message)
     })
     .await;
-    assert_eq!(letter["run_id"], json!(dead));
+    assert_eq!(dead_letter["run_id"], json!(dead));
     assert!(sound.stop().await.success() && asked.stop().await.success());
 }
 
@@ -114,13 +117,13 @@ async fn dead_letters_that_may_soon_be_deleted_are_warned_of() {
     for receipt in &receipts {
         assert_eq!(world.wait(&receipt.run_id).await.state, "dead");
     }
-    let told = system.until("the warning", |live| live.body["event"] == "dlq_filling").await;
-    assert_eq!(told.subject, "longshore.events._sys.dlq_filling._.a-first._");
-    let fill = told.body["fill_ratio"].as_f64().unwrap();
-    assert!((0.8..1.0).contains(&fill) && told.body["oldest_at"].is_string(), "{}", told.body);
+    let event = system.until("the warning", |live| live.body["event"] == "dlq_filling").await;
+    assert_eq!(event.subject, "longshore.events._sys.dlq_filling._.a-first._");
+    let fill = event.body["fill_ratio"].as_f64().unwrap();
+    assert!((0.8..1.0).contains(&fill) && event.body["oldest_at"].is_string(), "{}", event.body);
     let shown = Scrape::of(&first).await.sum("longshore_dlq_fill_ratio", &[]);
     assert!((fill..1.0).contains(&shown), "{shown}");
-    assert_eq!(world.letters("*").await.len(), 14, "no dead letter has been deleted");
+    assert_eq!(world.dead_letters("*").await.len(), 14, "no dead letter has been deleted");
     second.stop().await;
     system.until("the second's going", |live| live.body["event"] == "node_left").await;
     assert!(!system.heard().iter().any(|live| live.subject.contains("dlq_filling._.b-second")));

@@ -80,8 +80,11 @@ async fn a_deleted_lane_is_made_again_and_its_old_jobs_harm_no_new_one() {
     let first = is_back(&world, LANE).await;
 
     assert!(first > 1_000_000_000_000_000, "{first}: no sequence comes again");
-    let told = system.until("the stream", |live| live.body["event"] == "stream_remade").await.body;
-    assert_eq!((&told["stream"], &told["first_sequence"], &told["node"]), (&json!(LANE), &json!(first), &json!("n1")));
+    let event = system.until("the stream", |live| live.body["event"] == "stream_remade").await.body;
+    assert_eq!(
+        (&event["stream"], &event["first_sequence"], &event["node"]),
+        (&json!(LANE), &json!(first), &json!("n1"))
+    );
     let new = eventually("a job that is taken", WITHIN, async || {
         let sent = world.publish("held").send(r#"{"number":2}"#).await;
         sent.map(|receipt| receipt.run_id).map_err(|refused| format!("{refused:?}"))
@@ -131,8 +134,8 @@ async fn the_node_that_makes_a_stream_again_says_so() {
     assert!(finding["remedy"].as_str().unwrap().contains("STREAM.DELETE"), "{finding}");
 }
 
-/// Given a node, when every stream of messages is deleted, then all of them are there again, and jobs are scheduled, retried,
-/// run, put aside and told of as before, also into the files of events.
+/// Given a node, when every stream of messages is deleted, then all of them are there again, and jobs are scheduled,
+/// retried, run, put aside and published as before, also into the files of events.
 #[tokio::test]
 async fn all_streams_of_messages_are_made_again() {
     let world = world().await;
@@ -140,7 +143,7 @@ async fn all_streams_of_messages_are_made_again() {
     let node = node(&world, "n1").with("audit", &format!("events_file = '{}'", file.display())).start().await;
     let before = world.publish("noop").json(json!(1)).await;
     assert_eq!(world.wait(&before).await.state, "completed");
-    let told = async |run: &str| {
+    let published = async |run: &str| {
         eventually("events in their file", WITHIN, async || {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -149,7 +152,7 @@ async fn all_streams_of_messages_are_made_again() {
         })
         .await;
     };
-    told(&before).await;
+    published(&before).await;
     let streams = ["SCHEDULES", "PARKED", "EVENTS", "DLQ", "AUDIT", "JOBS_main_P5", "JOBS_main_RETURNED"];
     for stream in streams {
         delete(&world, &format!("LONGSHORE_{stream}")).await;
@@ -164,14 +167,14 @@ async fn all_streams_of_messages_are_made_again() {
     let dead = world.publish("flaky").json(json!({})).await;
     assert_eq!(world.wait(&delayed).await.state, "completed");
     assert_eq!(world.wait(&dead).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     assert_eq!(
         world.request("dlq.replay", json!({"run_id": dead, "set": {"payload": {"times": 0}}})).await["replayed"],
         1
     );
     assert_eq!(world.wait(&dead).await.state, "completed");
     world.eventually_reads(&delayed, "scheduled\nenqueued\nstarted 1\ncompleted 1").await;
-    told(&dead).await;
+    published(&dead).await;
     assert_eq!(Scrape::of(&node).await.sum("longshore_audit_failures_total", &[("to", "events_file")]), 0.0);
 }
 
@@ -304,7 +307,7 @@ async fn a_request_that_a_server_took_with_it_is_not_called_lost() {
     open.send_replace(true);
     for run in [&first, &second] {
         let end = world.wait(run).await;
-        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{}", world.story(run).await);
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{}", world.report(run).await);
     }
     assert_eq!(handler.calls().len(), 2);
 }

@@ -34,8 +34,8 @@ fn systemd_accepts_the_unit() {
     assert!(waits.parse::<u64>().unwrap() > 30 + 10 + 2 * 3 + 5, "grace, flush, goodbyes and closing of the lanes");
 }
 
-/// Given the set-up for docker compose, then every file that it mounts is there, every file that it names lies in what it
-/// mounts, and whoever asks somebody else asks at the port where that one listens.
+/// Given the set-up for docker compose, then every file that it mounts is there, every file that it names lies in what
+/// it mounts, and each service asks another at the port where that one listens.
 #[test]
 fn what_docker_compose_wires_together_fits() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

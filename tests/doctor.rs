@@ -69,7 +69,7 @@ async fn monitored(extra_jetstream: &str) -> (World, String) {
 /// Given a cluster without faults, when one asks, then nothing is wrong, and the promise of durability is that of its
 /// copies and of how its server syncs.
 #[tokio::test]
-async fn a_sound_cluster_is_told_what_it_promises() {
+async fn doctor_says_what_a_sound_cluster_promises() {
     for (setting, promised) in
         [("sync_interval: always", "each write is synced"), ("", "synced every 2 min 0 s: kill -9 and freezes")]
     {
@@ -150,7 +150,8 @@ async fn limits_that_are_too_small_are_named() {
     assert_eq!(found.code, 1);
 }
 
-/// Given a user that lacks rights of a node, and one that may not even ask, when they ask, then each is told so.
+/// Given a user that lacks rights of a node, and one that may not even ask, when they ask, then the answer says so to
+/// each.
 #[tokio::test]
 async fn rights_that_are_missing_are_named() {
     use_binary();
@@ -182,7 +183,7 @@ async fn rights_that_are_missing_are_named() {
     let found = asked("mute").await;
     found.has("permissions", "note", "may not ask what it may do");
     assert_eq!(found.code, 0);
-    // What a tenant's user may not ask is said by its right, and nothing is told of what was not seen.
+    // What a tenant's user may not ask is said by its right, and nothing is said of what was not seen.
     let found = asked("fenced").await;
     found.has("jetstream", "failure", "the NATS user lacks the right to publish to $JS.API.INFO");
     assert!(!found.findings.iter().any(|finding| finding["check"] == "storage"), "{:#?}", found.findings);
@@ -243,7 +244,7 @@ async fn what_goes_wrong_while_nodes_run_is_named() {
     bytes.publish(b"longshore.jobs.default.main.p5.noop", None, b"NATS/1.0\r\nno colon\r\n\r\n", b"1");
     bytes.flush().await;
     longshore_harness::eventually("a dead letter", Duration::from_secs(60), async || {
-        if world.letters("default").await.is_empty() { Err("none") } else { Ok(()) }
+        if world.dead_letters("default").await.is_empty() { Err("none") } else { Ok(()) }
     })
     .await;
     // Counted once the message itself is deleted, behind the dead letter.

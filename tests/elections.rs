@@ -350,11 +350,11 @@ async fn a_dead_letter_that_was_written_is_not_unknown_to_a_node_whose_server_la
     world.node().name("first").start().await.stop().await;
     let servers = world.servers();
     let all_else = servers.meta_leader().await.expect("nothing is wrong now");
-    let (letters, lacking) = ((all_else + 1) % 3, (all_else + 2) % 3);
+    let (dead_letters, lacking) = ((all_else + 1) % 3, (all_else + 2) % 3);
     for stream in ["KV_longshore_runs", "KV_longshore_control", "LONGSHORE_EVENTS", "LONGSHORE_JOBS_main_P5"] {
         leads(servers, stream, all_else).await;
     }
-    leads(servers, "LONGSHORE_DLQ", letters).await;
+    leads(servers, "LONGSHORE_DLQ", dead_letters).await;
     let node = |name: &str, number: usize, workers: usize| {
         let node = crate::workers(world.node().name(name), workers);
         node.env("NATS_URL", &servers.server(number).url()).start()
@@ -363,13 +363,13 @@ async fn a_dead_letter_that_was_written_is_not_unknown_to_a_node_whose_server_la
     let _behind = node("behind", lacking, 1).await;
     let mut live = world.live_events("default").await;
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &busy).await;
+    live.until_published("started", &busy).await;
     let _beyond = node("beyond", all_else, 4).await;
     let client = async_nats::connect(servers.server(lacking).url()).await.unwrap();
 
-    servers.cut(letters, lacking);
+    servers.cut(dead_letters, lacking);
     let dead = world.publish("fail").json(json!({"kind": "permanent"})).await;
-    live.until_told("dlq", &dead).await;
+    live.until_published("dlq", &dead).await;
     let (began, mut said) = (Instant::now(), std::collections::BTreeMap::<String, usize>::new());
     while began.elapsed() < Duration::from_secs(10) || said.is_empty() {
         if let Some((code, body)) = ask(&client, "dlq.get", json!({"run_id": dead})).await {

@@ -24,9 +24,9 @@ async fn what_is_published_live_is_in_the_log_under_the_same_id() {
         world.publish("email.send").tenant("acme").header("Longshore-Delay", "300ms").json(json!({"times": 1})).await;
     let mut its = world.listen(&format!("longshore.events.acme.*.*.{slow}.>")).await;
 
-    its.until_told("completed", &slow).await;
+    its.until_published("completed", &slow).await;
     all.until("the end", |live| live.body["event"] == "completed" && live.body["run_id"] == run.as_str()).await;
-    failures.until_told("failed", &slow).await;
+    failures.until_published("failed", &slow).await;
 
     assert!(
         failures.heard().iter().all(|live| live.subject.ends_with(".email.send") && live.body["event"] == "failed")
@@ -66,7 +66,7 @@ async fn results_are_published_and_kept_up_to_their_bounds() {
     let large = world.publish("echo").json(text(64 * 1024)).await;
     let too_large = world.publish("echo").json(text(64 * 1024 + 1)).await;
 
-    for (run, told, kept) in
+    for (run, published, kept) in
         [(&small, true, true), (&medium, false, true), (&large, false, true), (&too_large, false, false)]
     {
         let end = world.wait(run).await;
@@ -74,7 +74,7 @@ async fn results_are_published_and_kept_up_to_their_bounds() {
         assert_eq!(end.rest.get("result_bytes"), (!kept).then_some(&json!(64 * 1024 + 1)));
         let events = world.eventually_reads(run, "enqueued\nstarted 1\ncompleted 1").await;
         let event = &events.last().unwrap().event;
-        assert_eq!(event.result.is_some(), told);
+        assert_eq!(event.result.is_some(), published);
         assert!(event.rest["duration_ms"].is_u64());
     }
 }
@@ -91,11 +91,11 @@ async fn a_type_may_keep_its_failures_only() {
     world.wait(&first).await;
     let smooth = world.publish("flaky").json(json!({"times": 0})).await;
     let rough = world.publish("flaky").json(json!({"times": 1})).await;
-    live.until_told("completed", &rough).await;
+    live.until_published("completed", &rough).await;
     node.stop().await;
 
-    let told = |run: &str| live.heard().iter().filter(|live| live.body["run_id"] == run).count();
-    assert_eq!((told(&smooth), told(&rough)), (3, 5));
+    let published = |run: &str| live.heard().iter().filter(|live| live.body["run_id"] == run).count();
+    assert_eq!((published(&smooth), published(&rough)), (3, 5));
     assert!(world.record(&smooth).await.is_none() && world.events(&smooth).await.is_empty());
     assert_eq!(world.record(&rough).await.unwrap().state, "completed");
     world.eventually_reads(&rough, "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\ncompleted 2").await;
@@ -113,9 +113,9 @@ async fn what_people_do_to_runs_is_in_the_log_once() {
     let mut live = world.live_events("default").await;
 
     let delayed = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
-    live.until_told("scheduled", &delayed).await;
+    live.until_published("scheduled", &delayed).await;
     let bare = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
-    live.until_told("scheduled", &bare).await;
+    live.until_published("scheduled", &bare).await;
     let running = world.publish("sleep").json(json!({"ms": 600_000})).await;
     // By then the decisions are in the log.
     world.eventually_reads(&running, "enqueued\nstarted 1").await;
@@ -133,7 +133,7 @@ async fn what_people_do_to_runs_is_in_the_log_once() {
 
     let again = world.publish("flaky").json(json!({"times": 1})).await;
     assert_eq!(world.wait(&again).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     assert_eq!(world.request("dlq.replay", json!({"run_id": again})).await["replayed"], 1);
     let ended = |record: &longshore_harness::Record| record.round == 2 && record.state == "dead";
     eventually("the end of its second round", Duration::from_secs(20), async || {
@@ -142,16 +142,16 @@ async fn what_people_do_to_runs_is_in_the_log_once() {
     })
     .await;
     let invalid = world.publish("noop").header("Longshore-Max-Attempts", "several").json(json!({})).await;
-    world.eventually_letters(2).await;
+    world.eventually_dead_letters(2).await;
     assert_eq!(world.request("dlq.discard", json!({"run_id": invalid})).await["discarded"], 1);
 
     assert!(node.stop().await.success());
-    let told = each_once(&world).await;
+    let published = each_once(&world).await;
     for (run, end) in [(&delayed, "cancelled"), (&bare, "cancelled"), (&running, "cancelled"), (&invalid, "discarded")]
     {
         assert!(
-            told.iter().any(|id| id.starts_with(&format!("default/{run}/")) && id.ends_with(end)),
-            "{run}: {told:?}"
+            published.iter().any(|id| id.starts_with(&format!("default/{run}/")) && id.ends_with(end)),
+            "{run}: {published:?}"
         );
     }
 }
@@ -178,8 +178,8 @@ async fn looking_for_a_handler_again_and_again_is_published_once() {
     })
     .await;
     assert!(node.stop().await.success());
-    let told = each_once(&world).await;
-    assert!(told.iter().all(|id| id.starts_with(&format!("default/{run}/1/"))), "{told:?}");
+    let published = each_once(&world).await;
+    assert!(published.iter().all(|id| id.starts_with(&format!("default/{run}/1/"))), "{published:?}");
 }
 
 /// Given more jobs than their handler has slots for, when each fails once and its retry, which the node holds, finds all slots
@@ -197,15 +197,15 @@ async fn a_retry_that_waits_for_a_slot_is_published_once() {
     assert!(world.ends(&jobs, Duration::from_secs(240)).await.iter().all(|state| state == "completed"));
     assert!(node.stop().await.success());
     drop(handler);
-    let told = each_once(&world).await;
-    assert_eq!(told.iter().filter(|id| id.ends_with("/started")).count(), 120);
+    let published = each_once(&world).await;
+    assert_eq!(published.iter().filter(|id| id.ends_with("/started")).count(), 120);
 }
 
 /// The ids in the log; asserts that each appears only once.
 async fn each_once(world: &World) -> BTreeSet<String> {
-    let mut told = BTreeSet::new();
+    let mut published = BTreeSet::new();
     let log = world.stored_events("default").await;
-    let twice: Vec<_> = log.into_iter().filter_map(|logged| told.replace(logged.event.id)).collect();
+    let twice: Vec<_> = log.into_iter().filter_map(|logged| published.replace(logged.event.id)).collect();
     assert!(twice.is_empty(), "{twice:?}");
-    told
+    published
 }

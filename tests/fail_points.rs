@@ -200,13 +200,14 @@ const COLUMNS: [&str; 5] =
 impl Findings {
     fn look(&mut self, history: &History) {
         self.kills += 1;
-        let told: HashSet<&str> = history
+        let published: HashSet<&str> = history
             .events
             .iter()
             .filter(|logged| logged.event.event.is_end())
             .map(|logged| logged.event.run_id.as_str())
             .collect();
-        let letters: HashSet<&str> = history.letters.iter().map(|letter| letter.run_id.as_str()).collect();
+        let dead_letters: HashSet<&str> =
+            history.dead_letters.iter().map(|dead_letter| dead_letter.run_id.as_str()).collect();
         let recorded: HashSet<&str> = history.records.iter().map(|record| record.run_id.as_str()).collect();
         let unknown = history.accepted.iter().filter(|accepted| !recorded.contains(accepted.run_id.as_str())).count();
         self.counts[0] += unknown;
@@ -215,8 +216,8 @@ impl Findings {
             let column = match record.state.as_str() {
                 "running" => 1,
                 "retrying" | "scheduled" | "enqueued" => 2,
-                _ if !told.contains(run) => 3,
-                "dead" if !letters.contains(run) => 4,
+                _ if !published.contains(run) => 3,
+                "dead" if !dead_letters.contains(run) => 4,
                 _ => continue,
             };
             self.counts[column] += 1;

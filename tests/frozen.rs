@@ -79,7 +79,7 @@ async fn a_node_frozen_twice_starts_no_job_that_another_has_taken() {
     assert!(ends.iter().all(|state| state == "completed"));
     // By now the client has received everything published before this.
     let last = publish.json(json!({"ms": 1})).await;
-    live.until_told("completed", &last).await;
+    live.until_published("completed", &last).await;
     let late = begun_too_late(&live, "frozen");
     assert!(late.is_empty(), "{} starts too late:\n{}", late.len(), late.join("\n"));
     for node in [frozen, first, second] {

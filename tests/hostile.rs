@@ -71,11 +71,11 @@ async fn tokens_that_cannot_be_read_make_dead_letters() {
         assert!(serde_json::from_slice::<Value>(&ack.payload).unwrap()["seq"].is_u64(), "{subject}: {ack:?}");
     }
 
-    let letters = world.eventually_letters(subjects.len()).await;
+    let dead_letters = world.eventually_dead_letters(subjects.len()).await;
 
-    for ((subject, tenant, job_type), letter) in subjects.iter().zip(in_order(letters)) {
-        assert_eq!(letter.subject, format!("longshore.dlq.{tenant}.main.{job_type}"), "{subject}");
-        let record: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
+    for ((subject, tenant, job_type), dead_letter) in subjects.iter().zip(in_order(dead_letters)) {
+        assert_eq!(dead_letter.subject, format!("longshore.dlq.{tenant}.main.{job_type}"), "{subject}");
+        let record: Value = serde_json::from_str(&dead_letter.headers["Longshore-Record"]).unwrap();
         assert_eq!((&record["error"]["kind"], &record["state"]), (&json!("invalid"), &json!("dead")), "{subject}");
         assert!(record["error"]["message"].as_str().unwrap().starts_with("subject: "), "{record}");
     }
@@ -83,11 +83,12 @@ async fn tokens_that_cannot_be_read_make_dead_letters() {
 }
 
 /// Dead letters in the order in which their jobs were published.
-fn in_order(letters: Vec<longshore_harness::Letter>) -> Vec<longshore_harness::Letter> {
-    let number = |letter: &longshore_harness::Letter| -> u64 {
-        letter.run_id().unwrap().rsplit('-').next().unwrap().parse().unwrap()
+fn in_order(dead_letters: Vec<longshore_harness::DeadLetter>) -> Vec<longshore_harness::DeadLetter> {
+    let number = |dead_letter: &longshore_harness::DeadLetter| -> u64 {
+        dead_letter.run_id().unwrap().rsplit('-').next().unwrap().parse().unwrap()
     };
-    let sorted: BTreeMap<u64, _> = letters.into_iter().map(|letter| (number(&letter), letter)).collect();
+    let sorted: BTreeMap<u64, _> =
+        dead_letters.into_iter().map(|dead_letter| (number(&dead_letter), dead_letter)).collect();
     sorted.into_values().collect()
 }
 
@@ -128,12 +129,12 @@ async fn headers_that_do_not_parse_make_dead_letters() {
         receipts.push(world.publish("noop").header(name, value).send("payload").await.unwrap());
     }
 
-    let letters = in_order(world.eventually_letters(wrong.len()).await);
+    let dead_letters = in_order(world.eventually_dead_letters(wrong.len()).await);
 
-    for (((name, value), receipt), letter) in wrong.iter().zip(&receipts).zip(&letters) {
+    for (((name, value), receipt), dead_letter) in wrong.iter().zip(&receipts).zip(&dead_letters) {
         // Whatever id it asked for, its run has the id derived from its position in the lane.
         let run = format!("main-p5-{}", receipt.sequence);
-        assert_eq!((letter.run_id().as_ref(), letter.payload.as_ref()), (Some(&run), b"payload".as_slice()));
+        assert_eq!((dead_letter.run_id().as_ref(), dead_letter.payload.as_ref()), (Some(&run), b"payload".as_slice()));
         let end = world.record(&run).await.unwrap();
         let error = end.error.unwrap();
         assert_eq!((end.state.as_str(), end.attempt, error.kind.as_str()), ("dead", 0, "invalid"), "{name}: {value}");
@@ -152,7 +153,7 @@ async fn forged_headers_of_nodes_harm_no_run() {
     let node = world.node().with("types.nap", quick).start().await;
     let mut live = world.live_events("default").await;
     let victim = world.publish("nap").json(json!({"ms": 1_500})).await;
-    live.until_told("started", &victim).await;
+    live.until_published("started", &victim).await;
     let done = world.publish("echo").json(json!(1)).await;
     world.wait(&done).await;
     let mut receipts = Vec::new();
@@ -222,9 +223,9 @@ async fn payloads_are_arbitrary_bytes_except_forged_acknowledgements() {
     let forgery = "longshore.jobs.victim.main.p5.echo";
     let client = world.client();
     client.publish_with_reply("longshore.jobs.evil.main.p5.noop", forgery, "{}".into()).await.unwrap();
-    let letter = world.eventually_letters(1).await.pop().unwrap();
-    assert_eq!(letter.subject, "longshore.dlq.victim.main.echo");
-    let record: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
+    let dead_letter = world.eventually_dead_letters(1).await.pop().unwrap();
+    assert_eq!(dead_letter.subject, "longshore.dlq.victim.main.echo");
+    let record: Value = serde_json::from_str(&dead_letter.headers["Longshore-Record"]).unwrap();
     assert_eq!(record["error"]["kind"], "invalid");
     // The same bytes with a header are a client's own payload.
     let own = world.publish("echo").header("X-Mine", "1").send(r#"{"stream":"S","seq":1}"#).await.unwrap();
@@ -266,8 +267,8 @@ async fn the_largest_jobs_can_be_put_off_and_die() {
         assert_eq!(end.state, state, "{:?}", end.error.map(|error| error.kind));
     }
     assert_eq!(handler.calls().len(), 8, "a large job reaches its handler");
-    let letters = world.eventually_letters(3).await;
-    assert!(letters.iter().all(|letter| letter.payload.len() > 1_000_000), "payloads are kept whole");
+    let dead_letters = world.eventually_dead_letters(3).await;
+    assert!(dead_letters.iter().all(|dead_letter| dead_letter.payload.len() > 1_000_000), "payloads are kept whole");
     crate::is_emptied(&world).await;
     is_unharmed(&world, &node).await;
 }
@@ -385,8 +386,8 @@ async fn times_at_the_edge_of_the_calendar_are_no_danger() {
     ] {
         let run = world.publish("noop").header(name, value).json(json!({})).await;
         let subject = format!(".{run}.");
-        let told = live.until("its first event", |live| live.subject.contains(&subject)).await;
-        assert!(told.body["event"] == "scheduled" || told.body["event"] == "dlq", "{name} {value}: {told:?}");
+        let event = live.until("its first event", |live| live.subject.contains(&subject)).await;
+        assert!(event.body["event"] == "scheduled" || event.body["event"] == "dlq", "{name} {value}: {event:?}");
     }
     for (name, value) in [
         ("Longshore-Run-At", "0000-01-01T00:00:00Z"),

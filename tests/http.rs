@@ -81,7 +81,7 @@ async fn a_draining_node_is_alive_and_not_ready() {
     let (_handler, open) = held(&world).await;
     let mut live = world.live_events("default").await;
     let run = world.publish("slow").send("{}").await.unwrap().run_id;
-    live.until_told("started", &run).await;
+    live.until_published("started", &run).await;
     let address = node.http();
 
     node.sigterm();
@@ -167,7 +167,7 @@ async fn what_is_wrong_with_a_node_and_with_its_streams_is_said() {
     becomes(sound.http(), (200, &[])).await;
 }
 
-/// Given a port that a node has, when another node is told to listen there, then it says which setting to change.
+/// Given a port that a node has, when another node is set to listen there, then it says which setting to change.
 #[tokio::test]
 async fn a_port_that_was_set_and_is_taken_is_named() {
     let world = world().await;
@@ -207,7 +207,7 @@ async fn the_command_health_is_a_probe() {
     assert_eq!(json, r#"{"ready":true,"reasons":[]}"#);
     b.stop().await;
     let run = world.publish("slow").send("{}").await.unwrap().run_id;
-    live.until_told("started", &run).await;
+    live.until_published("started", &run).await;
 
     a.sigterm();
 

@@ -70,7 +70,7 @@ async fn of_jobs_that_are_published_together_the_first_is_the_run() {
         }
         let id = format!("id{nth}");
         world.publish("echo").header("Longshore-Run-Id", &id).many((0..3).map(|number| json!(number))).await;
-        events.until_told("completed", &id).await;
+        events.until_published("completed", &id).await;
         assert_eq!(world.wait(&id).await.result, Some(json!(0)));
     }
 }
@@ -103,8 +103,8 @@ async fn a_bare_job_with_a_taken_key_is_a_duplicate() {
 
     assert_eq!((end.state.as_str(), end.duplicate_of.as_deref()), ("duplicate", Some(first.run_id.as_str())));
     assert_eq!((end.attempt, end.result), (0, None));
-    let told = world.eventually_reads(&second.run_id, "enqueued\nduplicate").await;
-    assert_eq!(told[1].event.duplicate_of.as_deref(), Some(first.run_id.as_str()));
+    let published = world.eventually_reads(&second.run_id, "enqueued\nduplicate").await;
+    assert_eq!(published[1].event.duplicate_of.as_deref(), Some(first.run_id.as_str()));
 
     let submitted = json!({"type": "echo", "payload": 1, "idempotency_key": "k"});
     let answer = world.request("submit", submitted).await;
@@ -200,12 +200,12 @@ async fn a_scheduled_job_holds_its_key_and_id() {
     let node = world.node().start().await;
     let keyed = json!({"type": "noop", "delay_ms": 1_200, "idempotency_key": "k"});
     let named = json!({"type": "noop", "delay_ms": 1_200, "run_id": "mine"});
-    let told = |answer: &Value| (answer["state"].as_str().unwrap().to_owned(), answer["deduplicated"] == true);
+    let published = |answer: &Value| (answer["state"].as_str().unwrap().to_owned(), answer["deduplicated"] == true);
     let mut runs = Vec::new();
     for job in [keyed, named] {
         let first = world.request("submit", job.clone()).await;
         let second = world.request("submit", job).await;
-        assert_eq!((told(&first), told(&second)), (("scheduled".into(), false), ("scheduled".into(), true)));
+        assert_eq!((published(&first), published(&second)), (("scheduled".into(), false), ("scheduled".into(), true)));
         assert_eq!(first["run_id"], second["run_id"]);
         runs.push(first["run_id"].as_str().unwrap().to_owned());
     }

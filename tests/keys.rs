@@ -129,7 +129,7 @@ async fn a_dead_run_frees_its_key_and_is_replayed_only_when_it_is_free() {
     let dead = json!({"type": "fails", "payload": {"times": 1}, "idempotency_key": "k"});
     let dead = world.submit(dead).await;
     assert_eq!(world.wait(&dead).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     let second = world.request("submit", job(2, &json!({}))).await;
     assert!(is_new(&second), "{second}");
 
@@ -142,7 +142,7 @@ async fn a_dead_run_frees_its_key_and_is_replayed_only_when_it_is_free() {
     assert_eq!(world.wait(run_of(&second)).await.state, "completed");
     // It has completed, which frees no key: the dead letter stays.
     let answer = world.request("dlq.replay", replay).await;
-    assert_eq!((&answer["replayed"], world.letters("default").await.len()), (&json!(0), 1), "{answer}");
+    assert_eq!((&answer["replayed"], world.dead_letters("default").await.len()), (&json!(0), 1), "{answer}");
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
 }
@@ -156,7 +156,7 @@ async fn a_replayed_run_has_its_key_again() {
     let active = json!({"unique": "active"});
     let dead = world.submit(job(1, &active)).await;
     assert_eq!(world.wait(&dead).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     let set = json!({"run_id": dead, "set": {"headers": {"Longshore-Timeout": "60s"}}});
     assert_eq!(world.request("dlq.replay", set).await["replayed"], 1);
     is_in(&world, &dead, "running").await;
@@ -292,7 +292,7 @@ async fn end_of(world: &World, run: &str) -> longshore_harness::Record {
 }
 
 /// Given a key that is free once its run has ended, when the node dies at any point of the way of the claim, then there
-/// is one run for each time the key was free, whoever asks again.
+/// is one run for each time the key was free, whatever is asked again.
 #[tokio::test]
 async fn a_death_at_any_point_of_a_keys_way_is_one_run() {
     let world = world().await;

@@ -80,7 +80,7 @@ async fn a_rate_limit_holds_over_all_nodes_and_is_used() {
     assert!(used >= 0.3, "{used}");
 }
 
-/// Given a limit of few jobs, when more are published, then each that waits is told so once, and no attempt is used.
+/// Given a limit of few jobs, when more are published, then each that waits has one `deferred`, and no attempt is used.
 #[tokio::test]
 async fn a_job_over_its_limit_is_deferred_once_and_uses_no_attempt() {
     let world = world().await;
@@ -95,12 +95,12 @@ async fn a_job_over_its_limit_is_deferred_once_and_uses_no_attempt() {
     let mut deferred = 0;
     for job in &jobs {
         let events = world.eventually_ends(&job.run_id).await;
-        let told: Vec<_> = events.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
-        assert!(told.len() <= 1, "{told:?}");
-        assert!(told.iter().all(|logged| logged.event.reason.as_deref() == Some("rate_limited")), "{told:?}");
+        let published: Vec<_> = events.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
+        assert!(published.len() <= 1, "{published:?}");
+        assert!(published.iter().all(|logged| logged.event.reason.as_deref() == Some("rate_limited")), "{published:?}");
         let is_ahead = |logged: &&Logged| logged.event.run_at.is_none_or(|due| due >= logged.event.at);
-        assert!(told.iter().all(is_ahead), "a time that is over is no time to wait for: {told:?}");
-        deferred += told.len();
+        assert!(published.iter().all(is_ahead), "a time that is over is no time to wait for: {published:?}");
+        deferred += published.len();
         assert_eq!(world.record(&job.run_id).await.unwrap().attempts.len(), 1);
     }
     assert!(deferred >= 2, "{deferred}");
@@ -210,8 +210,8 @@ async fn a_hold_stops_its_key_on_every_node_until_it_is_over() {
     let mut reasons = Vec::new();
     for job in &held {
         let events = world.eventually_ends(&job.run_id).await;
-        let told = events.into_iter().filter(|logged| logged.event.event == EventName::Deferred);
-        reasons.extend(told.map(|logged| logged.event.reason));
+        let published = events.into_iter().filter(|logged| logged.event.event == EventName::Deferred);
+        reasons.extend(published.map(|logged| logged.event.reason));
     }
     assert!(!reasons.is_empty() && reasons.iter().all(|reason| reason.as_deref() == Some("held")), "{reasons:?}");
 }
@@ -219,7 +219,7 @@ async fn a_hold_stops_its_key_on_every_node_until_it_is_over() {
 /// Given a tenant with a rate limit, when it submits more on two nodes, then submissions beyond it are refused with 429
 /// and the time after which they are not, and others' are taken.
 #[tokio::test]
-async fn a_tenant_that_submits_too_much_is_told_when_to_come_again() {
+async fn a_tenant_that_submits_too_much_learns_when_to_come_again() {
     let world = world().await;
     let build = || world.node().with("tenants.acme", "rate_limit = { rate = 5, per = '1h' }");
     let (_first, _second) = (build().start().await, build().start().await);

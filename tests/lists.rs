@@ -96,13 +96,13 @@ impl Wanted {
         let mut live = world.live_events("default").await;
         let retrying = many(world, "flaky", 2).await;
         for run in &retrying {
-            live.until_told("failed", run).await;
+            live.until_published("failed", run).await;
         }
         let bare = world.publish("noop").header("Longshore-Delay", "1h").json(json!(1)).await;
-        live.until_told("scheduled", &bare).await;
+        live.until_published("scheduled", &bare).await;
         let submitted = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
         let unserved = world.publish("nobody").json(json!(1)).await;
-        live.until_told("deferred", &unserved).await;
+        live.until_published("deferred", &unserved).await;
         // One starts, the next ones wait in the node, the rest are parked.
         let mut limited = many(world, "limited", 120).await;
         assert_eq!(world.wait(&limited[0]).await.state, "completed");
@@ -225,7 +225,7 @@ async fn a_job_that_runs_while_the_list_is_read_is_not_missed() {
     }
     let mut live = world.live_events("default").await;
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &busy).await;
+    live.until_published("started", &busy).await;
     let waiting = many(&world, "noop", 40).await;
     let (mut seen, mut next) = page(&world, "default", &json!({"limit": 10})).await;
     world.request("runs.cancel", json!({"run_id": busy})).await;

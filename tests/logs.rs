@@ -50,9 +50,9 @@ async fn the_level_of_the_log_is_changed_while_the_node_runs() {
 
 /// Given a node whose log is asked for everything about jobs, when jobs of one trace end in every way there is, then
 /// what happened to each is a line of its own, with run, tenant, attempt and trace, and every other line about a run
-/// has these, too; by default only what failed for good is told.
+/// has these, too; by default only what failed for good is logged.
 #[tokio::test]
-async fn what_happens_to_a_job_is_told_with_run_attempt_tenant_and_trace() {
+async fn what_happens_to_a_job_is_logged_with_run_attempt_tenant_and_trace() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let world = world().await;
@@ -71,8 +71,8 @@ async fn what_happens_to_a_job_is_told_with_run_attempt_tenant_and_trace() {
         job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         world.submit(job).await
     };
-    let dead = dies("told").await;
-    world.eventually_letters(2).await;
+    let dead = dies("logged").await;
+    world.eventually_dead_letters(2).await;
     assert_eq!(world.request("dlq.replay", json!({"run_id": dead})).await["replayed"], 1);
     let done = submit("noop", json!({})).await;
     assert_eq!(world.wait(&done).await.state, "completed");
@@ -80,14 +80,14 @@ async fn what_happens_to_a_job_is_told_with_run_attempt_tenant_and_trace() {
     assert_eq!(world.wait(&expired).await.state, "expired");
     let mut live = world.live_events("default").await;
     let waiting = submit("nobodys", json!({})).await;
-    live.until_told("deferred", &waiting).await;
+    live.until_published("deferred", &waiting).await;
     let stopped = submit("sleep", json!({})).await;
-    live.until_told("started", &stopped).await;
+    live.until_published("started", &stopped).await;
     world.request("runs.cancel", json!({"run_id": stopped})).await;
     assert_eq!(world.wait(&stopped).await.state, "cancelled");
     let discarded = json!({"run_id": quiet});
     assert_eq!(world.request("dlq.discard", discarded).await["discarded"], 1);
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     node.stop().await;
 
     let text = node.log().since(0);
@@ -96,19 +96,19 @@ async fn what_happens_to_a_job_is_told_with_run_attempt_tenant_and_trace() {
     for line in lines.iter().filter(|line| line["run_id"].is_string()) {
         assert!(line["tenant"] == "default" && line["attempt"].is_u64() && line["trace_id"] == TRACE, "{line}");
     }
-    let told = |run: &str| {
+    let of_run = |run: &str| {
         let of_jobs = about(run).into_iter().filter(|line| line["target"] == "longshore::jobs");
         of_jobs.map(|line| line["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let dead_letter = "dead letter: failed for good";
-    assert_eq!(told(&quiet), [dead_letter, "discarded"]);
+    assert_eq!(of_run(&quiet), [dead_letter, "discarded"]);
     let round = ["started", "failed, to be retried", "started", "failed", dead_letter];
     let all: Vec<&str> = ["enqueued"].into_iter().chain(round).chain(["replayed", "enqueued"]).chain(round).collect();
-    assert_eq!(told(&dead), all);
-    assert_eq!(told(&done), ["enqueued", "started", "completed"]);
-    assert_eq!(told(&expired), ["scheduled", "enqueued", "expired"]);
-    assert_eq!(told(&waiting)[..2], ["enqueued", "deferred"]);
-    assert_eq!(told(&stopped), ["enqueued", "started", "cancelled"]);
+    assert_eq!(of_run(&dead), all);
+    assert_eq!(of_run(&done), ["enqueued", "started", "completed"]);
+    assert_eq!(of_run(&expired), ["scheduled", "enqueued", "expired"]);
+    assert_eq!(of_run(&waiting)[..2], ["enqueued", "deferred"]);
+    assert_eq!(of_run(&stopped), ["enqueued", "started", "cancelled"]);
     let failed = about(&dead).into_iter().find(|line| line["message"] == "failed, to be retried").unwrap();
     assert_eq!((&failed["kind"], &failed["attempt"], &failed["round"]), (&json!("retryable"), &json!(1), &json!(1)));
     let deferred = about(&waiting).into_iter().find(|line| line["message"] == "deferred").unwrap();
@@ -169,7 +169,7 @@ async fn neither_payloads_nor_secrets_are_logged() {
         world.publish("pays").header("X-Token", "s3cret-header").header("Longshore-Idempotency-Key", "s3cret-key");
     let run = publish.json(json!({"card": "s3cret-payload"})).await;
     assert_eq!(world.wait(&run).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     assert_eq!(world.request("dlq.replay", json!({"run_id": run})).await["replayed"], 1);
     assert_eq!(world.wait(&run).await.state, "completed");
     let submitted = json!({"type": "pays", "payload": "s3cret-payload", "delay_ms": 600_000, "headers": {"X-Token": "s3cret-header"}});
@@ -186,11 +186,11 @@ async fn neither_payloads_nor_secrets_are_logged() {
     bytes.publish(b"longshore.jobs.default.main.p5.pays", None, headers, b"\"s3cret-payload\"");
     bytes.flush().await;
     // With the one above; the run that was replayed left none.
-    world.eventually_letters(5).await;
+    world.eventually_dead_letters(5).await;
 
     node.stop().await;
     let lines = node.log().since(0);
-    assert!(lines.iter().any(|line| line.contains("invalid job")), "the log tells of jobs");
+    assert!(lines.iter().any(|line| line.contains("invalid job")), "the log has lines of jobs");
     let found: Vec<&String> = lines.iter().filter(|line| line.contains("s3cret")).collect();
     assert!(found.is_empty(), "{found:?}");
 }

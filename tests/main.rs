@@ -12,7 +12,7 @@ mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chaos; // faults of every kind at once lose nothing
 mod cli; // a user at a terminal lists dead letters, replays and discards them, cancels and erases runs
 mod cluster; // several nodes act as one
-mod concurrency; // no more attempts at once than a type or key allows, whoever dies
+mod concurrency; // no more attempts at once than a type or key allows, whichever node dies
 mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
 mod debounce; // of changes that follow each other soon, the last one runs, once
@@ -32,16 +32,16 @@ mod keys; // a key is one run for as long as its scope says
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
 mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
 mod lists; // runs are listed and counted by what they have in common, and none is missed
-mod logs; // what happens to jobs is told with run and trace, without secrets; the level can be changed
+mod logs; // what happens to jobs is logged with run and trace, without secrets; the level can be changed
 mod main_job; // a job published with any NATS client runs, and its events are published in order
 mod metrics; // rare faults are counted and logged
 mod monitoring; // alert rules use only metrics and labels that there are
 mod nothing_lost; // kills and freezes while jobs run lose nothing
 mod offered; // nodes of one queue with different handlers in Rust share it
-mod on_busy; // a busy key drops new jobs, keeps the newest or cancels the one that runs, whoever dies
+mod on_busy; // a busy key drops new jobs, keeps the newest or cancels the one that runs, whichever node dies
 mod one_run; // one accepted job is one run, even if it is repeated, forwarded, forged or cancelled
 mod order; // urgent jobs first, by rank
-mod ordered; // jobs of one key run in their order, through retries, whoever dies
+mod ordered; // jobs of one key run in their order, through retries, whichever node dies
 mod overdue; // a job that waits for its time runs, even if a lane is full or the server forgot it
 mod pauses; // from the answer on nothing starts of what is paused
 mod permissions; // a node needs no more rights than the documents grant
@@ -61,7 +61,7 @@ mod schedules; // a recurring schedule starts a run at each of its times, once, 
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs
 mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // no job starts before its time or after its expiry, or runs beyond its limit
-mod traces; // one trace tells a job's whole way, and no collector disturbs a job
+mod traces; // one trace shows a job's whole way, and no collector disturbs a job
 mod tutorial; // the tutorial works as it is printed
 mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer

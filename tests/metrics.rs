@@ -78,7 +78,7 @@ impl Inside {
     }
 
     /// Waits until the counter has that value, and that many lines say it.
-    async fn tells(&self, (name, line): (&str, &str), count: u64, lines: usize) {
+    async fn counts_and_logs(&self, (name, line): (&str, &str), count: u64, lines: usize) {
         eventually(name, WITHIN, async || {
             let found = (self.count(name), self.said(line));
             if found == (count, lines) { Ok(()) } else { Err(format!("{found:?}, not {count} and {lines}")) }
@@ -106,9 +106,9 @@ async fn poison_and_connections_made_anew_are_counted_and_said() {
         bytes.publish(b"longshore.jobs.default.main.p5.noop", None, b"NATS/1.0\r\nno colon\r\n\r\n", b"{}");
     }
     bytes.flush().await;
-    world.eventually_letters(3).await;
+    world.eventually_dead_letters(3).await;
 
-    node.tells(POISON, 3, 3).await;
+    node.counts_and_logs(POISON, 3, 3).await;
     let before =
         eventually("a rebuilt connection", WITHIN, async || match (node.count(REBUILT.0), node.said(REBUILT.1)) {
             (0, _) => Err("none".to_owned()),
@@ -121,7 +121,7 @@ async fn poison_and_connections_made_anew_are_counted_and_said() {
     world.server().restart().await.unwrap();
 
     // A node has four connections.
-    node.tells(REBUILT, before + 4, before as usize + 4).await;
+    node.counts_and_logs(REBUILT, before + 4, before as usize + 4).await;
     node.ends().await;
 }
 
@@ -139,7 +139,7 @@ async fn a_client_that_died_is_counted_and_said() {
     bytes.publish(b"longshore.api.default.submit", Some("_INBOX.nobody"), b"NATS/1.0\r\nX: a\rb\r\n\r\n", b"{}");
     bytes.flush().await;
 
-    node.tells(REPLACED, 1, 1).await;
+    node.counts_and_logs(REPLACED, 1, 1).await;
     node.ends().await;
 }
 
@@ -166,7 +166,7 @@ async fn records_that_are_too_old_are_counted_and_said() {
     let found = node.count(STALE.0);
     assert_eq!(node.said(STALE.1) as u64, found);
 
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     let dead = records.get(&key).await.unwrap().unwrap();
     records.put(&key, first).await.unwrap();
     let answer = world.request("dlq.replay", json!({"run_id": run})).await;
@@ -197,7 +197,7 @@ async fn leases_judged_lost_are_counted_and_said() {
     let other = other.env("LONGSHORE_FAIL_POINTS", "before-record=stop@1").start().await;
     let mut live = world.live_events("default").await;
     let run = world.publish("sleep").json(json!({"ms": 2_000})).await;
-    live.until_told("started", &run).await;
+    live.until_published("started", &run).await;
     // Until its record says that it runs, no other node knows of a lease that could be lost.
     eventually("its record", Duration::from_secs(20), async || {
         world.record(&run).await.filter(|record| record.state == "running").ok_or("none")
@@ -208,7 +208,7 @@ async fn leases_judged_lost_are_counted_and_said() {
     let node = Inside::start(&world, "").await;
     node.knows_nothing_of(LOST);
 
-    node.tells(LOST, 1, 1).await;
+    node.counts_and_logs(LOST, 1, 1).await;
     assert_eq!(world.wait(&run).await.state, "completed");
     other.sigcont();
     eventually("a result that came too late", WITHIN, async || {
@@ -251,6 +251,6 @@ async fn schedules_that_did_not_fire_are_counted_and_said() {
     })
     .await;
     assert!(node.said(RESTORED.1) > 0);
-    node.tells(STRANDED, 1, 1).await;
+    node.counts_and_logs(STRANDED, 1, 1).await;
     node.ends().await;
 }

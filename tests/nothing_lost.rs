@@ -138,7 +138,7 @@ async fn a_node_that_was_frozen_past_its_lease_does_no_harm() {
         stops.push(Interruption { node: Some("frozen".to_owned()), at: Timestamp::now() });
         frozen.sigstop();
         // Its leases are over when the other node publishes that for one of its jobs.
-        live.until_told("failed", &long).await;
+        live.until_published("failed", &long).await;
         frozen.sigcont();
     }
     world.ends(&receipts, WITHIN).await;

@@ -96,7 +96,7 @@ async fn a_handler_of_another_node_says_what_it_would_say_at_home() {
             match context.json::<String>()?.as_str() {
                 "snooze" if first => return Ok(Success::Snooze(Duration::from_millis(10))),
                 "snooze" => {}
-                "panic" => panic!("as told"),
+                "panic" => panic!("as asked"),
                 "retryable" => Err(std::io::Error::other("disk\nfull"))?,
                 permanent => return Err(HandlerError::permanent(permanent)),
             }
@@ -108,7 +108,7 @@ async fn a_handler_of_another_node_says_what_it_would_say_at_home() {
 
     for (payload, state, attempts, error) in [
         ("snooze", "completed", 1, None),
-        ("panic", "dead", 2, Some(("retryable", "the handler panicked: as told"))),
+        ("panic", "dead", 2, Some(("retryable", "the handler panicked: as asked"))),
         ("retryable", "dead", 2, Some(("retryable", "disk full"))),
         ("no such file", "dead", 1, Some(("permanent", "no such file"))),
     ] {
@@ -125,26 +125,26 @@ async fn a_handler_of_another_node_says_what_it_would_say_at_home() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a job that another node's handler works on, when the run is cancelled, then the handler is told.
+/// Given a job that another node's handler works on, when the run is cancelled, then the handler is asked to stop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_handler_of_another_node_is_told_to_stop() {
+async fn a_handler_of_another_node_is_asked_to_stop() {
     let world = world().await;
     let _plain = world.node().start().await;
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
     let handler = move |context: Context| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            tell.send("began").unwrap();
+            sender.send("began").unwrap();
             context.cancelled().await;
-            tell.send("stopped").unwrap();
+            sender.send("stopped").unwrap();
             Ok::<_, HandlerError>(())
         }
     };
     let own = start(&world, "own", "[queues.other]\n", handlers::built_in().with("own", handler)).await;
     let run = world.publish("own").json(json!({})).await;
-    assert_eq!(told.recv().await, Some("began"));
+    assert_eq!(receiver.recv().await, Some("began"));
     let cancelled = world.request("runs.cancel", json!({"run_id": run})).await;
-    assert_eq!(told.recv().await, Some("stopped"), "{cancelled:?}");
+    assert_eq!(receiver.recv().await, Some("stopped"), "{cancelled:?}");
     assert_eq!(world.wait(&run).await.state, "cancelled");
     own.drain().await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! What becomes of jobs whose concurrency key is busy: the new one is dropped, only the newest waits, or the one that runs
-//! makes way; on several nodes, and whoever dies.
+//! What becomes of jobs whose concurrency key is busy: the new one is dropped, only the newest waits, or the one that
+//! runs makes way; on several nodes, and whichever of them dies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ async fn a_busy_key_drops_new_jobs_keeps_the_newest_or_cancels_the_one_that_runs
     let mut running = Vec::new();
     for _ in 0..4 {
         let job = world.publish("sleep").header(KEY, "k").many([json!({"ms": 50_000})]).await.remove(0);
-        live.until_told("started", &job.run_id).await;
+        live.until_published("started", &job.run_id).await;
         running.push(job);
     }
     let quick = world.publish("sleep").header(KEY, "k").json(json!({"ms": 1})).await;
@@ -111,7 +111,7 @@ async fn no_death_loses_the_job_that_a_busy_key_keeps() {
         let doomed = node(&world, "1s").env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start().await;
         let long = world.publish("sleep").header(KEY, point).json(json!({"ms": 50_000})).await;
         if point == "after-make-way" {
-            live.until_told("started", &long).await;
+            live.until_published("started", &long).await;
         }
         let mut bursts = vec![burst("sleep", point).await];
         if point == "after-line" {

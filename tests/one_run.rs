@@ -280,7 +280,7 @@ async fn a_cancelled_job_never_starts() {
         let first = workers(world.node(), 1).env("LONGSHORE_FAIL_POINTS", "after-cancel=kill").start().await;
         let mut live = world.live_events("default").await;
         let busy = world.publish("sleep").json(json!({"ms": 60_000})).await;
-        live.until_told("started", &busy).await;
+        live.until_published("started", &busy).await;
         let waits = world.publish("work").json(json!(number)).await;
         let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
         assert!(asked.is_err(), "the cancel killed the node");
@@ -320,7 +320,7 @@ async fn a_follow_up_with_its_parents_headers_is_refused() {
         });
     }
 
-    let letters = world.eventually_letters(runs.len()).await;
+    let dead_letters = world.eventually_dead_letters(runs.len()).await;
 
     for run in &runs {
         let end = world.wait(run).await;
@@ -328,8 +328,8 @@ async fn a_follow_up_with_its_parents_headers_is_refused() {
         world.eventually_reads(run, "enqueued\nstarted 1\ncompleted 1").await;
         assert_eq!(calls_of(&parent, run), 1);
     }
-    for letter in letters {
-        let id = letter.run_id().unwrap();
+    for dead_letter in dead_letters {
+        let id = dead_letter.run_id().unwrap();
         assert!(!runs.contains(&id), "a dead letter under its parent's id: {id}");
         let record = world.record(&id).await.unwrap();
         let error = record.error.unwrap();
@@ -372,10 +372,10 @@ async fn forged_headers_make_dead_letters() {
         publish.send("{}").await.unwrap();
     }
 
-    let letters = world.eventually_letters(forged.len()).await;
+    let dead_letters = world.eventually_dead_letters(forged.len()).await;
 
-    for letter in &letters {
-        let record: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
+    for dead_letter in &dead_letters {
+        let record: Value = serde_json::from_str(&dead_letter.headers["Longshore-Record"]).unwrap();
         assert_eq!(record["error"]["kind"], "invalid", "{record}");
     }
     crate::is_emptied(&world).await;
@@ -392,7 +392,7 @@ async fn an_invalid_dead_letter_is_replayed_once_it_is_repaired() {
     let _node = world.node().start().await;
     let run = world.publish("echo").header("Longshore-Max-Attempts", "0").json(json!(7)).await;
     assert_eq!(world.wait(&run).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     for body in [
         json!({"run_id": run}),
         json!({"run_id": run, "set": {"priority": 3}}),
@@ -424,7 +424,7 @@ async fn a_lane_made_anew_overwrites_no_run() {
     let node = node.start().await;
     let old = world.publish("flaky").json(json!({"times": 4})).await;
     let mut live = world.live_events("default").await;
-    live.until_told("failed", &old).await;
+    live.until_published("failed", &old).await;
     node.stop().await;
     let lane = world.jetstream().get_stream("LONGSHORE_JOBS_main_P5").await.unwrap().cached_info().config.clone();
     world.jetstream().delete_stream(&lane.name).await.unwrap();

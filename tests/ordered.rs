@@ -1,5 +1,5 @@
-//! Jobs of one key run in the order of their lane, through retries and whoever dies; what never starts, or ends badly,
-//! holds up nobody behind it.
+//! Jobs of one key run in the order of their lane, through retries and deaths of nodes; what never starts, or ends
+//! badly, holds up nobody behind it.
 //!
 //! ```sh
 //! LONGSHORE_TEST_ORDERED_JOBS=2000 LONGSHORE_TEST_FAULTS=9 cargo test --test promises ordered -- --nocapture

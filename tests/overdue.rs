@@ -24,7 +24,7 @@ async fn a_full_lane_does_not_stop_time() {
     let mut live = world.live_events("default").await;
     let mut system = world.listen("longshore.events._sys.lane_full.>").await;
     let sleeper = world.publish("sleep").queue("stuck").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &sleeper).await;
+    live.until_published("started", &sleeper).await;
     world.publish("noop").queue("stuck").many((0..99).map(|_| json!({}))).await;
 
     let mut waiting = Vec::new();
@@ -103,7 +103,7 @@ async fn a_schedule_that_does_not_fire_is_made_up_for() {
         runs.push(world.publish("flaky").json(json!({"times": 1})).await);
     }
     for run in runs.iter().skip(1).step_by(2) {
-        live.until_told("failed", run).await;
+        live.until_published("failed", run).await;
     }
     scheduled(&world, 10).await;
 
@@ -152,7 +152,7 @@ async fn a_running_run_that_lost_its_message_is_named() {
     let mut live = world.live_events("default").await;
     let one = node("n1").await;
     let lost = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    live.until_told("started", &lost).await;
+    live.until_published("started", &lost).await;
     eventually("a record", WITHIN, async || {
         let record = world.record(&lost).await;
         record.filter(|record| record.state == "running").ok_or("none says that it runs")
@@ -160,7 +160,7 @@ async fn a_running_run_that_lost_its_message_is_named() {
     .await;
     let two = node("n2").await;
     let held = world.publish("sleep").priority(4).json(json!({"ms": 600_000})).await;
-    live.until_told("started", &held).await;
+    live.until_published("started", &held).await;
     world.jetstream().delete_stream("LONGSHORE_JOBS_main_P5").await.unwrap();
     one.kill9().await;
 
@@ -174,17 +174,17 @@ async fn a_running_run_that_lost_its_message_is_named() {
     assert!(finding["remedy"].as_str().unwrap().contains("longshore runs cancel"), "{finding}");
 
     let why = async |run: &str| {
-        let told = world.command(["why", run]).output().await.unwrap();
-        String::from_utf8(told.stdout).unwrap()
+        let output = world.command(["why", run]).output().await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
     };
-    let told = why(&lost).await;
-    assert!(told.contains("It waits for nothing: no node works on it, and no message of it is left."), "{told}");
+    let output = why(&lost).await;
+    assert!(output.contains("It waits for nothing: no node works on it, and no message of it is left."), "{output}");
     assert!(
-        told.contains(&format!("longshore runs cancel {lost} ends it")) && !told.contains("another node"),
-        "{told}"
+        output.contains(&format!("longshore runs cancel {lost} ends it")) && !output.contains("another node"),
+        "{output}"
     );
-    let told = why(&held).await;
-    assert!(told.contains("has been running for") && !told.contains("runs cancel"), "{told}");
+    let output = why(&held).await;
+    assert!(output.contains("has been running for") && !output.contains("runs cancel"), "{output}");
 
     assert_eq!(world.request("runs.cancel", json!({"run_id": lost})).await["state"], "cancelled");
     assert_eq!(world.request("runs.cancel", json!({"run_id": held})).await["state"], "cancelled");

@@ -97,7 +97,7 @@ async fn nothing_of_a_paused_queue_starts_after_the_answer() {
 
         // Whatever was published before the last of these ends has arrived here.
         let last = &bulk.last().unwrap().run_id;
-        events.until_told("completed", last).await;
+        events.until_published("completed", last).await;
         let (of_bulk, begun): (HashSet<&String>, _) = (bulk.iter().map(|job| &job.run_id).collect(), started(&events));
         let late = begun.iter().filter(|event| event.at > answered && !of_bulk.contains(&event.run_id));
         let late: Vec<&Event> = late.collect();
@@ -115,12 +115,12 @@ async fn nothing_of_a_paused_queue_starts_after_the_answer() {
         all_completed(&world.ends(&jobs, WITHIN).await);
         world.history(&jobs, Vec::new()).await.assert_sound();
     }
-    let told = system.until("queue_paused", |live| live.body["event"] == "queue_paused").await;
-    assert!(told.subject.starts_with("longshore.events._sys.queue_paused.main.n"), "{}", told.subject);
-    let fields: Vec<&str> = told.body.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(fields, ["at", "event", "id", "node", "queue", "v"], "neither a type nor a time: {}", told.body);
-    let told = system.until("queue_resumed", |live| live.body["event"] == "queue_resumed").await;
-    assert_eq!(told.body["reason"], "order");
+    let event = system.until("queue_paused", |live| live.body["event"] == "queue_paused").await;
+    assert!(event.subject.starts_with("longshore.events._sys.queue_paused.main.n"), "{}", event.subject);
+    let fields: Vec<&str> = event.body.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(fields, ["at", "event", "id", "node", "queue", "v"], "neither a type nor a time: {}", event.body);
+    let event = system.until("queue_resumed", |live| live.body["event"] == "queue_resumed").await;
+    assert_eq!(event.body["reason"], "order");
     stop(nodes).await;
 }
 
@@ -150,7 +150,7 @@ async fn a_node_that_was_frozen_over_a_pause_starts_nothing() {
 
         order(&world, "queues.pause", of.clone()).await;
         frozen.sigcont();
-        events.until_told("released", &run).await;
+        events.until_published("released", &run).await;
         assert_eq!(handler.asked().len(), 0);
         let late = world.publish("call").json(json!({})).await;
         let free = world.publish("noop").queue("bulk").json(json!({})).await;
@@ -166,7 +166,7 @@ async fn a_node_that_was_frozen_over_a_pause_starts_nothing() {
     }
 }
 
-/// Given a paused type, when its jobs come, then each is told once that it waits for that, uses up no attempt, and holds up
+/// Given a paused type, when its jobs come, then each has one `deferred` for that, uses up no attempt, and holds up
 /// no other; also after every node was restarted. A pause of a type in one queue leaves it alone in the others.
 #[tokio::test]
 async fn jobs_of_a_paused_type_wait_and_hold_up_nobody() {

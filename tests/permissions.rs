@@ -74,7 +74,7 @@ async fn a_node_needs_no_more_than_the_document_grants() {
         dead.push(world.publish("fail").json(json!({"kind": "permanent"})).await);
     }
     assert_eq!(world.wait(&due).await.state, "completed");
-    world.eventually_letters(2).await;
+    world.eventually_dead_letters(2).await;
     assert_eq!(world.request("runs.cancel", json!({"run_id": later})).await["state"], "cancelled");
     for state in ["enqueued", "running", "retrying", "scheduled", "dead", "completed"] {
         world.request("runs.list", json!({"state": state})).await;

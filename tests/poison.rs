@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use longshore_harness::{Job, Letter, Node, Reply, World, reads};
+use longshore_harness::{DeadLetter, Job, Node, Reply, World, reads};
 use serde_json::{Value, json};
 
 use crate::{is_emptied, times, world};
@@ -31,8 +31,8 @@ fn lane(priority: u8, job_type: &str) -> Vec<u8> {
     format!("longshore.jobs.default.main.p{priority}.{job_type}").into_bytes()
 }
 
-fn error_of(letter: &Letter) -> (String, String) {
-    let record: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
+fn error_of(dead_letter: &DeadLetter) -> (String, String) {
+    let record: Value = serde_json::from_str(&dead_letter.headers["Longshore-Record"]).unwrap();
     let error = &record["error"];
     (error["kind"].as_str().unwrap().to_owned(), error["message"].as_str().unwrap().to_owned())
 }
@@ -86,13 +86,17 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
 
     println!("{} good jobs, the last ended after {:?}", good.len(), began.elapsed());
     assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
-    let letters = world.eventually_letters(BROKEN.len() + 3).await;
-    for letter in &letters {
-        let (kind, message) = error_of(letter);
-        assert_eq!((kind.as_str(), letter.payload.as_ref()), ("invalid", b"kept \xff\x00".as_slice()), "{message}");
+    let dead_letters = world.eventually_dead_letters(BROKEN.len() + 3).await;
+    for dead_letter in &dead_letters {
+        let (kind, message) = error_of(dead_letter);
+        assert_eq!(
+            (kind.as_str(), dead_letter.payload.as_ref()),
+            ("invalid", b"kept \xff\x00".as_slice()),
+            "{message}"
+        );
     }
     for (headers, reason) in BROKEN {
-        let found = letters.iter().filter(|letter| error_of(letter).1.contains(reason)).count();
+        let found = dead_letters.iter().filter(|dead_letter| error_of(dead_letter).1.contains(reason)).count();
         assert!(found > 0, "no dead letter says {reason:?} of {}", headers.escape_ascii());
     }
     let end = world.wait(&long).await;
@@ -118,10 +122,10 @@ async fn a_dead_letter_with_unreadable_headers_is_replayed_without_them() {
         bytes.publish(&lane(5, "kept"), None, &[b"NATS/1.0\r\nX-Good: 1\r\n", broken, b"\r\n"].concat(), b"{}");
     }
     bytes.flush().await;
-    let letters = world.eventually_letters(3).await;
+    let dead_letters = world.eventually_dead_letters(3).await;
 
-    for letter in letters {
-        let run = letter.run_id().unwrap();
+    for dead_letter in dead_letters {
+        let run = dead_letter.run_id().unwrap();
         for set in [json!({}), json!({"headers": {"X-Bad": null}}), json!({"payload": 1})] {
             let answer = world.request("dlq.replay", json!({"run_id": run, "set": set})).await;
             let error = answer["failed"][0]["error"].as_str().unwrap();
@@ -216,7 +220,7 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     let counted = counted.await;
     break_first_replies(&world).await;
     let mut bytes = world.bytes().await;
-    let (mut good, mut twice, mut letters) = (Vec::new(), Vec::new(), 0);
+    let (mut good, mut twice, mut dead_letters) = (Vec::new(), Vec::new(), 0);
     let (began, listening) = (Instant::now(), longest_pause(&world).await);
     for number in 0..broken {
         good.extend(world.publish("counted").many([json!(number)]).await);
@@ -231,7 +235,7 @@ async fn many_that_cannot_be_read_among_many_that_can() {
                 continue;
             }
         };
-        letters += usize::from(number % 5 < 2);
+        dead_letters += usize::from(number % 5 < 2);
         let (headers, _) = BROKEN[number % BROKEN.len()];
         bytes.publish(&subject, Some("_INBOX.nobody"), headers, number.to_string().as_bytes());
         bytes.flush().await;
@@ -242,9 +246,10 @@ async fn many_that_cannot_be_read_among_many_that_can() {
 
     let ended = began.elapsed();
     assert!(ends.iter().all(|state| state == "completed"));
-    let found = world.eventually_letters(letters).await;
-    let payloads: std::collections::BTreeSet<&[u8]> = found.iter().map(|letter| letter.payload.as_ref()).collect();
-    assert_eq!((payloads.len(), found.len()), (letters, letters), "each has one dead letter");
+    let found = world.eventually_dead_letters(dead_letters).await;
+    let payloads: std::collections::BTreeSet<&[u8]> =
+        found.iter().map(|dead_letter| dead_letter.payload.as_ref()).collect();
+    assert_eq!((payloads.len(), found.len()), (dead_letters, dead_letters), "each has one dead letter");
     assert_eq!(counted.calls().len(), broken, "no handler was called twice");
     for receipt in &twice {
         let end = world.wait(&receipt.run_id).await;
@@ -417,8 +422,8 @@ async fn what_cannot_be_read_among_due_jobs_becomes_a_dead_letter() {
 
     assert_eq!(world.wait("beside-them").await.state, "completed");
 
-    for letter in world.eventually_letters(BROKEN.len()).await {
-        assert_eq!((error_of(&letter).0.as_str(), letter.payload.as_ref()), ("invalid", b"due".as_slice()));
+    for dead_letter in world.eventually_dead_letters(BROKEN.len()).await {
+        assert_eq!((error_of(&dead_letter).0.as_str(), dead_letter.payload.as_ref()), ("invalid", b"due".as_slice()));
     }
     is_unharmed(&world, &node).await;
 }

@@ -49,8 +49,8 @@ async fn a_node_short_of_memory_takes_fewer_jobs_until_it_is_over() {
     let shown = async |name: &str, resource: &str| Scrape::of(&node).await.value(name, &[("resource", resource)]);
     let warnings = async || world.request("health", json!({})).await["warnings"].clone();
 
-    let told = system.until("pressure", |live| live.body["event"] == "node_under_pressure").await;
-    assert_eq!((told.body["memory"].as_f64(), &told.body["cpu"]), (Some(0.97), &json!(null)), "{}", told.body);
+    let event = system.until("pressure", |live| live.body["event"] == "node_under_pressure").await;
+    assert_eq!((event.body["memory"].as_f64(), &event.body["cpu"]), (Some(0.97), &json!(null)), "{}", event.body);
     eventually("the last step", WITHIN, async || {
         let warnings = warnings().await;
         if warnings[0].as_str().is_some_and(|text| text.contains("one in 8")) { Ok(()) } else { Err(warnings) }

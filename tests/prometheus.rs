@@ -96,7 +96,7 @@ async fn jobs_of_every_kind(world: &World) {
     world.publish("flaky").many((0..5).map(|_| json!({"times": 1}))).await;
     let dead = world.publish("flaky").json(json!({})).await;
     assert_eq!(world.wait(&dead).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     world.request("dlq.replay", json!({"run_id": dead})).await;
     world.publish("nobodys").many((0..3).map(|_| json!(1))).await;
     for _ in 0..2 {

@@ -35,7 +35,7 @@ async fn a_node_knows_at_once_what_it_runs_itself() {
     let mut events = world.live_events("default").await;
     for _ in 0..3 {
         let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-        events.until_told("started", &busy).await;
+        events.until_published("started", &busy).await;
         let queues = world.request("queues.list", json!({"queue": "main"})).await;
         assert_eq!((&queues["queues"][0]["running"], &queues["queues"][0]["waiting"]["p5"]), (&json!(1), &json!(0)));
         let nodes = world.try_request("_all", "nodes.list", json!({})).await.unwrap();
@@ -61,7 +61,7 @@ async fn a_few_jobs_that_wait_are_counted_at_once() {
     }
     let mut events = world.live_events("default").await;
     let lost = world.publish("lost").json(json!({})).await;
-    events.until_told("deferred", &lost).await;
+    events.until_published("deferred", &lost).await;
     // Between two looks it is back in its lane for some milliseconds.
     eventually("the only job to be counted with its type", WITHIN, async || {
         let answer = world.request("queues.list", json!({"queue": "main"})).await;
@@ -81,12 +81,12 @@ async fn a_tenant_sees_its_own_jobs_and_the_operator_all() {
     let mut events = world.live_events("*").await;
     let (acme, other) = ("acme", "other");
     let fails = world.publish("later").tenant(acme).json(json!({})).await;
-    events.until_told("failed", &fails).await;
+    events.until_published("failed", &fails).await;
     for tenant in [acme, other, other] {
         world.publish("noop").tenant(tenant).header("Longshore-Delay", "1h").json(json!({})).await;
     }
     let busy = world.publish("sleep").tenant(acme).json(json!({"ms": 600_000})).await;
-    events.until_told("started", &busy).await;
+    events.until_published("started", &busy).await;
     world.publish("noop").tenant(acme).priority(2).many((0..3).map(|_| json!({}))).await;
     world.publish("noop").tenant(other).priority(7).many((0..4).map(|_| json!({}))).await;
 
@@ -185,10 +185,10 @@ async fn a_run_says_what_it_waits_for() {
     let node = node(&world).start().await;
     let mut events = world.live_events("default").await;
     let scheduled = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
-    events.until_told("scheduled", &scheduled).await;
+    events.until_published("scheduled", &scheduled).await;
     assert_eq!(waits_for(&world, &scheduled).await["reason"], "schedule");
     let running = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    events.until_told("started", &running).await;
+    events.until_published("started", &running).await;
     runs(&world, &running).await;
     assert_eq!(waits_for(&world, &running).await, Value::Null);
     let behind = world.publish("noop").many((0..30).map(|_| json!({}))).await;
@@ -230,15 +230,15 @@ async fn a_run_that_its_node_holds_says_why() {
     for (job_type, reason) in [("turn", "concurrency"), ("keyed", "concurrency"), ("full", "busy")] {
         let job = || world.publish(job_type).header("Longshore-Concurrency-Key", "k");
         let first = job().json(json!({"ms": 600_000})).await;
-        events.until_told("started", &first).await;
+        events.until_published("started", &first).await;
         for run in job().many((0..2).map(|_| json!({}))).await {
             eventually("a reason", Duration::from_secs(30), async || {
                 let waiting_for = waits_for(&world, &run.run_id).await;
                 if waiting_for["reason"] == reason { Ok(()) } else { Err(waiting_for.to_string()) }
             })
             .await;
-            let told = world.events(&run.run_id).await;
-            assert!(told.iter().all(|logged| logged.event.event == EventName::Enqueued), "{told:?}");
+            let published = world.events(&run.run_id).await;
+            assert!(published.iter().all(|logged| logged.event.event == EventName::Enqueued), "{published:?}");
         }
     }
     node.kill9().await;
@@ -252,13 +252,13 @@ async fn a_purge_cancels_what_has_not_begun() {
     let node = node(&world).with("queues.bulk", "concurrency = 2").start().await;
     let mut events = world.live_events("*").await;
     let delayed = world.publish("noop").queue("bulk").header("Longshore-Delay", "1h").json(json!({})).await;
-    events.until_told("scheduled", &delayed).await;
+    events.until_published("scheduled", &delayed).await;
     let elsewhere = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
-    events.until_told("scheduled", &elsewhere).await;
+    events.until_published("scheduled", &elsewhere).await;
     let first = world.publish("sleep").queue("bulk").json(json!({"ms": 600_000})).await;
     runs(&world, &first).await;
     let second = world.publish("sleep").queue("bulk").json(json!({"ms": 600_000})).await;
-    events.until_told("started", &second).await;
+    events.until_published("started", &second).await;
     let waiting = world.publish("noop").queue("bulk").many((0..20).map(|_| json!({}))).await;
     let other = world.publish("noop").tenant("acme").queue("bulk").json(json!({})).await;
 
@@ -298,7 +298,7 @@ async fn a_purge_that_a_crash_cut_short_is_repeated() {
     let mut delayed = Vec::new();
     for _ in 0..40 {
         let run = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
-        events.until_told("scheduled", &run).await;
+        events.until_published("scheduled", &run).await;
         delayed.push(run);
     }
     let request = json!({"queue": "main", "confirm": "main"});
@@ -321,7 +321,7 @@ async fn a_purge_that_a_crash_cut_short_is_repeated() {
 /// Given jobs in a queue whose only node has gone, when another node looks after the cluster, then a system event and its
 /// health say so, and no more once a node serves the queue.
 #[tokio::test]
-async fn a_queue_with_jobs_that_no_node_serves_is_told() {
+async fn a_queue_with_jobs_that_no_node_serves_is_reported() {
     let world = world().await;
     let mut system = world.live_events("_sys").await;
     let bulk = node(&world).name("bulk").with("queues.bulk", "concurrency = 1").start().await;
@@ -329,8 +329,8 @@ async fn a_queue_with_jobs_that_no_node_serves_is_told() {
     assert!(bulk.stop().await.success());
     let job = world.publish("noop").queue("bulk").json(json!({})).await;
     let subject = "longshore.events._sys.queue_unserved.bulk.main._";
-    let told = system.until("the queue's being unserved", |live| live.subject == subject).await;
-    assert_eq!((&told.body["queue"], &told.body["waiting"]), (&json!("bulk"), &json!(1)));
+    let event = system.until("the queue's being unserved", |live| live.subject == subject).await;
+    assert_eq!((&event.body["queue"], &event.body["waiting"]), (&json!("bulk"), &json!(1)));
     let said = async |is_so: &dyn Fn(&str) -> bool| {
         eventually("the warnings of health", WITHIN, async || {
             let answer = world.try_request("default", "health", json!({"node": "main"})).await;
@@ -368,7 +368,7 @@ async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
     assert!(world.ends(&first, WITHIN).await.iter().all(|state| state == "completed"));
     let mut events = world.live_events("default").await;
     let lasting = world.publish("sleep").queue("bulk").json(json!({"ms": 3_000})).await;
-    events.until_told("started", &lasting).await;
+    events.until_published("started", &lasting).await;
 
     // Two nodes with two workers each, while one of the three before still runs its job.
     let answer = put(json!({"queue": "bulk", "concurrency": 2})).await.unwrap();

@@ -172,24 +172,24 @@ async fn each_reason_to_put_a_job_off_is_counted() {
         ("held", "failed", 2, json!(1)),
     ] {
         let run = world.publish(first).json(payload.clone()).await;
-        live.until_told(event, &run).await;
+        live.until_published(event, &run).await;
         if event == "failed" {
             // Its own next attempt is held as well.
-            live.until_told("deferred", &run).await;
+            live.until_published("deferred", &run).await;
         }
         for _ in 0..put_off {
             let run = world.publish(first).json(payload.clone()).await;
-            live.until_told("deferred", &run).await;
+            live.until_published("deferred", &run).await;
         }
     }
     for _ in 0..2 {
         let failing = world.publish("brittle").json(json!({})).await;
-        live.until_told("dlq", &failing).await;
+        live.until_published("dlq", &failing).await;
     }
     world.ask("_all", "queues.pause", json!({"type": "stopped"}).to_string(), WITHIN).await.unwrap();
     for job_type in ["brittle", "stopped", "away", "later", "full"] {
         let run = world.publish(job_type).json(json!({})).await;
-        live.until_told("deferred", &run).await;
+        live.until_published("deferred", &run).await;
         if job_type == "away" {
             is_tried_again(&world, &run).await;
         }

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use crate::{AT_ONCE, SOON, served_by, world};
 
 /// How many times the log has this event of the run.
-async fn told(world: &World, run: &str, name: EventName) -> usize {
+async fn published(world: &World, run: &str, name: EventName) -> usize {
     world.events(run).await.iter().filter(|logged| logged.event.event == name).count()
 }
 
@@ -20,9 +20,9 @@ async fn told(world: &World, run: &str, name: EventName) -> usize {
 async fn a_subscription_is_a_handler_as_it_stands() {
     let world = world().await;
     let _node = world.node().start().await;
-    let (tell, mut asked) = mpsc::unbounded_channel();
+    let (sender, mut asked) = mpsc::unbounded_channel();
     let handler = world.handler("mail.send").start(move |job: Job| {
-        tell.send(job.clone()).unwrap();
+        sender.send(job.clone()).unwrap();
         async move { Reply::json(json!({"sent": job.json()["to"]})) }
     });
     let handler = handler.await;
@@ -65,9 +65,9 @@ async fn a_subscription_is_a_handler_as_it_stands() {
 async fn a_content_type_is_the_jobs_own_and_says_nothing_of_another_text() {
     let world = world().await;
     let _node = world.node().start().await;
-    let (tell, mut asked) = mpsc::unbounded_channel();
+    let (sender, mut asked) = mpsc::unbounded_channel();
     let handler = world.handler("text").start(move |job: Job| {
-        tell.send(job.headers.clone()).unwrap();
+        sender.send(job.headers.clone()).unwrap();
         let echoed = job.headers.get("Content-Type").map_or("", async_nats::HeaderValue::as_str).to_owned();
         async move { Reply::bytes("plain text").header("Content-Type", &echoed) }
     });
@@ -114,7 +114,7 @@ async fn a_code_says_whether_another_attempt_may_help() {
         .handler("coded")
         .start(async |job: Job| {
             let job = job.json();
-            let reply = Reply::error(u16::try_from(job["code"].as_u64().unwrap()).unwrap(), "as told");
+            let reply = Reply::error(u16::try_from(job["code"].as_u64().unwrap()).unwrap(), "as asked");
             job["retryable"].as_str().map_or(reply.clone(), |says| reply.header("Longshore-Retryable", says))
         })
         .await;
@@ -137,7 +137,7 @@ async fn a_code_says_whether_another_attempt_may_help() {
         let attempts = if kind == "permanent" { 1 } else { 2 };
         let error = end.error.unwrap();
         assert_eq!((end.state.as_str(), end.attempt, error.kind.as_str()), ("dead", attempts, kind), "{code} {says}");
-        assert_eq!(error.message, format!("{code}: as told"));
+        assert_eq!(error.message, format!("{code}: as asked"));
     }
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
@@ -158,7 +158,7 @@ async fn a_handler_sets_the_delay_of_its_retry() {
     let mut live = world.live_events("default").await;
     for code in [503, 429] {
         let run = world.publish("later").json(json!(code)).await;
-        let failed = live.until_told("failed", &run).await.event().unwrap();
+        let failed = live.until_published("failed", &run).await.event().unwrap();
         // The end's time is read a moment after the delay of the retry was counted.
         let wait = failed.retry_at.unwrap().duration_since(failed.at).as_millis();
         assert!((3_590_000..=3_600_000).contains(&wait), "{code}: {wait} ms");
@@ -187,11 +187,11 @@ async fn a_snooze_and_full_handlers_use_no_attempt() {
             }
         })
         .await;
-    for (way, told) in [("snooze", "started 1\ndeferred snoozed"), ("busy", "deferred busy")] {
+    for (way, events) in [("snooze", "started 1\ndeferred snoozed"), ("busy", "deferred busy")] {
         let run = world.publish("nap").json(json!(way)).await;
         let end = world.wait(&run).await;
         assert_eq!((end.state.as_str(), end.attempt, end.result), ("completed", 1, Some(json!(1))), "{way}");
-        world.eventually_reads(&run, &format!("enqueued\n{told}\nstarted 1\ncompleted 1")).await;
+        world.eventually_reads(&run, &format!("enqueued\n{events}\nstarted 1\ncompleted 1")).await;
     }
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
@@ -300,7 +300,7 @@ async fn what_a_distant_node_publishes_is_true() {
     let node = world.node().env("NATS_URL", &link.url()).start().await;
     let mut live = world.live_events("default").await;
     let receipt = world.publish("far").send("{}").await.unwrap();
-    live.until_told("deferred", &receipt.run_id).await;
+    live.until_published("deferred", &receipt.run_id).await;
 
     let handler = world.handler("far").start(async |_| {
         // So that the node learns of the handler before the handler replies.
@@ -308,11 +308,11 @@ async fn what_a_distant_node_publishes_is_true() {
         Reply::json(json!(1))
     });
     let handler = handler.await;
-    live.until_told("started", &receipt.run_id).await;
-    let told_at_once = handler.calls()[0].end.is_none();
+    live.until_published("started", &receipt.run_id).await;
+    let started_at_once = handler.calls()[0].end.is_none();
     let end = world.wait(&receipt.run_id).await;
 
-    assert!(told_at_once, "its start is published before its end");
+    assert!(started_at_once, "its start is published before its end");
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
     let story = "enqueued\ndeferred no_handler_online\nstarted 1\ncompleted 1";
     let events = world.eventually_reads(&receipt.run_id, story).await;
@@ -630,7 +630,7 @@ async fn a_job_waits_for_its_handler() {
     let node = world.node().start().await;
     let mut live = world.live_events("default").await;
     let run = world.publish("rare").json(json!({})).await;
-    let deferred = live.until_told("deferred", &run).await;
+    let deferred = live.until_published("deferred", &run).await;
     assert_eq!(deferred.body["reason"], "no_handler_online");
 
     let handler = world.handler("rare").start(async |_| Reply::json(json!("at last"))).await;
@@ -659,9 +659,9 @@ async fn a_job_does_not_wait_for_a_handler_for_ever() {
     assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 2, "no_handler"));
     let log = reads(&world.eventually_ends(&receipt.run_id).await);
     assert!(log.ends_with("failed 2 no_handler\ndlq no_handler"), "{log}");
-    assert_eq!(told(&world, &receipt.run_id, EventName::Failed).await, 2);
+    assert_eq!(published(&world, &receipt.run_id, EventName::Failed).await, 2);
     node.stop().await;
-    assert_eq!(world.letters("default").await.len(), 1);
+    assert_eq!(world.dead_letters("default").await.len(), 1);
     world.history(&[receipt], Vec::new()).await.assert_sound();
 }
 
@@ -674,7 +674,7 @@ async fn a_handler_that_dies_costs_an_attempt() {
     let mut live = world.live_events("default").await;
     let doomed = world.handler("work").start(async |_| std::future::pending::<Reply>().await).await;
     let receipt = world.publish("work").send("{}").await.unwrap();
-    live.until_told("started", &receipt.run_id).await;
+    live.until_published("started", &receipt.run_id).await;
     let mut calls = doomed.calls();
     drop(doomed);
     let next = world.handler("work").start(async |_| Reply::json(json!("done"))).await;
@@ -693,7 +693,7 @@ async fn a_handler_that_dies_costs_an_attempt() {
 /// Given a handler that works beyond its time limit, when the limit is reached, then it gets a request to stop, and its
 /// later answer changes nothing.
 #[tokio::test]
-async fn a_handler_is_told_when_its_time_is_over() {
+async fn a_handler_learns_when_its_time_is_over() {
     let world = world().await;
     let limits = "timeout = '500ms'\nmax_attempts = 1";
     let node = world.node().with("types.silent", &served_by("remote", limits)).start().await;
@@ -706,13 +706,13 @@ async fn a_handler_is_told_when_its_time_is_over() {
         .start(move |job: Job| {
             let (gate, late) = (Arc::clone(&gate), late.clone());
             async move {
-                let mut told = Some(false);
-                while told == Some(false) {
-                    told = job.ask("heartbeat", "").await;
+                let mut is_cancelled = Some(false);
+                while is_cancelled == Some(false) {
+                    is_cancelled = job.ask("heartbeat", "").await;
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 gate.notified().await;
-                late.send(told).unwrap();
+                late.send(is_cancelled).unwrap();
                 Reply::json(json!("too late"))
             }
         })

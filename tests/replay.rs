@@ -20,13 +20,13 @@ async fn die(world: &World, count: usize) -> Vec<String> {
     for run in &runs {
         assert_eq!(world.wait(run).await.state, "dead");
     }
-    world.eventually_letters(count).await;
+    world.eventually_dead_letters(count).await;
     runs
 }
 
-async fn no_letters(world: &World) {
+async fn no_dead_letters(world: &World) {
     longshore_harness::eventually("no dead letters", Duration::from_secs(20), async || {
-        match world.letters("default").await.len() {
+        match world.dead_letters("default").await.len() {
             0 => Ok(()),
             left => Err(left),
         }
@@ -42,7 +42,7 @@ async fn dead_letters_are_listed_and_grouped() {
     let runs = die(&world, 7).await;
     let other = world.publish("fail").header("X-Mine", "1").json(json!({"kind": "permanent"})).await;
     world.wait(&other).await;
-    world.eventually_letters(8).await;
+    world.eventually_dead_letters(8).await;
 
     let mut listed = Vec::new();
     let mut cursor = Value::Null;
@@ -74,7 +74,7 @@ async fn dead_letters_are_listed_and_grouped() {
     let counts: Vec<(&Value, &Value)> =
         groups.as_array().unwrap().iter().map(|group| (&group["type"], &group["count"])).collect();
     assert_eq!(counts, [(&json!("flaky"), &json!(7)), (&json!("fail"), &json!(1))]);
-    assert_eq!(groups[0]["pattern"], "attempt # fails as told");
+    assert_eq!(groups[0]["pattern"], "attempt # fails as asked");
     for (tenant, body, code) in [
         ("default", json!({"run_id": "main-p5-999"}), 404),
         ("acme", json!({"run_id": other}), 404),
@@ -100,7 +100,7 @@ async fn a_replay_opens_the_next_round() {
     let run = die(&world, 1).await.pop().unwrap();
     let answer = world.request("dlq.replay", json!({"run_id": run, "dry_run": true})).await;
     assert_eq!(answer["replayed"], 1);
-    assert_eq!(world.letters("default").await.len(), 1, "a dry run changes nothing");
+    assert_eq!(world.dead_letters("default").await.len(), 1, "a dry run changes nothing");
 
     let mut live = world.live_events("default").await;
     let answer =
@@ -110,10 +110,10 @@ async fn a_replay_opens_the_next_round() {
     assert_eq!((end.state.as_str(), end.round, end.attempt, end.priority), ("completed", 2, 2, 2));
     let numbers: Vec<(u32, u32)> = end.attempts.iter().map(|tried| (tried.round, tried.attempt)).collect();
     assert_eq!(numbers, [(1, 1), (1, 2), (2, 1), (2, 2)]);
-    live.until_told("completed", &run).await;
-    let told: Vec<&str> = live.heard().iter().filter_map(|live| live.body["event"].as_str()).collect();
-    assert_eq!(told, ["replayed", "enqueued", "started", "failed", "started", "completed"], "each once");
-    no_letters(&world).await;
+    live.until_published("completed", &run).await;
+    let published: Vec<&str> = live.heard().iter().filter_map(|live| live.body["event"].as_str()).collect();
+    assert_eq!(published, ["replayed", "enqueued", "started", "failed", "started", "completed"], "each once");
+    no_dead_letters(&world).await;
     world
         .eventually_reads(
             &run,
@@ -148,7 +148,7 @@ async fn dead_letters_are_replayed_and_discarded_in_bulk() {
     assert_eq!(answer, json!({"replayed": 150, "failed": [], "more": true}));
     let answer = world.request("dlq.discard", json!({"all": true})).await;
     assert_eq!(answer, json!({"discarded": 250, "failed": [], "more": false}));
-    no_letters(&world).await;
+    no_dead_letters(&world).await;
     let mut completed = 0;
     for run in &runs {
         let end = world.wait(run).await;
@@ -165,30 +165,30 @@ async fn dead_letters_are_replayed_and_discarded_in_bulk() {
 /// `LONGSHORE_TEST_LETTERS=10000 LONGSHORE_TEST_KILLS=20` has more of both.
 #[tokio::test]
 async fn a_replay_that_was_cut_off_is_finished() {
-    let (letters, kills) = (times("LONGSHORE_TEST_LETTERS", 100), times("LONGSHORE_TEST_KILLS", 1));
+    let (dead_letters, kills) = (times("LONGSHORE_TEST_LETTERS", 100), times("LONGSHORE_TEST_KILLS", 1));
     for point in ["after-replay-record", "after-replay-publish"] {
         let world = world().await;
         // More than one attempt: each kill costs the running jobs one.
         let node = || world.node().with("types.flaky", &flaky(3));
         let first = node().start().await;
-        let receipts = world.publish("flaky").many((0..letters).map(|_| json!({"times": 3}))).await;
+        let receipts = world.publish("flaky").many((0..dead_letters).map(|_| json!({"times": 3}))).await;
         for receipt in &receipts {
             assert_eq!(world.wait(&receipt.run_id).await.state, "dead");
         }
-        world.eventually_letters(letters).await;
+        world.eventually_dead_letters(dead_letters).await;
         first.stop().await;
 
         let body = json!({"all": true, "set": {"payload": {"times": 0}}});
         let mut interruptions = Vec::new();
         for _ in 0..kills {
             // Besides those that passed the point, up to 64 more are in progress at each kill.
-            let cut_off = format!("{point}=kill@{}", 2 * letters / (3 * kills + 2));
+            let cut_off = format!("{point}=kill@{}", 2 * dead_letters / (3 * kills + 2));
             let doomed = node().name("doomed").env("LONGSHORE_FAIL_POINTS", &cut_off).start().await;
             assert!(world.try_request("default", "dlq.replay", body.clone()).await.is_err(), "it killed the node");
             doomed.wait_exit(Duration::from_secs(60)).await;
             interruptions.push(Interruption { node: Some("doomed".to_owned()), at: jiff::Timestamp::now() });
         }
-        let left = world.letters("default").await.len();
+        let left = world.dead_letters("default").await.len();
         assert!(0 < left, "some were not replayed yet");
 
         let last = node().name("last").start().await;
@@ -198,12 +198,14 @@ async fn a_replay_that_was_cut_off_is_finished() {
             let end = world.wait(&receipt.run_id).await;
             assert_eq!((end.state.as_str(), end.round), ("completed", 2), "{point} {}", receipt.run_id);
         }
-        no_letters(&world).await;
+        no_dead_letters(&world).await;
         last.stop().await;
         let mut history = world.history(&receipts, Vec::new()).await;
         history.rules = rules(interruptions);
         history.assert_sound();
-        println!("{point}: {kills} kills, {letters} dead letters, {left} left after the kills; each replayed once");
+        println!(
+            "{point}: {kills} kills, {dead_letters} dead letters, {left} left after the kills; each replayed once"
+        );
     }
 }
 
@@ -218,11 +220,11 @@ async fn an_erased_run_keeps_its_times_only() {
     for run in [&dead, &done] {
         let stone = world.request("runs.erase", json!({"run_id": run})).await;
         let text = stone.to_string();
-        assert!(!text.contains("Anna") && !text.contains("as told"), "{text}");
+        assert!(!text.contains("Anna") && !text.contains("as asked"), "{text}");
         assert!(stone["erased_at"].is_string() && stone["attempts"][0]["started_at"].is_string(), "{text}");
         assert_eq!(world.request("runs.get", json!({"run_id": run})).await, stone);
     }
-    no_letters(&world).await;
+    no_dead_letters(&world).await;
     let waits = world.publish("noop").header("Longshore-Delay", "1h").json(json!(1)).await;
     longshore_harness::eventually("the schedule", Duration::from_secs(20), async || {
         world.record(&waits).await.map(|_| ()).ok_or("no record yet")

@@ -32,7 +32,7 @@ async fn a_waiting_run_can_be_started_now() {
     let mut live = world.live_events("default").await;
     let delayed = world.submit(json!({"type": "echo", "payload": {"a": 0.10}, "delay_ms": 3_600_000})).await;
     let retried = world.publish("flaky").json(json!({"times": 1})).await;
-    live.until_told("failed", &retried).await;
+    live.until_published("failed", &retried).await;
     crate::overdue::scheduled(&world, 2).await;
 
     for run in [&delayed, &retried] {

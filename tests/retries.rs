@@ -15,7 +15,7 @@ async fn a_permanent_failure_is_not_tried_again() {
 
     assert_eq!((end.state.as_str(), end.attempt), ("dead", 1));
     let error = end.error.unwrap();
-    assert_eq!((error.kind.as_str(), error.message.as_str()), ("permanent", "attempt 1 fails as told"));
+    assert_eq!((error.kind.as_str(), error.message.as_str()), ("permanent", "attempt 1 fails as asked"));
     world.eventually_reads(&receipt.run_id, "enqueued\nstarted 1\nfailed 1 permanent\ndlq permanent").await;
 }
 
@@ -31,8 +31,8 @@ async fn a_job_may_set_its_number_of_attempts() {
     assert_eq!((end.state.as_str(), end.attempt, end.max_attempts), ("dead", 2, 2));
     let kinds: Vec<_> = end.attempts.iter().map(|tried| tried.error.as_ref().unwrap().kind.as_str()).collect();
     assert_eq!(kinds, ["retryable", "retryable"]);
-    let story = "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\nfailed 2 retryable\ndlq retryable";
-    world.eventually_reads(&run, story).await;
+    let report = "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\nfailed 2 retryable\ndlq retryable";
+    world.eventually_reads(&run, report).await;
 }
 
 /// Given a handler that panics, when it is called again, then the panic was one failed attempt and nothing more.
@@ -47,7 +47,7 @@ async fn a_panic_of_a_handler_is_a_failed_attempt() {
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
     let error = end.attempts[0].error.clone().unwrap();
     assert_eq!(error.kind, "panic");
-    assert!(error.message.contains("attempt 1 fails as told"), "{}", error.message);
+    assert!(error.message.contains("attempt 1 fails as asked"), "{}", error.message);
     world.eventually_reads(&run, "enqueued\nstarted 1\nfailed 1 panic\nstarted 2\ncompleted 2").await;
 }
 
@@ -66,7 +66,7 @@ async fn a_job_may_name_a_preset() {
 
     let mut live = world.live_events("default").await;
     if world.record(&slow).await.is_none_or(|record| record.state != "retrying") {
-        live.until_told("failed", &slow).await;
+        live.until_published("failed", &slow).await;
     }
     let waits = world.request("runs.get", json!({"run_id": slow})).await;
     assert_eq!(waits["state"], "retrying");
@@ -84,7 +84,7 @@ async fn a_retry_outlives_its_node() {
     let mut live = world.live_events("default").await;
     let receipts = world.publish("flaky").many((0..20).map(|_| json!({"times": 1}))).await;
     for receipt in &receipts {
-        live.until_told("failed", &receipt.run_id).await;
+        live.until_published("failed", &receipt.run_id).await;
     }
 
     node.kill9().await;
@@ -92,7 +92,7 @@ async fn a_retry_outlives_its_node() {
 
     for receipt in &receipts {
         let end = world.wait(&receipt.run_id).await;
-        assert_eq!((end.state.as_str(), end.attempt), ("completed", 2), "{}", world.story(&receipt.run_id).await);
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 2), "{}", world.report(&receipt.run_id).await);
     }
     node.stop().await;
     world.history(&receipts, Vec::new()).await.assert_sound();
@@ -113,7 +113,7 @@ async fn a_herd_of_failures_comes_to_rest() {
     }
 
     node.stop().await;
-    assert_eq!(world.letters("default").await.len(), 50);
+    assert_eq!(world.dead_letters("default").await.len(), 50);
     world.history(&receipts, Vec::new()).await.assert_sound();
 }
 

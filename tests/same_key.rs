@@ -92,10 +92,10 @@ async fn a_replay_leaves_nothing_that_needs_a_key_without_one() {
     let job = json!({"type": "work", "payload": {"times": 1}, "idempotency_key": "k", "unique": "active"});
     let run = world.submit(job).await;
     assert_eq!(world.wait(&run).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     let replay = |headers: Value| json!({"run_id": run, "set": {"headers": headers, "payload": {"times": 0}}});
     let answer = world.request("dlq.replay", replay(json!({"Longshore-Idempotency-Key": null}))).await;
-    assert_eq!((&answer["replayed"], world.letters("default").await.len()), (&json!(0), 1), "{answer}");
+    assert_eq!((&answer["replayed"], world.dead_letters("default").await.len()), (&json!(0), 1), "{answer}");
     let why = answer["failed"][0]["error"].as_str().unwrap();
     assert!(why.contains("Longshore-Unique: needs a Longshore-Idempotency-Key"), "{why}");
     let both = json!({"Longshore-Idempotency-Key": null, "Longshore-Unique": null});
@@ -125,10 +125,10 @@ async fn the_same_json_is_the_same_job_however_it_is_written() {
     assert_eq!((&same["deduplicated"], &same["run_id"]), (&json!(true), &json!(bare)), "{same}");
 }
 
-/// Given jobs of one key that are submitted at the same moment, one of them with another payload, when each is asked for
-/// again until it is known what became of it, then only those are told a run whose payload it has.
+/// Given jobs of one key that are submitted at the same moment, one of them with another payload, when each is asked
+/// for again until it is known what became of it, then only those are answered a run whose payload it has.
 #[tokio::test]
-async fn of_different_jobs_at_once_none_is_told_the_run_of_another() {
+async fn of_different_jobs_at_once_none_is_answered_the_run_of_another() {
     let world = world().await;
     let node = world.node().start().await;
     let keys = (0..300).map(|key| {

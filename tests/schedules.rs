@@ -1,4 +1,4 @@
-//! A recurring schedule starts a run at each of its times: never early, never twice, and whoever dies.
+//! A recurring schedule starts a run at each of its times: never early, never twice, whichever node dies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;

@@ -24,7 +24,7 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
         let mut live = world.live_events("default").await;
         let running = world.publish("sleep").many((0..4).map(|_| json!({"ms": 800}))).await;
         for receipt in &running {
-            live.until_told("started", &receipt.run_id).await;
+            live.until_published("started", &receipt.run_id).await;
         }
         let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
 
@@ -36,7 +36,7 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
             assert_eq!((record.state.as_str(), record.attempt), ("completed", 1));
         }
         for receipt in &waiting {
-            assert!(world.record(&receipt.run_id).await.is_none(), "{}", world.story(&receipt.run_id).await);
+            assert!(world.record(&receipt.run_id).await.is_none(), "{}", world.report(&receipt.run_id).await);
         }
         node.restart().await;
         let all: Vec<_> = running.into_iter().chain(waiting).collect();
@@ -69,22 +69,22 @@ async fn what_outlasts_the_grace_is_released_unused() {
     let mut cancels = world.listen("longshore.cancel.default.*").await;
     let local = world.publish("sleep").header("Longshore-Max-Attempts", "1").send(r#"{"ms":1500}"#).await.unwrap();
     let remote = world.publish("long").send("{}").await.unwrap();
-    live.until_told("started", &local.run_id).await;
-    live.until_told("started", &remote.run_id).await;
+    live.until_published("started", &local.run_id).await;
+    live.until_published("started", &remote.run_id).await;
 
     node.sigterm();
-    live.until_told("released", &local.run_id).await;
-    live.until_told("released", &remote.run_id).await;
+    live.until_published("released", &local.run_id).await;
+    live.until_published("released", &remote.run_id).await;
     cancels.until("the request to stop", |live| live.subject.ends_with(&remote.run_id)).await;
     assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
 
     node.restart().await;
     for receipt in [&local, &remote] {
         let end = world.wait(&receipt.run_id).await;
-        let story = "enqueued\nstarted 1\nreleased 1\nstarted 1\ncompleted 1";
-        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{}", world.story(&receipt.run_id).await);
-        let told = world.eventually_reads(&receipt.run_id, story).await;
-        assert_ne!(told[1].event.id, told[3].event.id, "the second start is another event");
+        let report = "enqueued\nstarted 1\nreleased 1\nstarted 1\ncompleted 1";
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{}", world.report(&receipt.run_id).await);
+        let published = world.eventually_reads(&receipt.run_id, report).await;
+        assert_ne!(published[1].event.id, published[3].event.id, "the second start is another event");
     }
     node.stop().await;
     // The first call of the remote handler got a request to stop; how the handler reacts is its own affair.
@@ -98,11 +98,11 @@ async fn what_outlasts_the_grace_is_released_unused() {
 /// hands back the one that it runs, and the others.
 async fn hands_back(world: &World, node: &Node, live: &mut LiveEvents, ms: u64) -> (Receipt, Vec<Receipt>) {
     let running = world.publish("sleep").send(json!({"ms": ms}).to_string()).await.unwrap();
-    live.until_told("started", &running.run_id).await;
+    live.until_published("started", &running.run_id).await;
     let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
 
     node.sigterm();
-    live.until_told("released", &running.run_id).await;
+    live.until_published("released", &running.run_id).await;
     assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
     (running, waiting)
 }
@@ -143,12 +143,12 @@ async fn a_drain_outlives_the_parts_that_die_over_it() {
         assert!(log.contains(&format!("fail point {point}")), "{log}");
     }
     for receipt in &waiting {
-        assert!(world.record(&receipt.run_id).await.is_none(), "{}", world.story(&receipt.run_id).await);
+        assert!(world.record(&receipt.run_id).await.is_none(), "{}", world.report(&receipt.run_id).await);
     }
 
     let after = workers(world.node(), 4).name("after").start().await;
     assert!(world.ends(&waiting, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
-    live.until_told("started", &running.run_id).await;
+    live.until_published("started", &running.run_id).await;
     assert_eq!(world.record(&running.run_id).await.map_or(1, |record| record.attempt), 1);
     after.kill9().await;
 }
@@ -162,7 +162,7 @@ async fn a_retry_held_locally_is_handed_over() {
     let mut live = world.live_events("default").await;
     let receipts = world.publish("flaky").many((0..30).map(|_| json!({"times": 1}))).await;
     for receipt in &receipts {
-        live.until_told("failed", &receipt.run_id).await;
+        live.until_published("failed", &receipt.run_id).await;
     }
     assert_eq!(node.stop().await.code(), Some(0));
     node.restart().await;
@@ -185,7 +185,7 @@ async fn a_second_signal_ends_at_once() {
     node.stop().await;
     let node = world.node().with("node", "lease = '1s'").with("types.sleep", quick).start().await;
     let receipt = world.publish("sleep").send(r#"{"ms":3000}"#).await.unwrap();
-    live.until_told("started", &receipt.run_id).await;
+    live.until_published("started", &receipt.run_id).await;
 
     let mark = node.log().mark();
     node.sigterm();
@@ -215,7 +215,7 @@ async fn a_node_ends_without_its_server() {
             world.server().kill9().await;
         } else {
             let receipt = world.publish("sleep").send(r#"{"ms":1500}"#).await.unwrap();
-            live.until_told("started", &receipt.run_id).await;
+            live.until_published("started", &receipt.run_id).await;
             receipts.push(receipt);
             world.server().sigstop();
         }
@@ -262,7 +262,7 @@ async fn a_rolling_restart_costs_no_attempt() {
     }
     let mut history = world.history(&receipts, handler.calls()).await;
     let again: Vec<_> = history.records.iter().filter(|record| record.attempt != 1).collect();
-    assert!(again.is_empty(), "{}", world.story(&again[0].run_id).await);
+    assert!(again.is_empty(), "{}", world.report(&again[0].run_id).await);
     assert_eq!(handler.calls().len(), 180, "each remote job was sent to a handler once");
     let of_one = world.events(&receipts[0].run_id).await;
     assert_eq!(reads(&of_one), "enqueued\nstarted 1\ncompleted 1");

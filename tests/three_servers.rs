@@ -158,7 +158,7 @@ pub(crate) async fn not_ended(world: &World, stored: &[(usize, Receipt)]) -> BTr
 /// The checker's findings about lost runs and dead letters.
 async fn losses(world: &World, receipts: &[Receipt]) -> Vec<Violation> {
     let mut found = world.history(receipts, Vec::new()).await.check();
-    found.retain(|violation| matches!(violation.kind, Kind::Lost | Kind::NoEnd | Kind::LetterMissing));
+    found.retain(|violation| matches!(violation.kind, Kind::Lost | Kind::NoEnd | Kind::DeadLetterMissing));
     found
 }
 

@@ -22,7 +22,7 @@ async fn a_bare_job_waits_for_its_time() {
     let by_delay = world.publish("echo").header("Longshore-Delay", "1500ms").json(json!(2)).await;
 
     for run in [&by_time, &by_delay] {
-        live.until_told("scheduled", run).await;
+        live.until_published("scheduled", run).await;
         let waits = world.request("runs.get", json!({"run_id": run})).await;
         assert_eq!((waits["state"].as_str(), waits["attempt"].as_u64()), (Some("scheduled"), None), "{waits}");
     }
@@ -81,7 +81,7 @@ async fn a_job_that_is_not_started_in_time_expires() {
     let node = workers(world.node(), 1).start().await;
     let mut live = world.live_events("default").await;
     let sleeper = world.publish("sleep").json(json!({"ms": 700})).await;
-    live.until_told("started", &sleeper).await;
+    live.until_published("started", &sleeper).await;
     let late = world.publish("noop").header("Longshore-Expires-In", "200ms").json(json!({})).await;
     let soon = in_future(Duration::from_millis(200));
     let too_late = world.publish("noop").header("Longshore-Expires-At", &soon).json(json!({})).await;
@@ -90,12 +90,12 @@ async fn a_job_that_is_not_started_in_time_expires() {
 
     for run in [&late, &too_late, &submitted] {
         let end = world.wait(run).await;
-        assert_eq!((end.state.as_str(), end.attempt), ("expired", 0), "{}", world.story(run).await);
+        assert_eq!((end.state.as_str(), end.attempt), ("expired", 0), "{}", world.report(run).await);
         world.eventually_reads(run, "enqueued\nexpired").await;
     }
     assert_eq!(world.wait(&in_time).await.state, "completed");
     node.stop().await;
-    assert!(world.letters("default").await.is_empty());
+    assert!(world.dead_letters("default").await.is_empty());
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
@@ -126,8 +126,8 @@ async fn an_attempt_ends_at_its_time_limit() {
 
     let end = world.wait(&by_type).await;
     assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 2, "timeout"));
-    let story = "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\nfailed 2 timeout\ndlq timeout";
-    world.eventually_reads(&by_type, story).await;
+    let report = "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\nfailed 2 timeout\ndlq timeout";
+    world.eventually_reads(&by_type, report).await;
     let end = world.wait(&by_job).await;
     assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 1, "timeout"));
     assert_eq!(world.wait(&generous).await.state, "completed");
@@ -171,33 +171,34 @@ async fn a_run_ends_at_its_deadline() {
     let mut live = world.live_events("default").await;
     let deadline = in_future(Duration::from_millis(600));
     let running = world.publish("sleep").header("Longshore-Deadline", &deadline).json(json!({"ms": 60_000})).await;
-    live.until_told("started", &running).await;
+    live.until_published("started", &running).await;
     let waiting = world.publish("noop").header("Longshore-Deadline", "100ms").json(json!({})).await;
     let retrying = world.publish("flaky").header("Longshore-Deadline", "20m").json(json!({})).await;
     let submitted = world.submit(json!({"type": "noop", "deadline": "100ms"})).await;
 
-    for (run, story) in [
+    for (run, report) in [
         (&running, "enqueued\nstarted 1\nfailed 1 timeout\ndlq timeout"),
         (&waiting, "enqueued\ndlq timeout"),
         (&submitted, "enqueued\ndlq timeout"),
     ] {
         let end = world.wait(run).await;
         let kind = end.error.as_ref().map(|error| error.kind.clone());
-        assert_eq!((end.state.as_str(), kind.as_deref()), ("dead", Some("timeout")), "{}", world.story(run).await);
-        world.eventually_reads(run, story).await;
+        assert_eq!((end.state.as_str(), kind.as_deref()), ("dead", Some("timeout")), "{}", world.report(run).await);
+        world.eventually_reads(run, report).await;
     }
     let end = world.wait(&retrying).await;
     assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 1, "timeout"));
     node.stop().await;
     assert!(reads(&world.events(&retrying).await).ends_with("dlq timeout"));
-    assert_eq!(world.letters("default").await.len(), 4);
+    assert_eq!(world.dead_letters("default").await.len(), 4);
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given jobs that nobody can start, as no handler is there or it is full, when their deadline comes before the next look for
-/// one, then they end dead of kind timeout, and neither events, record nor metrics tell of an attempt that never began.
+/// Given jobs that nobody can start, as no handler is there or it is full, when their deadline comes before the next
+/// look for one, then they end dead of kind timeout, and neither events, record nor metrics have an attempt that never
+/// began.
 #[tokio::test]
-async fn a_job_that_nobody_starts_before_its_deadline_tells_of_no_attempt() {
+async fn a_job_that_no_node_starts_before_its_deadline_has_no_attempt() {
     let world = world().await;
     let node = on_a_free_port(world.node()).start().await;
     let full = world.handler("full").start(async |_| Reply::error(429, "full")).await;
@@ -209,7 +210,7 @@ async fn a_job_that_nobody_starts_before_its_deadline_tells_of_no_attempt() {
             (end.state.as_str(), end.attempt, end.attempts.len()),
             ("dead", 0, 0),
             "{}",
-            world.story(&run).await
+            world.report(&run).await
         );
         assert_eq!((error.kind.as_str(), end.started_at), ("timeout", None), "{}", error.message);
         world.eventually_reads(&run, &format!("enqueued\ndeferred {reason}\ndlq timeout")).await;
@@ -222,6 +223,6 @@ async fn a_job_that_nobody_starts_before_its_deadline_tells_of_no_attempt() {
     let shed = Scrape::of(&node).await.sum("longshore_jobs_shed_total", &[("reason", "deadline")]);
     assert_eq!(shed as u64, 2);
     node.stop().await;
-    assert_eq!(world.letters("default").await.len(), 2);
+    assert_eq!(world.dead_letters("default").await.len(), 2);
     world.history(&[], Vec::new()).await.assert_sound();
 }

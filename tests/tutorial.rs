@@ -107,8 +107,8 @@ async fn every_step_of_the_tutorial_works() {
             has_python = false;
             continue;
         }
-        let told = format!("{}\nprinted:\n{printed}\n{complaint}\nthe page says:\n{}", block.script, block.prints);
-        assert!(said.status.success() && has(&printed, &block.prints), "{told}");
+        let report = format!("{}\nprinted:\n{printed}\n{complaint}\nthe page says:\n{}", block.script, block.prints);
+        assert!(said.status.success() && has(&printed, &block.prints), "{report}");
     }
     background.iter().for_each(Process::kill_now);
 }

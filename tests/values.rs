@@ -46,9 +46,9 @@ async fn a_line_of_the_event_log_is_one_event() {
     let victim = world.publish("sleep").json(json!({"ms": 600_000})).await;
     let forged = format!(r#"{{"v":1,"id":"default/{victim}/1/1/completed","event":"completed","run_id":"{victim}"}}"#);
     let said = format!("[\n\"a\\n b\",\r\n{forged}\n,\t1.0 ]");
-    let told = said.clone();
+    let shared = said.clone();
     let handler = world.handler("layout").start(move |job| {
-        let said = told.clone();
+        let said = shared.clone();
         async move {
             job.signal("progress", said.clone()).await;
             Reply::bytes(said)
@@ -143,11 +143,11 @@ async fn a_result_of_null_is_a_result() {
 async fn a_payload_arrives_as_it_was_submitted() {
     let world = world().await;
     let _node = world.node().start().await;
-    let (tell, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut asked) = tokio::sync::mpsc::unbounded_channel();
     let handler = world.handler("keep").start(move |job: longshore_harness::Job| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            tell.send(String::from_utf8(job.payload.to_vec()).unwrap()).unwrap();
+            sender.send(String::from_utf8(job.payload.to_vec()).unwrap()).unwrap();
             Reply::json(json!(1))
         }
     });
@@ -184,10 +184,10 @@ async fn every_request_gets_an_answer() {
     let large = vec![b' '; 1_000_000];
     let run = world.publish("doomed").send(large).await.unwrap().run_id;
     world.wait(&run).await;
-    world.eventually_letters(1).await;
-    let letter = world.request("dlq.get", json!({"run_id": run})).await;
-    assert_eq!((&letter["payload_bytes"], letter.get("payload_base64")), (&json!(1_000_000), None));
-    assert_eq!(letter["attempts"].as_array().unwrap().len(), 1);
+    world.eventually_dead_letters(1).await;
+    let dead_letter = world.request("dlq.get", json!({"run_id": run})).await;
+    assert_eq!((&dead_letter["payload_bytes"], dead_letter.get("payload_base64")), (&json!(1_000_000), None));
+    assert_eq!(dead_letter["attempts"].as_array().unwrap().len(), 1);
 
     let wrong: Vec<Value> = (0..1_000).map(|_| json!({"type": "noop", "retry": "x".repeat(900)})).collect();
     let answer = world.request("submit.batch", json!({"jobs": wrong})).await;
@@ -232,7 +232,7 @@ async fn a_panic_over_a_request_is_answered() {
     let _node = node.env("LONGSHORE_FAIL_POINTS", "after-replay-record=panic@1").start().await;
     let run = world.publish("doomed").json(json!({"times": 1})).await;
     world.wait(&run).await;
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
 
     let error = world.try_request("default", "dlq.replay", json!({"run_id": run})).await.unwrap_err();
 
@@ -257,12 +257,13 @@ async fn the_operator_names_the_tenant_of_a_run() {
 
     let ack = world.jetstream().publish("longshore.jobs.a$b.main.p5.noop", "lost".into()).await.unwrap();
     let lost = format!("main-p5-{}", ack.await.unwrap().sequence);
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     let ask = async |endpoint, body: Value| world.try_request("_all", endpoint, body).await.unwrap();
     let whose = json!({"run_id": lost, "tenant": "_"});
-    let letter = ask("dlq.get", whose.clone()).await;
-    let payload = base64::engine::general_purpose::STANDARD.decode(letter["payload_base64"].as_str().unwrap()).unwrap();
-    assert_eq!((&letter["tenant"], payload.as_slice()), (&json!("_"), b"lost".as_slice()));
+    let dead_letter = ask("dlq.get", whose.clone()).await;
+    let payload =
+        base64::engine::general_purpose::STANDARD.decode(dead_letter["payload_base64"].as_str().unwrap()).unwrap();
+    assert_eq!((&dead_letter["tenant"], payload.as_slice()), (&json!("_"), b"lost".as_slice()));
     assert_eq!(ask("dlq.list", json!({"tenant": "_"})).await["entries"].as_array().unwrap().len(), 1);
     assert_eq!(ask("runs.get", whose.clone()).await["state"], "dead");
     // A tenant alone is a filter, for a caller whose view it narrows.
@@ -275,5 +276,5 @@ async fn the_operator_names_the_tenant_of_a_run() {
     let error = world.try_request("acme", "dlq.discard", other).await.unwrap_err();
     assert!(error.code == 400 && error.message.starts_with("run_id: is missing"), "{error}");
     assert_eq!(ask("dlq.discard", whose).await["discarded"], 1);
-    world.eventually_letters(0).await;
+    world.eventually_dead_letters(0).await;
 }

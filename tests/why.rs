@@ -17,12 +17,12 @@ async fn why(world: &World, line: &str) -> (String, i32) {
     (text(output.stdout) + &text(output.stderr), output.status.code().unwrap())
 }
 
-/// Asserts that each of these texts is told, in this order.
+/// Asserts that the output has each of these texts, in this order.
 #[track_caller]
-fn tells(told: &str, wanted: &[&str]) {
-    let mut rest = told;
+fn shows(output: &str, wanted: &[&str]) {
+    let mut rest = output;
     for text in wanted {
-        let at = rest.find(text).unwrap_or_else(|| panic!("{text:?} is not told, or too early: {told}"));
+        let at = rest.find(text).unwrap_or_else(|| panic!("{text:?} is not there, or too early: {output}"));
         rest = &rest[at + text.len()..];
     }
 }
@@ -36,85 +36,85 @@ fn node(world: &World) -> longshore_harness::NodeBuilder<'_> {
 }
 
 /// Given a run that completed, one that failed for good and one that will be tried again, when one asks why, then the
-/// answer tells each attempt, why it failed and what comes.
+/// answer has each attempt, why it failed and what comes.
 #[tokio::test]
-async fn a_run_that_was_tried_tells_where_and_why_it_failed() {
+async fn why_says_where_a_run_was_tried_and_why_it_failed() {
     let world = world().await;
     let node = node(&world).start().await;
     let mut live = world.live_events("default").await;
 
     let done = world.publish("noop").json(json!(1)).await;
     assert_eq!(world.wait(&done).await.state, "completed");
-    let told = why(&world, &done).await.0;
-    tells(
-        &told,
+    let output = why(&world, &done).await.0;
+    shows(
+        &output,
         &["noop  completed", "enqueued in queue main with priority 5", "attempt 1 of 12 started on n1, after"],
     );
-    tells(&told, &["completed after", "It completed at the first attempt.", "of which it ran"]);
+    shows(&output, &["completed after", "It completed at the first attempt.", "of which it ran"]);
 
     let dead = world.publish("broken").json(json!({"times": 9})).await;
     assert_eq!(world.wait(&dead).await.state, "dead");
-    let told = why(&world, &dead).await.0;
-    tells(&told, &["attempt 1 of 2", "the attempt failed after", "retryable: ", "the next one is due ", " ms later"]);
-    tells(&told, &["attempt 2 of 2", "ended as a dead letter", "failed for good after 2 attempts", "dlq replay"]);
+    let output = why(&world, &dead).await.0;
+    shows(&output, &["attempt 1 of 2", "the attempt failed after", "retryable: ", "the next one is due ", " ms later"]);
+    shows(&output, &["attempt 2 of 2", "ended as a dead letter", "failed for good after 2 attempts", "dlq replay"]);
 
     let retrying = world.publish("flaky").json(json!({})).await;
-    live.until_told("failed", &retrying).await;
-    let told = why(&world, &retrying).await.0;
-    tells(&told, &["flaky  retrying", "the next one is due ", "Attempt 2 of 12 starts at"]);
-    tells(&told, &["The last one failed: retryable: ", "longshore runs run-now"]);
+    live.until_published("failed", &retrying).await;
+    let output = why(&world, &retrying).await.0;
+    shows(&output, &["flaky  retrying", "the next one is due ", "Attempt 2 of 12 starts at"]);
+    shows(&output, &["The last one failed: retryable: ", "longshore runs run-now"]);
 
-    let (told, code) = why(&world, "nobody-knows-it").await;
-    assert!(code == 1 && told.contains("is known"), "{told}");
+    let (output, code) = why(&world, "nobody-knows-it").await;
+    assert!(code == 1 && output.contains("is known"), "{output}");
     node.stop().await;
 }
 
-/// Given runs that wait for a handler, for a time and for a worker, and one that runs, when one asks why, then the answer
-/// tells for what and since when.
+/// Given runs that wait for a handler, for a time and for a worker, and one that runs, when one asks why, then the
+/// answer says for what and since when.
 #[tokio::test]
-async fn a_run_that_waits_tells_for_what() {
+async fn why_says_for_what_a_run_waits() {
     let world = world().await;
     let node = node(&world).start().await;
     let mut live = world.live_events("default").await;
     let unserved = world.publish("nobody").json(json!(1)).await;
-    live.until_told("deferred", &unserved).await;
-    let told = why(&world, &unserved).await.0;
-    tells(&told, &["nobody  ", "not started, because no handler of its type was subscribed", "uses up no attempt"]);
+    live.until_published("deferred", &unserved).await;
+    let output = why(&world, &unserved).await.0;
+    shows(&output, &["nobody  ", "not started, because no handler of its type was subscribed", "uses up no attempt"]);
 
     let delayed = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
-    tells(&why(&world, &delayed).await.0, &["noop  scheduled", "It waits for its time: ", "(in "]);
+    shows(&why(&world, &delayed).await.0, &["noop  scheduled", "It waits for its time: ", "(in "]);
 
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
     eventually("a running record", Duration::from_secs(60), async || {
         world.record(&busy).await.filter(|record| record.state == "running").ok_or("none yet")
     })
     .await;
-    let told = why(&world, &busy).await.0;
-    tells(&told, &["attempt 1 of 12 started on n1", "Attempt 1 of 12 has been running for", "on n1."]);
+    let output = why(&world, &busy).await.0;
+    shows(&output, &["attempt 1 of 12 started on n1", "Attempt 1 of 12 has been running for", "on n1."]);
 
     let waiting = world.publish("noop").json(json!(1)).await;
-    let told = why(&world, &waiting).await.0;
-    tells(&told, &["It has been waiting for", "In queue main", "1 of 1 workers are busy."]);
-    let (told, code) = why(&world, &format!("{waiting} --json")).await;
-    let told: Value = serde_json::from_str(&told).unwrap();
-    assert_eq!((code, &told["run"]["state"]), (0, &json!("enqueued")), "{told}");
-    assert!(told["now"][0].as_str().unwrap().starts_with("It has been waiting for"), "{told}");
+    let output = why(&world, &waiting).await.0;
+    shows(&output, &["It has been waiting for", "In queue main", "1 of 1 workers are busy."]);
+    let (output, code) = why(&world, &format!("{waiting} --json")).await;
+    let output: Value = serde_json::from_str(&output).unwrap();
+    assert_eq!((code, &output["run"]["state"]), (0, &json!("enqueued")), "{output}");
+    assert!(output["now"][0].as_str().unwrap().starts_with("It has been waiting for"), "{output}");
     node.kill9().await;
 }
 
-/// Waits until the story of a run that waits tells this.
+/// Waits until `why` says this of a run that waits.
 async fn waits_for(world: &World, run: &str, wanted: &[&str]) {
     eventually(wanted[0], Duration::from_secs(60), async || {
-        let told = why(world, run).await.0;
-        let is_told = wanted.iter().all(|text| told.contains(text)) && told.matches("It waits for").count() <= 1;
-        if is_told { Ok(()) } else { Err(told) }
+        let output = why(world, run).await.0;
+        let is_shown = wanted.iter().all(|text| output.contains(text)) && output.matches("It waits for").count() <= 1;
+        if is_shown { Ok(()) } else { Err(output) }
     })
     .await;
 }
 
 /// Given jobs of busy keys that made way for others, when one asks why, then the answer names the other run.
 #[tokio::test]
-async fn a_run_that_made_way_tells_for_which() {
+async fn why_says_for_which_run_another_made_way() {
     let world = world().await;
     let on_busy = |rule: &str| served_by("sleep", &format!("on_busy = '{rule}'"));
     let node =
@@ -124,24 +124,24 @@ async fn a_run_that_made_way_tells_for_which() {
     let keyed = async |job_type: &str, ms: u64| world.publish(job_type).header(KEY, "k").json(json!({"ms": ms})).await;
 
     let busy = keyed("drop", 600_000).await;
-    live.until_told("started", &busy).await;
+    live.until_published("started", &busy).await;
     let dropped = keyed("drop", 1).await;
-    live.until_told("cancelled", &dropped).await;
-    let told = why(&world, &dropped).await.0;
-    tells(&told, &["drop  cancelled", "cancelled, after", "of waiting: its concurrency key was busy: run"]);
+    live.until_published("cancelled", &dropped).await;
+    let output = why(&world, &dropped).await.0;
+    shows(&output, &["drop  cancelled", "cancelled, after", "of waiting: its concurrency key was busy: run"]);
     let because =
         format!("It was cancelled without an attempt: its concurrency key was busy: run {busy} had not ended.");
-    tells(&told, &[&because]);
+    shows(&output, &[&because]);
 
     let first = keyed("keep", 600_000).await;
-    live.until_told("started", &first).await;
+    live.until_published("started", &first).await;
     let superseded = keyed("keep", 1).await;
-    live.until_told("deferred", &superseded).await;
+    live.until_published("deferred", &superseded).await;
     let newest = keyed("keep", 1).await;
-    live.until_told("cancelled", &superseded).await;
-    let told = why(&world, &superseded).await.0;
-    tells(&told, &[&format!("It was cancelled without an attempt: run {newest} of its concurrency key came later.")]);
-    tells(&told, &["It had been put off at", "because as many of its kind ran as may run at once."]);
+    live.until_published("cancelled", &superseded).await;
+    let output = why(&world, &superseded).await.0;
+    shows(&output, &[&format!("It was cancelled without an attempt: run {newest} of its concurrency key came later.")]);
+    shows(&output, &["It had been put off at", "because as many of its kind ran as may run at once."]);
 
     node.kill9().await;
 }
@@ -149,55 +149,55 @@ async fn a_run_that_made_way_tells_for_which() {
 /// Given jobs that came too late, were duplicates, were cancelled by filter, or were replayed, when one asks why, then the
 /// answer says by which rule, after how long, and which run it is about.
 #[tokio::test]
-async fn a_run_that_ended_without_an_attempt_tells_why() {
+async fn why_says_why_a_run_ended_without_an_attempt() {
     let world = world().await;
     let node = world.node().with("types.broken", &served_by("fail", "max_attempts = 1")).start().await;
     let mut live = world.live_events("default").await;
     let original = world.publish("noop").header("Longshore-Idempotency-Key", "a").json(json!(1)).await;
     assert_eq!(world.wait(&original).await.state, "completed");
     let repeat = world.publish("noop").header("Longshore-Idempotency-Key", "a").json(json!(1)).await;
-    live.until_told("duplicate", &repeat).await;
-    let told = why(&world, &repeat).await.0;
-    tells(&told, &["noop  duplicate", &format!("ended as a duplicate of {original}")]);
-    tells(&told, &[&format!("It did nothing: run {original} has its idempotency key.")]);
+    live.until_published("duplicate", &repeat).await;
+    let output = why(&world, &repeat).await.0;
+    shows(&output, &["noop  duplicate", &format!("ended as a duplicate of {original}")]);
+    shows(&output, &[&format!("It did nothing: run {original} has its idempotency key.")]);
 
     let late = world.publish("nobody").header("Longshore-Expires-In", "1s").json(json!(1)).await;
-    live.until_told("deferred", &late).await;
-    live.until_told("expired", &late).await;
-    let told = why(&world, &late).await.0;
-    tells(&told, &["expired, after ", "of waiting: no attempt had started in time", "It expired: no attempt had"]);
-    tells(&told, &["It had been put off at", "because no handler of its type was subscribed."]);
+    live.until_published("deferred", &late).await;
+    live.until_published("expired", &late).await;
+    let output = why(&world, &late).await.0;
+    shows(&output, &["expired, after ", "of waiting: no attempt had started in time", "It expired: no attempt had"]);
+    shows(&output, &["It had been put off at", "because no handler of its type was subscribed."]);
 
     let paused = json!({"type": "noop", "until": crate::in_future(Duration::from_secs(3))});
     world.ask("_all", "queues.pause", paused.to_string(), Duration::from_secs(20)).await.unwrap();
     let shed = world.publish("noop").header("Longshore-Deadline", "1s").json(json!(1)).await;
-    live.until_told("dlq", &shed).await;
-    let told = why(&world, &shed).await.0;
-    tells(&told, &["ended as a dead letter, after ", "of waiting: timeout: the run's deadline"]);
-    tells(&told, &["It failed for good without an attempt: timeout: the run's deadline", "It had been put off at"]);
+    live.until_published("dlq", &shed).await;
+    let output = why(&world, &shed).await.0;
+    shows(&output, &["ended as a dead letter, after ", "of waiting: timeout: the run's deadline"]);
+    shows(&output, &["It failed for good without an attempt: timeout: the run's deadline", "It had been put off at"]);
 
     let tagged = world.submit(json!({"type": "noop", "delay_ms": 3_600_000, "tags": ["old"]})).await;
     let answer = world.request("runs.cancel", json!({"tag": "old"})).await;
     assert_eq!(answer["cancelled"], 1, "{answer}");
-    let told = why(&world, &tagged).await.0;
-    tells(
-        &told,
+    let output = why(&world, &tagged).await.0;
+    shows(
+        &output,
         &["cancelled, after", "It was cancelled without an attempt, because somebody asked for it: longshore audit"],
     );
 
     let dead = world.publish("broken").json(json!({"times": 1})).await;
     assert_eq!(world.wait(&dead).await.state, "dead");
-    world.eventually_letters(2).await;
+    world.eventually_dead_letters(2).await;
     world.request("dlq.replay", json!({"run_id": dead, "set": {"payload": {"times": 0}}})).await;
     assert_eq!(world.wait(&dead).await.state, "completed");
-    live.until_told("completed", &dead).await;
-    let told = why(&world, &dead).await.0;
-    tells(
-        &told,
+    live.until_published("completed", &dead).await;
+    let output = why(&world, &dead).await.0;
+    shows(
+        &output,
         &["attempt 1 of 1 started", "failed after", "ended as a dead letter: retryable", "replayed: its next round"],
     );
-    tells(
-        &told,
+    shows(
+        &output,
         &["replayed", "attempt 1 of 1 started", "completed after", "It completed at the first attempt of round 2."],
     );
     node.kill9().await;
@@ -206,7 +206,7 @@ async fn a_run_that_ended_without_an_attempt_tells_why() {
 /// Given jobs that wait for the run before them, a rate limit, a breaker, a pause or a slot, when one asks why, then
 /// the answer says for which of them and until when, once.
 #[tokio::test]
-async fn a_run_that_is_held_up_tells_by_what() {
+async fn why_says_by_what_a_run_is_held_up() {
     let world = world().await;
     let node = workers(world.node(), 16)
         .with("types.step", &served_by("sleep", "ordered = true"))
@@ -224,7 +224,7 @@ async fn a_run_that_is_held_up_tells_by_what() {
     };
 
     let (first, second) = twice("step", json!({"ms": 600_000})).await;
-    live.until_told("started", &first).await;
+    live.until_published("started", &first).await;
     let turn =
         format!("It waits for its turn in the order of its key: run {first} comes first and has not ended (running).");
     waits_for(&world, &second, &[&turn]).await;

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::machine::{Weather, class, server_pid};
 use crate::streams::{self, RECORDS, SCHEDULES};
 use crate::table::{Table, mib, number};
-use crate::{args, jobs, product, told};
+use crate::{args, event_log, jobs, product};
 
 /// Publishes that may be unconfirmed at once.
 const WINDOW: u64 = 1_024;
@@ -171,19 +171,19 @@ async fn starts(world: &World, due: &Due) -> anyhow::Result<Starts> {
     let (mut first, mut completed) = (vec![None; jobs], vec![0_u8; jobs]);
     let mut strange = None;
     let mut seen = std::collections::HashSet::new();
-    told::read(world, |told| {
-        let job = told.run_id.rsplit_once('-').and_then(|(_, number)| number.parse::<usize>().ok());
-        let (Some(job), Ok(at)) = (job.filter(|job| (1..=jobs).contains(job)), told.at.parse::<Timestamp>()) else {
-            strange = Some(told.run_id.to_owned());
+    event_log::read(world, |event| {
+        let job = event.run_id.rsplit_once('-').and_then(|(_, number)| number.parse::<usize>().ok());
+        let (Some(job), Ok(at)) = (job.filter(|job| (1..=jobs).contains(job)), event.at.parse::<Timestamp>()) else {
+            strange = Some(event.run_id.to_owned());
             return;
         };
-        match told.event {
+        match event.event {
             "started" => {
                 let first: &mut Option<Timestamp> = &mut first[job - 1];
                 *first = Some(first.map_or(at, |known| known.min(at)));
             }
             // The same event may be in the log twice after a fault.
-            "completed" if seen.insert(told.id.to_owned()) => completed[job - 1] += 1,
+            "completed" if seen.insert(event.id.to_owned()) => completed[job - 1] += 1,
             _ => {}
         }
     })

@@ -16,6 +16,7 @@ mod blocked;
 mod delayed;
 mod drain;
 mod enqueue;
+mod event_log;
 mod faults;
 mod idle;
 mod jobs;
@@ -24,7 +25,6 @@ mod machine;
 mod product;
 mod streams;
 mod table;
-mod told;
 
 use std::path::PathBuf;
 

@@ -8,10 +8,10 @@ use futures_util::StreamExt;
 use jiff::Timestamp;
 use longshore_harness::{Node, NodeBuilder, Usage, World};
 
+use crate::event_log::{self, Tally};
 use crate::jobs;
 use crate::machine::{Cost, Meter, Weather, server_pid};
 use crate::streams::{self, RECORDS, lane};
-use crate::told::{self, Tally};
 
 /// A drain without progress for this long is stuck.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
@@ -47,8 +47,8 @@ pub(crate) async fn asleep(world: &World, time: Duration) -> anyhow::Result<Node
     world.client().flush().await?;
     let body = jobs::body(&format!("\"ms\":{}", time.as_millis()));
     jobs::publish(world.client(), &[jobs::subject(5, "sleep")], &body, 1).await?;
-    let told = tokio::time::timeout(STALLED_AFTER, started.next()).await;
-    told.ok().flatten().context("the node did not start the job that is to keep it busy")?;
+    let start = tokio::time::timeout(STALLED_AFTER, started.next()).await;
+    start.ok().flatten().context("the node did not start the job that is to keep it busy")?;
     Ok(node)
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::
     let server_peak = Usage::of(server_pid(world)?).peak;
 
     // A lane's message is deleted last, so the log must be complete by now; otherwise the measurement is void.
-    let tally = told::tally(world, from).await?;
+    let tally = event_log::tally(world, from).await?;
     ensure!(
         tally.whole == count,
         "lanes are empty, but the log has {} of {count} runs in full: {tally:?}",

@@ -102,7 +102,7 @@ impl World {
     /// Waits until the run has ended, for at most a minute, and returns its record. Nodes may come and go meanwhile.
     ///
     /// # Panics
-    /// If it does not end; with its story.
+    /// If it does not end; with its report.
     pub async fn wait(&self, run: &str) -> Record {
         self.wait_as(TENANT, run, END_WITHIN).await
     }
@@ -110,7 +110,7 @@ impl World {
     /// As [`World::wait`], for any tenant and with any time limit.
     ///
     /// # Panics
-    /// If it does not end; with its story.
+    /// If it does not end; with its report.
     pub async fn wait_as(&self, tenant: &str, run: &str, within: Duration) -> Record {
         let deadline = Instant::now() + within;
         let mut last = "no node was asked".to_owned();
@@ -119,7 +119,7 @@ impl World {
             if left.is_zero() {
                 panic!(
                     "run {run} did not end within {within:?}; last answer: {last}\n{}",
-                    self.story_as(tenant, run).await
+                    self.report_as(tenant, run).await
                 );
             }
             let held = HELD.min(left);

@@ -9,9 +9,9 @@
 //! mistake in the product cannot hide behind the same mistake in its test. For the same reason it does not use `toml`:
 //! settings are text.
 //!
-//! The methods that a test calls panic when they cannot keep their promise, and print the run's story so far. A handle
-//! that is dropped, also by a panic, ends what it started; if the test's process is killed, everything it started dies
-//! with it.
+//! The methods that a test calls panic when they cannot keep their promise, and print what is known of the run so far.
+//! A handle that is dropped, also by a panic, ends what it started; if the test's process is killed, everything it
+//! started dies with it.
 //!
 //! ```no_run
 //! # use longshore_harness::World;
@@ -28,7 +28,6 @@
 //! # }
 //! ```
 
-pub mod again;
 mod api;
 mod bytes;
 pub mod chaos;
@@ -46,12 +45,13 @@ mod proxy;
 mod publish;
 mod read;
 mod remote;
+pub mod repeated_calls;
+mod run_report;
 mod scrape;
 mod settings;
 mod slow_link;
 pub mod standstill;
 mod stored;
-mod story;
 mod usage;
 mod wire;
 mod world;
@@ -68,10 +68,10 @@ pub use proxy::{Direction, Proxy};
 pub use publish::{Publish, Receipt, Refused};
 pub use read::{Extent, Reader};
 pub use remote::{Asked, Handler, HandlerBuilder, Job, Reply};
+pub use run_report::reads;
 pub use scrape::{Scrape, Series};
 pub use slow_link::SlowLink;
-pub use stored::{Letter, Logged};
-pub use story::reads;
+pub use stored::{DeadLetter, Logged};
 pub use usage::Usage;
 pub use wire::{Event, EventName, Failure, Record, Tried};
 pub use world::{World, use_binary};

@@ -91,7 +91,7 @@ impl LiveEvents {
     ///
     /// # Panics
     /// As [`LiveEvents::until`].
-    pub async fn until_told(&mut self, event: &str, run: &str) -> Live {
+    pub async fn until_published(&mut self, event: &str, run: &str) -> Live {
         let what = format!("`{event}` of {run}");
         self.until(&what, |live| live.body["event"] == event && live.body["run_id"] == run).await
     }

@@ -271,12 +271,12 @@ impl Load {
     /// Waits until every job has ended as its kind must, for at most `within`.
     ///
     /// # Panics
-    /// If a job does not end, or ends in another state; with its story.
+    /// If a job does not end, or ends in another state; with its report.
     pub async fn ends(&self, world: &World, within: Duration) {
         let ends = world.ends(&self.receipts(), within).await;
         for ((kind, receipt), state) in self.accepted.iter().zip(ends) {
             if state != kind.end() {
-                panic!("{kind:?} ended as {state}\n{}", world.story_as(&receipt.tenant, &receipt.run_id).await);
+                panic!("{kind:?} ended as {state}\n{}", world.report_as(&receipt.tenant, &receipt.run_id).await);
             }
         }
     }

@@ -147,12 +147,12 @@ impl Launch {
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
 
         let mark = log.mark();
-        let (tell, mut ready) = watch::channel(false);
+        let (sender, mut ready) = watch::channel(false);
         let (out, err) = (Arc::clone(log), Arc::clone(log));
         let stdout = Box::new(move |line: &str| {
             out.push(line);
             if says_ready(line) {
-                tell.send_replace(true);
+                sender.send_replace(true);
             }
         });
         let process = Process::spawn(command, stdout, Box::new(move |line| err.push(line)));

@@ -11,7 +11,7 @@ use crate::eventually::eventually;
 use crate::history::{self, History};
 use crate::publish::Receipt;
 use crate::read::Reader;
-use crate::stored::{Letter, Logged};
+use crate::stored::{DeadLetter, Logged};
 use crate::wire::{Event, Record};
 use crate::world::{NAMESPACE, TENANT, World};
 
@@ -88,8 +88,8 @@ impl World {
     ///
     /// # Panics
     /// If they cannot be read.
-    pub async fn letters(&self, tenant: &str) -> Vec<Letter> {
-        self.read("dead letters", async || self.try_letters(tenant).await).await
+    pub async fn dead_letters(&self, tenant: &str) -> Vec<DeadLetter> {
+        self.read("dead letters", async || self.try_dead_letters(tenant).await).await
     }
 
     /// How many jobs are in a lane, waiting or buffered by a node.
@@ -114,13 +114,13 @@ impl World {
     /// # Panics
     /// If some of it cannot be read.
     pub async fn history(&self, receipts: &[Receipt], calls: Vec<history::Call>) -> History {
-        let letters = self.letters("*").await;
+        let dead_letters = self.dead_letters("*").await;
         let records = self.read("run records", async || self.try_records().await).await;
         History {
             accepted: receipts.iter().map(|receipt| history::Accepted::of(&receipt.tenant, &receipt.run_id)).collect(),
             events: self.stored_events("*").await,
             records,
-            letters: letters.iter().map(history::Letter::from).collect(),
+            dead_letters: dead_letters.iter().map(history::DeadLetter::from).collect(),
             calls,
             ..History::default()
         }
@@ -154,10 +154,10 @@ impl World {
         Ok(events)
     }
 
-    pub(crate) async fn try_letters(&self, tenant: &str) -> anyhow::Result<Vec<Letter>> {
-        let mut letters = Vec::new();
-        self.reader().letters(tenant, |letter| letters.push(letter)).await?;
-        Ok(letters)
+    pub(crate) async fn try_dead_letters(&self, tenant: &str) -> anyhow::Result<Vec<DeadLetter>> {
+        let mut dead_letters = Vec::new();
+        self.reader().dead_letters(tenant, |dead_letter| dead_letters.push(dead_letter)).await?;
+        Ok(dead_letters)
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 
-use crate::stored::{Letter, Logged};
+use crate::stored::{DeadLetter, Logged};
 use crate::wire::Record;
 
 /// Messages requested at a time. Messages that arrive after their page has timed out are lost, so a page has to be
@@ -125,11 +125,11 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::extent`].
-    pub async fn letters(&self, tenant: &str, mut each: impl FnMut(Letter)) -> anyhow::Result<()> {
+    pub async fn dead_letters(&self, tenant: &str, mut each: impl FnMut(DeadLetter)) -> anyhow::Result<()> {
         let filter = format!("{}.dlq.{tenant}.>", self.namespace);
         let take = |message: Stored| {
             let Stored { sequence, subject, headers, payload } = message;
-            each(Letter { sequence, subject, headers, payload });
+            each(DeadLetter { sequence, subject, headers, payload });
             Ok(())
         };
         self.each(&format!("{}_DLQ", self.namespace.to_uppercase()), &filter, DeliverPolicy::All, take).await
@@ -154,7 +154,7 @@ impl Reader {
             Ok(_) => Ok(true),
             Err(error) => match error.kind() {
                 RawMessageErrorKind::NoMessageFound => Ok(false),
-                RawMessageErrorKind::JetStream(told) if none.contains(&told.error_code()) => Ok(false),
+                RawMessageErrorKind::JetStream(refusal) if none.contains(&refusal.error_code()) => Ok(false),
                 _ => Err(error).with_context(|| format!("message {sequence} of {lane}")),
             },
         }

@@ -17,7 +17,7 @@ pub struct Logged {
 
 /// A dead letter as it is stored in its stream.
 #[derive(Debug, Clone)]
-pub struct Letter {
+pub struct DeadLetter {
     /// Its sequence in the stream.
     pub sequence: u64,
     /// `longshore.dlq.<tenant>.<queue>.<type…>`.
@@ -28,7 +28,7 @@ pub struct Letter {
     pub payload: Bytes,
 }
 
-impl Letter {
+impl DeadLetter {
     /// The tenant of its run.
     pub fn tenant(&self) -> &str {
         self.subject.split('.').nth(2).unwrap_or("")

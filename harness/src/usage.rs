@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_system_tells() {
+    fn reads_what_the_system_shows() {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 2650 0 3 0 150 50 0 0 20 0 9 0 4242 1 1";
         let usage = Usage::parse(stat, "Name:\ta\nVmHWM:\t   2048 kB\nVmRSS:\t    1024 kB\n", 100);
         assert_eq!((usage.cpu, usage.resident, usage.peak), (Duration::from_secs(2), 1 << 20, 2 << 20));

@@ -126,14 +126,14 @@ async fn a_dropped_node_is_dead_even_by_a_panic() {
     drop(node);
     assert!(!is_alive(pid));
 
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let failing = tokio::spawn(async move {
         let node: Node = world.node().start().await;
-        tell.send((node.pid(), world.server().pid().unwrap(), world.dir().to_owned())).unwrap();
+        sender.send((node.pid(), world.server().pid().unwrap(), world.dir().to_owned())).unwrap();
         panic!("as a failing test does");
     });
     assert!(failing.await.is_err());
-    let (node, server, dir) = told.recv().unwrap();
+    let (node, server, dir) = receiver.recv().unwrap();
     assert!(!is_alive(node) && !is_alive(server) && !dir.exists());
 }
 
@@ -198,7 +198,7 @@ async fn waiting_goes_on_over_absent_nodes_until_the_run_has_ended() {
 
 #[tokio::test]
 #[should_panic(expected = "run a did not end within 300ms")]
-async fn waiting_in_vain_tells_the_story() {
+async fn waiting_in_vain_ends_with_the_report() {
     world().await.wait_as("default", "a", Duration::from_millis(300)).await;
 }
 
@@ -240,8 +240,8 @@ async fn world_with_a_past() -> World {
     bucket.delete("default.c").await.unwrap();
     let mut headers = HeaderMap::new();
     headers.insert("Longshore-Run-Id", "b");
-    let letter = world.jetstream().publish_with_headers("longshore.dlq.default.main.noop", headers, "body".into());
-    letter.await.unwrap().await.unwrap();
+    let dead_letter = world.jetstream().publish_with_headers("longshore.dlq.default.main.noop", headers, "body".into());
+    dead_letter.await.unwrap().await.unwrap();
     world
 }
 
@@ -255,10 +255,10 @@ async fn what_is_durable_can_be_read() {
     assert_eq!((world.event_log("*").await.len(), world.stored_events("*").await.len()), (7, 8));
     assert_eq!(world.record("a").await.unwrap().state, "completed");
     assert_eq!(world.record("c").await, None);
-    let letters = world.letters("default").await;
-    assert_eq!(letters.len(), 1);
-    assert_eq!(letters[0].run_id().as_deref(), Some("b"));
-    assert_eq!((letters[0].tenant(), &letters[0].payload[..]), ("default", &b"body"[..]));
+    let dead_letters = world.dead_letters("default").await;
+    assert_eq!(dead_letters.len(), 1);
+    assert_eq!(dead_letters[0].run_id().as_deref(), Some("b"));
+    assert_eq!((dead_letters[0].tenant(), &dead_letters[0].payload[..]), ("default", &b"body"[..]));
 }
 
 #[tokio::test]
@@ -271,16 +271,16 @@ async fn a_sound_past_passes_the_checker_and_a_broken_one_does_not() {
 }
 
 #[tokio::test]
-async fn the_story_of_a_run_tells_all_that_is_known() {
+async fn the_report_on_a_run_has_all_that_is_known() {
     let world = world_with_a_past().await;
     let _node = world.node().start().await;
-    let story = world.story("b").await;
+    let report = world.report("b").await;
     for part in
         ["state: \"dead\"", "permanent: no", "dead letter 1", "LONGSHORE_EVENTS: 2 messages", "log of n1", "ready"]
     {
-        assert!(story.contains(part), "{part} is missing in\n{story}");
+        assert!(report.contains(part), "{part} is missing in\n{report}");
     }
-    assert!(!story.contains("a/1/completed"), "{story}");
+    assert!(!report.contains("a/1/completed"), "{report}");
 }
 
 #[tokio::test]
@@ -291,9 +291,9 @@ async fn live_events_are_heard_from_the_moment_of_listening() {
         let subject = format!("longshore.events.default.{name}.main.{run}.noop");
         world.client().publish(subject, line(run, name, 1).to_string().into()).await.unwrap();
     }
-    let told = live.until_told("started", "a").await;
-    assert_eq!(told.event().unwrap().event, EventName::Started);
-    assert!(!told.has_headers);
+    let started = live.until_published("started", "a").await;
+    assert_eq!(started.event().unwrap().event, EventName::Started);
+    assert!(!started.has_headers);
     assert_eq!(live.heard().len(), 3);
 }
 

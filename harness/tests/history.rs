@@ -26,7 +26,7 @@ fn history(world: &World, arguments: &[&str]) -> Output {
     command.env_clear().args(["--server", &world.server().url()]).args(arguments).output().unwrap()
 }
 
-/// The exit status and the findings, with the story of each violation's run.
+/// The exit status and the findings, with the evidence on each violation's run.
 fn judged(world: &World, arguments: &[&str]) -> (i32, Value) {
     let output = history(world, &[arguments, &["--json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
@@ -102,7 +102,7 @@ async fn a_sound_day_passes_and_a_job_that_waits_is_said_to_wait() {
         assert_eq!((status, found(&report)), (0, vec![]), "{report:#}");
         assert_eq!(report["runs"], json!({"all": 5, "not_ended": 0, "lost": 0, "ended_just_now": 5, "not_judged": 0}));
         let looked = &report["looked_at"];
-        assert_eq!((&looked["records"], &looked["letters"]), (&json!(5), &json!(1)));
+        assert_eq!((&looked["records"], &looked["dead_letters"]), (&json!(5), &json!(1)));
         assert_eq!((&looked["receipts"], &looked["calls"]), (&json!(5), &json!(1)));
         assert!(looked["events"].as_u64().unwrap() >= 19, "{looked}");
     }
@@ -122,7 +122,7 @@ async fn a_sound_day_passes_and_a_job_that_waits_is_said_to_wait() {
 }
 
 #[tokio::test]
-async fn each_breach_is_named_with_its_run_and_its_story() {
+async fn each_breach_is_named_with_its_run_and_the_evidence() {
     let world = world().await;
     let mut day = day(&world).await;
     let mut expected = Vec::new();
@@ -134,9 +134,9 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     // An event published again under its id with another content.
     let failed = world.events(&day.flaky).await.into_iter().find(|logged| logged.event.retry_at.is_some()).unwrap();
     let log = world.jetstream().get_stream("LONGSHORE_EVENTS").await.unwrap();
-    let told = log.get_raw_message(failed.sequence).await.unwrap();
-    let told = String::from_utf8(told.payload.to_vec()).unwrap();
-    let mut line: Value = told
+    let message = log.get_raw_message(failed.sequence).await.unwrap();
+    let text = String::from_utf8(message.payload.to_vec()).unwrap();
+    let mut line: Value = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .find(|line: &Value| line["id"] == *failed.event.id)
@@ -155,10 +155,10 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     expected.push(("RecordDisagrees", day.completed.clone()));
 
     // A dead letter deleted without the cluster's knowledge.
-    let letter = world.letters("default").await.pop().unwrap();
-    let letters = world.jetstream().get_stream("LONGSHORE_DLQ").await.unwrap();
-    assert!(letters.delete_message(letter.sequence).await.unwrap());
-    expected.push(("LetterMissing", day.dead.clone()));
+    let dead_letter = world.dead_letters("default").await.pop().unwrap();
+    let dead_letters = world.jetstream().get_stream("LONGSHORE_DLQ").await.unwrap();
+    assert!(dead_letters.delete_message(dead_letter.sequence).await.unwrap());
+    expected.push(("DeadLetterMissing", day.dead.clone()));
 
     // Two calls at once; the second belongs to an attempt that no node published.
     let mut second = day.calls[0].clone();
@@ -184,11 +184,11 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     }
 
     let text = String::from_utf8(history(&world, &[&all[..], &["--ended"]].concat()).stdout).unwrap();
-    let story = format!("run default/{}\n", day.flaky);
-    assert!(text.contains(&story) && text.contains("retry_at 2030-01-01T00:00:00Z"), "{text}");
+    let report = format!("run default/{}\n", day.flaky);
+    assert!(text.contains(&report) && text.contains("retry_at 2030-01-01T00:00:00Z"), "{text}");
     assert!(
         text.ends_with(
-            "6 violations (Lost 1, Rewritten 1, RecordDisagrees 1, LetterMissing 1, Overlap 1, CallUnpublished 1)\n"
+            "6 violations (Lost 1, Rewritten 1, RecordDisagrees 1, DeadLetterMissing 1, Overlap 1, CallUnpublished 1)\n"
         ),
         "{text}"
     );

@@ -68,8 +68,8 @@ impl Process {
             tokio::spawn(pump(child.stderr.take().expect("piped above"), stderr)),
         ];
         let held = Arc::new(Mutex::new(Held { child, leash: Some(leash) }));
-        let (tell, ended) = watch::channel(None);
-        let reaper = tokio::spawn(reap(Arc::clone(&held), pumps, tell));
+        let (ends, ended) = watch::channel(None);
+        let reaper = tokio::spawn(reap(Arc::clone(&held), pumps, ends));
         Ok(Process { pid, held, ended, reaper })
     }
 
@@ -118,7 +118,7 @@ impl Drop for Process {
 }
 
 /// Waits for the child's end and reports it once its output has been read.
-async fn reap(held: Arc<Mutex<Held>>, pumps: [JoinHandle<()>; 2], tell: watch::Sender<Option<ExitStatus>>) {
+async fn reap(held: Arc<Mutex<Held>>, pumps: [JoinHandle<()>; 2], ends: watch::Sender<Option<ExitStatus>>) {
     // `wait` can be dropped and called again between polls, so the lock is held only while polling.
     let status = poll_fn(|context| pin!(lock(&held).child.wait()).poll(context)).await;
     lock(&held).leash = None;
@@ -128,7 +128,7 @@ async fn reap(held: Arc<Mutex<Held>>, pumps: [JoinHandle<()>; 2], tell: watch::S
         }
     })
     .await;
-    tell.send_replace(Some(status.expect("a child of ours that only we reap can be waited for")));
+    ends.send_replace(Some(status.expect("a child of ours that only we reap can be waited for")));
 }
 
 /// Passes on line by line until the pipe ends. Bytes that are not UTF-8 are replaced, not dropped.

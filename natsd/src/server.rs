@@ -227,8 +227,8 @@ impl Drop for Server {
 /// a full disk the server panics at its start.
 fn last_words(lines: &[String]) -> String {
     let stacks = lines.iter().position(|line| line.starts_with("goroutine ")).unwrap_or(lines.len());
-    let told = &lines[..stacks];
-    told[told.len().saturating_sub(SHOWN)..].join("\n")
+    let said = &lines[..stacks];
+    said[said.len().saturating_sub(SHOWN)..].join("\n")
 }
 
 /// Passes the server's warnings and errors on as our own; its other lines go to the debug level.
@@ -301,9 +301,9 @@ mod tests {
         log.push("panic: invalid memory address".to_owned());
         log.push("goroutine 1 [running]:".to_owned());
         log.extend((0..60).map(|number| format!("github.com/nats-io/nats-server/v2/server.f{number}()")));
-        let told = last_words(&log);
-        assert!(told.contains("no space left on device") && told.ends_with("panic: invalid memory address"), "{told}");
-        assert_eq!(told.lines().count(), SHOWN);
+        let last = last_words(&log);
+        assert!(last.contains("no space left on device") && last.ends_with("panic: invalid memory address"), "{last}");
+        assert_eq!(last.lines().count(), SHOWN);
         assert_eq!(last_words(&log[..3]), "[WRN] 0\n[WRN] 1\n[WRN] 2");
         assert_eq!(last_words(&[]), "");
     }

@@ -178,8 +178,8 @@ fn it_dies_with_a_holder_that_is_killed() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
-    let told = lines.find_map(|line| line.unwrap().strip_prefix("holding ").map(str::to_owned)).unwrap();
-    let (pid, dir) = told.split_once(' ').unwrap();
+    let said = lines.find_map(|line| line.unwrap().strip_prefix("holding ").map(str::to_owned)).unwrap();
+    let (pid, dir) = said.split_once(' ').unwrap();
     let pid = pid.parse().unwrap();
     assert!(is_alive(pid));
 

@@ -1,4 +1,4 @@
-//! One trace tells a job's whole way, and no collector can disturb a job.
+//! One trace shows a job's whole way, and no collector can disturb a job.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -34,13 +34,13 @@ fn is_error(span: &Span) -> bool {
     span.status.as_ref().is_some_and(|status| status.code() == StatusCode::Error)
 }
 
-/// Fails this many times, and tells of each call with the context that it got.
+/// Fails this many times, and passes on each call with the context that it got.
 async fn failing_first(world: &World, times: u32) -> (longshore_harness::Handler, mpsc::UnboundedReceiver<Job>) {
-    let (tell, asked) = mpsc::unbounded_channel();
+    let (sender, asked) = mpsc::unbounded_channel();
     let calls = AtomicU32::new(0);
     let handler = world.handler("mail.send").start(move |job: Job| {
         let fails = calls.fetch_add(1, Ordering::Relaxed) < times;
-        tell.send(job.clone()).unwrap();
+        sender.send(job.clone()).unwrap();
         async move {
             job.ask("log", "trying").await;
             if fails { Reply::error(503, "not now") } else { Reply::json(json!("sent")) }
@@ -50,7 +50,7 @@ async fn failing_first(world: &World, times: u32) -> (longshore_harness::Handler
 }
 
 /// The context that a handler got: trace, span, flags.
-fn told(job: &Job) -> [String; 3] {
+fn trace_context(job: &Job) -> [String; 3] {
     let text = job.headers.get("traceparent").unwrap().as_str().to_owned();
     let parts: Vec<&str> = text.split('-').collect();
     [parts[1], parts[2], parts[3]].map(str::to_owned)
@@ -86,7 +86,7 @@ async fn a_job_with_two_failures_is_one_trace_from_its_publisher_to_its_handler(
     let waits = [of("wait main"), of("retry wait main")].concat();
     assert_eq!((attempts.len(), waits.len()), (3, 3));
     for (number, (span, wait)) in (1..).zip(attempts.iter().zip(&waits)) {
-        let [trace, id, flags] = told(&asked.recv().await.unwrap());
+        let [trace, id, flags] = trace_context(&asked.recv().await.unwrap());
         assert_eq!((trace.as_str(), id, flags.as_str()), (TRACE, hex(&span.span_id), "01"), "attempt {number}");
         assert_eq!(span.kind(), SpanKind::Consumer);
         assert_eq!(attribute(span, "messaging.operation.type"), "process");
@@ -113,10 +113,10 @@ async fn a_job_with_two_failures_is_one_trace_from_its_publisher_to_its_handler(
     assert_eq!(lines_about_runs(&node), 3, "one of each attempt");
 }
 
-/// Given the example handler in Python, whose folder is gone for two attempts, then the attempts that it was asked for, the
-/// waits between them and the publisher's span are one trace, and what it was told are the attempts' spans.
+/// Given the example handler in Python, whose folder is gone for two attempts, then the attempts that it was asked for,
+/// the waits between them and the publisher's span are one trace, and what it was sent are the attempts' spans.
 #[tokio::test]
-async fn a_handler_in_python_is_told_the_span_of_its_attempt() {
+async fn a_handler_in_python_gets_the_span_of_its_attempt() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
     let (packages, folder) = (world.dir().join("packages"), world.dir().join("reports"));
     let mut pip = Command::new("python3");
@@ -162,8 +162,8 @@ async fn a_handler_in_python_is_told_the_span_of_its_attempt() {
         let request = asked.next().await.unwrap();
         let headers = request.headers.unwrap();
         assert_eq!(headers.get("Longshore-Attempt").unwrap().as_str(), number);
-        let told = headers.get("traceparent").unwrap().as_str().to_owned();
-        assert_eq!(told, format!("00-{TRACE}-{}-01", hex(&span.span_id)));
+        let parent = headers.get("traceparent").unwrap().as_str().to_owned();
+        assert_eq!(parent, format!("00-{TRACE}-{}-01", hex(&span.span_id)));
     }
     handler.kill_now();
 }
@@ -191,7 +191,7 @@ async fn a_submission_a_dead_letter_and_its_replay_are_one_trace() {
     let _node = node.start().await;
     let run = world.submit(json!({"type": "flaky", "payload": {"times": 1}})).await;
     assert_eq!(world.wait(&run).await.state, "dead");
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     let replay = json!({"run_id": run, "set": {"payload": {"times": 0}}});
     assert_eq!(world.request("dlq.replay", replay).await["replayed"], 1);
     assert_eq!(world.wait(&run).await.state, "completed");
@@ -201,14 +201,14 @@ async fn a_submission_a_dead_letter_and_its_replay_are_one_trace() {
         let found = spans.iter().find(|span| span.name == name && attribute(span, "longshore.round") == round);
         found.unwrap_or_else(|| panic!("no {name} in round {round}")).clone()
     };
-    let (root, first, letter) = (one("send main", ""), one("process main", "1"), one("send dead letters", "1"));
+    let (root, first, dead_letter) = (one("send main", ""), one("process main", "1"), one("send dead letters", "1"));
     let (replay, second) = (one("replay main", "2"), one("process main", "2"));
     assert!(spans.iter().all(|span| span.trace_id == root.trace_id));
     assert_eq!((root.parent_span_id.len(), root.kind()), (0, SpanKind::Producer));
     assert_eq!(first.parent_span_id, root.span_id);
-    assert_eq!(letter.parent_span_id, first.span_id);
+    assert_eq!(dead_letter.parent_span_id, first.span_id);
     assert_eq!(replay.parent_span_id, root.span_id);
-    assert_eq!(replay.links.iter().map(|link| link.span_id.clone()).collect::<Vec<_>>(), [letter.span_id]);
+    assert_eq!(replay.links.iter().map(|link| link.span_id.clone()).collect::<Vec<_>>(), [dead_letter.span_id]);
     assert_eq!(second.parent_span_id, replay.span_id);
     for span in &spans {
         let above = spans.iter().find(|other| other.span_id == span.parent_span_id);
@@ -235,7 +235,7 @@ async fn a_submission_continues_the_trace_of_its_request() {
     world.client().send_request("longshore.api.default.submit", request).await.unwrap();
 
     let job = asked.recv().await.unwrap();
-    assert_eq!((told(&job)[0].as_str(), job.headers.get("tracestate").unwrap().as_str()), (TRACE, "vendor=a"));
+    assert_eq!((trace_context(&job)[0].as_str(), job.headers.get("tracestate").unwrap().as_str()), (TRACE, "vendor=a"));
     let spans = collector.spans(3, |span| hex(&span.trace_id) == TRACE).await;
     assert!(spans.iter().all(|span| span.trace_state == "vendor=a"), "{spans:?}");
     let root = spans.iter().find(|span| span.name == "send main").unwrap();
@@ -243,23 +243,23 @@ async fn a_submission_continues_the_trace_of_its_request() {
 }
 
 /// Given an attempt whose node is killed, when another node settles it and tries again, then all of this is in the same
-/// trace, and the dead node's attempt is the span that its handler was told.
+/// trace, and the dead node's attempt is the span that its handler was sent.
 #[tokio::test]
 async fn a_trace_survives_the_death_of_a_node() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
     let of = |name: &str| traced(&world, &collector).name(name).with("node", "lease = '2s'");
     let node = of("n1").start().await;
-    let (tell, mut asked) = mpsc::unbounded_channel();
+    let (sender, mut asked) = mpsc::unbounded_channel();
     let _handler = world
         .handler("mail.send")
         .start(move |job: Job| {
-            tell.send(job.clone()).unwrap();
+            sender.send(job.clone()).unwrap();
             async move { if job.attempt == 1 { Reply::silence() } else { Reply::json(json!(1)) } }
         })
         .await;
     // No context: nodes must agree on a trace all the same.
     let run = world.publish("mail.send").json(json!({})).await;
-    let first = told(&asked.recv().await.unwrap());
+    let first = trace_context(&asked.recv().await.unwrap());
     eventually("a record that says it runs", Duration::from_secs(60), async || {
         let state = world.request("runs.get", json!({"run_id": run})).await["state"].clone();
         if state == "running" { Ok(()) } else { Err(state) }
@@ -279,7 +279,7 @@ async fn a_trace_survives_the_death_of_a_node() {
     assert_eq!((&line["trace_id"], &line["run_id"]), (&json!(first[0]), &json!(run)), "{line}");
     assert_eq!((&line["tenant"], &line["attempt"]), (&json!("default"), &json!(1)), "{line}");
     assert!(lines_about_runs(&other) >= 1);
-    let second = told(&asked.recv().await.unwrap());
+    let second = trace_context(&asked.recv().await.unwrap());
     assert_eq!([hex(&of("2").trace_id), hex(&of("2").span_id)], second[..2]);
     assert_eq!(first[0], second[0], "one trace");
     let root = collector.spans(1, |span| span.name == "send main").await;
@@ -304,7 +304,7 @@ async fn a_trace_has_a_root_whatever_happens_before_the_first_attempt() {
     for run in &runs {
         world.wait(run).await;
     }
-    world.eventually_letters(2).await;
+    world.eventually_dead_letters(2).await;
     // The last spans are sent as the node ends.
     assert!(node.stop().await.success());
 
@@ -365,7 +365,7 @@ async fn a_run_that_is_cancelled_while_it_waits_has_that_wait_in_its_trace() {
     let retrying = publish("fails", "1ms").await;
     world.try_request("_all", "queues.pause", json!({"queue": "bulk"})).await.unwrap();
     let unseen = world.publish("noop").queue("bulk").json(json!({})).await;
-    live.until_told("failed", &retrying).await;
+    live.until_published("failed", &retrying).await;
     eventually("schedules of three runs", WITHIN, async || {
         let stored = world.stored("LONGSHORE_SCHEDULES").await;
         if stored == 3 { Ok(()) } else { Err(format!("{stored} messages")) }
@@ -397,7 +397,7 @@ async fn a_run_that_is_cancelled_while_it_waits_has_that_wait_in_its_trace() {
     assert!((wait.name.as_str(), spans.len()) == ("wait bulk", 1) && wait.parent_span_id.is_empty(), "{spans:?}");
 }
 
-/// Given publishers that have decided against a trace, then nothing is exported, and the handler is told so.
+/// Given publishers that have decided against a trace, then nothing is exported, and the handler is sent that decision.
 #[tokio::test]
 async fn a_publishers_decision_against_a_trace_holds() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
@@ -405,7 +405,7 @@ async fn a_publishers_decision_against_a_trace_holds() {
     let (_handler, mut asked) = failing_first(&world, 0).await;
     let run = world.publish("mail.send").header("traceparent", &context("00")).json(json!({})).await;
     world.wait(&run).await;
-    let [trace, _, flags] = told(&asked.recv().await.unwrap());
+    let [trace, _, flags] = trace_context(&asked.recv().await.unwrap());
     assert_eq!((trace.as_str(), flags.as_str()), (TRACE, "00"));
     let traced = world.publish("mail.send").json(json!({})).await;
     world.wait(&traced).await;

@@ -135,7 +135,7 @@ fn find_server() -> anyhow::Result<PathBuf> {
 
 /// Where cargo puts the binary: beside this one.
 fn binary() -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot tell where xtask lies")?;
+    let own = std::env::current_exe().context("cannot find out where xtask lies")?;
     Ok(own.with_file_name("longshore"))
 }
 

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use longshore_harness::World;
 use longshore_harness::history::Call;
 
+use crate::event_log::{self, Event};
 use crate::faults::load::Stored;
-use crate::told;
 
 /// One fault.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ pub(super) async fn judge(
 ) -> anyhow::Result<Verdict> {
     let mut log = Log::default();
     let mut wrong = None;
-    told::read(world, |told| match (told.at.parse(), Timestamp::from_nanosecond(told.stored)) {
-        (Ok(at), Ok(stored)) => log.note(told, at, stored),
+    event_log::read(world, |event| match (event.at.parse(), Timestamp::from_nanosecond(event.stored)) {
+        (Ok(at), Ok(stored)) => log.note(event, at, stored),
         (Err(error), _) | (_, Err(error)) => wrong = Some(error),
     })
     .await?;
@@ -74,16 +74,16 @@ pub(super) async fn judge(
 }
 
 impl Log {
-    fn note(&mut self, told: &told::Told<'_>, at: Timestamp, stored: Timestamp) {
-        let life = self.runs.entry(told.run_id.to_owned()).or_default();
-        if !life.ids.insert(told.id.to_owned()) {
+    fn note(&mut self, event: &Event<'_>, at: Timestamp, stored: Timestamp) {
+        let life = self.runs.entry(event.run_id.to_owned()).or_default();
+        if !life.ids.insert(event.id.to_owned()) {
             self.repeats += 1;
             return;
         }
-        match told.event {
+        match event.event {
             "started" => {
                 // An attempt's second start has its ordinal behind the event's name.
-                life.began_again |= told.attempt > 1 || !told.id.ends_with("/started");
+                life.began_again |= event.attempt > 1 || !event.id.ends_with("/started");
                 self.starts.push(at);
             }
             "completed" | "dlq" | "cancelled" | "expired" | "duplicate" | "discarded" => {
@@ -140,19 +140,19 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn told<'a>(run_id: &'a str, event: &'a str, id: &'a str, attempt: u32) -> told::Told<'a> {
-        told::Told { id, event, run_id, attempt, at: "", stored: 0 }
+    fn event<'a>(run_id: &'a str, event: &'a str, id: &'a str, attempt: u32) -> Event<'a> {
+        Event { id, event, run_id, attempt, at: "", stored: 0 }
     }
 
     #[test]
-    fn pauses_ends_losses_and_repeats_are_told_apart() {
+    fn pauses_ends_losses_and_repeats_are_counted_apart() {
         let mut log = Log::default();
-        log.note(&told("a", "started", "a/started", 1), at(10), at(10));
-        log.note(&told("a", "completed", "a/completed", 1), at(11), at(11));
-        log.note(&told("a", "completed", "a/completed", 1), at(11), at(11));
-        log.note(&told("b", "started", "b/started/2", 1), at(17), at(18));
-        log.note(&told("b", "completed", "b/1/completed", 1), at(18), at(19));
-        log.note(&told("b", "completed", "b/2/completed", 2), at(18), at(25));
+        log.note(&event("a", "started", "a/started", 1), at(10), at(10));
+        log.note(&event("a", "completed", "a/completed", 1), at(11), at(11));
+        log.note(&event("a", "completed", "a/completed", 1), at(11), at(11));
+        log.note(&event("b", "started", "b/started/2", 1), at(17), at(18));
+        log.note(&event("b", "completed", "b/1/completed", 1), at(18), at(19));
+        log.note(&event("b", "completed", "b/2/completed", 2), at(18), at(25));
         let stored = ["a", "b", "c"].map(|run| Stored { run_id: run.to_owned(), remote: false, at: at(9) });
         let verdict = log.judge(&stored, &[Fault { at: at(12), thawed: at(14), over: at(20) }]);
         let expected = Verdict {

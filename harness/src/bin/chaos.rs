@@ -17,7 +17,7 @@ const USAGE: &str = "usage: chaos [--seed N] [--jobs N] [--nodes N] [--rate N] [
 fn main() -> anyhow::Result<ExitCode> {
     let chaos = read(std::env::args().skip(1))?;
     if std::env::var_os("LONGSHORE_BIN").is_none() {
-        let own = std::env::current_exe().context("cannot tell where this program lies")?;
+        let own = std::env::current_exe().context("cannot find out where this program lies")?;
         let binary = own.with_file_name("longshore");
         if !binary.exists() {
             bail!("no {}: build it (cargo build --bin longshore), or name one by LONGSHORE_BIN", binary.display());

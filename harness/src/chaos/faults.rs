@@ -71,7 +71,7 @@ pub(super) struct Faults<'w> {
     handlers: Handlers,
     killers: LiveEvents,
     /// Every fault, in order.
-    pub(super) told: Vec<Fault>,
+    pub(super) log: Vec<Fault>,
     pub(super) interruptions: Vec<Interruption>,
     pub(super) silences: Vec<Silence>,
     /// Nodes that ended by themselves, or did not start.
@@ -87,8 +87,8 @@ impl<'w> Faults<'w> {
         }
         let killers = world.listen(&format!("longshore.events.*.started.*.*.{}", Kind::Killer.job_type())).await;
         let (crew, handlers) = (Crew::new(world).await, Handlers::new(world).await);
-        let (told, interruptions, silences, wrong) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Faults { world, chance, nodes: started, crew, handlers, killers, told, interruptions, silences, wrong }
+        let (log, interruptions, silences, wrong) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Faults { world, chance, nodes: started, crew, handlers, killers, log, interruptions, silences, wrong }
     }
 
     /// Causes faults until `over` says that the run is over.
@@ -126,9 +126,10 @@ impl<'w> Faults<'w> {
         }
     }
 
-    pub(super) fn tell(&mut self, what: &'static str, whom: impl Into<String>) -> Timestamp {
+    /// Writes down a fault that begins now.
+    pub(super) fn note(&mut self, what: &'static str, whom: impl Into<String>) -> Timestamp {
         let at = Timestamp::now();
-        self.told.push(Fault { at, what, whom: whom.into() });
+        self.log.push(Fault { at, what, whom: whom.into() });
         at
     }
 
@@ -150,7 +151,7 @@ impl<'w> Faults<'w> {
 
     async fn kill_node(&mut self, number: usize, what: &'static str) {
         let name = self.nodes[number].name().to_owned();
-        self.tell(what, &name);
+        self.note(what, &name);
         self.nodes[number].kill9().await;
         self.interrupted(Some(&name));
         self.pause(0..1_500).await;
@@ -166,14 +167,14 @@ impl<'w> Faults<'w> {
             _ => ("SIGSTOP of a node, far beyond its lease", lease * 2..lease * 3),
         };
         let name = self.nodes[number].name().to_owned();
-        self.tell(what, &name);
+        self.note(what, &name);
         self.freeze_for(number, span).await;
     }
 
     async fn freeze_twice(&mut self, number: usize) {
         let lease = u64::try_from(self.lease().as_millis()).unwrap_or(u64::MAX);
         let name = self.nodes[number].name().to_owned();
-        self.tell("SIGSTOP of a node, twice in a row", &name);
+        self.note("SIGSTOP of a node, twice in a row", &name);
         self.freeze_for(number, lease / 4..lease * 2).await;
         self.pause(BETWEEN_FREEZES).await;
         self.freeze_for(number, lease / 4..lease * 2).await;
@@ -190,7 +191,7 @@ impl<'w> Faults<'w> {
 
     async fn drain(&mut self, number: usize) {
         let name = self.nodes[number].name().to_owned();
-        self.tell("SIGTERM of a node", &name);
+        self.note("SIGTERM of a node", &name);
         self.nodes[number].sigterm();
         self.nodes[number].wait_exit(ENDS_WITHIN).await;
         self.interrupted(Some(&name));
@@ -212,7 +213,7 @@ impl<'w> Faults<'w> {
             Err(_) => true,
         };
         if died {
-            self.tell("a fail point", format!("{name} {order}"));
+            self.note("a fail point", format!("{name} {order}"));
         } else if let Ok(node) = &doomed {
             node.sigterm();
             node.wait_exit(ENDS_WITHIN).await;
@@ -226,11 +227,11 @@ impl<'w> Faults<'w> {
         let pause = Duration::from_millis(self.chance.random_range(0..1_000));
         let number = self.chance.random_range(0..=self.crew.count());
         if number == self.crew.count() {
-            self.tell("death of a handler", "chaos.>");
+            self.note("death of a handler", "chaos.>");
             return self.handlers.replace(self.world, pause).await;
         }
         let kind = self.crew.kill(number);
-        self.tell("death of a handler", kind.job_type());
+        self.note("death of a handler", kind.job_type());
         tokio::time::sleep(pause).await;
         self.crew.hire(self.world, kind).await;
     }

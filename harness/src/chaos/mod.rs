@@ -29,9 +29,9 @@ pub use faults::Fault;
 pub use jobs::Sort;
 pub use report::Report;
 
-use crate::again::{by_fault, calls_again, with_nodes};
 use crate::history::{Call, History, Limit, Ordered, Pause, Recurring, Rules, Violation};
 use crate::publish::Receipt;
+use crate::repeated_calls::{by_fault, repeated_calls, with_nodes};
 use crate::standstill::standstills;
 use crate::wire::{Event, EventName};
 use crate::world::World;
@@ -65,7 +65,7 @@ impl Chaos {
     /// Runs it in a world of its own.
     ///
     /// # Panics
-    /// If something cannot be started, or jobs do not end; with the story of one.
+    /// If something cannot be started, or jobs do not end; with the report on one.
     pub async fn run(self) -> Report {
         let world = if self.three_servers { World::cluster().await } else { World::new().await };
         let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), self.nodes).await;
@@ -121,10 +121,10 @@ impl Chaos {
         for job in accepted {
             *sorts.entry(job.sort.name()).or_default() += 1;
         }
-        let times: Vec<Timestamp> = faults.told.iter().map(|fault| fault.at).collect();
-        let named: Vec<(Timestamp, &str)> = faults.told.iter().map(|fault| (fault.at, fault.what)).collect();
+        let times: Vec<Timestamp> = faults.log.iter().map(|fault| fault.at).collect();
+        let named: Vec<(Timestamp, &str)> = faults.log.iter().map(|fault| (fault.at, fault.what)).collect();
         let again: Vec<Timestamp> =
-            calls_again(&history.calls, &history.events).into_iter().map(|call| call.start).collect();
+            repeated_calls(&history.calls, &history.events).into_iter().map(|call| call.start).collect();
         let violations = history.check();
         Report {
             chaos: self,
@@ -140,7 +140,7 @@ impl Chaos {
                 .collect(),
             pauses: history.pauses.len(),
             still: standstills(&history.events, &times),
-            faults: faults.told,
+            faults: faults.log,
             wrong,
             evidence: evidence(&history, &violations),
             violations,
@@ -148,14 +148,14 @@ impl Chaos {
     }
 }
 
-/// The story of one run for each kind of violation, with the node of each call.
+/// What is known of one run for each kind of violation, with the node of each call.
 fn evidence(history: &History, violations: &[Violation]) -> Vec<String> {
     let mut kinds = BTreeSet::new();
     let firsts = violations.iter().filter(|violation| kinds.insert(violation.kind));
     let runs: BTreeSet<(String, String)> =
         firsts.map(|violation| (violation.tenant.clone(), violation.run_id.clone())).collect();
-    let stories = history.evidence(&runs).into_iter();
-    stories.map(|((tenant, run), lines)| format!("the story of {tenant}/{run}\n  {}", lines.join("\n  "))).collect()
+    let found = history.evidence(&runs).into_iter();
+    found.map(|((tenant, run), lines)| format!("what is known of {tenant}/{run}\n  {}", lines.join("\n  "))).collect()
 }
 
 fn receipts(jobs: &[Job]) -> Vec<Receipt> {
@@ -228,11 +228,11 @@ fn wrong_ends(accepted: &[Job], states: &[String]) -> Vec<String> {
 async fn wrong_follow_ups(world: &World, accepted: &[Job], states: &[String], faults: &Faults<'_>) -> Vec<String> {
     let mut wrong: Vec<String> = faults.handlers().ran_wrongly();
     wrong.iter_mut().for_each(|parent| parent.insert_str(0, "a follow-up with its parent's headers ran, of "));
-    let letters = world.letters("*").await;
-    let refused: BTreeSet<String> = letters
+    let dead_letters = world.dead_letters("*").await;
+    let refused: BTreeSet<String> = dead_letters
         .iter()
-        .filter(|letter| letter.error_kind().as_deref() == Some("invalid"))
-        .filter_map(|letter| handlers::parent_of(&letter.payload))
+        .filter(|dead_letter| dead_letter.error_kind().as_deref() == Some("invalid"))
+        .filter_map(|dead_letter| handlers::parent_of(&dead_letter.payload))
         .collect();
     for (job, state) in accepted.iter().zip(states) {
         let run = &job.receipt.run_id;

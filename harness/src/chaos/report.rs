@@ -39,7 +39,7 @@ pub struct Report {
     pub wrong: Vec<String>,
     /// The checker's findings.
     pub violations: Vec<Violation>,
-    /// The story of one run for each kind of violation.
+    /// What is known of one run for each kind of violation.
     pub evidence: Vec<String>,
 }
 
@@ -105,8 +105,8 @@ impl fmt::Display for Report {
             let faults = self.faults.iter().map(|fault| format!("  {} {}: {}", fault.at, fault.what, fault.whom));
             writeln!(f, "the faults\n{}", faults.collect::<Vec<_>>().join("\n"))?;
         }
-        for story in &self.evidence {
-            writeln!(f, "{story}")?;
+        for lines in &self.evidence {
+            writeln!(f, "{lines}")?;
         }
         if self.is_sound() {
             return f.write_str("sound");

@@ -23,7 +23,7 @@ const AWAY: std::ops::Range<u64> = 500..9_000;
 
 impl Faults<'_> {
     pub(super) async fn kill_server(&mut self) {
-        let from = self.tell("kill -9 of the server", "it");
+        let from = self.note("kill -9 of the server", "it");
         self.world.server().kill9().await;
         self.interrupted(None);
         self.pause(0..1_500).await;
@@ -40,7 +40,7 @@ impl Faults<'_> {
         let name = format!("server {one}");
         let from = match self.chance.random_range(0..6) {
             0 => {
-                let from = self.tell("kill -9 of a server", name);
+                let from = self.note("kill -9 of a server", name);
                 servers.server(one).kill9().await;
                 self.interrupted(None);
                 self.pause(AWAY).await;
@@ -49,26 +49,26 @@ impl Faults<'_> {
                 from
             }
             1 => {
-                let from = self.tell("SIGSTOP of a server", name);
+                let from = self.note("SIGSTOP of a server", name);
                 servers.server(one).sigstop();
                 self.pause(AWAY).await;
                 servers.server(one).sigcont();
                 from
             }
             2 => {
-                let from = self.tell("a server cut off from both others", name);
+                let from = self.note("a server cut off from both others", name);
                 servers.isolate(one);
                 self.pause(AWAY).await;
                 from
             }
             3 => {
-                let from = self.tell("two servers cut from each other", format!("servers {one} and {other}"));
+                let from = self.note("two servers cut from each other", format!("servers {one} and {other}"));
                 servers.cut(one, other);
                 self.pause(AWAY).await;
                 from
             }
             4 => {
-                let from = self.tell("a server cut off from another, one way", format!("server {other} to {one}"));
+                let from = self.note("a server cut off from another, one way", format!("server {other} to {one}"));
                 servers.cut_one_way(one, other);
                 self.pause(AWAY).await;
                 from
@@ -84,17 +84,17 @@ impl Faults<'_> {
         let names = servers.stream_names().await.unwrap_or_default();
         let stream = names.get(self.chance.random_range(0..names.len().max(1))).cloned().unwrap_or_default();
         let (from, done) = match self.chance.random_range(0..3) {
-            0 => (self.tell("step-down of a stream's leader", &stream), servers.step_down_stream(&stream).await),
+            0 => (self.note("step-down of a stream's leader", &stream), servers.step_down_stream(&stream).await),
             1 if stream.contains("_JOBS_") => {
-                let from = self.tell("step-down of a consumer's leader", &stream);
+                let from = self.note("step-down of a consumer's leader", &stream);
                 (from, servers.step_down_consumer(&stream, "work").await)
             }
-            _ => (self.tell("step-down of the cluster's leader", "it"), servers.step_down_meta().await),
+            _ => (self.note("step-down of the cluster's leader", "it"), servers.step_down_meta().await),
         };
         if let Err(error) = done {
             // The answer may be lost together with the leader.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            self.told.last_mut().expect("told above").whom.push_str(&format!(" ({error})"));
+            self.log.last_mut().expect("noted above").whom.push_str(&format!(" ({error})"));
         }
         from
     }

@@ -23,11 +23,11 @@ const PUBLISHES_WITHIN: Duration = Duration::from_secs(1);
 /// Judges the calls of `run` by its events.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {
     for call in &run.calls {
-        let none_is_told = rounds.is_empty() && run.may_be_traceless();
+        let none_is_published = rounds.is_empty() && run.may_be_traceless();
         // A node that died at once could publish nothing; and if the run is then cancelled, no next holder publishes it
         // either.
         let died_with_it = was_lost(call, Timestamp::MAX, rules) || may_have_died_at_once(call, rules);
-        if !none_is_told && !died_with_it && !run.starters.iter().any(|event| is_of_attempt(event, call)) {
+        if !none_is_published && !died_with_it && !run.starters.iter().any(|event| is_of_attempt(event, call)) {
             let detail = format!("a handler was called for attempt {} of round {}", call.attempt, call.round);
             found.push(run.violation(Kind::CallUnpublished, detail));
         }
@@ -85,7 +85,7 @@ fn taken_over<'r>(call: &Call, run: &Run<'r>, rules: &Rules) -> Option<&'r Call>
     })
 }
 
-/// Whether some node died so soon after a call, of which nobody can tell whose it was, that it may have been that one: a
+/// Whether some node died so soon after a call, whose node is not known, that it may have been that one: a
 /// node that dies within moments of its start leaves too few starts in the log to know it by.
 fn may_have_died_at_once(call: &Call, rules: &Rules) -> bool {
     let since = call.start - span(rules.clock_skew);
@@ -107,12 +107,12 @@ fn was_lost(call: &Call, until: Timestamp, rules: &Rules) -> bool {
 fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>, rules: &Rules) -> bool {
     let since = call.start - span(rules.clock_skew);
     let back = |event: &&&Event| matches!(event.event, EventName::Released | EventName::Deferred);
-    run.told.iter().filter(back).any(|event| is_of_attempt(event, call) && event.at >= since && event.at <= until)
+    run.events.iter().filter(back).any(|event| is_of_attempt(event, call) && event.at >= since && event.at <= until)
 }
 
 /// When a round ended, by the first copy of its end event or by the record, whichever is earlier.
 pub(super) fn ended_at(round: u32, run: &Run<'_>) -> Option<Timestamp> {
-    let ends = run.told.iter().filter(|event| event.round.max(1) == round && event.event.is_end());
+    let ends = run.events.iter().filter(|event| event.round.max(1) == round && event.event.is_end());
     let record = run.record.filter(|record| record.is_terminal() && record.round.max(1) == round);
     ends.map(|event| event.at).chain(record.and_then(|record| record.ended_at)).min()
 }
@@ -154,7 +154,7 @@ pub(super) fn closings_by(
     run: &Run<'_>,
     fits: impl Fn(&Event) -> bool,
 ) -> impl Iterator<Item = Timestamp> {
-    run.told.iter().filter(move |event| is_of_attempt(event, call) && fits(event)).map(|event| event.at)
+    run.events.iter().filter(move |event| is_of_attempt(event, call) && fits(event)).map(|event| event.at)
 }
 
 fn is_of_attempt(event: &Event, call: &Call) -> bool {

@@ -1,4 +1,5 @@
-//! What the checker is given: what clients were told, what was stored, what handlers and the driver of the test know.
+//! What the checker is given: what clients were answered, what was stored, what handlers and the driver of the test
+//! know.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub struct History {
     /// All run records.
     pub records: Vec<Record>,
     /// All dead letters.
-    pub letters: Vec<Letter>,
+    pub dead_letters: Vec<DeadLetter>,
     /// The calls of handlers, as the handlers wrote them down.
     pub calls: Vec<Call>,
     /// The concurrency limits, with the runs that each is for.
@@ -115,7 +116,7 @@ pub enum Kept {
 
 /// The parts of a dead letter that the checker needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Letter {
+pub struct DeadLetter {
     /// The tenant of its run.
     pub tenant: String,
     /// The id of its run; empty if the dead letter does not name it.
@@ -124,12 +125,12 @@ pub struct Letter {
     pub round: Option<u32>,
 }
 
-impl From<&crate::stored::Letter> for Letter {
-    fn from(letter: &crate::stored::Letter) -> Letter {
-        Letter {
-            tenant: letter.tenant().to_owned(),
-            run_id: letter.run_id().unwrap_or_default(),
-            round: letter.round(),
+impl From<&crate::stored::DeadLetter> for DeadLetter {
+    fn from(dead_letter: &crate::stored::DeadLetter) -> DeadLetter {
+        DeadLetter {
+            tenant: dead_letter.tenant().to_owned(),
+            run_id: dead_letter.run_id().unwrap_or_default(),
+            round: dead_letter.round(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use super::facts::{Accepted, Call, History, Kept, Letter};
+use super::facts::{Accepted, Call, DeadLetter, History, Kept};
 use super::violation::{Kind, Violation};
 use crate::stored::Logged;
 use crate::wire::{Event, EventName, Record};
@@ -14,11 +14,11 @@ pub(super) struct Run<'h> {
     pub id: String,
     pub accepted: Option<&'h Accepted>,
     /// The first copy of each event, in the order of the log.
-    pub told: Vec<&'h Event>,
+    pub events: Vec<&'h Event>,
     /// Every copy of each `started`: any node that published it, not only the first.
     pub starters: Vec<&'h Event>,
     pub record: Option<&'h Record>,
-    pub letters: Vec<&'h Letter>,
+    pub dead_letters: Vec<&'h DeadLetter>,
     pub calls: Vec<&'h Call>,
 }
 
@@ -42,22 +42,22 @@ pub(super) fn runs<'h>(history: &'h History, found: &mut Vec<Violation>) -> Vec<
     for record in &history.records {
         runs.of(&record.tenant, &record.run_id).record = Some(record);
     }
-    for letter in &history.letters {
-        runs.of(&letter.tenant, &letter.run_id).letters.push(letter);
+    for dead_letter in &history.dead_letters {
+        runs.of(&dead_letter.tenant, &dead_letter.run_id).dead_letters.push(dead_letter);
     }
     for call in &history.calls {
         runs.of(&call.tenant, &call.run_id).calls.push(call);
     }
-    let mut first_told: HashMap<&str, &Event> = HashMap::new();
+    let mut first_copies: HashMap<&str, &Event> = HashMap::new();
     for Logged { event, .. } in &history.events {
         let run = runs.of(&event.tenant, &event.run_id);
         if event.event == EventName::Started {
             run.starters.push(event);
         }
-        match first_told.entry(&event.id) {
+        match first_copies.entry(&event.id) {
             Entry::Vacant(place) => {
                 place.insert(event);
-                run.told.push(event);
+                run.events.push(event);
             }
             Entry::Occupied(first) => {
                 if let Some(difference) = difference(first.get(), event) {
@@ -77,10 +77,10 @@ impl<'h> Runs<'h> {
             tenant: tenant.to_owned(),
             id: id.to_owned(),
             accepted: None,
-            told: Vec::new(),
+            events: Vec::new(),
             starters: Vec::new(),
             record: None,
-            letters: Vec::new(),
+            dead_letters: Vec::new(),
             calls: Vec::new(),
         })
     }

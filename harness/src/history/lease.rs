@@ -27,7 +27,7 @@ struct Lost<'r> {
 /// Judges every attempt that is reported to have lost its lease.
 pub(super) fn judge(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     let Some(lease) = rules.lease else { return };
-    for failed in run.told.iter().filter(|event| is_lost_lease(event)) {
+    for failed in run.events.iter().filter(|event| is_lost_lease(event)) {
         let Some(lost) = Lost::of(failed, run) else { continue };
         if lost.holder_died(rules) || lost.holder_was_silent(lease, rules) {
             continue;
@@ -59,8 +59,8 @@ impl<'r> Lost<'r> {
             event.event == EventName::Started && (event.round.max(1), event.attempt) == (round, attempt)
         };
         // If it started again after a return, the last start counts.
-        let told = run.told.iter().filter(is_start).map(|event| event.at).filter(|at| *at <= failed.at).max();
-        let started = tried.and_then(|tried| tried.started_at).max(told)?;
+        let published = run.events.iter().filter(is_start).map(|event| event.at).filter(|at| *at <= failed.at).max();
+        let started = tried.and_then(|tried| tried.started_at).max(published)?;
         // Another node publishes the events of a dead holder, under its own name.
         let holder = tried.and_then(|tried| tried.node.as_deref());
         Some(Lost { round, attempt, started, lost: failed.at, holder })

@@ -4,9 +4,9 @@
 //! Pure: no clock, no network, no state of its own. It gets everything at once and returns a list of [`Violation`]s,
 //! which is empty if the history is sound: [`History::check`] where all work is at rest, [`History::judge`] where work
 //! goes on. Its modules read in this order: `gather` (sorts by run, drops repeats), `round` (one round of one run,
-//! event by event), `record`, `letter` and `call` (whether the other sources agree), `lease` (which node could hold a
-//! run, and until when), `pause`, `concurrency` and `order` (what operators and settings forbid), `recurring` (when
-//! schedules are due), `reading` (facts that may not be known yet), `violation`. The program `history`
+//! event by event), `record`, `dead_letter` and `call` (whether the other sources agree), `lease` (which node could
+//! hold a run, and until when), `pause`, `concurrency` and `order` (what operators and settings forbid), `recurring`
+//! (when schedules are due), `reading` (facts that may not be known yet), `violation`. The program `history`
 //! (docs/history.md) reads a cluster and asks this checker.
 //!
 //! What it proves for each run, from the contract's sections 3 and 4:
@@ -30,10 +30,10 @@
 
 mod call;
 mod concurrency;
+mod dead_letter;
 mod facts;
 mod gather;
 mod lease;
-mod letter;
 mod order;
 mod pause;
 mod reading;
@@ -48,7 +48,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use facts::{
-    Accepted, Call, History, Interruption, Kept, Letter, Limit, Ordered, Pause, Recurring, Rules, Silence,
+    Accepted, Call, DeadLetter, History, Interruption, Kept, Limit, Ordered, Pause, Recurring, Rules, Silence,
 };
 pub use reading::{Judgement, Open, Reading};
 pub use violation::{Kind, Violation};
@@ -72,7 +72,7 @@ impl History {
         let mut found = Vec::new();
         let rounds = round::judge(run, &self.rules, &mut found);
         record::judge(run, &rounds, &self.rules, &mut found);
-        letter::judge(run, &rounds, &mut found);
+        dead_letter::judge(run, &rounds, &mut found);
         call::judge(run, &rounds, &self.rules, &mut found);
         lease::judge(run, &self.rules, &mut found);
         pause::judge(self, run, &mut found);

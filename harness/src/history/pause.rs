@@ -14,10 +14,10 @@ use crate::wire::{Event, EventName};
 
 /// Judges a run by all pauses.
 pub(super) fn judge(history: &History, run: &Run<'_>, found: &mut Vec<Violation>) {
-    let Some(first) = run.told.first() else { return };
+    let Some(first) = run.events.first() else { return };
     for pause in history.pauses.iter().filter(|pause| pause.concerns(first)) {
         if run.calls.is_empty() {
-            let starts = run.told.iter().filter(|event| event.event == EventName::Started);
+            let starts = run.events.iter().filter(|event| event.event == EventName::Started);
             for started in starts.filter(|started| pause.forbids(started.at, history.rules.clock_skew)) {
                 found.push(violation(run, pause, (started.round.max(1), started.attempt), started.at));
             }

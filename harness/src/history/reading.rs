@@ -78,11 +78,11 @@ impl History {
                 judgement.restless += 1;
             }
             if !reading.all_ended && (!is_terminal || alive.is_some_and(|at| at > reading.rested_since)) {
-                let unheard_of = run.told.is_empty() && run.record.is_none();
+                let unheard_of = run.events.is_empty() && run.record.is_none();
                 found.retain(|violation| stands(violation.kind, unheard_of));
             }
             if alive.is_some_and(|at| at < reading.kept_since) {
-                found.retain(|violation| !matches!(violation.kind, Kind::RecordMissing | Kind::LetterMissing));
+                found.retain(|violation| !matches!(violation.kind, Kind::RecordMissing | Kind::DeadLetterMissing));
             }
             judgement.violations.append(&mut found);
         }
@@ -90,13 +90,13 @@ impl History {
         judgement
     }
 
-    /// The story of each of these runs, one line per known fact. For people.
+    /// What is known of each of these runs, one line per fact. For people.
     pub fn evidence(&self, of: &BTreeSet<(String, String)>) -> BTreeMap<(String, String), Vec<String>> {
-        let mut stories: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+        let mut lines: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
         let mut say = |tenant: &str, run: &str, line: String| {
             let key = (tenant.to_owned(), run.to_owned());
             if of.contains(&key) {
-                stories.entry(key).or_default().push(line);
+                lines.entry(key).or_default().push(line);
             }
         };
         for accepted in &self.accepted {
@@ -113,9 +113,9 @@ impl History {
             }
             say(&record.tenant, &record.run_id, line);
         }
-        for letter in &self.letters {
-            let round = letter.round.map(|round| format!("of round {round}")).unwrap_or_default();
-            say(&letter.tenant, &letter.run_id, format!("letter   {round}"));
+        for dead_letter in &self.dead_letters {
+            let round = dead_letter.round.map(|round| format!("of round {round}")).unwrap_or_default();
+            say(&dead_letter.tenant, &dead_letter.run_id, format!("dead letter {round}"));
         }
         for call in &self.calls {
             let end = call.end.map_or("no end".to_owned(), |end| end.to_string());
@@ -123,7 +123,7 @@ impl History {
             let line = format!("call     {}/{}: {} to {end}{by}", call.round, call.attempt, call.start);
             say(&call.tenant, &call.run_id, line);
         }
-        stories
+        lines
     }
 }
 
@@ -153,12 +153,11 @@ fn event_line(logged: &crate::stored::Logged) -> String {
 /// decides about such a run, because the caller can check whether its job still waits.
 fn stands(kind: Kind, unheard_of: bool) -> bool {
     use Kind::{CallUnpublished, Lost, Missing, NoEnd, NotCalled, Overlap};
-    use Kind::{LetterMissing, LetterUnexpected, RecordDisagrees, RecordMissing, StaleStart};
+    use Kind::{DeadLetterMissing, DeadLetterUnexpected, RecordDisagrees, RecordMissing, StaleStart};
     match kind {
         Lost => unheard_of,
-        NoEnd | CallUnpublished | NotCalled | LetterMissing | LetterUnexpected | RecordDisagrees | RecordMissing => {
-            false
-        }
+        NoEnd | CallUnpublished | NotCalled | DeadLetterMissing | DeadLetterUnexpected | RecordDisagrees
+        | RecordMissing => false,
         // The event that excuses it (the lost lease, or the return of the job) may not be published yet.
         Overlap | StaleStart => false,
         // The log has a gap here, because the event would be out of order if it came now. If the log has no event of
@@ -170,11 +169,11 @@ fn stands(kind: Kind, unheard_of: bool) -> bool {
 
 /// By the log or by the record: one may be ahead of the other, and a record that was set back is no excuse.
 fn is_terminal(run: &Run<'_>, rounds: &BTreeMap<u32, Round>) -> bool {
-    let told = rounds.values().next_back();
+    let last = rounds.values().next_back();
     let on_record = run.record.filter(|record| record.is_terminal()).map(|record| record.round.max(1));
-    match (told, on_record) {
-        (Some(told), Some(round)) if round >= told.number => true,
-        (Some(told), _) => told.end.is_some(),
+    match (last, on_record) {
+        (Some(last), Some(round)) if round >= last.number => true,
+        (Some(last), _) => last.end.is_some(),
         (None, on_record) => on_record.is_some(),
     }
 }
@@ -182,27 +181,27 @@ fn is_terminal(run: &Run<'_>, rounds: &BTreeMap<u32, Round>) -> bool {
 /// When something last happened to it.
 fn last_sign(run: &Run<'_>) -> Option<Timestamp> {
     let record = run.record.into_iter().flat_map(|record| [record.enqueued_at, record.started_at, record.ended_at]);
-    run.told.iter().map(|event| event.at).chain(record.flatten()).max()
+    run.events.iter().map(|event| event.at).chain(record.flatten()).max()
 }
 
 /// Whether the events that the log still holds of it may begin in the middle.
 fn is_cut(run: &Run<'_>, reading: &Reading) -> bool {
     let Some(begin) = reading.cut_before else { return false };
-    let Some(first) = run.told.first() else {
+    let Some(first) = run.events.first() else {
         return last_sign(run).is_some_and(|at| at < begin) || run.accepted.is_some_and(|accepted| accepted.at < begin);
     };
     let opens = matches!(first.event, EventName::Scheduled | EventName::Enqueued);
-    let alone = first.event.is_end() && run.told.len() == 1 && first.attempt == 0;
+    let alone = first.event.is_end() && run.events.len() == 1 && first.attempt == 0;
     first.round > 1 || !(opens || alone)
 }
 
 fn open(run: &Run<'_>) -> Open {
-    let told = run.told.last().map(|event| match event.attempt {
+    let published = run.events.last().map(|event| match event.attempt {
         0 => format!("{}, round {}", event.event, event.round.max(1)),
         attempt => format!("{}, round {}, attempt {attempt}", event.event, event.round.max(1)),
     });
     let recorded = || run.record.map(|record| format!("record {}", record.state));
-    let last = told.or_else(recorded).unwrap_or_else(|| "nothing is known of it yet".to_owned());
+    let last = published.or_else(recorded).unwrap_or_else(|| "nothing is known of it yet".to_owned());
     let since = last_sign(run).or(run.accepted.map(|accepted| accepted.at));
     Open { tenant: run.tenant.clone(), run_id: run.id.clone(), last, since }
 }

@@ -86,11 +86,11 @@ fn compare_attempts(record: &Record, rounds: &BTreeMap<u32, Round>, disagrees: &
         .filter_map(|tried| Some(((tried.round.max(1), tried.attempt), tried.error.as_ref()?.kind.as_str())))
         .filter(|(_, kind)| *kind != "cancelled")
         .collect();
-    let mut told = BTreeMap::new();
+    let mut published = BTreeMap::new();
     for round in rounds.values() {
-        told.extend(round.failures.iter().map(|(attempt, kind)| ((round.number, *attempt), kind.as_str())));
+        published.extend(round.failures.iter().map(|(attempt, kind)| ((round.number, *attempt), kind.as_str())));
     }
-    for (&(round, attempt), kind) in &told {
+    for (&(round, attempt), kind) in &published {
         match recorded.get(&(round, attempt)) {
             None => disagrees(format!("attempt {attempt} of round {round} failed, which the record does not say")),
             Some(other) if other != kind => {
@@ -99,7 +99,7 @@ fn compare_attempts(record: &Record, rounds: &BTreeMap<u32, Round>, disagrees: &
             Some(_) => {}
         }
     }
-    for (round, attempt) in recorded.keys().filter(|key| !told.contains_key(key)) {
+    for (round, attempt) in recorded.keys().filter(|key| !published.contains_key(key)) {
         disagrees(format!("attempt {attempt} of round {round} failed by the record, not by the events"));
     }
 }

@@ -1,6 +1,6 @@
-//! Checks recurring schedules: each due time has its run, no run stands for another time, none is told of before it was
-//! due, and where overlaps are left out, none before the end of the run before it. That a time has no two runs follows
-//! from its name, and from what is checked of every run.
+//! Checks recurring schedules: each due time has its run, no run stands for another time, none is published before it
+//! was due, and where overlaps are left out, none before the end of the run before it. That a time has no two runs
+//! follows from its name, and from what is checked of every run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violati
                 found.push(run.violation(Kind::FiringUnplanned, detail));
             }
             by_time.insert(due, run);
-            if let Some(early) = run.told.iter().find(|event| event.at + skew < due) {
+            if let Some(early) = run.events.iter().find(|event| event.at + skew < due) {
                 let detail = format!("{} {:#} before its firing was due", early.event, due.duration_since(early.at));
                 found.push(run.violation(Kind::Early, detail));
             }
@@ -45,8 +45,8 @@ pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violati
 fn overlaps(schedule: &Recurring, runs: &[&Run<'_>], skew: SignedDuration, found: &mut Vec<Violation>) {
     for pair in runs.windows(2) {
         let [before, after] = pair else { continue };
-        let end = before.told.iter().filter(|event| event.event.is_end()).map(|event| event.at).max();
-        let Some(begin) = after.told.iter().map(|event| event.at).min() else { continue };
+        let end = before.events.iter().filter(|event| event.event.is_end()).map(|event| event.at).max();
+        let Some(begin) = after.events.iter().map(|event| event.at).min() else { continue };
         if end.is_none_or(|end| end > begin + skew) {
             let detail = format!("the schedule {} leaves overlaps out, and {} had not ended", schedule.id, before.id);
             found.push(after.violation(Kind::FiringOverlaps, detail));

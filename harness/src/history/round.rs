@@ -43,7 +43,7 @@ pub(super) struct Round {
 pub(super) fn judge(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) -> BTreeMap<u32, Round> {
     let mut rounds: BTreeMap<u32, Round> = BTreeMap::new();
     let hurried = rules.hurried.contains(&(run.tenant.clone(), run.id.clone()));
-    for event in &run.told {
+    for event in &run.events {
         let number = event.round.max(1);
         if !rounds.contains_key(&number) {
             if let Err(detail) = may_open(&rounds, number) {

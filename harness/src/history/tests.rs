@@ -2,7 +2,7 @@
 //! random, must pass.
 
 mod drawn;
+mod from_words;
 mod leases;
 mod read;
 mod seeded;
-mod teller;

@@ -59,11 +59,11 @@ kinds! {
     /// A record that contradicts the events.
     RecordDisagrees,
     /// A dead run without a dead letter.
-    LetterMissing,
+    DeadLetterMissing,
     /// A dead run with two dead letters.
-    LetterDoubled,
+    DeadLetterDoubled,
     /// A dead letter of a run, or a round, that is not dead.
-    LetterUnexpected,
+    DeadLetterUnexpected,
     /// Two calls of one run at the same time while the first held its lease.
     Overlap,
     /// A handler was called after its run had ended.
@@ -86,7 +86,7 @@ kinds! {
     FiringMissing,
     /// A run of a recurring schedule for a time at which it was not due.
     FiringUnplanned,
-    /// A run of a recurring schedule that leaves overlaps out, told of before the end of the run before it.
+    /// A run of a recurring schedule that leaves overlaps out, published before the end of the run before it.
     FiringOverlaps,
 }
 

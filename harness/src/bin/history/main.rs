@@ -19,7 +19,7 @@ use anyhow::Context;
 use async_nats::{ConnectOptions, jetstream};
 use clap::Parser;
 use jiff::{SignedDuration, Timestamp};
-use longshore_harness::history::{History, Judgement, Kind, Letter, Open, Reading, Violation};
+use longshore_harness::history::{DeadLetter, History, Judgement, Kind, Open, Reading, Violation};
 use longshore_harness::{Event, Extent, Logged, Reader, Record};
 use serde_json::Value;
 
@@ -208,11 +208,11 @@ impl Pass<'_> {
             })
             .await?;
         self.reader
-            .letters(tenant, |letter| {
-                looked.letters += usize::from(first);
-                let letter = Letter::from(&letter);
-                if self.has(&letter.tenant, &letter.run_id) {
-                    history.letters.push(letter);
+            .dead_letters(tenant, |dead_letter| {
+                looked.dead_letters += usize::from(first);
+                let dead_letter = DeadLetter::from(&dead_letter);
+                if self.has(&dead_letter.tenant, &dead_letter.run_id) {
+                    history.dead_letters.push(dead_letter);
                 }
             })
             .await?;

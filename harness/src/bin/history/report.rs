@@ -19,7 +19,7 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// A violation and the story of its run.
+/// A violation and what is known of its run.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) violation: Violation,
@@ -39,7 +39,7 @@ pub(crate) struct Looked {
     pub(crate) first: Option<Timestamp>,
     pub(crate) last: Option<Timestamp>,
     pub(crate) records: usize,
-    pub(crate) letters: usize,
+    pub(crate) dead_letters: usize,
     pub(crate) receipts: usize,
     pub(crate) calls: usize,
     pub(crate) runs: usize,
@@ -62,7 +62,7 @@ impl Looked {
         let span = self.first.zip(self.last).map(|(first, last)| format!(", {first} to {last}")).unwrap_or_default();
         let passes = if self.passes > 1 { format!("; {} passes", self.passes) } else { String::new() };
         let _ = writeln!(text, "events    {} in a log of {} messages{span}{passes}", self.events, self.messages);
-        let _ = writeln!(text, "records   {}\nletters   {}", self.records, self.letters);
+        let _ = writeln!(text, "records   {}\ndead letters {}", self.records, self.dead_letters);
         let _ = writeln!(text, "receipts  {}\ncalls     {}", self.receipts, self.calls);
         let ended = self.runs.saturating_sub(self.open + self.lost + self.cut);
         let _ = write!(text, "runs      {}: {ended} ended, {} not, {} lost", self.runs, self.open, self.lost);
@@ -91,15 +91,15 @@ impl Report {
                 let _ = writeln!(text, "  and {} more", self.looked.open - self.open.len());
             }
         }
-        let mut told = None;
+        let mut shown = None;
         for Finding { violation, evidence } in &self.findings {
             let run = (&violation.tenant, &violation.run_id);
-            if told != Some(run) {
+            if shown != Some(run) {
                 let _ = writeln!(text, "\nrun {}/{}", violation.tenant, violation.run_id);
                 for line in evidence {
                     let _ = writeln!(text, "  {line}");
                 }
-                told = Some(run);
+                shown = Some(run);
             }
             let _ = writeln!(text, "{:?}: {} [{}]", violation.kind, violation.detail, violation.kind.meaning());
         }
@@ -132,7 +132,7 @@ impl Report {
                 "namespace": looked.namespace, "tenant": looked.tenant, "events": looked.events,
                 "log_messages": looked.messages, "log_cut_before": at(looked.cut_before),
                 "first": at(looked.first), "last": at(looked.last), "records": looked.records,
-                "letters": looked.letters, "receipts": looked.receipts, "calls": looked.calls, "passes": looked.passes,
+                "dead_letters": looked.dead_letters, "receipts": looked.receipts, "calls": looked.calls, "passes": looked.passes,
             },
             "runs": {
                 "all": looked.runs, "not_ended": looked.open, "lost": looked.lost, "ended_just_now": looked.restless,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRng};
 
 use super::super::*;
-use super::teller::{TENANT, at, event};
+use super::from_words::{TENANT, at, event};
 use crate::stored::Logged;
 use crate::wire::{Event, EventName, Failure};
 
@@ -32,7 +32,7 @@ struct Life {
 }
 
 impl Life {
-    fn tell(&mut self, run: &str, name: &str, suffix: u32) -> &mut Event {
+    fn publish(&mut self, run: &str, name: &str, suffix: u32) -> &mut Event {
         self.second += 1;
         let mut event = event(run, name, self.place.0, self.place.1, self.second);
         if suffix > 0 {
@@ -52,14 +52,14 @@ fn live(run: &str, rng: &mut TestRng) -> Life {
     for round in 1.. {
         life.place = (round, 0);
         if round > 1 {
-            life.tell(run, "replayed", 0);
+            life.publish(run, "replayed", 0);
         }
         if !live_round(run, &mut life, rng) || round == 3 || chance(rng, 60) {
             break;
         }
     }
     if life.state == "dead" && chance(rng, 30) {
-        life.tell(run, "discarded", 0);
+        life.publish(run, "discarded", 0);
         life.state = "discarded";
     }
     life
@@ -69,13 +69,13 @@ fn live(run: &str, rng: &mut TestRng) -> Life {
 fn live_round(run: &str, life: &mut Life, rng: &mut TestRng) -> bool {
     if chance(rng, 20) {
         let due = at(life.second + 4);
-        life.tell(run, "scheduled", 0).run_at = Some(due);
+        life.publish(run, "scheduled", 0).run_at = Some(due);
         life.second += 5;
     }
     if chance(rng, 3) {
         return end(run, life, "cancelled", "cancelled");
     }
-    life.tell(run, "enqueued", 0);
+    life.publish(run, "enqueued", 0);
     match rng.random_range(0..40) {
         0 => return end(run, life, "expired", "expired"),
         1 => return end(run, life, "duplicate", "duplicate"),
@@ -100,12 +100,12 @@ fn live_round(run: &str, life: &mut Life, rng: &mut TestRng) -> bool {
                 life.holders.push(life.held.clone());
                 let again = attempt < 3 && kind != "permanent";
                 let due = at(life.second + 3);
-                let failed = life.tell(run, "failed", 0);
+                let failed = life.publish(run, "failed", 0);
                 failed.error = Some(Failure { kind: kind.to_owned(), message: String::new() });
                 failed.retry_at = again.then_some(due);
                 life.failed.push((life.place.0, attempt, kind.to_owned()));
                 if !again {
-                    life.tell(run, "dlq", 0).error = Some(Failure { kind: kind.to_owned(), message: String::new() });
+                    life.publish(run, "dlq", 0).error = Some(Failure { kind: kind.to_owned(), message: String::new() });
                     life.state = "dead";
                     return true;
                 }
@@ -117,14 +117,14 @@ fn live_round(run: &str, life: &mut Life, rng: &mut TestRng) -> bool {
 }
 
 fn end(run: &str, life: &mut Life, name: &str, state: &'static str) -> bool {
-    life.tell(run, name, 0);
+    life.publish(run, name, 0);
     life.state = state;
     false
 }
 
 fn wait(run: &str, life: &mut Life, rng: &mut TestRng) {
     for number in 1..=rng.random_range(0..3) {
-        life.tell(run, "deferred", number).reason = Some("rate_limited".to_owned());
+        life.publish(run, "deferred", number).reason = Some("rate_limited".to_owned());
     }
 }
 
@@ -150,7 +150,7 @@ fn take(life: &mut Life, rng: &mut TestRng) -> Option<String> {
 /// Starts the attempt, and again each time it is returned, and calls its handler.
 fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
     for start in 0.. {
-        life.tell(run, "started", start);
+        life.publish(run, "started", start);
         let killed = chance(rng, 10);
         life.calls.push(Call {
             tenant: TENANT.to_owned(),
@@ -171,11 +171,11 @@ fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
             life.calls.push(Call { start, end, node, ..life.calls.last().unwrap().clone() });
         }
         for number in 1..=rng.random_range(0..3) {
-            life.tell(run, "progress", start * 10 + number);
+            life.publish(run, "progress", start * 10 + number);
         }
         match rng.random_range(0..10) {
-            0 => drop(life.tell(run, "released", start)),
-            1 => life.tell(run, "deferred", start + 10).reason = Some("snoozed".to_owned()),
+            0 => drop(life.publish(run, "released", start)),
+            1 => life.publish(run, "deferred", start + 10).reason = Some("snoozed".to_owned()),
             _ => return,
         }
     }
@@ -191,7 +191,7 @@ fn draw(seed: u64, runs: usize) -> History {
         let run = format!("r{number}");
         let life = live(&run, &mut rng);
         history.accepted.push(Accepted::of(TENANT, &run));
-        super::teller::record(
+        super::from_words::record(
             &mut history,
             &run,
             life.state,
@@ -204,7 +204,7 @@ fn draw(seed: u64, runs: usize) -> History {
         history.rules.interruptions.extend(life.interruptions.clone());
         history.rules.silences.extend(life.silences.clone());
         if life.state == "dead" {
-            super::teller::letter(&mut history, &run, life.place.0);
+            super::from_words::add_dead_letter(&mut history, &run, life.place.0);
         }
         history.calls.extend(life.calls.clone());
         lives.push(life.events.into_iter().peekable());

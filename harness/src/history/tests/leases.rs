@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use super::super::*;
-use super::teller::{at, call, call_on, record, tell};
+use super::from_words::{add_run, at, call, call_on, record};
 use crate::wire::Tried;
 
-fn told(words: &str) -> History {
+fn history_of(words: &str) -> History {
     let mut history = History::default();
     history.rules.records_kept = false;
     history.rules.lease = Some(Duration::from_secs(4));
-    tell(&mut history, "a", words);
+    add_run(&mut history, "a", words);
     history
 }
 
@@ -30,10 +30,10 @@ fn killed(node: Option<&str>, second: i64) -> Interruption {
 #[test]
 fn a_call_after_the_end_is_found() {
     for (end, late) in [("completed", 1), ("cancelled", 1), ("failed x; dlq", 2)] {
-        let mut history = told(&format!("enqueued; started 1 @2; {end}"));
+        let mut history = history_of(&format!("enqueued; started 1 @2; {end}"));
         history.rules.lease = None;
         if end.ends_with("dlq") {
-            super::teller::letter(&mut history, "a", 1);
+            super::from_words::add_dead_letter(&mut history, "a", 1);
         }
         history.calls = vec![call("a", 1, 2, Some(3)), call("a", 1, 3 + late, Some(9))];
         assert_eq!(kinds(&history), [Kind::CallAfterEnd], "{end}");
@@ -46,7 +46,7 @@ fn a_call_after_the_end_is_found() {
 
 #[test]
 fn the_record_may_have_the_end_before_it_was_published() {
-    let mut history = told("enqueued; started 1 @2; completed @8");
+    let mut history = history_of("enqueued; started 1 @2; completed @8");
     history.calls = vec![call("a", 1, 2, Some(3)), call("a", 1, 7, Some(8))];
     assert_eq!(kinds(&history), []);
     record(&mut history, "a", "completed", (1, 1), &[]);
@@ -57,14 +57,14 @@ fn the_record_may_have_the_end_before_it_was_published() {
 #[test]
 fn the_next_round_is_not_the_end_of_the_last() {
     let mut history =
-        told("enqueued; started 1; failed x; dlq @4; round 2; replayed @5; enqueued; started 1 @7; completed @8");
+        history_of("enqueued; started 1; failed x; dlq @4; round 2; replayed @5; enqueued; started 1 @7; completed @8");
     history.calls = vec![call("a", 1, 2, Some(3)), Call { round: 2, ..call("a", 1, 7, Some(8)) }];
     assert_eq!(kinds(&history), []);
 }
 
 #[test]
 fn a_call_that_died_with_its_node_need_not_be_published() {
-    let mut history = told("enqueued @2; cancelled @5");
+    let mut history = history_of("enqueued @2; cancelled @5");
     history.calls = vec![call("a", 1, 3, Some(4))];
     assert_eq!(kinds(&history), [Kind::CallUnpublished]);
     history.rules.interruptions = vec![killed(Some("n1"), 4)];
@@ -82,7 +82,7 @@ fn a_call_that_died_with_its_node_need_not_be_published() {
 
 #[test]
 fn what_silent_servers_held_back_comes_late() {
-    let mut history = told("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @7");
+    let mut history = history_of("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @7");
     history.calls = vec![call("a", 2, 6, Some(7)), call("a", 1, 10, Some(11))];
     assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
     history.rules.silences = vec![silent(None, 3, 10)];
@@ -91,7 +91,7 @@ fn what_silent_servers_held_back_comes_late() {
 
 #[test]
 fn what_silent_servers_held_back_overlaps_nothing() {
-    let mut history = told("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @9");
+    let mut history = history_of("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @9");
     history.calls = vec![call("a", 1, 5, Some(8)), call("a", 2, 6, Some(9))];
     assert_eq!(kinds(&history), [Kind::Overlap]);
     history.rules.silences = vec![silent(None, 3, 5)];
@@ -104,7 +104,7 @@ fn what_silent_servers_held_back_overlaps_nothing() {
 
 /// `n1` begins attempt 1 and is frozen from second 3 to 9; `n2` finds the lease lost and completes the run.
 fn taken_over(thawed_call: Option<Call>) -> History {
-    let mut history = told("enqueued; started 1 @2; failed lease_expired @7 +1; started 2 @8; completed @12");
+    let mut history = history_of("enqueued; started 1 @2; failed lease_expired @7 +1; started 2 @8; completed @12");
     history.calls = vec![call("a", 1, 2, Some(3)), call_on("n2", "a", 2, 8, Some(12))];
     history.calls.extend(thawed_call);
     history.rules.silences = vec![silent(Some("n1"), 3, 9)];
@@ -137,23 +137,23 @@ fn a_call_by_a_thawed_node_of_what_another_has_taken_over_is_found() {
 #[test]
 fn a_thawed_node_may_call_what_came_back_to_it() {
     // The other node's attempt failed, and the next one belongs to the thawed node.
-    let mut history = told("enqueued; started 1 @2; failed retryable @6 +1; started 2 @10; completed @12");
+    let mut history = history_of("enqueued; started 1 @2; failed retryable @6 +1; started 2 @10; completed @12");
     history.calls = vec![call_on("n2", "a", 1, 5, Some(6)), call("a", 2, 10, Some(12))];
     history.rules.silences = vec![silent(Some("n1"), 3, 9)];
     assert_eq!(kinds(&history), []);
     // The other node returned the attempt.
-    let mut history = told("enqueued; started 1 @5; released @7; started 1 #again @10; completed @12");
+    let mut history = history_of("enqueued; started 1 @5; released @7; started 1 #again @10; completed @12");
     history.calls = vec![call_on("n2", "a", 1, 5, Some(6)), call("a", 1, 10, Some(12))];
     history.rules.silences = vec![silent(Some("n1"), 3, 9)];
     assert_eq!(kinds(&history), []);
     // It returned an earlier start of the attempt, and has begun it again: it holds the run.
-    let mut history = told("enqueued; started 1 @1; released @2; started 1 #again @6; completed @12");
+    let mut history = history_of("enqueued; started 1 @1; released @2; started 1 #again @6; completed @12");
     history.calls = vec![call_on("n2", "a", 1, 6, Some(12)), call("a", 1, 10, Some(11))];
     history.rules.silences = vec![silent(Some("n1"), 3, 9)];
     assert_eq!(kinds(&history), [Kind::StaleStart]);
     // The other node died, or froze for longer than its lease, before its attempt was stored.
     for (kills, freeze) in [(vec![killed(Some("n2"), 6)], None), (vec![], Some(silent(Some("n2"), 5, 12)))] {
-        let mut history = told("enqueued; started 1 @10; completed @12");
+        let mut history = history_of("enqueued; started 1 @10; completed @12");
         history.calls = vec![call_on("n2", "a", 1, 5, None), call("a", 1, 10, Some(12))];
         history.rules.silences = vec![silent(Some("n1"), 3, 9)];
         assert_eq!(kinds(&history), [Kind::StaleStart]);
@@ -166,7 +166,8 @@ fn a_thawed_node_may_call_what_came_back_to_it() {
 #[test]
 fn what_a_frozen_node_holds_is_its_own_until_its_lease_is_over() {
     let frozen = |from, until, other| {
-        let mut history = told("enqueued; started 1 @2; failed lease_expired @9 +1; started 2 @11; completed @13");
+        let mut history =
+            history_of("enqueued; started 1 @2; failed lease_expired @9 +1; started 2 @11; completed @13");
         history.calls = vec![call("a", 1, 2, Some(12)), call_on("n2", "a", 2, other, Some(13))];
         history.rules.silences = vec![silent(Some("n1"), from, until)];
         kinds(&history)
@@ -174,7 +175,7 @@ fn what_a_frozen_node_holds_is_its_own_until_its_lease_is_over() {
     assert_eq!(frozen(3, 9, 5), []);
     assert_eq!(frozen(3, 9, 4), [Kind::Overlap]);
     // A freeze that is shorter than the lease takes no job from its holder.
-    let mut history = told("enqueued; started 1 @2; completed @13");
+    let mut history = history_of("enqueued; started 1 @2; completed @13");
     history.calls = vec![call("a", 1, 2, Some(12)), call_on("n2", "a", 1, 8, Some(13))];
     history.rules.silences = vec![silent(Some("n1"), 3, 4)];
     assert_eq!(kinds(&history), [Kind::Overlap]);
@@ -189,7 +190,7 @@ fn what_a_frozen_node_holds_is_its_own_until_its_lease_is_over() {
 /// Attempt 1 begins on `n1` at second 2 and is called lost at `lost`; its handler works from 2 to `worked`.
 fn lost(lost: i64, worked: i64) -> History {
     let words = format!("enqueued; started 1 @2; failed lease_expired @{lost} +1; started 2 @20; completed @21");
-    let mut history = told(&words);
+    let mut history = history_of(&words);
     record(&mut history, "a", "completed", (1, 2), &[(1, 1, "lease_expired")]);
     history.records[0].attempts[0] =
         Tried { node: Some("n1".to_owned()), started_at: Some(at(2)), ..history.records[0].attempts[0].clone() };

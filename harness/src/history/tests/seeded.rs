@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::super::*;
-use super::teller::{TENANT, at, call, letter, record, tell};
+use super::from_words::{TENANT, add_dead_letter, add_run, at, call, record};
 
 /// The breaches in a history of one run, written in words; only its events are judged.
 fn found(words: &str) -> Vec<Kind> {
     let mut history = History::default();
     history.rules.records_kept = false;
-    tell(&mut history, "a", words);
+    add_run(&mut history, "a", words);
     if words.rsplit(';').next().unwrap().contains("dlq") {
-        letter(&mut history, "a", if words.contains("round 2") { 2 } else { 1 });
+        add_dead_letter(&mut history, "a", if words.contains("round 2") { 2 } else { 1 });
     }
     kinds(&history)
 }
@@ -56,7 +56,7 @@ fn sound_lives_pass() {
 fn the_same_event_published_again_is_no_breach_from_any_node() {
     let mut history = History::default();
     history.rules.records_kept = false;
-    tell(&mut history, "a", "enqueued; started 1; completed");
+    add_run(&mut history, "a", "enqueued; started 1; completed");
     let mut again = history.events[1].clone();
     (again.event.node, again.event.at) = (Some("n2".to_owned()), at(50));
     history.events.push(again);
@@ -116,7 +116,7 @@ fn broken_lives_are_found() {
     ] {
         let mut kinds = found(words);
         // Where the run is not dead after all, the dead letter that `found` gave it is not one too many.
-        kinds.retain(|found| *found != Kind::LetterUnexpected || kind == Kind::LetterUnexpected);
+        kinds.retain(|found| *found != Kind::DeadLetterUnexpected || kind == Kind::DeadLetterUnexpected);
         assert_eq!(kinds, [kind], "{words}");
     }
 }
@@ -133,7 +133,7 @@ fn a_hurried_run_may_start_early_and_clocks_may_differ() {
     let words = "enqueued; started 1; failed 1 x +9; started 2 @11; completed";
     let mut history = History::default();
     history.rules.records_kept = false;
-    tell(&mut history, "a", words);
+    add_run(&mut history, "a", words);
     history.rules.hurried.insert((TENANT.to_owned(), "a".to_owned()));
     assert_eq!(kinds(&history), []);
     history.rules.hurried.clear();
@@ -147,7 +147,7 @@ fn a_hurried_run_may_start_early_and_clocks_may_differ() {
 fn one_id_with_two_contents_is_found() {
     let mut history = History::default();
     history.rules.records_kept = false;
-    tell(&mut history, "a", "enqueued; started 1; failed 1 x +1; started 2; completed");
+    add_run(&mut history, "a", "enqueued; started 1; failed 1 x +1; started 2; completed");
     let mut again = history.events[2].clone();
     again.event.retry_at = Some(at(40));
     history.events.push(again);
@@ -157,7 +157,7 @@ fn one_id_with_two_contents_is_found() {
 #[test]
 fn a_lost_run_is_found() {
     let mut history = History::default();
-    tell(&mut history, "a", "");
+    add_run(&mut history, "a", "");
     assert_eq!(kinds(&history), [Kind::Lost]);
     record(&mut history, "a", "running", (1, 1), &[]);
     assert_eq!(kinds(&history), [Kind::NoEnd]);
@@ -168,7 +168,7 @@ fn a_lost_run_is_found() {
 #[test]
 fn a_run_of_which_nothing_is_kept_must_at_least_have_run() {
     let mut history = History::default();
-    tell(&mut history, "a", "");
+    add_run(&mut history, "a", "");
     history.accepted[0].kept = Kept::Failures;
     assert_eq!(kinds(&history), []);
     history.rules.calls_complete = true;
@@ -182,7 +182,7 @@ fn a_run_of_which_nothing_is_kept_must_at_least_have_run() {
 #[test]
 fn a_run_without_a_receipt_is_judged_all_the_same() {
     let mut history = History::default();
-    tell(&mut history, "a", "enqueued; started 1");
+    add_run(&mut history, "a", "enqueued; started 1");
     history.accepted.clear();
     assert_eq!(kinds(&history), [Kind::NoEnd]);
 }
@@ -192,7 +192,7 @@ const FAILS_ONCE: &str = "enqueued; started 1; failed panic +1; started 2; compl
 #[test]
 fn a_record_that_agrees_passes_and_a_missing_one_is_found() {
     let mut history = History::default();
-    tell(&mut history, "a", FAILS_ONCE);
+    add_run(&mut history, "a", FAILS_ONCE);
     assert_eq!(kinds(&history), [Kind::RecordMissing]);
     record(&mut history, "a", "completed", (1, 2), &[(1, 1, "panic")]);
     assert_eq!(kinds(&history), []);
@@ -210,7 +210,7 @@ fn a_record_that_says_something_else_is_found() {
         ("completed", (1, 2), vec![(1, 1, "panic"), (1, 2, "panic")]),
     ] {
         let mut history = History::default();
-        tell(&mut history, "a", FAILS_ONCE);
+        add_run(&mut history, "a", FAILS_ONCE);
         record(&mut history, "a", state, place, &failed);
         assert_eq!(kinds(&history), [Kind::RecordDisagrees], "{state} {place:?} {failed:?}");
     }
@@ -219,8 +219,8 @@ fn a_record_that_says_something_else_is_found() {
 #[test]
 fn a_record_that_ended_by_another_error_is_found() {
     let mut history = History::default();
-    tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
-    letter(&mut history, "a", 1);
+    add_run(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
+    add_dead_letter(&mut history, "a", 1);
     record(&mut history, "a", "dead", (1, 1), &[(1, 1, "permanent")]);
     assert_eq!(kinds(&history), []);
     history.records[0].error = Some(crate::wire::Failure { kind: "panic".to_owned(), message: String::new() });
@@ -231,25 +231,25 @@ fn a_record_that_ended_by_another_error_is_found() {
 fn dead_letters_must_be_there_once_for_dead_runs_alone() {
     let mut history = History::default();
     history.rules.records_kept = false;
-    tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
-    assert_eq!(kinds(&history), [Kind::LetterMissing]);
-    letter(&mut history, "a", 1);
+    add_run(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
+    assert_eq!(kinds(&history), [Kind::DeadLetterMissing]);
+    add_dead_letter(&mut history, "a", 1);
     assert_eq!(kinds(&history), []);
-    letter(&mut history, "a", 1);
-    assert_eq!(kinds(&history), [Kind::LetterDoubled]);
-    history.letters[1].round = Some(2);
-    assert_eq!(kinds(&history), [Kind::LetterUnexpected]);
+    add_dead_letter(&mut history, "a", 1);
+    assert_eq!(kinds(&history), [Kind::DeadLetterDoubled]);
+    history.dead_letters[1].round = Some(2);
+    assert_eq!(kinds(&history), [Kind::DeadLetterUnexpected]);
 
-    tell(&mut history, "a", "discarded");
-    history.letters.truncate(1);
-    assert_eq!(kinds(&history), [Kind::LetterUnexpected], "discarded, its dead letter must be gone");
+    add_run(&mut history, "a", "discarded");
+    history.dead_letters.truncate(1);
+    assert_eq!(kinds(&history), [Kind::DeadLetterUnexpected], "discarded, its dead letter must be gone");
 }
 
 /// A run whose first attempt holds from second 2 to 3 by the log, with these calls.
 fn with_calls(calls: Vec<Call>) -> History {
     let mut history = History { calls, ..History::default() };
     history.rules.records_kept = false;
-    tell(&mut history, "a", "enqueued; started 1 @2; failed lease_expired @6 +1; started 2 @8; completed @9");
+    add_run(&mut history, "a", "enqueued; started 1 @2; failed lease_expired @6 +1; started 2 @8; completed @9");
     history
 }
 
@@ -302,7 +302,7 @@ fn a_completion_without_a_call_is_found() {
 )]
 fn an_unsound_history_is_reported_in_words() {
     let mut history = History::default();
-    tell(&mut history, "a", "enqueued; started 1");
+    add_run(&mut history, "a", "enqueued; started 1");
     history.assert_sound();
 }
 
@@ -311,7 +311,7 @@ fn limited(spans: [(i64, Option<i64>); 3]) -> History {
     let mut history = History::default();
     history.rules.records_kept = false;
     for (run, (start, end)) in ["a", "b", "c"].into_iter().zip(spans) {
-        tell(&mut history, run, &format!("enqueued; started 1 @{start}; completed @90"));
+        add_run(&mut history, run, &format!("enqueued; started 1 @{start}; completed @90"));
         history.calls.push(call(run, 1, start, end));
     }
     let runs = ["a", "b", "c"].map(|run| (TENANT.to_owned(), run.to_owned()));
@@ -343,7 +343,7 @@ fn ordered(starts: [i64; 3], second_ends: i64) -> History {
     history.events.clear();
     for ((run, start), end) in ["a", "b", "c"].into_iter().zip(starts).zip([starts[0] + 1, second_ends, starts[2] + 1])
     {
-        tell(&mut history, run, &format!("enqueued; started 1 @{start}; completed @{end}"));
+        add_run(&mut history, run, &format!("enqueued; started 1 @{start}; completed @{end}"));
     }
     let runs = ["a", "b", "c"].map(|run| (TENANT.to_owned(), run.to_owned()));
     history.orders = vec![Ordered { name: "key k".to_owned(), runs: runs.into() }];
@@ -370,7 +370,7 @@ fn a_handler_that_works_beyond_its_time_limit_does_not_count() {
     assert_eq!(history.check()[0].kind, Kind::AboveConcurrency);
     history.events.retain(|logged| logged.event.run_id != "a");
     history.accepted.retain(|accepted| accepted.run_id != "a");
-    tell(&mut history, "a", "enqueued; started 1 @2; failed timeout @9 +1; started 2 @40; completed @41");
+    add_run(&mut history, "a", "enqueued; started 1 @2; failed timeout @9 +1; started 2 @40; completed @41");
     assert_eq!(history.check(), []);
 }
 
@@ -392,7 +392,7 @@ fn what_starts_while_a_pause_holds_is_found() {
         let kinds_wanted = if is_found { vec![Kind::StartedWhilePaused] } else { Vec::new() };
         let mut history = History::default();
         history.rules.records_kept = false;
-        tell(&mut history, "a", "enqueued; started 1 @5; completed @9");
+        add_run(&mut history, "a", "enqueued; started 1 @5; completed @9");
         history.pauses = vec![pause];
         assert_eq!(kinds(&history), kinds_wanted, "{:?}", history.pauses);
         // With calls, these are judged: they are what a handler saw.
@@ -401,13 +401,17 @@ fn what_starts_while_a_pause_holds_is_found() {
     }
 }
 
-/// A schedule of each second from 2 to `last`, with a run for each of these times, told of at these seconds.
+/// A schedule of each second from 2 to `last`, with a run for each of these times, published at these seconds.
 fn recurring(last: i64, runs: &[(i64, i64)]) -> History {
     let mut history = History::default();
     history.rules.records_kept = false;
-    for (due, told) in runs {
+    for (due, published) in runs {
         let run = format!("s-{}", at(*due).as_millisecond());
-        tell(&mut history, &run, &format!("enqueued @{told}; started 1 @{told}; completed @{}", told + 2));
+        add_run(
+            &mut history,
+            &run,
+            &format!("enqueued @{published}; started 1 @{published}; completed @{}", published + 2),
+        );
     }
     let (tenant, id) = (TENANT.to_owned(), "s".to_owned());
     let (every, first) = (Duration::from_secs(1), at(2));
@@ -435,7 +439,7 @@ fn a_schedule_that_misses_a_time_or_fires_at_another_or_early_is_found() {
     assert_eq!(kinds(&early), []);
     // A run of another tenant, or of a schedule with a longer name, is none of this one.
     let mut other = recurring(4, &whole);
-    tell(&mut other, "s-t-5000", "enqueued; started 1; completed");
+    add_run(&mut other, "s-t-5000", "enqueued; started 1; completed");
     assert_eq!(kinds(&other), []);
 }
 
@@ -451,9 +455,9 @@ fn every_kind_of_breach_is_seeded_here() {
 #[test]
 fn an_erased_run_has_no_dead_letter() {
     let mut history = History::default();
-    tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
+    add_run(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
     record(&mut history, "a", "dead", (1, 1), &[(1, 1, "permanent")]);
-    assert_eq!(kinds(&history), [Kind::LetterMissing]);
+    assert_eq!(kinds(&history), [Kind::DeadLetterMissing]);
     history.records[0].rest.insert("erased_at".to_owned(), at(9).to_string().into());
     assert_eq!(kinds(&history), []);
 }

@@ -1,11 +1,12 @@
-//! The story of a run: everything that is known of it, printed for people who inspect a failed test.
+//! What a test waits for in a run's events and record, and the report on a run: everything that is known of it, printed
+//! for people who inspect a failed test.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::cluster::ServerCluster;
 use crate::publish::Receipt;
-use crate::stored::{Letter, Logged};
+use crate::stored::{DeadLetter, Logged};
 use crate::wire::EventName;
 use crate::world::{TENANT, World};
 
@@ -13,10 +14,10 @@ use crate::world::{TENANT, World};
 const SHOWN: usize = 25;
 
 /// The interval at which many records are checked.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
+const CHECK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// How long the event log may lag behind the records.
-const TOLD_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
+const LOG_LAGS_AT_MOST: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// The events in the form that a test compares, one line each, repeats left out: the name, the attempt if there is one,
 /// the kind of error, the reason.
@@ -55,17 +56,17 @@ impl World {
     /// run's end is stored in its record before it is in the log.
     ///
     /// # Panics
-    /// If they do not; with the run's story.
+    /// If they do not; with the report on the run.
     pub async fn eventually_reads(&self, run: &str, wanted: &str) -> Vec<Logged> {
-        let deadline = tokio::time::Instant::now() + TOLD_WITHIN;
+        let deadline = tokio::time::Instant::now() + LOG_LAGS_AT_MOST;
         loop {
             let events = self.events(run).await;
-            let told = reads(&events);
-            if told == wanted {
+            let found = reads(&events);
+            if found == wanted {
                 return events;
             }
             if tokio::time::Instant::now() > deadline {
-                panic!("{run} should read\n{wanted}\nand reads\n{told}\n{}", self.story(run).await);
+                panic!("{run} should read\n{wanted}\nand reads\n{found}\n{}", self.report(run).await);
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
@@ -74,9 +75,9 @@ impl World {
     /// Waits until the log has the run's end, for at most 20 s, and returns its events.
     ///
     /// # Panics
-    /// If it does not; with the run's story.
+    /// If it does not; with the report on the run.
     pub async fn eventually_ends(&self, run: &str) -> Vec<Logged> {
-        crate::eventually(&format!("the end of {run} in the log"), TOLD_WITHIN, async || {
+        crate::eventually(&format!("the end of {run} in the log"), LOG_LAGS_AT_MOST, async || {
             let events = self.events(run).await;
             if events.iter().any(|logged| logged.event.event.is_end()) { Ok(events) } else { Err(reads(&events)) }
         })
@@ -87,7 +88,7 @@ impl World {
     /// does not ask the nodes: a frozen node would take the request and not answer it.
     ///
     /// # Panics
-    /// If one does not end; with its story.
+    /// If one does not end; with its report.
     pub async fn ends(&self, receipts: &[Receipt], within: std::time::Duration) -> Vec<String> {
         let deadline = tokio::time::Instant::now() + within;
         loop {
@@ -101,10 +102,10 @@ impl World {
                 return receipts.iter().filter_map(of).cloned().collect();
             };
             if tokio::time::Instant::now() > deadline {
-                let story = self.story_as(&first.tenant, &first.run_id).await;
-                panic!("{} of {} jobs did not end within {within:?}, the first:\n{story}", open.len(), receipts.len());
+                let report = self.report_as(&first.tenant, &first.run_id).await;
+                panic!("{} of {} jobs did not end within {within:?}, the first:\n{report}", open.len(), receipts.len());
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
     }
 
@@ -127,10 +128,14 @@ impl World {
     ///
     /// # Panics
     /// If there are not that many by then.
-    pub async fn eventually_letters(&self, count: usize) -> Vec<Letter> {
-        crate::eventually(&format!("{count} dead letters"), TOLD_WITHIN, async || {
-            let letters = self.letters("*").await;
-            if letters.len() == count { Ok(letters) } else { Err(format!("there are {}", letters.len())) }
+    pub async fn eventually_dead_letters(&self, count: usize) -> Vec<DeadLetter> {
+        crate::eventually(&format!("{count} dead letters"), LOG_LAGS_AT_MOST, async || {
+            let dead_letters = self.dead_letters("*").await;
+            if dead_letters.len() == count {
+                Ok(dead_letters)
+            } else {
+                Err(format!("there are {}", dead_letters.len()))
+            }
         })
         .await
     }
@@ -138,43 +143,49 @@ impl World {
     /// Everything that is known of a run: its record, its events with time and publishing node, its dead letters, the
     /// nodes' log lines about it, and the depth of the streams. If something cannot be read, the text says so; this
     /// does not panic.
-    pub async fn story(&self, run: &str) -> String {
-        self.story_as(TENANT, run).await
+    pub async fn report(&self, run: &str) -> String {
+        self.report_as(TENANT, run).await
     }
 
-    /// As [`World::story`], for any tenant.
-    pub async fn story_as(&self, tenant: &str, run: &str) -> String {
-        let mut story = format!("== the story of {tenant}/{run} ==\n");
+    /// As [`World::report`], for any tenant.
+    pub async fn report_as(&self, tenant: &str, run: &str) -> String {
+        let mut report = format!("== what is known of {tenant}/{run} ==\n");
         let _ = match self.try_record(tenant, run).await {
-            Ok(Some(record)) => writeln!(story, "record: {record:?}"),
-            Ok(None) => writeln!(story, "record: none"),
-            Err(error) => writeln!(story, "record: {error:#}"),
+            Ok(Some(record)) => writeln!(report, "record: {record:?}"),
+            Ok(None) => writeln!(report, "record: none"),
+            Err(error) => writeln!(report, "record: {error:#}"),
         };
         match self.try_event_log(tenant).await {
-            Ok(events) => tell_events(&mut story, events.iter().filter(|logged| logged.event.run_id == run)),
-            Err(error) => drop(writeln!(story, "events: {error:#}")),
+            Ok(events) => write_events(&mut report, events.iter().filter(|logged| logged.event.run_id == run)),
+            Err(error) => drop(writeln!(report, "events: {error:#}")),
         }
-        match self.try_letters(tenant).await {
-            Ok(letters) => {
-                for letter in letters.iter().filter(|letter| letter.run_id().as_deref() == Some(run)) {
-                    let _ = writeln!(story, "dead letter {}: {} {:?}", letter.sequence, letter.subject, letter.headers);
+        match self.try_dead_letters(tenant).await {
+            Ok(dead_letters) => {
+                for dead_letter in
+                    dead_letters.iter().filter(|dead_letter| dead_letter.run_id().as_deref() == Some(run))
+                {
+                    let _ = writeln!(
+                        report,
+                        "dead letter {}: {} {:?}",
+                        dead_letter.sequence, dead_letter.subject, dead_letter.headers
+                    );
                 }
             }
-            Err(error) => drop(writeln!(story, "dead letters: {error:#}")),
+            Err(error) => drop(writeln!(report, "dead letters: {error:#}")),
         }
-        self.tell_streams(&mut story).await;
-        self.tell_logs(&mut story, Some(run));
-        story
+        self.write_streams(&mut report).await;
+        self.write_logs(&mut report, Some(run));
+        report
     }
 
     /// The end of every node's log and of the server's.
     pub(crate) fn logs_in_short(&self) -> String {
         let mut text = String::new();
-        self.tell_logs(&mut text, None);
+        self.write_logs(&mut text, None);
         text
     }
 
-    async fn tell_streams(&self, story: &mut String) {
+    async fn write_streams(&self, report: &mut String) {
         use futures_util::TryStreamExt;
         let streams: Result<Vec<_>, _> = self.jetstream().streams().try_collect().await;
         let _ = match streams {
@@ -182,42 +193,42 @@ impl World {
                 for stream in streams.iter().filter(|stream| stream.state.messages > 0) {
                     let (first, last) = (stream.state.first_sequence, stream.state.last_sequence);
                     let _ = writeln!(
-                        story,
+                        report,
                         "stream {}: {} messages, {first}–{last}",
                         stream.config.name, stream.state.messages
                     );
                 }
                 Ok(())
             }
-            Err(error) => writeln!(story, "streams: {error}"),
+            Err(error) => writeln!(report, "streams: {error}"),
         };
     }
 
     /// Appends the lines about `run` from each node's log, or the last lines of a log that has none.
-    fn tell_logs(&self, story: &mut String, run: Option<&str>) {
+    fn write_logs(&self, report: &mut String, run: Option<&str>) {
         for (name, log) in self.node_logs() {
             let all = log.since(0);
             let about: Vec<&String> = all.iter().filter(|line| run.is_some_and(|run| line.contains(run))).collect();
             let (what, lines) = if about.is_empty() { ("the end of", all.iter().collect()) } else { ("in", about) };
-            let _ = writeln!(story, "-- {what} the log of {name} ({}):", log.path().display());
+            let _ = writeln!(report, "-- {what} the log of {name} ({}):", log.path().display());
             for line in &lines[lines.len().saturating_sub(SHOWN)..] {
-                let _ = writeln!(story, "{line}");
+                let _ = writeln!(report, "{line}");
             }
         }
         let one = std::slice::from_ref(self.server());
         for server in self.server_cluster().map_or(one, ServerCluster::servers) {
             let end = server.log().tail(SHOWN / 3);
-            let _ = writeln!(story, "-- the end of the log of nats-server at port {}:\n{end}", server.port());
+            let _ = writeln!(report, "-- the end of the log of nats-server at port {}:\n{end}", server.port());
         }
     }
 }
 
-fn tell_events<'a>(story: &mut String, events: impl Iterator<Item = &'a Logged>) {
-    let _ = writeln!(story, "events, by the log:");
+fn write_events<'a>(report: &mut String, events: impl Iterator<Item = &'a Logged>) {
+    let _ = writeln!(report, "events, by the log:");
     for Logged { sequence, event } in events {
         let error = event.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)).unwrap_or_default();
         let _ = writeln!(
-            story,
+            report,
             "  {sequence:>6} {} {:>9} round {} attempt {} {} {}{} [{}]",
             event.at,
             event.event,

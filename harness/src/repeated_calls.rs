@@ -11,10 +11,10 @@ use crate::wire::{Event, EventName};
 
 /// The calls for work that an earlier call had begun, although no handler failed and no node returned the job: a second
 /// call of the same attempt, or a call of the next attempt because the lease was lost.
-pub fn calls_again<'c>(calls: &'c [Call], events: &[Logged]) -> Vec<&'c Call> {
-    let mut told: HashMap<(&str, &str), Vec<&Event>> = HashMap::new();
+pub fn repeated_calls<'c>(calls: &'c [Call], events: &[Logged]) -> Vec<&'c Call> {
+    let mut published: HashMap<(&str, &str), Vec<&Event>> = HashMap::new();
     for Logged { event, .. } in events {
-        told.entry((&event.tenant, &event.run_id)).or_default().push(event);
+        published.entry((&event.tenant, &event.run_id)).or_default().push(event);
     }
     let mut runs: BTreeMap<(&str, &str, u32), Vec<&Call>> = BTreeMap::new();
     for call in calls {
@@ -23,17 +23,17 @@ pub fn calls_again<'c>(calls: &'c [Call], events: &[Logged]) -> Vec<&'c Call> {
     let mut again = Vec::new();
     for (&(tenant, run, round), of_run) in &mut runs {
         of_run.sort_by_key(|call| call.start);
-        let told = told.get(&(tenant, run)).map(Vec::as_slice).unwrap_or_default();
-        let told: Vec<&Event> = told.iter().copied().filter(|event| event.round.max(1) == round).collect();
+        let published = published.get(&(tenant, run)).map(Vec::as_slice).unwrap_or_default();
+        let published: Vec<&Event> = published.iter().copied().filter(|event| event.round.max(1) == round).collect();
         let repeats =
-            |(at, call): &(usize, &&'c Call)| of_run[..*at].iter().any(|earlier| repeats(call, earlier, &told));
+            |(at, call): &(usize, &&'c Call)| of_run[..*at].iter().any(|earlier| repeats(call, earlier, &published));
         again.extend(of_run.iter().enumerate().filter(repeats).map(|(_, call)| *call));
     }
     again
 }
 
-fn repeats(call: &Call, earlier: &Call, told: &[&Event]) -> bool {
-    let mut of_earlier = told.iter().filter(|event| event.attempt == earlier.attempt);
+fn repeats(call: &Call, earlier: &Call, published: &[&Event]) -> bool {
+    let mut of_earlier = published.iter().filter(|event| event.attempt == earlier.attempt);
     if call.attempt == earlier.attempt {
         let handed_back = |event: &&Event| {
             let back = matches!(event.event, EventName::Released | EventName::Deferred);
@@ -122,7 +122,7 @@ mod tests {
         ];
         let expected: Vec<&Call> = calls.iter().filter(|(_, again)| *again).map(|(call, _)| call).collect();
         let all: Vec<Call> = calls.iter().map(|(call, _)| call.clone()).collect();
-        let mut found = calls_again(&all, &events);
+        let mut found = repeated_calls(&all, &events);
         found.sort_by_key(|call| call.start);
         assert_eq!(found, expected);
         let moments: Vec<Timestamp> = found.iter().map(|call| call.start).collect();

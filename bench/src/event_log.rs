@@ -17,7 +17,7 @@ const PAGE: usize = 32;
 
 /// One line of the log.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Told<'a> {
+pub(crate) struct Event<'a> {
     /// The same whenever the same event is published again.
     pub id: &'a str,
     pub event: &'a str,
@@ -32,7 +32,7 @@ pub(crate) struct Told<'a> {
 }
 
 /// Calls `each` with every line of the log, in its order.
-pub(crate) async fn read(world: &World, mut each: impl FnMut(&Told<'_>)) -> anyhow::Result<()> {
+pub(crate) async fn read(world: &World, mut each: impl FnMut(&Event<'_>)) -> anyhow::Result<()> {
     let stream = world.jetstream().get_stream("LONGSHORE_EVENTS").await?;
     let config = pull::Config {
         ack_policy: AckPolicy::None,
@@ -50,9 +50,9 @@ pub(crate) async fn read(world: &World, mut each: impl FnMut(&Told<'_>)) -> anyh
             let message = message.map_err(|error| anyhow::anyhow!(error))?;
             let stored = message.info().map_err(|error| anyhow::anyhow!(error))?.published.unix_timestamp_nanos();
             for line in message.payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                let told: Told<'_> = serde_json::from_slice(line)
+                let event: Event<'_> = serde_json::from_slice(line)
                     .with_context(|| format!("no event: {}", String::from_utf8_lossy(line)))?;
-                each(&Told { stored, ..told });
+                each(&Event { stored, ..event });
             }
             left = left.saturating_sub(1);
         }
@@ -83,21 +83,22 @@ pub(crate) async fn tally(world: &World, since: Timestamp) -> anyhow::Result<Tal
     let mut tally = Tally::default();
     let mut seen: HashMap<String, Vec<u8>> = HashMap::new();
     let mut first = String::new();
-    read(world, |told| {
-        let bit = match told.event {
+    read(world, |event| {
+        let bit = match event.event {
             "enqueued" => 1,
             "started" => 2,
             "completed" => 4,
             _ => 0,
         };
-        let place = told.run_id.rsplit_once('-').and_then(|(lane, number)| Some((lane, number.parse::<usize>().ok()?)));
+        let place =
+            event.run_id.rsplit_once('-').and_then(|(lane, number)| Some((lane, number.parse::<usize>().ok()?)));
         let (Some((lane, number)), 1..) = (place, bit) else {
             tally.others += 1;
             return;
         };
         // Times have a fixed length, so the earlier text is the earlier time.
-        if bit == 2 && told.at >= since.as_str() && (first.is_empty() || told.at < first.as_str()) {
-            first = told.at.to_owned();
+        if bit == 2 && event.at >= since.as_str() && (first.is_empty() || event.at < first.as_str()) {
+            first = event.at.to_owned();
         }
         if !seen.contains_key(lane) {
             seen.insert(lane.to_owned(), Vec::new());

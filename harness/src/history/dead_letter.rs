@@ -12,24 +12,26 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, found: &mut Ve
     let last = rounds.values().next_back();
     let dead = last.filter(|round| round.end == Some(EventName::Dlq) && !round.discarded);
     let Some(round) = dead else {
-        for letter in &run.letters {
-            let round = letter.round.map(|round| format!(" of round {round}")).unwrap_or_default();
-            found.push(run.violation(Kind::LetterUnexpected, format!("a dead letter{round}, but the run is not dead")));
+        for dead_letter in &run.dead_letters {
+            let round = dead_letter.round.map(|round| format!(" of round {round}")).unwrap_or_default();
+            found.push(
+                run.violation(Kind::DeadLetterUnexpected, format!("a dead letter{round}, but the run is not dead")),
+            );
         }
         return;
     };
     let is_of_now = |of: Option<u32>| of.is_none_or(|of| of == round.number);
-    for letter in run.letters.iter().filter(|letter| !is_of_now(letter.round)) {
-        let of = letter.round.unwrap_or(0);
+    for dead_letter in run.dead_letters.iter().filter(|dead_letter| !is_of_now(dead_letter.round)) {
+        let of = dead_letter.round.unwrap_or(0);
         let detail = format!("a dead letter of round {of}, but the run died in round {}", round.number);
-        found.push(run.violation(Kind::LetterUnexpected, detail));
+        found.push(run.violation(Kind::DeadLetterUnexpected, detail));
     }
     // An erasure deletes the dead letter with its personal data; the record says so.
     let is_erased = run.record.is_some_and(|record| record.rest.contains_key("erased_at"));
-    match run.letters.iter().filter(|letter| is_of_now(letter.round)).count() {
+    match run.dead_letters.iter().filter(|dead_letter| is_of_now(dead_letter.round)).count() {
         0 if is_erased => {}
-        0 => found.push(run.violation(Kind::LetterMissing, format!("it died in round {}", round.number))),
+        0 => found.push(run.violation(Kind::DeadLetterMissing, format!("it died in round {}", round.number))),
         1 => {}
-        more => found.push(run.violation(Kind::LetterDoubled, format!("{more} of round {}", round.number))),
+        more => found.push(run.violation(Kind::DeadLetterDoubled, format!("{more} of round {}", round.number))),
     }
 }

@@ -8,7 +8,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::super::{Accepted, Call, History, Letter};
+use super::super::{Accepted, Call, DeadLetter, History};
 use crate::stored::Logged;
 use crate::wire::{Event, Record};
 
@@ -20,7 +20,7 @@ pub(super) fn at(second: i64) -> Timestamp {
 }
 
 /// Adds a run that was accepted, with these events and nothing else.
-pub(super) fn tell(history: &mut History, run: &str, words: &str) {
+pub(super) fn add_run(history: &mut History, run: &str, words: &str) {
     history.accepted.push(Accepted { at: at(0), ..Accepted::of(TENANT, run) });
     let (mut round, mut attempt, mut second) = (1, 0, 0);
     for phrase in words.split(';').map(str::trim).filter(|phrase| !phrase.is_empty()) {
@@ -76,8 +76,8 @@ pub(super) fn record(history: &mut History, run: &str, state: &str, place: (u32,
 }
 
 /// Gives a run a dead letter.
-pub(super) fn letter(history: &mut History, run: &str, round: u32) {
-    history.letters.push(Letter { tenant: TENANT.to_owned(), run_id: run.to_owned(), round: Some(round) });
+pub(super) fn add_dead_letter(history: &mut History, run: &str, round: u32) {
+    history.dead_letters.push(DeadLetter { tenant: TENANT.to_owned(), run_id: run.to_owned(), round: Some(round) });
 }
 
 /// As [`call`], on another node.
