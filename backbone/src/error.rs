@@ -129,16 +129,16 @@ impl Error {
         matches!(self, Self::Refused { code, .. } if STREAM_FULL.contains(code))
     }
 
-    /// The error with its causes, on one line. Some errors of the client library tell their cause's text as their own.
+    /// The error with its causes, on one line. Some errors of the client library have their cause's text as their own.
     #[must_use]
     pub fn with_causes(&self) -> String {
         use std::error::Error as _;
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(source) = cause {
-            let told = source.to_string();
-            if !text.ends_with(&told) {
-                text = format!("{text}: {told}");
+            let own = source.to_string();
+            if !text.ends_with(&own) {
+                text = format!("{text}: {own}");
             }
             cause = source.source();
         }
@@ -155,7 +155,7 @@ mod tests {
     struct TimedOut(#[source] std::io::Error);
 
     #[test]
-    fn no_cause_is_told_twice() {
+    fn no_cause_is_said_twice() {
         let source = Box::new(TimedOut(std::io::Error::other("deadline has elapsed")));
         let error = Error::Publish { subject: "a.b".to_owned(), source };
         assert_eq!(error.with_causes(), "cannot publish to a.b: request timed out: deadline has elapsed");

@@ -113,26 +113,26 @@ impl Event<'_> {
 }
 
 /// Events in the order in which they happened. The few events of most runs are stored inline.
-pub type Story<'a> = SmallVec<[Event<'a>; 4]>;
+pub type Events<'a> = SmallVec<[Event<'a>; 4]>;
 
 /// The events of the run's current round, in the order in which they happened.
 #[must_use]
-pub fn of_round(run: &Run) -> Story<'_> {
-    let mut story = Story::new();
+pub fn of_round(run: &Run) -> Events<'_> {
+    let mut events = Events::new();
     let event = |kind, attempt, at| Event { run, kind, attempt, nth: 1, at, of: None, reason: None };
     let has_ended = matches!(run.state, State::Cancelled { .. } | State::Duplicate { .. });
     let waited_to_the_end = has_ended && run.enqueued_at.is_none();
     if run.state == RunState::Scheduled || waited_to_the_end {
-        story.push(event(EventKind::Scheduled, 0, run.origin));
+        events.push(event(EventKind::Scheduled, 0, run.origin));
     }
     if let Some(at) = run.enqueued_at.filter(|_| run.round > 1) {
-        story.push(event(EventKind::Replayed, 0, at));
+        events.push(event(EventKind::Replayed, 0, at));
     }
     if let Some(at) = run.enqueued_at {
-        story.push(event(EventKind::Enqueued, 0, at));
+        events.push(event(EventKind::Enqueued, 0, at));
     }
     for attempt in run.attempts_of_round() {
-        push_attempt(run, attempt, &mut story);
+        push_attempt(run, attempt, &mut events);
     }
     // Consecutive deferrals of a job before its start, for one reason, have one event: a later one cannot happen before
     // the first is published. A deferral after the start is among the events of its attempt. Parking counts as a wait:
@@ -149,7 +149,7 @@ pub fn of_round(run: &Run) -> Story<'_> {
         // The history decides, not the state, because an end changes the state: the event must stay as it was.
         let put_back = run.attempts_of_round().last().is_some_and(|last| last.put_back.is_some());
         let attempt = if put_back { run.attempt } else { run.attempt + 1 };
-        story.push(Event { run, kind: EventKind::Deferred, attempt, nth, at: deferral.at, of: None, reason });
+        events.push(Event { run, kind: EventKind::Deferred, attempt, nth, at: deferral.at, of: None, reason });
     }
     let (end, ended_at) = match &run.state {
         State::Completed { ended_at, .. } => (EventKind::Completed, *ended_at),
@@ -158,23 +158,23 @@ pub fn of_round(run: &Run) -> Story<'_> {
         State::Expired { ended_at } => (EventKind::Expired, *ended_at),
         State::Duplicate { ended_at, .. } => (EventKind::Duplicate, *ended_at),
         State::Discarded { ended_at } => (EventKind::Discarded, *ended_at),
-        State::Scheduled { .. } | State::Enqueued { .. } | State::Running | State::Retrying { .. } => return story,
+        State::Scheduled { .. } | State::Enqueued { .. } | State::Running | State::Retrying { .. } => return events,
     };
     let of = run.attempts_of_round().last();
     if end == EventKind::Discarded {
         let at = of.and_then(|attempt| attempt.ended_at).unwrap_or(ended_at);
-        story.push(Event { of, ..event(EventKind::Dlq, run.attempt, at) });
+        events.push(Event { of, ..event(EventKind::Dlq, run.attempt, at) });
     }
     let made_way =
         end == EventKind::Cancelled && run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Cancelled);
     let reason = made_way.then_some(DeferReason::Concurrency);
-    story.push(Event { of, reason, ..event(end, run.attempt, ended_at) });
-    story
+    events.push(Event { of, reason, ..event(end, run.attempt, ended_at) });
+    events
 }
 
 /// Whether the run's last deferral has an event of its own: it is published once per reason and wait, not at every check.
 #[must_use]
-pub fn tells_last_deferral(run: &Run) -> bool {
+pub fn publishes_last_deferral(run: &Run) -> bool {
     let Some(deferral) = &run.deferral else { return false };
     of_round(run).last().is_some_and(|last| last.kind == EventKind::Deferred && last.at == deferral.at)
 }
@@ -188,21 +188,21 @@ fn reason_of(why: PutBack) -> Option<DeferReason> {
     }
 }
 
-fn push_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
-    let mut tell = |kind, at, reason| {
-        story.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
+fn push_attempt<'a>(run: &'a Run, attempt: &'a Attempt, events: &mut Events<'a>) {
+    let mut push = |kind, at, reason| {
+        events.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
     };
     if attempt.put_back == Some(PutBack::NotStarted) {
         return;
     }
-    tell(EventKind::Started, attempt.started_at, None);
+    push(EventKind::Started, attempt.started_at, None);
     let Some(ended_at) = attempt.ended_at else { return };
     match attempt.put_back {
-        Some(PutBack::Released) => tell(EventKind::Released, ended_at, None),
-        Some(why @ (PutBack::Snoozed | PutBack::Busy)) => tell(EventKind::Deferred, ended_at, reason_of(why)),
+        Some(PutBack::Released) => push(EventKind::Released, ended_at, None),
+        Some(why @ (PutBack::Snoozed | PutBack::Busy)) => push(EventKind::Deferred, ended_at, reason_of(why)),
         // A cancelled attempt did not fail: the run's own end reports it.
         None if attempt.error.as_ref().is_some_and(|error| error.kind != ErrorKind::Cancelled) => {
-            tell(EventKind::Failed, ended_at, None);
+            push(EventKind::Failed, ended_at, None);
         }
         Some(PutBack::NotStarted) | None => {}
     }
@@ -214,7 +214,7 @@ mod tests {
     use crate::settlement::Settlement;
     use crate::{Failure, Job};
 
-    fn told(run: &Run) -> Vec<String> {
+    fn published(run: &Run) -> Vec<String> {
         of_round(run).iter().map(|event| event.id().split_once('/').unwrap().1.to_owned()).collect()
     }
 
@@ -229,9 +229,9 @@ mod tests {
         let mut look = |reason, put_back, now: i64| {
             run.begin(run.next_attempt(), &"n".into(), at(now));
             run.settle(Settlement::Defer { at: at(now + 50), reason, put_back }, at(now));
-            let tells = told(&run).last().is_some_and(|last| last.contains("deferred"));
-            assert_eq!(tells_last_deferral(&run), tells, "{:?}", told(&run));
-            told(&run).iter().skip(1).map(|event| event[4..].to_owned()).collect::<Vec<_>>().join(" ")
+            let publishes = published(&run).last().is_some_and(|last| last.contains("deferred"));
+            assert_eq!(publishes_last_deferral(&run), publishes, "{:?}", published(&run));
+            published(&run).iter().skip(1).map(|event| event[4..].to_owned()).collect::<Vec<_>>().join(" ")
         };
         use DeferReason::{Busy, NoHandlerOnline, Snoozed};
         assert_eq!(look(NoHandlerOnline, None, 10), "0/deferred");
@@ -246,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn an_end_in_place_of_a_start_tells_of_no_start() {
+    fn an_end_in_place_of_a_start_has_no_start() {
         let at = Timestamp::from_millis;
         let late = || Settlement::NotStarted { failure: Failure::new(ErrorKind::Timeout, "late") };
         let ended = |mut run: Run| {
             run.begin(run.next_attempt(), &"n".into(), at(10));
             run.settle(late(), at(11));
             let error = run.error.as_ref().unwrap().kind;
-            (told(&run).join(" "), run.attempt, run.started_at.map(Timestamp::millis), run.attempts.len(), error)
+            (published(&run).join(" "), run.attempt, run.started_at.map(Timestamp::millis), run.attempts.len(), error)
         };
         let waits = |mut run: Run| {
             let reason = DeferReason::NoHandlerOnline;
@@ -286,9 +286,9 @@ mod tests {
         let at = Timestamp::from_millis;
         let node = "n".into();
         let mut run = run(2);
-        let mut before = told(&run);
+        let mut before = published(&run);
         let mut grows = |run: &Run| {
-            let now = told(run);
+            let now = published(run);
             assert!(now.starts_with(&before), "{before:?} is not a prefix of {now:?}");
             before = now;
         };
@@ -296,14 +296,14 @@ mod tests {
         grows(&run);
         run.settle(Settlement::Release, at(3));
         grows(&run);
-        let released = told(&run);
+        let released = published(&run);
         assert_eq!(released, ["r/1/0/enqueued", "r/1/1/started", "r/1/1/released"]);
 
         run.begin(1, &node, at(4));
-        assert_eq!(told(&run), ["r/1/0/enqueued", "r/1/1/started/2"]);
-        before = told(&run);
+        assert_eq!(published(&run), ["r/1/0/enqueued", "r/1/1/started/2"]);
+        before = published(&run);
         let mut grows = |run: &Run| {
-            let now = told(run);
+            let now = published(run);
             assert!(now.starts_with(&before), "{before:?} is not a prefix of {now:?}");
             before = now;
         };
@@ -315,6 +315,6 @@ mod tests {
         run.settle(Settlement::Dead { failure }, at(10));
         grows(&run);
         let end = ["r/1/0/enqueued", "r/1/1/started/2", "r/1/1/failed/2", "r/1/2/started", "r/1/2/failed", "r/1/2/dlq"];
-        assert_eq!(told(&run), end);
+        assert_eq!(published(&run), end);
     }
 }

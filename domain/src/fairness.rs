@@ -24,7 +24,7 @@ pub enum FairBy {
     /// The tenants that have jobs.
     #[default]
     Tenant,
-    /// The types of jobs, whoever's they are.
+    /// The types of jobs, of all tenants.
     Type,
 }
 
@@ -184,7 +184,7 @@ impl Account {
 pub fn entitlements(total: u64, demands: &[(u64, u32)]) -> Vec<f64> {
     let weight = |of: &(u64, u32)| f64::from(of.1.max(1));
     let mut order: Vec<usize> = (0..demands.len()).collect();
-    // By how soon a rising level covers the demand: whoever comes first is content with less than the rest can have.
+    // By how soon a rising level covers the demand: the first one is content with less than the rest can have.
     order.sort_by(|a, b| {
         let level = |at: &usize| demands[*at].0 as f64 / weight(&demands[*at]);
         level(a).total_cmp(&level(b))

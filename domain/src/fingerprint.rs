@@ -5,8 +5,8 @@ use crate::{ErrorKind, JobType};
 /// The maximum number of characters in a pattern; later text says more about one failure than about its kind.
 const PATTERN_MAX: usize = 160;
 
-/// After these words, and at the beginning of a message, a number of three digits is a status code, which tells causes
-/// apart.
+/// After these words, and at the beginning of a message, a number of three digits is a status code, which distinguishes
+/// causes apart.
 const BEFORE_STATUS: [&str; 5] = ["http", "status", "code", "error", "returned"];
 
 /// An error's text with its particulars taken out: words with digits in them become `#`, but for status codes; quoted

@@ -1,8 +1,8 @@
 //! How old a delivery may be when a node reads it.
 //!
 //! A delivery does not say when it was sent, and a node that was frozen finds in its socket everything that was sent
-//! meanwhile. The node's own clock cannot tell how long a delivery lay there, however closely the node watches for
-//! gaps: a second freeze may happen while the node reads what the first one left. The order of a connection can tell. A
+//! meanwhile. The node's own clock does not show how long a delivery lay there, however closely the node watches for
+//! gaps: a second freeze may happen while the node reads what the first one left. The order of a connection shows it. A
 //! node sends itself a *probe* through the server; everything behind the answer was sent after the probe. So every
 //! delivery counts from the sending of the last probe whose answer was read before it. A freeze, or two, or one while
 //! nothing was expected, only makes that moment older.

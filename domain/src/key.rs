@@ -2,8 +2,8 @@
 //!
 //! A claim is an index: it says which run took a key, and for how long its scope keeps it. Whether that run still has
 //! the key is never written there: the run's record says so, once it has started or ended. So nobody has to give a key
-//! back, and nobody can die before he did: whoever wants the key reads the claim, then the record of its run, and takes
-//! the key by a compare-and-set on the claim that was read. The rules:
+//! back, and no node can die before it did: one that wants the key reads the claim, then the record of its run, and
+//! takes the key by a compare-and-set on the claim that was read. The rules:
 //!
 //! * A run starts only after a write of the claim in its name, made while its record says that it has not ended. A job
 //!   that gives its key back early writes its record before its claim; each later round writes the claim again.

@@ -2,7 +2,7 @@
 //!
 //! A cron expression is due at each instant at which the clocks of its zone show a time that the expression matches.
 //! So it is not due in an hour that the clocks leave out, and due twice in an hour that they repeat. An interval is
-//! counted from 1970-01-01T00:00:00Z, whoever asks and whenever the schedule was made.
+//! counted from 1970-01-01T00:00:00Z, whichever node asks and whenever the schedule was made.
 //!
 //! `croner` reads expressions and finds matching times of day; instants are found here, between two changes of the
 //! zone's offset, within which the clocks only go forward. Zones come with this program.

@@ -5,8 +5,8 @@
 //! module says what a node does about it ([`Progress::on_tick`]). The rules:
 //!
 //! * A firing is decided first and carried out then: `pending` is written together with the time that follows, and is
-//!   taken away once its run exists. Whoever reads a pending firing carries it out; its run's id is made of schedule and
-//!   due time, so that this is done once however often it is begun.
+//!   taken away once its run exists. A node that reads a pending firing carries it out; its run's id is made of
+//!   schedule and due time, so that this is done once however often it is begun.
 //! * Nothing fires before the server's clock says so: a node's own clock only says how late a firing is.
 //! * A firing that is late by no more than `misfire_after` is made up for, each by itself. Older ones are missed: as
 //!   [`Misfire`] says, one run stands for all of them, or none.

@@ -243,8 +243,8 @@ impl World {
                 if wins && arrives {
                     self.store(self.granted(next));
                 }
-                let is_told = wins && arrives && !is_lost;
-                if is_told || self.is(Mutation::LostGrantTakenForGranted) {
+                let is_granted = wins && arrives && !is_lost;
+                if is_granted || self.is(Mutation::LostGrantTakenForGranted) {
                     node.last = Some((ask.clone(), lease.tokens, self.now));
                     node.holder.granted(ask.number, lease, (sent, time), holders);
                 }

@@ -309,7 +309,7 @@ impl World {
         })
     }
 
-    /// The next step of whoever cuts a batch.
+    /// The next step of the node that cuts a batch.
     fn cuts(&self, who: Who, at: At) -> Option<At> {
         match at {
             At::Lane { revision, up_to, mut found, is_second } => {

@@ -1,6 +1,6 @@
 //! The records of concurrency limits, and the sessions of the nodes that have slots of them, in a bucket of their own:
-//! read from its leader, written by compare-and-set, and watched. Beside that, nodes tell each other which slots they
-//! lack; such a wish is stored nowhere.
+//! read from its leader, written by compare-and-set, and watched. Beside that, nodes announce to each other which slots
+//! they lack; such a wish is stored nowhere.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::wire::header::names;
 use crate::wire::subject::Names;
 
 const BUCKET: &str = "concurrency";
-/// A session is stored for so long after it was last renewed, or ended; whoever has slots under it renews it far more
-/// often. Of one that is no longer stored, everybody may say that it has ended.
+/// A session is stored for so long after it was last renewed, or ended; a node that has slots under it renews it far
+/// more often. Of one that is no longer stored, everybody may say that it has ended.
 const SESSION_TTL: &str = "86400s";
 /// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses its
 /// place: keys are many, and most of them come once.
@@ -133,7 +133,8 @@ impl SlotRecords {
         self.0.control().connected()
     }
 
-    /// Tells the other nodes which slots this one lacks. It may be lost: who still lacks them says so again.
+    /// Announces to the other nodes which slots this one lacks. It may be lost: a node that still lacks them says so
+    /// again.
     pub async fn wish(&self, wish: &Wish) {
         let body = Bytes::from(serde_json::to_vec(wish).unwrap_or_default());
         self.0.control().publish(wishes(self.0.names()), body).await;

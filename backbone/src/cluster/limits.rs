@@ -90,7 +90,7 @@ impl Backbone {
         }
     }
 
-    /// Tells every node of a hold, for as long as it lasts.
+    /// Announces a hold to every node, for as long as it lasts.
     ///
     /// # Errors
     /// The server did not confirm it.

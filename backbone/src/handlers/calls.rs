@@ -5,11 +5,11 @@
 //!
 //! A handler may reply with bytes that end the connection. Nothing says whose reply that was, and other replies on
 //! their way are lost with the connection. Calling a handler again for that could run a slow job twice. So a stream in
-//! the server's memory ([`crate::streams::shape::replies`]) keeps the last message to each call for a while. After every loss
-//! the open calls are looked up there: a readable reply is delivered, an unreadable one fails its own call, and a call
-//! without a reply goes on, unless its request never reached the server. A marker, sent after every request and kept in
-//! the stream as well, tells whether it did, if the stream is older than the request: it is gone with its server, and made
-//! again empty. Without that stream, a lost reply ends its attempt at its time limit.
+//! the server's memory ([`crate::streams::shape::replies`]) keeps the last message to each call for a while. After
+//! every loss the open calls are looked up there: a readable reply is delivered, an unreadable one fails its own call,
+//! and a call without a reply goes on, unless its request never reached the server. A marker, sent after every request
+//! and kept in the stream as well, shows whether it did, if the stream is older than the request: it is gone with its
+//! server, and made again empty. Without that stream, a lost reply ends its attempt at its time limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,7 +189,7 @@ impl Caller {
         self.backbone.work().publish_with_headers(reply, headers, Bytes::new()).await;
     }
 
-    /// Tells a remote handler that its run was cancelled.
+    /// Notifies a remote handler that its run was cancelled.
     pub async fn cancel(&self, job: &Job) {
         let subject = self.backbone.names().cancel(&job.tenant, &job.run_id);
         self.backbone.work().publish(subject, Bytes::new()).await;

@@ -77,7 +77,7 @@ enum Of {
     Nothing,
 }
 
-/// Tells the server that the job is done with.
+/// Acknowledges to the server that the job is done with.
 const ACK: &[u8] = b"+ACK";
 
 impl AckToken {
@@ -125,7 +125,7 @@ impl AckToken {
         matches!(self.of, Of::Copy(_))
     }
 
-    /// Settles the job as done: the subject and the payload that tell the server so. `None` if it settles nothing.
+    /// Settles the job as done: the subject and the payload of the acknowledgement. `None` if it settles nothing.
     #[must_use]
     pub fn into_ack(mut self) -> Option<(Subject, Bytes)> {
         let how = match &self.of {

@@ -50,7 +50,7 @@ impl Backbone {
     /// [`WINDOW`]. Whatever stood there when this was called is among them, unless it was taken out meanwhile.
     ///
     /// # Errors
-    /// The place cannot be read, or whoever answers lags behind.
+    /// The place cannot be read, or the server that answers lags behind.
     pub async fn waiting_in_order(
         &self,
         id: &OrderId,
@@ -126,7 +126,7 @@ impl Backbone {
                     }
                 }
             }
-            // Whoever answered lags behind, or the last one was taken out meanwhile.
+            // The server that answered lags behind, or the last one was taken out meanwhile.
         }
         Err(Error::Read { subject: subject.to_owned(), source: "a replica lags behind".into() })
     }

@@ -145,8 +145,8 @@ impl Backbone {
         self.kinds_in(&self.names().parked_stream(), &self.names().parked_where(tenant, Some(queue), None)).await
     }
 
-    /// The jobs that were parked and are in the queue's lane of returned jobs, by tenant, priority and type: their subjects
-    /// do not have the key of their kind, so it is told as the empty one.
+    /// The jobs that were parked and are in the queue's lane of returned jobs, by tenant, priority and type: their
+    /// subjects do not have the key of their kind, so it is returned as the empty one.
     ///
     /// # Errors
     /// The server did not answer.
@@ -161,7 +161,7 @@ impl Backbone {
     }
 
     /// How many messages a stream has, and how many on each of the subjects that the filter takes, as its leader has
-    /// them. At most 100,000 subjects are told.
+    /// them. At most 100,000 subjects are returned.
     pub(crate) async fn subjects_in(&self, stream: &str, filter: Option<&str>) -> Result<State, Error> {
         let subject = format!("{}.STREAM.INFO.{stream}", self.api());
         // One page: the client library's own listing requests a second one, only to find that there is none.

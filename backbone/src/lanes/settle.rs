@@ -33,8 +33,8 @@ impl Backbone {
         }
     }
 
-    /// Returns jobs of one lane to the server (NAK), and waits until it has them back, but not for long: whoever pulls before
-    /// that gets the jobs behind them.
+    /// Returns jobs of one lane to the server (NAK), and waits until it has them back, but not for long: a node that
+    /// pulls before that gets the jobs behind them.
     pub async fn nak_confirmed(&self, ack_tokens: Vec<AckToken>) {
         /// A NAK whose confirmation takes longer is lost, or the server is busy; nothing but the order depends on it.
         const WITHIN: Duration = Duration::from_millis(250);

@@ -1,4 +1,4 @@
-//! JetStream's refusals of a request, and the codes that Longshore tells apart.
+//! JetStream's refusals of a request, and the codes that Longshore distinguishes.
 
 use serde::Deserialize;
 

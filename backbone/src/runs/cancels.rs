@@ -1,6 +1,6 @@
 //! Cancel messages: from the node that cancels a run to the node that runs it.
 //!
-//! The subject is part of the contract, and handlers receive these messages as well. A header tells a node that a
+//! The subject is part of the contract, and handlers receive these messages as well. A header says to a node that a
 //! message is the API's, which says that the run itself is over, and not the message to a handler whose attempt is
 //! over.
 

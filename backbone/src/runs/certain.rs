@@ -1,8 +1,9 @@
 //! Reads that prove that something is not there.
 //!
-//! A leader that is cut off from the other servers goes on answering for up to 20 s, though they have elected another and
-//! store what it will never have. That it has a message proves that the message was stored; that it has none proves
-//! nothing. Before anybody is told that a run, a dead letter or a recurring schedule does not exist, it is read here.
+//! A leader that is cut off from the other servers goes on answering for up to 20 s, though they have elected another
+//! and store what it will never have. That it has a message proves that the message was stored; that it has none proves
+//! nothing. Before a client is answered that a run, a dead letter or a recurring schedule does not exist, it is read
+//! here.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ const LAGGING: &str = "every replica that answers lags behind";
 const HEARD_WITHIN_NS: u64 = 3_000_000_000;
 
 impl Backbone {
-    /// The record of a run as it stands at some moment after this was called, whoever leads the bucket then.
+    /// The record of a run as it stands at some moment after this was called, whichever server leads the bucket then.
     ///
     /// # Errors
     /// The bucket has no leader, or no replica that has all was reached.
@@ -49,7 +50,7 @@ impl Backbone {
     }
 
     /// The last message of a subject in a bucket of several servers, as it stands at some moment after this was called,
-    /// whoever leads the bucket then.
+    /// whichever server leads the bucket then.
     ///
     /// A mark is stored, for which a majority is needed, and the subject read together with it: whichever replica answers,
     /// the mark, or a later one, shows that it has all that was stored before.
@@ -74,8 +75,9 @@ impl Backbone {
         Err(Error::Read { subject: subject.to_owned(), source: LAGGING.into() })
     }
 
-    /// The dead letter of a run as [`Backbone::find_dead_letter`] finds it, but that there is none is certain: whoever leads
-    /// the stream, none had been stored when this was called, and none is still to be written for this record.
+    /// The dead letter of a run as [`Backbone::find_dead_letter`] finds it, but that there is none is certain:
+    /// whichever server leads the stream, none had been stored when this was called, and none is still to be written
+    /// for this record.
     ///
     /// A record says that its run is dead before the letter is written, and the message that carries the run is
     /// acknowledged after that. So while that message is there, the letter may still come.
@@ -90,13 +92,13 @@ impl Backbone {
         dead: Option<&Run>,
     ) -> Result<Option<StoredDeadLetter>, Error> {
         let carried = dead.filter(|run| matches!(run.state, State::Dead { .. }) && run.held_by.is_some());
-        let found = self.find_stored_letter(tenant, run_id, dead).await?;
+        let found = self.find_stored_dead_letter(tenant, run_id, dead).await?;
         let Some(run) = carried.filter(|_| found.is_none()) else { return Ok(found) };
         // The letters are not read again meanwhile: there may be many.
         for _ in 0..TRIES {
             if self.has_no_message(run).await? {
                 // Now the letter is stored, perhaps since it was looked for.
-                return self.find_stored_letter(tenant, run_id, dead).await;
+                return self.find_stored_dead_letter(tenant, run_id, dead).await;
             }
             tokio::time::sleep(AGAIN_AFTER).await;
         }
@@ -108,7 +110,7 @@ impl Backbone {
     ///
     /// The leader, which has just heard from a majority, says which letter of the tenant is the last. A replica that shows
     /// this one has all before it, and a stream is read in its order: so nothing was missed.
-    async fn find_stored_letter(
+    async fn find_stored_dead_letter(
         &self,
         tenant: &Tenant,
         run_id: &RunId,
@@ -123,7 +125,7 @@ impl Backbone {
             let last =
                 request::latest(self.service(), self.api(), &stream, &all).await?.map_or(0, |last| last.sequence);
             self.leader_is_certain(&stream).await?;
-            let (found, read_to) = self.letter_among_all(tenant, run_id).await?;
+            let (found, read_to) = self.dead_letter_among_all(tenant, run_id).await?;
             if found.is_some() || read_to >= last {
                 return Ok(found);
             }

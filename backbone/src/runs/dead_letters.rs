@@ -110,11 +110,11 @@ impl Backbone {
                 return Ok(found);
             }
         }
-        Ok(self.letter_among_all(tenant, run_id).await?.0)
+        Ok(self.dead_letter_among_all(tenant, run_id).await?.0)
     }
 
     /// The dead letter of a run among all of its tenant, and the last sequence that was read.
-    pub(crate) async fn letter_among_all(&self, tenant: &Tenant, run_id: &RunId) -> Result<Looked, Error> {
+    pub(crate) async fn dead_letter_among_all(&self, tenant: &Tenant, run_id: &RunId) -> Result<Looked, Error> {
         let all = self.names().dead_letters_where(Some(tenant), None, None);
         let page = self.page(&Source::DeadLetters, &all, 1).await?;
         self.letter_of((tenant, run_id), &all, page).await
@@ -125,9 +125,9 @@ impl Backbone {
         let mut read_to = 0;
         loop {
             read_to = page.messages.last().map_or(read_to, |stored| stored.sequence);
-            let mine = |letter: &StoredDeadLetter| (&letter.run.tenant, &letter.run.run_id) == of;
-            if let Some(letter) = page.messages.into_iter().filter_map(StoredDeadLetter::read).find(mine) {
-                return Ok((Some(letter), read_to));
+            let mine = |dead_letter: &StoredDeadLetter| (&dead_letter.run.tenant, &dead_letter.run.run_id) == of;
+            if let Some(dead_letter) = page.messages.into_iter().filter_map(StoredDeadLetter::read).find(mine) {
+                return Ok((Some(dead_letter), read_to));
             }
             let Some(next) = page.next else { return Ok((None, read_to)) };
             page = self.page(&Source::DeadLetters, subject, next).await?;

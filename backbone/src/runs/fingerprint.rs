@@ -1,9 +1,9 @@
-//! Tells whether two jobs of one idempotency key are the same: by their type and payload.
+//! Whether two jobs of one idempotency key are the same: by their type and payload.
 //!
 //! A client repeats itself with the same bytes as a rule. One that comes back after a restart, or another program that
 //! repeats for it, may write the same JSON otherwise: with other blanks, members in another order, other escapes. So
-//! payloads of the same JSON value are the same, too. Numbers are compared as they are written: a reader may tell `1`
-//! from `1.0`, and nothing is rounded.
+//! payloads of the same JSON value are the same, too. Numbers are compared as they are written: a reader may
+//! distinguish `1` from `1.0`, and nothing is rounded.
 
 use std::borrow::Cow;
 

@@ -55,7 +55,8 @@ impl Backbone {
         read(subject, stored.map(|stored| (stored.payload, stored.sequence)))
     }
 
-    /// The same, but that there is none is certain: whoever leads the bucket, none had been stored when this was called.
+    /// The same, but that there is none is certain: whichever server leads the bucket, none had been stored when this
+    /// was called.
     ///
     /// # Errors
     /// It could not be read, or no server was reached that knows for certain.

@@ -176,9 +176,9 @@ impl<S: Serve> Service<S> {
             return Err(ApiError::not_found(format!("no endpoint {name:?}; there are {}", names.join(", "))));
         };
         let started = std::time::Instant::now();
-        let told =
+        let header =
             |name| message.headers.as_ref().and_then(|headers| header::value_of(headers, name)).map(str::to_owned);
-        let trace = told("traceparent").map(|parent| TraceContext { parent, state: told("tracestate") });
+        let trace = header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") });
         let request = Request {
             tenant: tenant.to_owned(),
             endpoint: name.to_owned(),

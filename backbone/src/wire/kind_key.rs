@@ -56,7 +56,7 @@ impl KindKey {
         Self(format_smolstr!("{LIMIT}{:016x}", hash(key)))
     }
 
-    /// The same without the concurrency key: by this, rate limits, holds and circuit breakers tell jobs apart.
+    /// The same without the concurrency key: by this, rate limits, holds and circuit breakers distinguish jobs.
     #[must_use]
     pub fn without_concurrency(&self) -> Self {
         match self.limit_key() {

@@ -110,22 +110,22 @@ proptest! {
         }
     }
 
-    /// One node alone: whatever is told at whatever time, its record and what it still has to write are together what
-    /// plain counting says.
+    /// One node alone: whatever is reported at whatever time, its record and what it still has to write are together
+    /// what plain counting says.
     #[test]
     fn a_node_that_writes_now_and_then_opens_when_plain_counting_does(
         outcomes in prop::collection::vec((0i64..100, 0u32..10), 1..200), failures in 1u32..7, bias in 1u32..9,
     ) {
         let policy = BreakerPolicy { failures, ..BreakerPolicy::default() };
         let (writer, mut view, mut breaker, mut revision) = (node("a"), View::new(node("a")), None::<Breaker>, 0);
-        let (mut now, mut told, mut written_at) = (0, Vec::new(), None::<i64>);
+        let (mut now, mut successes, mut written_at) = (0, Vec::new(), None::<i64>);
         for (number, (later, drawn)) in (1..).zip(&outcomes) {
             now += later;
             let success = *drawn < bias;
             let signal = if success { Signal::Success } else { Signal::Failure };
             view.ended(Pass::default(), signal, at(now), &policy);
-            told.push(success);
-            let opened = count_in_a_row(told.iter().copied()).1 >= failures;
+            successes.push(success);
+            let opened = count_in_a_row(successes.iter().copied()).1 >= failures;
             prop_assert_eq!(view.may_start(at(now), &policy) == Admission::Wait, opened, "no job starts meanwhile");
             if let Some((number, step)) = view.next_step(at(now), number, &policy, LEASE).cloned() {
                 let early = written_at.is_some_and(|at| now - at < COUNTED_EVERY.as_millis() as i64);
@@ -300,7 +300,7 @@ fn a_success_is_written_only_after_failures() {
 }
 
 #[test]
-fn nodes_tell_their_successes_once_the_window_has_a_failure() {
+fn nodes_write_their_successes_once_the_window_has_a_failure() {
     let policy = BreakerPolicy { ratio: Some(0.5), min_calls: 1, ..BreakerPolicy::default() };
     let mut view = View::new(node("a"));
     for _ in 0..3 {

@@ -47,7 +47,7 @@ pub struct View {
 /// Whether a job may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It may; its end is to be told with this pass.
+    /// It may; its end is to be reported with this pass.
     Go(Pass),
     /// Not before this time.
     NotBefore(Timestamp),

@@ -15,7 +15,7 @@ use super::record::{Ask, Block, Record};
 /// Slots that are not used are given back after this time; sooner, if other nodes want slots.
 const IDLE: Duration = Duration::from_millis(500);
 const IDLE_IF_WANTED: Duration = Duration::from_millis(5);
-/// A node's wish for slots is known for this long; it is told more often than that.
+/// A node's wish for slots is known for this long; it is sent more often than that.
 const WISH_LASTS: Duration = Duration::from_secs(1);
 /// Where there are fewer slots than nodes that want some, a node uses its own for this long before it gives them back.
 const QUANTUM: Duration = Duration::from_millis(50);
@@ -198,7 +198,7 @@ impl Holder {
         let others: std::collections::BTreeSet<&SmolStr> =
             wish.chain(have).filter(|session| **session != self.session).collect();
         let nodes = 1 + u32::try_from(others.len()).unwrap_or(u32::MAX - 1);
-        // What is left over goes to whoever asks first: else it would be used by none.
+        // What is left over goes to the one that asks first: else it would be used by none.
         Some(if self.max < nodes { 0 } else { self.max.div_ceil(nodes) })
     }
 

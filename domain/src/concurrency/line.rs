@@ -143,7 +143,7 @@ impl Line {
                 Entry::Waits(first)
             }
             _ => {
-                // The oldest make way, and whoever waited is older, too.
+                // The oldest make way, and those that waited are older, too.
                 let over = (line.inside.len() + 1).saturating_sub(max.max(1) as usize);
                 let older = line.inside.drain(..over).chain(line.next.take().filter(|next| !next.is(me)));
                 line.leaving.extend(older.map(|member| Leaving { member, by: me.run_id.clone() }));

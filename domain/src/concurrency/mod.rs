@@ -8,11 +8,12 @@
 //!
 //! # The bound
 //!
-//! Of a limit of `n`, never more than `n` attempts are at work. A block belongs to a *session* of a node, which the node
-//! renews. Blocks count until their session has ended, and a session ends only after its node can no longer use it: the
-//! node counts its lease from the sending of the last renewal that was confirmed, and whoever ends it has seen no renewal
-//! for a whole lease, and ends it by compare-and-set. A handler in another process may go on without its node: so a block
-//! whose attempts call such handlers counts for their longest time limit beyond the end of its session.
+//! Of a limit of `n`, never more than `n` attempts are at work. A block belongs to a *session* of a node, which the
+//! node renews. Blocks count until their session has ended, and a session ends only after its node can no longer use
+//! it: the node counts its lease from the sending of the last renewal that was confirmed, and the node that ends it has
+//! seen no renewal for a whole lease, and ends it by compare-and-set. A handler in another process may go on without
+//! its node: so a block whose attempts call such handlers counts for their longest time limit beyond the end of its
+//! session.
 
 mod holder;
 mod id;

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use crate::run::whole_millis;
 
-/// A record with blocks is kept for at least so long after it was written. Whoever has a block writes it again long
+/// A record with blocks is kept for at least so long after it was written. A node that has a block writes it again long
 /// before that ([`super::holder`]), so that only the blocks of nodes that are long gone are forgotten.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// A record without blocks says as much as none.
@@ -37,7 +37,7 @@ pub struct Block {
 pub struct Ask {
     /// Its session.
     pub session: SmolStr,
-    /// Tells the node's writes apart.
+    /// Distinguishes the node's writes.
     pub number: u64,
     /// How many of its slots it keeps.
     pub keeps: u32,

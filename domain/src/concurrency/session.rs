@@ -1,8 +1,8 @@
 //! Sessions: a node has its slots under one, and renews it. Whether another node's session is over is judged here.
 //!
-//! No clock of one node is compared with another's: the node counts its own lease from the sending of its last confirmed
-//! renewal ([`crate::lease`]), and whoever watches counts a whole lease from when it saw the last renewal, by its own
-//! clock.
+//! No clock of one node is compared with another's: the node counts its own lease from the sending of its last
+//! confirmed renewal ([`crate::lease`]), and a node that watches counts a whole lease from when it saw the last
+//! renewal, by its own clock.
 
 use std::time::{Duration, Instant};
 

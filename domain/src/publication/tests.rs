@@ -138,7 +138,7 @@ fn a_parked_job_publishes_that_it_waits_for_something_else_now() {
     assert_eq!(rest(arrived, &limited), "1/deferred | 1/deferred");
     let arrived = Published::at_arrival(&limited).at_new_wait(&limited);
     let again = park(limited, crate::run::DeferReason::RateLimited);
-    assert_eq!(rest(arrived, &again), " | ", "it is told once, however often the job is parked");
+    assert_eq!(rest(arrived, &again), " | ", "it is published once, however often the job is parked");
     let arrived = Published::at_arrival(&again).at_new_wait(&again);
     let held = park(again, crate::run::DeferReason::Held);
     assert_eq!(rest(arrived, &held), "1/deferred | 1/deferred");

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use longshore_domain::breaker::record::{Breaker, State, Step};
 use longshore_domain::{SmolStr, Timestamp};
 
-use crate::{POLICY_FAILURES, PROBES, TOLD_WITHIN};
+use crate::{KNOWN_WITHIN, POLICY_FAILURES, PROBES};
 
 /// Of one period.
 #[derive(Default)]
 struct Period {
-    /// Failures of attempts that began in it, on any node, told by now.
+    /// Failures of attempts that began in it, on any node, reported by now.
     failures: u64,
     /// Probes that started, those that succeeded, were given back, or were lost with their holder.
     started: u64,
@@ -52,7 +52,7 @@ impl Ledger {
     /// An attempt starts.
     pub(crate) fn starts(&mut self, at: Timestamp, pass: longshore_domain::breaker::view::Pass, probes_alive: usize) {
         if let Some((since, until)) = self.open
-            && at > since.plus(TOLD_WITHIN)
+            && at > since.plus(KNOWN_WITHIN)
             && at < until
         {
             self.breaks(|| format!("an attempt starts at {at:?}, though the breaker is open since {since:?}"));
@@ -142,12 +142,12 @@ impl Ledger {
         }
     }
 
-    /// The failures that the record has counted in its window are those that were told, at most.
+    /// The failures that the record has counted in its window are those that were reported, at most.
     pub(crate) fn counted(&mut self, period: i64, failures: u32, exactly: bool) {
-        let told = self.periods.get(&period).map_or(0, |of| of.failures);
+        let counted_here = self.periods.get(&period).map_or(0, |of| of.failures);
         let counted = u64::from(failures);
-        if counted > told || (exactly && counted != told) {
-            self.breaks(|| format!("{told} failures of the period were told, {counted} are counted"));
+        if counted > counted_here || (exactly && counted != counted_here) {
+            self.breaks(|| format!("{counted_here} failures of the period were reported, {counted} are counted"));
         }
     }
 }

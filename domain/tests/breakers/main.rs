@@ -21,7 +21,7 @@ use mutation::Mutation;
 const POLICY_FAILURES: u32 = 4;
 const PROBES: u32 = 2;
 /// How long after a change every node knows of it, unless it is frozen or dead.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 
 const WORLDS: u64 = 2_000;
 /// Worlds that are played with each mutation, until one notices it.

@@ -244,7 +244,7 @@ impl Encoded<Page> {
     ///
     /// # Errors
     /// 500: it is not what the contract says.
-    pub fn letters(&self) -> Result<Page<Encoded<DeadLetter>>, ApiError> {
+    pub fn dead_letters(&self) -> Result<Page<Encoded<DeadLetter>>, ApiError> {
         self.clone().cast::<Page<Encoded<DeadLetter>>>().read()
     }
 }

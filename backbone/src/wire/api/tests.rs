@@ -85,7 +85,7 @@ fn record() -> String {
 }
 
 /// A dead letter of that record.
-fn letter() -> String {
+fn dead_letter() -> String {
     let more = r#","headers":{"X-A":"b"},"payload_base64":"AA==","fingerprint":"f"}"#;
     record().trim_end_matches('}').to_owned() + more
 }
@@ -133,10 +133,10 @@ fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
 const FILTER: &str = r#""tenant":"acme","queue":"main","type":"email.send","tag":"a","error_kind":"timeout","since":"2026-11-21T12:00:00.000Z","until":"2026-11-21T12:00:00.000Z""#;
 
 fn check_dead_letters() -> [&'static str; 5] {
-    let (letter, run) = (letter(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
-    let left_out = letter.replace(r#""payload_base64":"AA==""#, r#""payload_bytes":2000000"#);
+    let (dead_letter, run) = (dead_letter(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
+    let left_out = dead_letter.replace(r#""payload_base64":"AA==""#, r#""payload_bytes":2000000"#);
     let filter = FILTER.replace(r#""error_kind"#, r#""state":"dead","error_kind"#);
-    let page = format!(r#"{{"entries":[{letter},{left_out}],"cursor":"7"}}"#);
+    let page = format!(r#"{{"entries":[{dead_letter},{left_out}],"cursor":"7"}}"#);
     let list = format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#);
     let group = format!(
         r#"{{"count":7,"error_kind":"timeout","example":{{"error":{{"kind":"timeout","message":"after 7 ms"}},"run_id":"main-p5-7","tenant":"acme"}},"fingerprint":"f","first":"{TIME}","last":"{TIME}","pattern":"after # ms","type":"email.send"}}"#
@@ -148,7 +148,7 @@ fn check_dead_letters() -> [&'static str; 5] {
     );
     [
         check::<DlqList>(&["{}", &list], &[r#"{"entries":[]}"#, &page]),
-        check::<DlqGet>(&[run], &[&letter, &left_out]),
+        check::<DlqGet>(&[run], &[&dead_letter, &left_out]),
         check::<DlqGroups>(
             &["{}", &format!(r#"{{{FILTER},"limit":20,"cursor":"7"}}"#)],
             &[r#"{"groups":[]}"#, &format!(r#"{{"cursor":"7","groups":[{group},{unknown}]}}"#)],
@@ -476,9 +476,9 @@ fn what_clients_and_handlers_sent_is_carried_byte_for_byte() {
         same::<Cancelled>(&answer(record()));
         same::<Rescheduled>(&answer(record()));
         same::<Erased>(&answer(record()));
-        same::<DeadLetter>(&answer(letter()));
+        same::<DeadLetter>(&answer(dead_letter()));
         same::<Runs>(&answer(format!(r#"{{"runs":[{}]}}"#, record())));
-        same::<Page>(&answer(format!(r#"{{"entries":[{}]}}"#, letter())));
+        same::<Page>(&answer(format!(r#"{{"entries":[{}]}}"#, dead_letter())));
         let job = format!(r#"{{"type":"t","payload":{theirs}}}"#);
         same::<SubmitRequest>(&job);
         same::<PutRequest>(&format!(r#"{{"id":"n","every":"5m","type":"t","payload":{theirs}}}"#));

@@ -22,7 +22,7 @@ pub struct Moved {
     pub deferrals: u32,
     /// When it fell due; its rank counts from there.
     pub due_at: Option<Timestamp>,
-    /// Why it had to wait, if that was told as a deferral.
+    /// Why it had to wait, if that was published as a deferral.
     pub deferred_for: Option<DeferReason>,
     /// Its place in the order of its concurrency key, if its type is `ordered`.
     pub place: Option<u64>,

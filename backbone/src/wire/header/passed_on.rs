@@ -94,8 +94,8 @@ pub fn for_replay(original: &HeaderMap) -> HeaderMap {
     })
 }
 
-/// The client's own headers for a handler in Rust: neither the server's nor Longshore's, nor the content type that every
-/// job has which names none. A call of another node says that one, so it is left out whoever said it.
+/// The client's own headers for a handler in Rust: neither the server's nor Longshore's, nor the content type that
+/// every job has which names none. A call of another node says that one, so it is left out wherever it comes from.
 #[must_use]
 pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
     let all = headers.iter().flat_map(|headers| headers.iter());

@@ -1,4 +1,4 @@
-//! The subjects on which nodes ask one another, and tell one another and handlers of cancelled runs.
+//! The subjects on which nodes ask one another, and notify one another and handlers of cancelled runs.
 
 use longshore_domain::{RunId, Tenant};
 
