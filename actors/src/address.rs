@@ -1,10 +1,11 @@
-//! Control messages: what a part of the tree is told or asked while it runs, beside the jobs. Never a message per job.
+//! Control messages: what is sent to or asked of a part of the tree while it runs, beside the jobs. Never a message per
+//! job.
 //!
 //! A part has an enum `Message`. Who may send it has its [`Address`], which outlives the part: it is the same after the
 //! part died and was started again. The part reads its messages from a [`Mailbox`] of its own life.
 //!
-//! A mailbox is mortal. So a message is either news of something that is kept elsewhere, which a part reads as it starts
-//! ([`Address::tell`]), or a question, which is asked again if the part dies over it ([`Address::ask`]).
+//! A mailbox is mortal. So a message is either news of something that is kept elsewhere, which a part reads as it
+//! starts ([`Address::send`]), or a question, which is asked again if the part dies over it ([`Address::ask`]).
 //!
 //! Bounds: [`QUEUED`] messages; beyond that news are dropped, and questions get no answer.
 
@@ -23,7 +24,7 @@ const QUEUED: usize = 64;
 #[derive(Debug)]
 pub(crate) enum KeeperMessage<M> {
     /// For the part: it is passed on.
-    Told(M),
+    Sent(M),
     /// The part's loop has ended, which it never should by itself.
     Ended(String),
 }
@@ -59,10 +60,10 @@ impl<M: Send + 'static> Address<M> {
         self.0.send_replace(Some(Started { actor, mailbox }));
     }
 
-    /// Tells the part some news. If the part is dead, they are lost: it reads what holds as it starts again.
-    pub(crate) fn tell(&self, news: M) {
+    /// Sends the part a message. If the part is dead, it is lost: the part reads what holds as it starts again.
+    pub(crate) fn send(&self, message: M) {
         if let Some(Started { actor, .. }) = &*self.0.borrow() {
-            let _ = actor.cast(KeeperMessage::Told(news));
+            let _ = actor.cast(KeeperMessage::Sent(message));
         }
     }
 
@@ -83,7 +84,7 @@ impl<M: Send + 'static> Address<M> {
             loop {
                 let actor = started.borrow_and_update().as_ref().map(|started| started.actor.clone());
                 if let Some(actor) = actor {
-                    let answer = actor.call(|reply| KeeperMessage::Told(question(reply)), None).await;
+                    let answer = actor.call(|reply| KeeperMessage::Sent(question(reply)), None).await;
                     if let Ok(CallResult::Success(answer)) = answer {
                         return Some(answer);
                     }
@@ -172,7 +173,7 @@ mod tests {
             match mailbox.next().await {
                 Message::Which(_) if life == 1 => panic!("at the first question"),
                 Message::Which(reply) => drop(reply.send(life)),
-                Message::Die => return Err("told to".to_owned()),
+                Message::Die => return Err("asked to".to_owned()),
             }
         }
     }
@@ -190,7 +191,7 @@ mod tests {
         });
         let (root, _) = Actor::spawn(None, Supervisor, spec).await.unwrap();
         assert_eq!(asking.await.unwrap(), Some(2));
-        address.tell(Message::Die);
+        address.send(Message::Die);
         assert_eq!(address.ask(SOON, Message::Which).await, Some(3), "the address leads to the third");
         root.stop_and_wait(None, None).await.unwrap();
     }
@@ -198,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_part_there_is_no_answer() {
         let address = Address::default();
-        address.tell(Message::Die);
+        address.send(Message::Die);
         assert_eq!(address.ask(Duration::from_millis(20), Message::Which).await, None);
     }
 
@@ -213,7 +214,7 @@ mod tests {
         let spec = ChildSpec::with_messages("unread", &address, (), unread);
         let (root, _) = Actor::spawn(None, Supervisor, spec).await.unwrap();
         for _ in 0..3 {
-            address.tell(Message::Die);
+            address.send(Message::Die);
         }
         let counted = async {
             while address.waiting() < 3 {
@@ -222,7 +223,7 @@ mod tests {
         };
         tokio::time::timeout(SOON, counted).await.unwrap();
         for _ in 0..2 * QUEUED {
-            address.tell(Message::Die);
+            address.send(Message::Die);
         }
         let filled = async {
             while address.waiting() < QUEUED {

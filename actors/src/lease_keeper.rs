@@ -1,9 +1,9 @@
-//! The lease-keeper: renews the leases of this node's running jobs, and tells a worker when its lease is gone.
+//! The lease-keeper: renews the leases of this node's running jobs, and stops a worker when its lease is gone.
 //!
 //! A job that ends at its handler's first step never gets here; a job that takes longer is entered in the [`Book`], and
 //! struck out when it ends. Renewals go over the control connection, so that a flood of jobs cannot starve them. The
 //! book outlives the keeper, and is bounded by the jobs that the node holds. Workers enter and strike out by function;
-//! whoever stops them does so by a [`Message`].
+//! other parts stop them by a [`Message`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -42,7 +42,7 @@ struct Held {
     stop: Stop,
 }
 
-/// Tells a running job that it must stop.
+/// Cancels a running job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop {
     pub(crate) token: CancellationToken,
@@ -127,7 +127,7 @@ impl Book {
         Some(Entry { number, book: Arc::clone(self), stop })
     }
 
-    /// Tells the worker that works on a run here to stop; says whether there is one.
+    /// Asks the worker that works on a run here to stop; says whether there is one.
     fn cancel(&self, tenant: &Tenant, run: &RunId) -> bool {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut here = false;
@@ -138,7 +138,7 @@ impl Book {
         here
     }
 
-    /// Tells all workers to stop, and those that begin from now on.
+    /// Asks all workers to stop, and those that begin from now on.
     pub(crate) fn release(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         self.released.store(true, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Book {
         held.get(&number).map(|held| held.lease.ends_at(length))
     }
 
-    /// Whether the worker that works on a run here was told that the run is cancelled.
+    /// Whether the worker that works on a run here was notified that the run is cancelled.
     pub(crate) fn is_cancelled(&self, tenant: &Tenant, run: &RunId) -> bool {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut of_run = held.values().filter(|held| (&held.run.0, &held.run.1) == (tenant, run));

@@ -12,7 +12,7 @@
 //!
 //! * `time`: moves due jobs into their lanes and recovers schedules that did not fire.
 //! * `api`: answers clients.
-//! * `cluster`: tells other nodes about this one, and watches the storage that all nodes share.
+//! * `cluster`: publishes this node's presence to the others, and watches the storage that all nodes share.
 //!
 //! * `limits`, `concurrency`: what this node has of rate limits and concurrency limits, and the actors that get it.
 //! * `trace`, `metrics`, `observer`: what monitoring sees.

@@ -30,7 +30,7 @@ const ASK_WITHIN: Duration = Duration::from_secs(1);
 /// How long closing the lanes may take: one round trip to the server.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long it may take to tell all workers to stop: longer than the lease-keeper needs to be started again.
+/// How long it may take to ask all workers to stop: longer than the lease-keeper needs to be started again.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a drain may take beyond the grace time to write and publish the releases. An election of the server fits
@@ -116,7 +116,7 @@ impl Node {
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
-        let (tell, reason) = oneshot::channel();
+        let (ends, reason) = oneshot::channel();
         let maker = parts.queue_maker(&ports);
         let configured = parts.routing.policies.queues.iter();
         let tree = tree::Arguments {
@@ -124,7 +124,7 @@ impl Node {
             queues: configured.map(|(queue, policy)| maker.make(queue, *policy)).collect(),
             address: parts.root.clone(),
             metrics: Arc::clone(&parts.metrics),
-            tell,
+            ends,
         };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
         // A client that learns that the node is ready may send it requests, and find the declared schedules. If that takes

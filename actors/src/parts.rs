@@ -1,4 +1,4 @@
-//! What the parts of a node are made of, and what each of them is given: whoever wants to know what a part may do reads
+//! What the parts of a node are made of, and what each of them is given: to find out what a part may do, read
 //! its function here. A part is started in `tree.rs`.
 
 use std::sync::Arc;
@@ -285,7 +285,7 @@ impl Parts {
         }
     }
 
-    /// The rate limiter: gets tokens from the cluster, and tells of holds.
+    /// The rate limiter: gets tokens from the cluster, and announces holds.
     pub(crate) fn limiter(&self) -> limiter::Part {
         limiter::Part {
             backbone: self.backbone.clone(),
@@ -378,7 +378,7 @@ impl Parts {
         }
     }
 
-    /// Handler discovery: asks remote handlers, and tells the schedulers.
+    /// Handler discovery: asks remote handlers, and notifies the schedulers.
     pub(crate) fn discovery(&self) -> discovery::Part {
         discovery::Part {
             backbone: self.backbone.clone(),

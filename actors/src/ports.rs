@@ -269,14 +269,14 @@ pub(crate) trait SubmitPorts: RunPorts {
 }
 
 /// What replaying or discarding a dead letter asks besides.
-pub(crate) trait LetterPorts: RunPorts {
+pub(crate) trait DeadLetterPorts: RunPorts {
     /// Takes the span of a replay, if the node writes traces.
     fn tracer(&self) -> Option<&Tracer>;
 
     /// Publishes the job of a run into its lane, under this message id.
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error>;
     /// Deletes the dead letter with this sequence, if it is there.
-    async fn remove_letter(&self, sequence: u64) -> Result<(), Error>;
+    async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error>;
 }
 
 /// A job that waits in its lane.
@@ -314,10 +314,10 @@ pub(crate) trait CancelPorts: WaitingPorts {
     async fn note_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
     /// Takes it from that list.
     async fn forget_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
-    /// Tells every node to stop the run, or, `only_if_waiting`, not to begin it; waits for a while until each has received
-    /// that. Returns whether one of them runs it.
+    /// Asks every node to stop the run, or, `only_if_waiting`, not to begin it; waits for a while until each has
+    /// received that. Returns whether one of them runs it.
     async fn ask_who_runs(&self, run: (&Tenant, &RunId), only_if_waiting: bool) -> Result<bool, ApiError>;
-    /// Tells every node to stop the run.
+    /// Asks every node to stop the run.
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
     /// Waits for a while until the run has ended.
     async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError>;

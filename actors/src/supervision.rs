@@ -129,7 +129,7 @@ impl<M: Send + 'static> Actor for Keeper<M> {
         state: &mut State<M>,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            KeeperMessage::Told(message) => {
+            KeeperMessage::Sent(message) => {
                 if state.put.try_send(message).is_err() {
                     tracing::debug!(actor = state.name, "a message was dropped: the loop has ended, or does not read");
                 }
@@ -162,7 +162,7 @@ impl Question {
 
     /// A supervisor answers.
     pub(crate) fn answer(&self, answer: Answer) {
-        // Whoever asked may have gone, and asks again where there was too little room.
+        // The one that asked may have gone, and asks again where there was too little room.
         let _ = self.0.try_send(answer);
     }
 }

@@ -79,14 +79,14 @@ pub(crate) struct Arguments {
     pub(crate) queues: Vec<QueueChildren>,
     pub(crate) address: RootAddress,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) tell: oneshot::Sender<String>,
+    pub(crate) ends: oneshot::Sender<String>,
 }
 
 pub(crate) struct State {
     metrics: Arc<Metrics>,
     alive: Vec<Alive>,
     deaths: Deaths,
-    told: Option<oneshot::Sender<String>>,
+    ends: Option<oneshot::Sender<String>>,
 }
 
 /// A child that was started.
@@ -108,12 +108,12 @@ impl Actor for Root {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Order>, tree: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { children, queues, address, metrics, tell } = tree;
+        let Arguments { children, queues, address, metrics, ends } = tree;
         address.leads_to(myself.clone());
         // The series of each part begins at 0, so that a rate sees its first death.
         let parts = children.iter().map(|child| child.name).chain(OF_QUEUES);
         parts.for_each(|part| drop(metrics.restarts.with_label_values(&[part])));
-        let mut state = State { metrics, alive: Vec::new(), deaths: Deaths::new(), told: Some(tell) };
+        let mut state = State { metrics, alive: Vec::new(), deaths: Deaths::new(), ends: Some(ends) };
         for child in children {
             state.start(Child::Loop(child), None, &myself).await?;
         }
@@ -219,7 +219,7 @@ impl State {
         if let Err(error) = &result {
             let reason = error.to_string();
             tracing::error!("the node gives up: {reason}");
-            self.told.take().map(|told| told.send(reason));
+            self.ends.take().map(|ends| ends.send(reason));
         }
         result
     }

@@ -257,21 +257,21 @@ const USERS_OWN: [&str; 3] = ["payload", "progress", "result"];
 /// The counts in an answer, and the run or state that it is about.
 fn counts(answer: &[u8]) -> Option<Box<RawValue>> {
     let answer: Map<String, Value> = serde_json::from_slice(answer).ok()?;
-    let is_told = |name: &str, value: &Value| match value {
+    let is_shown = |name: &str, value: &Value| match value {
         _ if USERS_OWN.contains(&name) => false,
         Value::Number(_) | Value::Bool(_) => true,
         Value::String(text) => ["run_id", "state", "id", "level"].contains(&name) && text.len() <= 256,
         _ => false,
     };
-    let mut told: Map<String, Value> = Map::new();
+    let mut counts: Map<String, Value> = Map::new();
     for (name, value) in answer {
-        if is_told(&name, &value) {
-            told.insert(name, value);
+        if is_shown(&name, &value) {
+            counts.insert(name, value);
         } else if let (true, Some(failed)) = (name == "failed", value.as_array()) {
-            told.insert(name, failed.len().into());
+            counts.insert(name, failed.len().into());
         }
     }
-    RawValue::from_string(serde_json::to_string(&told).ok()?).ok()
+    RawValue::from_string(serde_json::to_string(&counts).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -330,10 +330,11 @@ mod tests {
     }
 
     #[test]
-    fn of_an_answer_its_counts_are_told() {
-        let told = counts(br#"{"replayed":3,"failed":[{"run_id":"a"}],"more":false,"result":"s3cret","state":"dead"}"#);
-        let told: Value = serde_json::from_str(told.unwrap().get()).unwrap();
-        assert_eq!(told, serde_json::json!({"replayed": 3, "failed": 1, "more": false, "state": "dead"}));
+    fn of_an_answer_its_counts_are_kept() {
+        let shown =
+            counts(br#"{"replayed":3,"failed":[{"run_id":"a"}],"more":false,"result":"s3cret","state":"dead"}"#);
+        let shown: Value = serde_json::from_str(shown.unwrap().get()).unwrap();
+        assert_eq!(shown, serde_json::json!({"replayed": 3, "failed": 1, "more": false, "state": "dead"}));
         let schedule = counts(br#"{"id":"s","paused":false,"payload":4111111111111111,"result":7,"progress":40}"#);
         assert_eq!(schedule.unwrap().get(), r#"{"id":"s","paused":false}"#);
     }

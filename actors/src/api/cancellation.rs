@@ -1,7 +1,7 @@
 //! One run is cancelled, whatever its state.
 //!
 //! The record decides, as everywhere: `cancelled` is written by compare-and-set, then published; then the node that
-//! runs the job is told to stop it, and the message that waits is deleted. If a message of the run is delivered after
+//! runs the job is asked to stop it, and the message that waits is deleted. If a message of the run is delivered after
 //! all, its record says that it is cancelled. A job that no node has seen yet could begin without reading its record.
 //! So a cancel note is written to a durable list before: every node reads that list when it starts, and every running
 //! node must confirm that it received the note. A node that has begun the job already says so, and ends it.
@@ -65,7 +65,7 @@ pub(crate) async fn one<P: CancelPorts>(
             return Ok(None);
         };
         if before.state == RunState::Cancelled {
-            // Whoever cancelled it may have died before any node was told.
+            // The node that cancelled it may have died before any other was notified.
             ports.notify_cancelled(tenant, run_id).await;
             if let Some(only) = only.filter(|_| !asked) {
                 publish_again(ports, &before, only).await;
@@ -112,8 +112,8 @@ pub(crate) async fn one<P: CancelPorts>(
     }
 }
 
-/// The record says that the run is cancelled: publishes that, tells the nodes, deletes the run's message and gives its
-/// key back. What is not reached here, the run's message or a node that asks for the key does when it comes.
+/// The record says that the run is cancelled: publishes that, notifies the nodes, deletes the run's message and gives
+/// its key back. What is not reached here, the run's message or a node that asks for the key does when it comes.
 async fn finish<P: CancelPorts>(
     ports: &P,
     (before, run): (&Run, &Run),

@@ -36,22 +36,22 @@ pub(crate) fn subject(api: &Api, filter: &Filter) -> String {
     api.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
 }
 
-async fn standing(api: &Api, letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
-    let found = is_stored(api, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
-    Ok(stands(found, letter))
+async fn standing(api: &Api, dead_letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
+    let found = is_stored(api, &dead_letter.run.tenant, &dead_letter.run.run_id).await?.map(|found| found.run);
+    Ok(stands(found, dead_letter))
 }
 
 /// A dead letter with its run as stored, which has the whole history, if the dead letter still stands: if its run went
 /// on, it is about to be deleted.
-pub(crate) fn stands(found: Option<Run>, letter: StoredDeadLetter) -> Option<(StoredDeadLetter, Run)> {
-    match on_dead_letter(found.as_ref(), letter.run.round, letter.run.origin) {
+pub(crate) fn stands(found: Option<Run>, dead_letter: StoredDeadLetter) -> Option<(StoredDeadLetter, Run)> {
+    match on_dead_letter(found.as_ref(), dead_letter.run.round, dead_letter.run.origin) {
         DeadLetterVerdict::Stands => {
-            let run = found.unwrap_or_else(|| letter.run.clone());
-            Some((letter, run))
+            let run = found.unwrap_or_else(|| dead_letter.run.clone());
+            Some((dead_letter, run))
         }
         DeadLetterVerdict::OtherRun => {
-            let run = letter.run.clone();
-            Some((letter, run))
+            let run = dead_letter.run.clone();
+            Some((dead_letter, run))
         }
         DeadLetterVerdict::Replayed | DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord => None,
     }
@@ -63,8 +63,9 @@ fn those_that_stand(
     filter: &Filter,
     page: Vec<Stored>,
 ) -> impl Stream<Item = Result<Option<(StoredDeadLetter, Run)>, ApiError>> {
-    let letters = page.into_iter().filter_map(StoredDeadLetter::read).filter(|letter| filter.fits(&letter.run));
-    futures_util::stream::iter(letters.map(|letter| standing(api, letter))).buffered(AT_ONCE)
+    let dead_letters =
+        page.into_iter().filter_map(StoredDeadLetter::read).filter(|dead_letter| filter.fits(&dead_letter.run));
+    futures_util::stream::iter(dead_letters.map(|dead_letter| standing(api, dead_letter))).buffered(AT_ONCE)
 }
 
 /// The checked limit of a request.
@@ -89,15 +90,15 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
         let mut looked_at = those_that_stand(api, &filter, page.messages);
-        while let Some(letter) = looked_at.next().await {
-            let Some((letter, run)) = letter? else { continue };
-            let whole = show(&letter, &run);
+        while let Some(dead_letter) = looked_at.next().await {
+            let Some((dead_letter, run)) = dead_letter? else { continue };
+            let whole = show(&dead_letter, &run);
             if entries.len() as u64 == limit || (whole.size() > room && !entries.is_empty()) {
-                return Ok(Page { entries, cursor: Some(letter.sequence.to_string()) }.into());
+                return Ok(Page { entries, cursor: Some(dead_letter.sequence.to_string()) }.into());
             }
             // An entry that fills a page by itself is listed without the parts that make it large; `dlq.get` has more
             // of it.
-            let entry = within(&letter, &run, whole, room);
+            let entry = within(&dead_letter, &run, whole, room);
             room = room.saturating_sub(entry.size());
             entries.push(entry);
         }
@@ -108,57 +109,58 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
 /// The endpoint `dlq.get`.
 pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
-    let (letter, run) = find(api, &tenant, &run_id).await?;
-    Ok(within(&letter, &run, show(&letter, &run), api.backbone.max_in_answer()))
+    let (dead_letter, run) = find(api, &tenant, &run_id).await?;
+    Ok(within(&dead_letter, &run, show(&dead_letter, &run), api.backbone.max_in_answer()))
 }
 
 /// The dead letter of a run, and the run; that there is none is certain, so that it may be said.
 pub(crate) async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<(StoredDeadLetter, Run), ApiError> {
     let run = is_stored(api, tenant, run_id).await?.map(|found| found.run);
-    let letter = api.backbone.find_dead_letter_for_certain(tenant, run_id, run.as_ref()).await;
-    let letter = letter.map_err(|error| unavailable(&error))?;
-    let judge = |letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), letter.run.round, letter.run.origin);
-    let letter = letter.filter(|letter| judge(letter) != DeadLetterVerdict::Stale);
-    let letter = letter
+    let dead_letter = api.backbone.find_dead_letter_for_certain(tenant, run_id, run.as_ref()).await;
+    let dead_letter = dead_letter.map_err(|error| unavailable(&error))?;
+    let judge =
+        |dead_letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), dead_letter.run.round, dead_letter.run.origin);
+    let dead_letter = dead_letter.filter(|dead_letter| judge(dead_letter) != DeadLetterVerdict::Stale);
+    let dead_letter = dead_letter
         .ok_or_else(|| ApiError::not_found(format!("run_id: no dead letter of run {run_id} of tenant {tenant}")))?;
-    let run = run.filter(|run| run.origin == letter.run.origin).unwrap_or_else(|| letter.run.clone());
-    Ok((letter, run))
+    let run = run.filter(|run| run.origin == dead_letter.run.origin).unwrap_or_else(|| dead_letter.run.clone());
+    Ok((dead_letter, run))
 }
 
 /// A dead letter as the API shows it: its run's record, the job's payload and headers, and the fingerprint of its
 /// group.
-fn show(letter: &StoredDeadLetter, run: &Run) -> Encoded<DeadLetter> {
-    described(letter, run, record::show(run), letter.left_out)
+fn show(dead_letter: &StoredDeadLetter, run: &Run) -> Encoded<DeadLetter> {
+    described(dead_letter, run, record::show(run), dead_letter.left_out)
 }
 
 /// The same in at most `max` bytes: first the payload is left out, then the part of the history that does not fit.
-fn within(letter: &StoredDeadLetter, run: &Run, whole: Encoded<DeadLetter>, max: usize) -> Encoded<DeadLetter> {
+fn within(dead_letter: &StoredDeadLetter, run: &Run, whole: Encoded<DeadLetter>, max: usize) -> Encoded<DeadLetter> {
     if whole.size() <= max {
         return whole;
     }
-    let bytes = letter.left_out.unwrap_or(letter.payload.len() as u64);
+    let bytes = dead_letter.left_out.unwrap_or(dead_letter.payload.len() as u64);
     let record = record::show(run);
     let in_record = record.size();
-    let without = described(letter, run, record, Some(bytes));
+    let without = described(dead_letter, run, record, Some(bytes));
     if without.size() <= max {
         return without;
     }
     let beside = without.size() - in_record;
-    described(letter, run, record::show_within(run, max.saturating_sub(beside)), Some(bytes))
+    described(dead_letter, run, record::show_within(run, max.saturating_sub(beside)), Some(bytes))
 }
 
 fn described(
-    letter: &StoredDeadLetter,
+    dead_letter: &StoredDeadLetter,
     run: &Run,
     record: Encoded<Record>,
     left_out: Option<u64>,
 ) -> Encoded<DeadLetter> {
     let mut headers: BTreeMap<String, String> = BTreeMap::new();
-    for (name, values) in letter.headers.iter() {
+    for (name, values) in dead_letter.headers.iter() {
         headers.insert(name.to_string(), values.last().map_or_else(String::new, |value| value.as_str().to_owned()));
     }
     headers.remove(names::RUN_ID);
-    let payload = || base64::engine::general_purpose::STANDARD.encode(&letter.payload);
+    let payload = || base64::engine::general_purpose::STANDARD.encode(&dead_letter.payload);
     let payload_base64 = left_out.is_none().then(payload);
     record.with_job(&DeadJob { headers, payload_base64, payload_bytes: left_out, fingerprint: mark(run).2 })
 }
@@ -192,8 +194,8 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Resu
         seen += page.messages.len();
         from = page.next;
         let mut looked_at = those_that_stand(api, &filter, page.messages);
-        while let Some(letter) = looked_at.next().await {
-            if let Some((_, run)) = letter? {
+        while let Some(dead_letter) = looked_at.next().await {
+            if let Some((_, run)) = dead_letter? {
                 count(&mut groups, run);
             }
         }

@@ -19,7 +19,7 @@ pub(crate) async fn serve(
     asked: RunRequest,
 ) -> Result<Encoded<Erased>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
-    let mut letters = 0;
+    let mut dead_letters = 0;
     loop {
         let unknown = || ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record"));
         let mut found = backbone.read_record(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
@@ -29,24 +29,24 @@ pub(crate) async fn serve(
         }
         let run = found.as_ref().map(|found| &found.run);
         // A letter that a server behind the others lacks would be left.
-        let letter = backbone.find_dead_letter_for_certain(&tenant, &run_id, run).await;
-        let letter = letter.map_err(|error| unavailable(&error))?;
+        let dead_letter = backbone.find_dead_letter_for_certain(&tenant, &run_id, run).await;
+        let dead_letter = dead_letter.map_err(|error| unavailable(&error))?;
         if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_terminal()) {
             let state = found.run.state.as_str();
             let message = format!("run_id: {run_id} is {state}: only a run that has ended can be erased");
             return Err(ApiError::new(Code::WrongState, message));
         }
         // First the dead letter and the checkpoints, which cannot be found again without the record.
-        if let Some(letter) = letter {
-            let erased = backbone.erase_message(&Source::DeadLetters, letter.sequence).await;
+        if let Some(dead_letter) = dead_letter {
+            let erased = backbone.erase_message(&Source::DeadLetters, dead_letter.sequence).await;
             erased.map_err(|error| unavailable(&error))?;
-            letters += 1;
+            dead_letters += 1;
             continue;
         }
         backbone.purge_checkpoints(&tenant, run_id.as_str()).await.map_err(|error| unavailable(&error))?;
         let Some(found) = found else {
             // The record is gone already, by its age; but a dead letter was erased.
-            return if letters > 0 {
+            return if dead_letters > 0 {
                 Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })))
             } else {
                 Err(unknown())

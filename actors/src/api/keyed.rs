@@ -41,7 +41,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
     mut submission: Submission,
     due: Option<Timestamp>,
 ) -> Result<Submitted, ApiError> {
-    // A run that the client has named before is what it is, whoever has its key by now.
+    // A run that the client has named before is what it is, whichever run has its key by now.
     if keys::key_of(ports, &submission.job).is_some()
         && let Some(run_id) = &submission.own_id
         && let Some(found) = is_stored(ports, &submission.job.tenant, run_id).await?

@@ -2,7 +2,8 @@
 //!
 //! * Submitting: `intake`, with `submission` (key, id or time), `keyed` (a key that is taken) and `debounce`.
 //! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
-//! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with `letter`.
+//! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with
+//!   `dead_letter`.
 //! * Changing the cluster: `pauses`, `limits`, `breakers`, `put_queue`, `schedules`.
 //!
 //! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log` writes
@@ -32,8 +33,8 @@ pub(crate) mod waiting_for;
 pub(crate) mod waits;
 mod walk;
 
+pub(crate) mod dead_letter;
 pub(crate) mod dead_letters;
-pub(crate) mod letter;
 pub(crate) mod replay;
 
 pub(crate) mod pauses;

@@ -21,7 +21,7 @@ use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::commit::{Commit, Unlogged};
 use crate::metrics::Metrics;
-use crate::ports::{CancelPorts, InLane, LetterPorts, RunPorts, SubmitPorts, WaitingPorts};
+use crate::ports::{CancelPorts, DeadLetterPorts, InLane, RunPorts, SubmitPorts, WaitingPorts};
 use crate::shared::{new_seal, now};
 use crate::trace::Tracer;
 
@@ -98,7 +98,7 @@ impl SubmitPorts for Api {
     }
 }
 
-impl LetterPorts for Api {
+impl DeadLetterPorts for Api {
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
     }
@@ -108,7 +108,7 @@ impl LetterPorts for Api {
         self.backbone.move_to_lane(subject, headers, payload, id).await.map(drop)
     }
 
-    async fn remove_letter(&self, sequence: u64) -> Result<(), Error> {
+    async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error> {
         self.backbone.take_out(&Source::DeadLetters, sequence).await.map(drop)
     }
 }

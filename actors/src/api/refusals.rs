@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_and_a_full_tenant_are_told_apart_by_the_setting_that_bounds_them() {
+    fn a_full_queue_and_a_full_tenant_are_distinguished_by_the_setting_that_bounds_them() {
         let queue = too_many_wait(&Full { scope: Scope::Queue(Queue::main()), max: 3 });
         let message = "queue main: 3 jobs wait, and no more may (queues.main.max_waiting); try again later";
         assert_eq!((queue.code, queue.message.as_str()), (503, message));

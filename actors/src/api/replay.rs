@@ -1,4 +1,5 @@
-//! Replaying and discarding dead letters: one, or all that fit a filter ([`letter`](crate::api::letter) has the steps).
+//! Replaying and discarding dead letters: one, or all that fit a filter ([`dead_letter`](crate::api::letter) has the
+//! steps).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,9 +16,9 @@ use longshore_backbone::wire::header;
 use longshore_domain::{Priority, Queue};
 
 use crate::api::Api;
+use crate::api::dead_letter::{Action, Change, one, would};
 use crate::api::dead_letters;
 use crate::api::filter::{self, Chosen, unavailable};
-use crate::api::letter::{Action, Change, one, would};
 
 /// Dead letters that one call works on at once, if no rate is set.
 const AT_ONCE: usize = 64;
@@ -112,8 +113,9 @@ async fn attend(
     let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
     let filter = match filter::which(asker, asked)? {
         Chosen::One(tenant, run_id) => {
-            let (letter, _) = dead_letters::find(api, &tenant, &run_id).await?;
-            let result = if dry_run { would(api, &letter, action).await } else { one(api, letter, action).await };
+            let (dead_letter, _) = dead_letters::find(api, &tenant, &run_id).await?;
+            let result =
+                if dry_run { would(api, &dead_letter, action).await } else { one(api, dead_letter, action).await };
             return Ok(match result {
                 Ok(done) => Outcome::new(u64::from(done), Vec::new(), false),
                 Err(error) => Outcome::new(0, vec![Failed { error, run_id }], false),
@@ -128,21 +130,22 @@ async fn attend(
     while let Some(at) = from.filter(|at| *at <= last) {
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
-        let letters =
+        let dead_letters =
             page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(StoredDeadLetter::read);
-        let mut letters = letters.filter(|letter| filter.fits(&letter.run)).peekable();
-        while letters.peek().is_some() {
+        let mut dead_letters = dead_letters.filter(|dead_letter| filter.fits(&dead_letter.run)).peekable();
+        while dead_letters.peek().is_some() {
             let room = limit.saturating_sub(done.load(Ordering::Relaxed) + failed.len() as u64);
             if room == 0 {
                 return Ok(Outcome::new(done.into_inner(), failed, true));
             }
             let at_once = if pause.is_some() { 1 } else { AT_ONCE };
             let some: Vec<StoredDeadLetter> =
-                letters.by_ref().take(at_once.min(usize::try_from(room).unwrap_or(at_once))).collect();
+                dead_letters.by_ref().take(at_once.min(usize::try_from(room).unwrap_or(at_once))).collect();
             let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
-            let each = some.into_iter().map(|letter| async {
-                let run_id = letter.run.run_id.clone();
-                let result = if dry_run { would(api, &letter, action).await } else { one(api, letter, action).await };
+            let each = some.into_iter().map(|dead_letter| async {
+                let run_id = dead_letter.run.run_id.clone();
+                let result =
+                    if dry_run { would(api, &dead_letter, action).await } else { one(api, dead_letter, action).await };
                 result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
             });
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;

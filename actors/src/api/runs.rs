@@ -115,11 +115,11 @@ pub(crate) async fn wait(
     let subject = api.backbone.names().events_of_run(tenant, run_id);
     let mut events = api.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
     let mut look_every = LOOK_EVERY;
-    let mut told: Option<Encoded<Record>> = None;
+    let mut published: Option<Encoded<Record>> = None;
     loop {
         let found = find(api, tenant, run_id).await?;
         let has_ended = found.as_ref().is_some_and(|found| found.run.state.is_terminal());
-        if let Some(end) = told.take().filter(|_| !has_ended) {
+        if let Some(end) = published.take().filter(|_| !has_ended) {
             // Its end was published, and no record will say so.
             return Ok(end);
         }
@@ -139,7 +139,7 @@ pub(crate) async fn wait(
         look_every = (look_every * 2).min(MAX_CHECK_EVERY);
         // Any event of the run, or time to poll.
         if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
-            told = end_published(&api.policies, &event);
+            published = end_published(&api.policies, &event);
         }
     }
 }

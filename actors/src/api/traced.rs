@@ -33,7 +33,7 @@ pub(super) async fn written_down(
     let (Some(tracer), Some(submission)) = (&api.tracer, submission) else { return taken.await };
     let began = now();
     let answer = taken.await;
-    let told = answer.as_ref().map(|taken| (taken.run_id.as_str(), taken.deduplicated));
-    tracer.submitted(&submission, job, told.map_err(|error| error.error.as_str()), (began, now()));
+    let submitted = answer.as_ref().map(|taken| (taken.run_id.as_str(), taken.deduplicated));
+    tracer.submitted(&submission, job, submitted.map_err(|error| error.error.as_str()), (began, now()));
     answer
 }

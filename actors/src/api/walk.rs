@@ -169,14 +169,18 @@ impl<'a> Walk<'a> {
         }
         let past = self.back(self.at).await?;
         let reached = past.messages.iter().any(|stored| self.is_before_all(stored));
-        let letters = past.messages.into_iter().filter_map(StoredDeadLetter::read);
-        let letters: Vec<StoredDeadLetter> = letters.filter(|letter| self.filter.fits(&letter.run)).collect();
-        let ids: Vec<_> = letters.iter().map(|letter| (letter.run.tenant.clone(), letter.run.run_id.clone())).collect();
+        let dead_letters = past.messages.into_iter().filter_map(StoredDeadLetter::read);
+        let dead_letters: Vec<StoredDeadLetter> =
+            dead_letters.filter(|dead_letter| self.filter.fits(&dead_letter.run)).collect();
+        let ids: Vec<_> = dead_letters
+            .iter()
+            .map(|dead_letter| (dead_letter.run.tenant.clone(), dead_letter.run.run_id.clone()))
+            .collect();
         let mut records = backbone.records_of(&ids).await.map_err(|error| unavailable(&error))?;
         let mut seen = Vec::new();
-        for (at, letter) in letters.into_iter().enumerate() {
+        for (at, dead_letter) in dead_letters.into_iter().enumerate() {
             let found = records.remove(&at).map(|found| found.run);
-            if let Some((StoredDeadLetter { sequence, .. }, run)) = dead_letters::stands(found, letter) {
+            if let Some((StoredDeadLetter { sequence, .. }, run)) = dead_letters::stands(found, dead_letter) {
                 seen.push(Seen { run, here: self.there(Leg::DeadLetters, sequence + 1) });
             }
         }

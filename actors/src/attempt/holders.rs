@@ -45,7 +45,7 @@ async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> Holder {
         // It counts as there until its next presence was due: it may have renewed leases after its last presence.
         Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {
-            log_run!(debug, About::run(run), "cannot tell whether its holder lives: {}", error.with_causes());
+            log_run!(debug, About::run(run), "cannot find out whether its holder lives: {}", error.with_causes());
             Holder::Silent(Some(ports.now()))
         }
     }

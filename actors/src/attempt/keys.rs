@@ -134,9 +134,9 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     })
 }
 
-/// Stores the record of a run that has none, as one that waits, before its key is claimed, or it comes to a line:
-/// whoever finds it there then finds the record as well. `point` is the fail point after that. Returns what the job finds
-/// if another write of the record came first.
+/// Stores the record of a run that has none, as one that waits, before its key is claimed, or it comes to a line: a
+/// node that finds it there then finds the record as well. `point` is the fail point after that. Returns what the job
+/// finds if another write of the record came first.
 pub(super) async fn record_first<P: Ports>(
     ports: &P,
     assignment: &Assignment,
@@ -419,8 +419,8 @@ pub(crate) async fn other_holder<P: RunPorts>(ports: &P, job: &Job) -> Result<Op
     Ok(holder.map(|(run_id, _)| run_id).filter(|run_id| *run_id != job.run_id))
 }
 
-/// Gives back the key of a run that has ended, so that its claim does not stay for ever. Whoever wants the key finds it
-/// free without this. A run that was replayed meanwhile keeps it: this is how any other run would take the key.
+/// Gives back the key of a run that has ended, so that its claim does not stay for ever. A run that wants the key finds
+/// it free without this. A run that was replayed meanwhile keeps it: this is how any other run would take the key.
 pub(crate) async fn give_back<S: Server>(server: &S, tenant: &Tenant, run: &Run, key: &str) -> Result<(), Error> {
     let Some(FoundClaim { claim, revision, .. }) = server.read_claim(tenant, key).await? else { return Ok(()) };
     if claim.run_id != run.run_id || !claim.published || !claim.taken_from.is_empty() {

@@ -119,8 +119,8 @@ fn makes_way(on_busy: OnBusy, by: &RunId) -> Settlement {
     Settlement::MakeWay { failure: Failure::new(ErrorKind::Cancelled, message) }
 }
 
-/// Ends a run that makes way for another, whatever its state. The node that runs it is told to stop; its message, if it
-/// waits, finds that it has ended.
+/// Ends a run that makes way for another, whatever its state. The node that runs it is asked to stop; its message, if
+/// it waits, finds that it has ended.
 async fn end<P: RunPorts>(
     ports: &P,
     (tenant, key): (&Tenant, &KindKey),

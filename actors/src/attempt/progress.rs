@@ -29,7 +29,7 @@ const MAX_WAITING: usize = 128 * 1024;
 /// warning.
 pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &Bytes) {
     static NTH: AtomicU32 = AtomicU32::new(1);
-    let told = {
+    let report = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return };
         let run = &mut attempt_state.run;
@@ -52,9 +52,9 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
         let nth = NTH.fetch_add(1, Ordering::Relaxed);
         let of = run.attempts.last();
         let kind = EventKind::Progress;
-        let told = Event { run, kind, attempt: run.attempt, nth, at: now(), of, reason: None };
+        let event = Event { run, kind, attempt: run.attempt, nth, at: now(), of, reason: None };
         let mut line = Vec::with_capacity(384);
-        event::write(&told, ports.node(), &mut line);
+        event::write(&event, ports.node(), &mut line);
         let subject = ports.backbone.names().event(run, kind);
         let tenant = run.tenant.clone();
         // Before the record says that it runs, the log does not know of its start either: the start must come first.
@@ -64,7 +64,7 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
         }
         (tenant, subject, Bytes::from(line), attempt_state.is_stored)
     };
-    let (tenant, subject, line, is_stored) = told;
+    let (tenant, subject, line, is_stored) = report;
     ports.backbone.publish_live(subject, line.clone()).await;
     if is_stored {
         ports.committer.send(Input::Line(tenant, line)).await;

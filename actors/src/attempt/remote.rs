@@ -48,8 +48,9 @@ pub(crate) async fn perform(
     outcome
 }
 
-/// A call that the handler has not answered. If it is dropped, because the attempt was cancelled or is over, the handler
-/// is told. It may go on all the same: so its slots go back once it has replied, or its time limit is over.
+/// A call that the handler has not answered. If it is dropped, because the attempt was cancelled or is over, the
+/// handler is asked to stop. It may go on all the same: so its slots go back once it has replied, or its time limit is
+/// over.
 struct OpenCall<'a> {
     ports: &'a NodePorts,
     current: &'a CurrentAttempt,
@@ -75,7 +76,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
     let mut heard = Instant::now();
     let mut ask_at = heard + ASK_AFTER;
     let mut announced = false;
-    let mut told_to_stop = false;
+    let mut asked_to_stop = false;
     let mut has_started = false;
     let mut has_warned = false;
     let mut promised = None;
@@ -111,8 +112,8 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                 announced = true;
                 announce(ports, current).await;
             }
-            () = context.cancellation.cancelled(), if !told_to_stop => {
-                told_to_stop = true;
+            () = context.cancellation.cancelled(), if !asked_to_stop => {
+                asked_to_stop = true;
                 ports.caller.cancel(&context.job).await;
             }
             () = tokio::time::sleep_until(tokio::time::Instant::from_std(silence)) => {

@@ -27,7 +27,7 @@ use crate::shared::now;
 const FRESH_FOR: Duration = Duration::from_secs(3);
 /// For how long older counts are shown when the servers do not answer.
 const SHOWN_FOR: Duration = Duration::from_secs(30);
-/// How long whoever asks is kept waiting.
+/// How long a client that asks is kept waiting.
 const WITHIN: Duration = Duration::from_secs(2);
 /// Rate limits whose tokens are counted at most: each costs a question.
 const MAX_LIMITS: usize = 100;

@@ -51,7 +51,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         routing.discovery.replace(announced, at);
         routing.capacity.changed();
         for queue in queues.all().iter() {
-            queue.scheduler.tell(dispatcher::Message::CapacityChanged);
+            queue.scheduler.send(dispatcher::Message::CapacityChanged);
         }
     }
 }

@@ -56,8 +56,8 @@ async fn look(part: &Part, warned: Option<(Threat, Instant)>) -> Result<Option<(
     part.metrics.dlq_fill.set(fill);
     let max_age = part.backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
-    let is_told = warned.is_some_and(|(told, at)| told == threat && at.elapsed() < AGAIN_AFTER);
-    if is_told || !presence::is_first(&part.nodes, &part.identity).await? {
+    let is_repeat = warned.is_some_and(|(threat_then, at)| threat_then == threat && at.elapsed() < AGAIN_AFTER);
+    if is_repeat || !presence::is_first(&part.nodes, &part.identity).await? {
         return Ok(warned);
     }
     warn(&part.system_events, threat, fill, oldest, max_age).await;

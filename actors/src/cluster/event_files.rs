@@ -42,15 +42,15 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     let file = Arc::clone(&part.file);
     let position = blocking(move || file.position()).await?;
     let mut copying = Copying { part, position, asked: None };
-    let mut told: Option<Instant> = None;
+    let mut warned: Option<Instant> = None;
     loop {
         match copying.next_page().await {
             Ok(true) => continue,
             Ok(false) => {}
             Err(why) => {
-                if told.is_none_or(|told| told.elapsed() >= SLOWLY) {
+                if warned.is_none_or(|warned| warned.elapsed() >= SLOWLY) {
                     tracing::warn!("events are not in their file yet, trying again: {why}");
-                    told = Some(Instant::now());
+                    warned = Some(Instant::now());
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What a node tells the other nodes, and does for all of them.
+//! What a node publishes to the other nodes, and does for all of them.
 //!
 //! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer),
 //!   `system_events`.

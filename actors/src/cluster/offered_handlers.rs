@@ -1,9 +1,9 @@
 //! Offered handlers: runs this node's own handlers for nodes that lack them.
 //!
 //! The other node holds the job: it keeps the lease, judges the end and writes the record, as for any remote handler.
-//! Here the handler is called, as many times at once as the type's `slots` say, and signals that it is alive. Where it is
-//! to stop, at its caller's word, because its caller has been silent for a lease, or because this node drains and its
-//! grace time is over, it is told so and then dropped, as an attempt of this node would be.
+//! Here the handler is called, as many times at once as the type's `slots` say, and signals that it is alive. Where it
+//! is to stop, at its caller's word, because its caller has been silent for a lease, or because this node drains and
+//! its grace time is over, it is cancelled and then dropped, as an attempt of this node would be.
 //!
 //! Bounds: 1,024 calls, of which those without a slot wait [`WAITS`] and are then sent back as busy.
 
@@ -135,7 +135,7 @@ async fn serve(own: Own, call: IncomingCall, open: OpenCall, (lease, handed_back
                 }
             };
             tokio::join!(tokio::time::sleep(STOPS_WITHIN), rest);
-            let message = "the handler was told to stop".to_owned();
+            let message = "the handler was asked to stop".to_owned();
             reply_to.send(OwnReply::Failed { permanent: false, message, retry_after: None }).await;
         }
     }

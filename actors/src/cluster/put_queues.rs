@@ -88,7 +88,7 @@ impl Part {
             return;
         }
         tracing::info!(%queue, concurrency = policy.concurrency, "serving a queue that was put");
-        self.root.tell(Order::Serve(self.maker.make(queue, policy)));
+        self.root.send(Order::Serve(self.maker.make(queue, policy)));
     }
 
     /// Ends a queue that was closed, once its buffered jobs are returned and its running ones have ended.
@@ -97,7 +97,7 @@ impl Part {
         if !is_drained || queue.running() > 0 {
             return;
         }
-        self.root.tell(Order::End(Arc::clone(queue)));
+        self.root.send(Order::End(Arc::clone(queue)));
         self.maker.served.remove(queue);
         let name = queue.name.as_str();
         if !self.maker.served.all().iter().any(|served| served.name.as_str() == name) {

@@ -2,7 +2,7 @@
 //!
 //! A supervisor does nothing but judge deaths, and waits for nothing that takes time. One that is silent will start
 //! nothing again, so only a new process helps. The question goes to the root, which passes it on to the supervisor of
-//! each queue; it costs them one message each, and whoever asks waits for a second at most.
+//! each queue; it costs them one message each, and the one that asks waits for a second at most.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Tree {
     /// Waits until each has answered; false if one of them has not heard the question.
     async fn all_answer(&self) -> bool {
         let (question, mut answers) = Question::new(ROOM);
-        self.root.tell(Order::Answer(question));
+        self.root.send(Order::Answer(question));
         let (mut wanted, mut count) = (None, 0);
         while let Some(answer) = answers.recv().await {
             match answer {

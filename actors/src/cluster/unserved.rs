@@ -38,7 +38,7 @@ pub(crate) struct Part {
 struct Unserved {
     since: Timestamp,
     /// When that was published; `None`: not yet.
-    told: Option<Instant>,
+    warned: Option<Instant>,
 }
 
 /// Watches until the process ends.
@@ -54,7 +54,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     }
 }
 
-/// Looks once, and tells what two looks have found.
+/// Checks once, and reports what two checks have found.
 async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>) -> Result<(), Error> {
     let found = match presence::is_first(&part.backbone.nodes(), &part.identity).await? {
         true => unserved(&part.backbone).await?,
@@ -94,12 +94,12 @@ fn compare(
     let mut warnings = Vec::new();
     for (queue, waiting) in found {
         let Some(before) = known.get_mut(&queue) else {
-            known.insert(queue, Unserved { since: now, told: None });
+            known.insert(queue, Unserved { since: now, warned: None });
             continue;
         };
-        let is_news = before.told.is_none_or(|told| at.duration_since(told) >= AGAIN_AFTER);
+        let is_news = before.warned.is_none_or(|warned| at.duration_since(warned) >= AGAIN_AFTER);
         if is_news {
-            before.told = Some(at);
+            before.warned = Some(at);
         }
         warnings.push(Warning { queue, waiting, since: before.since, is_news });
     }

@@ -27,7 +27,7 @@ use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often slots that are not used are looked for, and the session's lease, while any limit is known.
 const TICK: Duration = Duration::from_millis(20);
-/// How often jobs that wait are asked about again, and other nodes told which slots are lacking here.
+/// How often jobs that wait are asked about again, and other nodes notified which slots are lacking here.
 const WISH_EVERY: Duration = Duration::from_millis(300);
 /// Limits that are read or written at once.
 const AT_ONCE: usize = 64;
@@ -40,7 +40,7 @@ const ANSWERS_IN_A_LEASE: u32 = 8;
 /// The longest pause before a record is read again because another write came first.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// What the keeper is told.
+/// What is sent to the keeper.
 pub(crate) enum Message {
     /// The node ends: give back what is not used, end the session, then answer.
     Leave(RpcReplyPort<()>),
@@ -87,8 +87,8 @@ struct Keeper {
     session: Kept,
     /// Sessions that were lost, with the revisions of their last renewals: they are ended once nothing rests on them.
     former: Vec<(Arc<OwnSession>, u64)>,
-    /// The limits of which other nodes were told that slots are lacking.
-    told: HashSet<ConcurrencyId>,
+    /// The limits whose lack of slots was announced to other nodes.
+    announced: HashSet<ConcurrencyId>,
     leaving: Vec<RpcReplyPort<()>>,
 }
 
@@ -149,7 +149,7 @@ impl Keeper {
             watching: HashSet::new(),
             session: Kept::default(),
             former: Vec::new(),
-            told: HashSet::new(),
+            announced: HashSet::new(),
             leaving: Vec::new(),
         }
     }
@@ -188,20 +188,20 @@ impl Keeper {
                 Done::Limit(id)
             });
         }
-        let new: Vec<ConcurrencyId> = lacking.into_iter().filter(|id| self.told.insert(id.clone())).collect();
-        self.tell(&new).await;
+        let new: Vec<ConcurrencyId> = lacking.into_iter().filter(|id| self.announced.insert(id.clone())).collect();
+        self.announce(&new).await;
     }
 
-    /// Tells the other nodes again which slots are lacking, and has the jobs that wait here ask again: a wish that none
-    /// repeats is given up.
+    /// Announces to the other nodes again which slots are lacking, and has the jobs that wait here ask again: a wish
+    /// that none repeats is given up.
     async fn wish_again(&mut self) {
         let lacking = self.part.slots.lacking();
-        self.told = lacking.iter().cloned().collect();
-        self.tell(&lacking).await;
+        self.announced = lacking.iter().cloned().collect();
+        self.announce(&lacking).await;
         self.part.slots.ask_jobs_again();
     }
 
-    async fn tell(&self, limits: &[ConcurrencyId]) {
+    async fn announce(&self, limits: &[ConcurrencyId]) {
         let session = self.part.slots.session().id().clone();
         for limits in limits.chunks(IN_A_WISH) {
             let limits = limits.iter().map(|id| format_smolstr!("{id}")).collect();

@@ -136,7 +136,7 @@ impl Drop for SlotPermit {
         }
         // A job that did not start leaves all as it was: it is no news.
         if self.is_spent.load(Ordering::Relaxed) {
-            self.of.news.tell();
+            self.of.news.notify();
         }
     }
 }
@@ -319,7 +319,7 @@ impl Slots {
         holder.won(ask, written, Instant::now(), |session, block| self.is_over(watches, session, block));
         known.due.insert(id.clone());
         self.changed(id);
-        self.news.tell();
+        self.news.notify();
     }
 }
 

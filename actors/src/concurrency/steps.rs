@@ -89,7 +89,7 @@ impl Slots {
         }
         drop(known);
         if any {
-            self.news.tell();
+            self.news.notify();
         }
     }
 

@@ -1,5 +1,5 @@
-//! The rate limiter: the part that gets tokens from the cluster for this node, gives back what is not used, tells the
-//! cluster of holds and hears of them. What is known stands in [`Limits`], which outlives it.
+//! The rate limiter: the part that gets tokens from the cluster for this node, gives back what is not used, announces
+//! to the cluster of holds and hears of them. What is known stands in [`Limits`], which outlives it.
 //!
 //! Bounds: [`AT_ONCE`] requests for tokens on their way.
 
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(8);
 /// Blocks that are not taken back in so many tries are let go: their tokens count as used.
 const RETURNS: u32 = 5;
 
-/// What the limiter is told. What it is about stands in [`Limits`].
+/// What is sent to the limiter. What it is about stands in [`Limits`].
 pub(crate) enum Message {
     /// A job found too few tokens, or the next block is due.
     TokensWanted,
@@ -79,7 +79,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let (requests, errands) = (JoinSet::new(), JoinSet::new());
     let mut limiter = Limiter { part, requests, busy: HashSet::new(), errands, offsets: VecDeque::new() };
     limiter.ask();
-    limiter.tell_of_holds();
+    limiter.announce_holds();
     let (mut look, mut tick) = (tokio::time::interval(LOOK_EVERY), tokio::time::interval(TICK));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -88,7 +88,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
         tokio::select! {
             message = mailbox.next() => match message {
                 Message::TokensWanted => limiter.ask(),
-                Message::HoldAsked => limiter.tell_of_holds(),
+                Message::HoldAsked => limiter.announce_holds(),
             },
             Some(answered) = limiter.requests.join_next() => {
                 let (id, ask, outcome) = answered.map_err(|error| error.to_string())?;
@@ -113,7 +113,7 @@ impl Limiter {
     /// Asks the cluster for the limits that want tokens.
     fn ask(&mut self) {
         let limits = &self.part.limits;
-        limits.is_told.store(false, Ordering::Release);
+        limits.is_notified.store(false, Ordering::Release);
         let now = Instant::now();
         let mut known = limits.known();
         let asking: Vec<LimitId> = known.asking.drain().collect();
@@ -148,7 +148,7 @@ impl Limiter {
             }
         }
         drop(known);
-        limits.news.tell();
+        limits.news.notify();
     }
 
     /// Gives back what is not used, asks again for what is still wanted, and forgets limits that were not used for long.
@@ -202,8 +202,8 @@ impl Limiter {
         self.part.limits.offset.store(best, Ordering::Relaxed);
     }
 
-    /// Tells the other nodes what handlers of this one hold.
-    fn tell_of_holds(&mut self) {
+    /// Announces to the other nodes what handlers of this one hold.
+    fn announce_holds(&mut self) {
         for hold in self.part.limits.take_unpublished() {
             let (backbone, lasts) = (self.part.backbone.clone(), hold.until.since(self.part.limits.time()));
             self.errands.spawn(async move {

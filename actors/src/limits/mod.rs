@@ -43,15 +43,15 @@ pub(crate) struct Limits {
     at_run_time: AtRunTime,
     known: Mutex<Known>,
     holds: Mutex<HashMap<SmolStr, Timestamp>>,
-    /// Holds of this node of which the others are still to be told.
+    /// Holds of this node that are still to be announced to the others.
     unpublished: Mutex<Vec<Hold>>,
     /// How many there are: where there are none, nothing else is asked.
     held: AtomicUsize,
     news: Arc<GateNews>,
     /// The limiter's address.
     pub(crate) address: Address<limiter::Message>,
-    /// The limiter has been told and has not looked yet.
-    is_told: AtomicBool,
+    /// The limiter has been notified and has not checked yet.
+    is_notified: AtomicBool,
     /// By how many milliseconds the cluster's clock is ahead of this node's.
     offset: AtomicI64,
 }
@@ -143,7 +143,7 @@ impl Limits {
             news,
             unpublished: Mutex::default(),
             address: Address::default(),
-            is_told: AtomicBool::new(false),
+            is_notified: AtomicBool::new(false),
             offset: AtomicI64::new(0),
         }
     }
@@ -200,7 +200,7 @@ impl Limits {
             }
         }
         drop(known);
-        self.news.tell();
+        self.news.notify();
     }
 
     /// Whether a scope's limit was set at run time.
@@ -413,7 +413,7 @@ impl Limits {
             unpublished.push(hold);
         }
         drop(unpublished);
-        self.address.tell(limiter::Message::HoldAsked);
+        self.address.send(limiter::Message::HoldAsked);
     }
 
     /// Learns of a hold. The longer of two holds counts.
@@ -433,7 +433,7 @@ impl Limits {
         Timestamp::from_millis(now().millis().saturating_add(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// The holds that the other nodes are to be told of.
+    /// The holds that are to be announced to the other nodes.
     fn take_unpublished(&self) -> Vec<Hold> {
         std::mem::take(&mut *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -445,8 +445,8 @@ impl Limits {
 
     /// One message is enough until the limiter looks; it looks at every tick, too.
     fn tokens_wanted(&self) {
-        if !self.is_told.swap(true, Ordering::AcqRel) {
-            self.address.tell(limiter::Message::TokensWanted);
+        if !self.is_notified.swap(true, Ordering::AcqRel) {
+            self.address.send(limiter::Message::TokensWanted);
         }
     }
 }

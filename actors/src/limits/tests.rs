@@ -200,7 +200,7 @@ fn parked_jobs_are_wanted_back_by_the_tokens_that_there_are() {
 }
 
 #[test]
-fn a_hold_ends_by_itself_lasts_a_day_at_most_and_is_told_to_the_other_nodes_once() {
+fn a_hold_ends_by_itself_lasts_a_day_at_most_and_is_announced_to_the_other_nodes_once() {
     let limits = limits();
     let of = |job_type| job("t", job_type, None);
     let held_until = |job_type| {
@@ -212,8 +212,8 @@ fn a_hold_ends_by_itself_lasts_a_day_at_most_and_is_told_to_the_other_nodes_once
     limits.hold(&of("own"), MAX_HOLD * 2);
     assert!(held_until("own").is_some_and(|until| until <= limits.time().plus(MAX_HOLD)));
     limits.hold(&of("own"), Duration::from_secs(1));
-    let told: Vec<Hold> = limits.take_unpublished();
-    assert_eq!(told.iter().map(|hold| hold.until).max(), held_until("own"), "the longer one counts everywhere");
+    let published: Vec<Hold> = limits.take_unpublished();
+    assert_eq!(published.iter().map(|hold| hold.until).max(), held_until("own"), "the longer one counts everywhere");
     assert!(limits.take_unpublished().is_empty());
 }
 
@@ -228,7 +228,7 @@ async fn a_submission_waits_a_moment_for_its_tenants_tokens_and_is_refused_where
     let mut asks = Box::pin(limits.admit(&tenant));
     assert!(futures_util::FutureExt::now_or_never(asks.as_mut()).is_none(), "the cluster is asked");
     grant(&limits, 1);
-    limits.news.tell();
+    limits.news.notify();
     let admitted = asks.await.unwrap().unwrap();
     assert!(admitted.spend(Instant::now()));
 }

@@ -67,7 +67,7 @@ impl Metrics {
         match decision {
             Decision::Failed(kind) => self.attempt_failed(run, kind),
             Decision::Deferred(reason) => {
-                if events::tells_last_deferral(run) {
+                if events::publishes_last_deferral(run) {
                     self.deferred.with_label_values(&[reason.as_str()]).inc();
                 }
             }
@@ -81,9 +81,9 @@ impl Metrics {
 
     fn parked(&self, run: &Run) {
         self.parked.inc();
-        // Told once, however often the job is parked for the same reason.
-        let told = run.deferral.as_ref().filter(|deferral| deferral.nth == run.deferrals && deferral.count == 1);
-        if let Some(deferral) = told {
+        // Published once, however often the job is parked for the same reason.
+        let deferred = run.deferral.as_ref().filter(|deferral| deferral.nth == run.deferrals && deferral.count == 1);
+        if let Some(deferral) = deferred {
             self.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
         }
     }

@@ -44,7 +44,7 @@ impl RootAddress {
     }
 
     /// Orders something. Without a root the node ends.
-    pub(crate) fn tell(&self, order: Order) {
+    pub(crate) fn send(&self, order: Order) {
         if let Some(root) = self.0.get() {
             let _ = root.cast(order);
         }

@@ -1,5 +1,5 @@
-//! What a node knows of its circuit breakers. The gate asks it whether a job may start, attempts tell it how they ended,
-//! and the actor `circuit-breaker` (`cluster/circuit_breaker.rs`), which may die, writes what it has to write.
+//! What a node knows of its circuit breakers. The gate asks it whether a job may start, attempts report to it how they
+//! ended, and the actor `circuit-breaker` (`cluster/circuit_breaker.rs`), which may die, writes what it has to write.
 //!
 //! `steps` is what that actor uses of it.
 //!
@@ -47,7 +47,7 @@ pub(crate) struct Breakers {
     has_changed: AtomicBool,
     /// Notified when there is a step to write.
     due: Notify,
-    /// Told when jobs may start that could not before.
+    /// Notified when jobs may start that could not before.
     news: Arc<GateNews>,
 }
 
@@ -65,12 +65,13 @@ struct Known {
     view: View,
 }
 
-/// Lets an attempt start. It is told how the attempt ended; dropped without that, the attempt says nothing about its service.
+/// Lets an attempt start. The attempt reports to it how it ended; dropped without that, the attempt says nothing about
+/// its service.
 pub(crate) struct BreakerPass {
     breakers: Arc<Breakers>,
     of: BreakerKey,
     pass: Pass,
-    told: bool,
+    has_reported: bool,
 }
 
 impl std::fmt::Debug for BreakerPass {
@@ -141,7 +142,7 @@ impl Breakers {
     pub(crate) fn admit(self: &Arc<Self>, job: &Job) -> Option<Admitted> {
         let of = self.key_of(job)?;
         let (policy, kind) = (self.policy(&of.job_type)?, kind_of(&of));
-        let go = |of, pass| Admitted::Go(BreakerPass { breakers: Arc::clone(self), of, pass, told: false });
+        let go = |of, pass| Admitted::Go(BreakerPass { breakers: Arc::clone(self), of, pass, has_reported: false });
         if !self.was_read.load(Ordering::Relaxed) {
             return Some(Admitted::WhenRead);
         }
@@ -250,7 +251,7 @@ fn kind_of(of: &BreakerKey) -> Kind {
 impl BreakerPass {
     /// The attempt has ended. Says whether its next one has to wait.
     pub(crate) fn ended(mut self, signal: Signal) -> bool {
-        self.told = true;
+        self.has_reported = true;
         self.breakers.ended(&self.of, self.pass, signal)
     }
 
@@ -262,7 +263,7 @@ impl BreakerPass {
 
 impl Drop for BreakerPass {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.has_reported {
             self.breakers.ended(&self.of, self.pass, Signal::Neutral);
         }
     }

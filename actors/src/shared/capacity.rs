@@ -32,7 +32,7 @@ pub(crate) struct Capacity {
 }
 
 impl HandlerCapacity {
-    /// No capacity is used; `news` is told when some comes back.
+    /// No capacity is used; `news` is notified when some comes back.
     pub(crate) fn new(news: Arc<GateNews>) -> Self {
         Self { taken: Mutex::default(), news }
     }
@@ -55,7 +55,7 @@ impl HandlerCapacity {
 
     /// There may be more capacity than before, or less.
     pub(crate) fn changed(&self) {
-        self.news.tell();
+        self.news.notify();
     }
 }
 
@@ -75,7 +75,7 @@ impl Drop for CapacityPermit {
             }
         }
         drop(taken);
-        self.of.news.tell();
+        self.of.news.notify();
     }
 }
 

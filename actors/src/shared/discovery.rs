@@ -124,7 +124,7 @@ impl Discovery {
         self.new_subject_met.notify_one();
     }
 
-    /// What the handlers of a subject announced; if that is not known, discovery is told to ask them.
+    /// What the handlers of a subject announced; if that is not known, discovery is notified to ask them.
     pub(crate) fn of(&self, subject: &str) -> Known {
         let now = Instant::now();
         let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);

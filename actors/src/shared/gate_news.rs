@@ -1,4 +1,4 @@
-//! What tells the queues of a node that a gate may let more jobs start than before.
+//! Notifies the queues of a node that a gate may let more jobs start than before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ pub(crate) struct GateNews {
 
 impl GateNews {
     /// A permit came back, or a gate opens.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.count.fetch_add(1, Ordering::Release);
         self.changed.notify_waiters();
     }
@@ -44,12 +44,12 @@ mod tests {
         let news = GateNews::default();
         let known = news.count();
         assert!(news.since(known).now_or_never().is_none());
-        news.tell();
+        news.notify();
         assert!(news.since(known).now_or_never().is_some(), "it happened before the wait began");
         let known = news.count();
         let mut waits = Box::pin(news.since(known));
         assert!(waits.as_mut().now_or_never().is_none());
-        news.tell();
+        news.notify();
         assert!(waits.now_or_never().is_some());
     }
 }

@@ -48,7 +48,7 @@ impl OfferedCalls {
         self.tasks.spawn(work);
     }
 
-    /// Tells the calls about this run to stop.
+    /// Asks the calls about this run to stop.
     pub(crate) fn cancel(&self, tenant: &Tenant, run: &RunId) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let about_it = open.values().filter(|(of, id, _)| of == tenant && id == run);

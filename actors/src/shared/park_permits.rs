@@ -110,7 +110,7 @@ pub(crate) struct ParkPermit {
     on_its_way: Option<OnItsWay>,
     /// Notified then: the job could have started, and only had to go behind others that are parked.
     wanted_back: Option<Arc<Notify>>,
-    /// What the job waits for, if that is told as a deferral.
+    /// What the job waits for, if that is published as a deferral.
     reason: Option<DeferReason>,
     /// The job is not to wait, but moves forward in its queue: its rank counts from this time.
     forward: Option<Timestamp>,
@@ -129,7 +129,7 @@ impl ParkPermit {
         })
     }
 
-    /// What the job waits for, if that is told as a deferral.
+    /// What the job waits for, if that is published as a deferral.
     pub(crate) fn reason(&self) -> Option<DeferReason> {
         self.reason
     }
@@ -157,11 +157,11 @@ impl ParkPermit {
 
 impl Drop for ParkPermit {
     fn drop(&mut self) {
-        // Before the notice: whoever gets that finds the job arrived.
+        // Before the notice: the one that gets it finds the job arrived.
         drop(self.on_its_way.take());
         let are_left_again = self.permit.take().is_some_and(Permit::give_back);
         if let (true, Some(news)) = (are_left_again, &self.news) {
-            news.tell();
+            news.notify();
         }
         if let Some(wanted_back) = &self.wanted_back {
             wanted_back.notify_one();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Permits<const MAX: usize> {
     out: AtomicUsize,
-    /// Somebody found none left, and was not told yet that there are some again.
+    /// A caller found none left, and was not notified yet that there are some again.
     lacked: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl<const MAX: usize> Permits<MAX> {
             return true;
         }
         self.lacked.store(true, Ordering::SeqCst);
-        // Those that came back before that told nobody.
+        // Those that came back before that notified no one.
         self.out.load(Ordering::SeqCst) < MAX
     }
 
@@ -47,8 +47,8 @@ impl<const MAX: usize> Permits<MAX> {
 }
 
 impl<const MAX: usize> Permit<MAX> {
-    /// Gives it back. Says whether those that found none left are to be told: once half of them are back, so that they
-    /// take many at a time.
+    /// Gives it back. Says whether those that found none left are to be notified: once half of them are back, so that
+    /// they take many at a time.
     pub(crate) fn give_back(self) -> bool {
         let permits = Arc::clone(&self.0);
         drop(self);

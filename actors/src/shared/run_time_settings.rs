@@ -31,7 +31,7 @@ pub(crate) struct RunTimeSettings {
     /// Whether a type is or was paused. Every job asks this, and reading the lock would be a write that all threads share.
     any_type: AtomicBool,
     table: RwLock<Table>,
-    /// Told when jobs may start that could not before.
+    /// Notified when jobs may start that could not before.
     news: Arc<GateNews>,
 }
 
@@ -144,7 +144,7 @@ impl RunTimeSettings {
     /// This node's presence was stored, which was sent at `sent`.
     pub(crate) fn is_present(&self, sent: Instant) {
         self.present_at.store(self.nanos(sent), Ordering::SeqCst);
-        self.news.tell();
+        self.news.notify();
     }
 
     /// The revision up to which every change is known.
@@ -179,7 +179,7 @@ impl RunTimeSettings {
         self.any_type.store(!table.types.is_empty(), Ordering::SeqCst);
         drop(guard);
         if any {
-            self.news.tell();
+            self.news.notify();
         }
     }
 
@@ -187,7 +187,7 @@ impl RunTimeSettings {
     pub(crate) fn were_read(&self, sent: Instant) {
         let before = self.read_at.swap(self.nanos(sent), Ordering::SeqCst);
         if before == 0 {
-            self.news.tell();
+            self.news.notify();
         }
     }
 

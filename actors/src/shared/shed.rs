@@ -115,11 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_told_for_a_while() {
+    fn what_was_given_up_is_known_for_a_while() {
         let (shed, from) = (Shed::default(), Instant::now());
         assert_eq!(shed.warning(from), None);
         assert!(shed.gave_up(from));
-        assert!(!shed.gave_up(from + LATELY), "it was told a minute ago");
+        assert!(!shed.gave_up(from + LATELY), "it was published a minute ago");
         let text = "2 jobs were not started in the last two minutes: too little time was left to them";
         assert_eq!(shed.warning(from + LATELY).as_deref(), Some(text));
         assert!(shed.warning(from + 2 * LATELY).is_some_and(|text| text.starts_with("1 job was ")));

@@ -86,7 +86,7 @@ impl JobTrace {
         SpanId::from_bytes(eight(&hash))
     }
 
-    /// A span of this trace, as the header tells it to others.
+    /// A span of this trace, as the header passes it to others.
     pub(crate) fn text(&self, span: SpanId) -> String {
         let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
         write_hex(&self.id.to_bytes(), &mut text[3..35]);
@@ -214,7 +214,7 @@ mod tests {
     use futures_util::future::BoxFuture;
 
     #[test]
-    fn a_span_is_told_as_the_standard_formatter_would_write_it() {
+    fn a_span_is_written_as_the_standard_formatter_would_write_it() {
         for is_sampled in [false, true] {
             let (id, parent) = (TraceId::from_bytes([0xa7; 16]), SpanId::from_bytes([0x0f; 8]));
             let trace = JobTrace { id, parent, is_sampled, is_own: true, state: None };
@@ -301,19 +301,22 @@ mod tests {
 
     #[test]
     fn a_handler_finds_the_nodes_span_in_place_of_its_publishers_and_what_goes_along_with_it() {
-        let mut told = headers(&[("Traceparent", PUBLISHERS), ("X-Own", "1")]);
-        let mut trace = of(Some(&told), ("acme", "r"), 0);
+        let mut job_headers = headers(&[("Traceparent", PUBLISHERS), ("X-Own", "1")]);
+        let mut trace = of(Some(&job_headers), ("acme", "r"), 0);
         let span = SpanId::from_bytes([7; 8]);
-        trace.put(span, &mut told);
-        assert_eq!(header::value_of(&told, TRACE_PARENT), Some(trace.text(span).as_str()));
-        assert_eq!(told.iter().filter(|(name, _)| name.to_string().eq_ignore_ascii_case(TRACE_PARENT)).count(), 1);
+        trace.put(span, &mut job_headers);
+        assert_eq!(header::value_of(&job_headers, TRACE_PARENT), Some(trace.text(span).as_str()));
+        assert_eq!(
+            job_headers.iter().filter(|(name, _)| name.to_string().eq_ignore_ascii_case(TRACE_PARENT)).count(),
+            1
+        );
 
         trace.state = Some("a=1".into());
-        trace.put_state(&mut told);
-        assert_eq!(header::value_of(&told, TRACE_STATE), Some("a=1"));
+        trace.put_state(&mut job_headers);
+        assert_eq!(header::value_of(&job_headers, TRACE_STATE), Some("a=1"));
         trace.state = Some("a=2".into());
-        trace.put_state(&mut told);
-        assert_eq!(header::value_of(&told, TRACE_STATE), Some("a=1"), "the job's own stays");
+        trace.put_state(&mut job_headers);
+        assert_eq!(header::value_of(&job_headers, TRACE_STATE), Some("a=1"), "the job's own stays");
         let mut other = Headers::new();
         trace.state = Some(format!("a={}", "1".repeat(511)).into());
         trace.put_state(&mut other);

@@ -4,7 +4,7 @@
 //! run), this file (who samples and takes spans, and the loop that exports them).
 //!
 //! A span is written down once the decision that ended it is stored, from the record alone. Its id follows from trace,
-//! run, round and attempt. So no span lives in memory while a job runs, a remote handler can be told the id beforehand,
+//! run, round and attempt. So no span lives in memory while a job runs, a remote handler can be sent the id beforehand,
 //! and the node that settles a dead node's attempt writes the very span that the handler's own spans hang from.
 //!
 //! Jobs never wait for this: spans go through a channel of `QUEUE`, beyond which they are counted and dropped; an
@@ -70,7 +70,7 @@ pub(crate) struct Tracer {
     pub(crate) exporting: Arc<Mutex<Exporting>>,
 }
 
-/// What the exporting loop is told.
+/// What is sent to the exporting loop.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Answer once all spans so far are exported, or lost.

@@ -224,8 +224,8 @@ impl Tracer {
             let name = format!("replay {}", run.queue);
             let shape =
                 Shape { id: trace.replay(run), parent: trace.parent, kind: SpanKind::Producer, name, start, end };
-            let letter = trace.dead_letter(run, run.round.saturating_sub(1));
-            Span { link: Some(trace.context(letter)), ..span_of(trace, shape, attributes) }
+            let dead_letter = trace.dead_letter(run, run.round.saturating_sub(1));
+            Span { link: Some(trace.context(dead_letter)), ..span_of(trace, shape, attributes) }
         });
     }
 }

@@ -26,20 +26,20 @@ fn dead() -> Run {
     died("main-p5-7", "mail.send", (ErrorKind::Permanent, "no such address"), 500)
 }
 
-fn letter(run: Run) -> StoredDeadLetter {
+fn dead_letter(run: Run) -> StoredDeadLetter {
     let mut headers = Headers::new();
     headers.insert("X-Own", "1");
     headers.insert(names::RUN_ID, run.run_id.as_str());
     StoredDeadLetter { sequence: 3, run, headers, payload: Bytes::from_static(&[0, 255]), left_out: None }
 }
 
-fn json(letter: &Encoded<DeadLetter>) -> Value {
-    serde_json::from_slice(letter.as_bytes()).unwrap()
+fn json(dead_letter: &Encoded<DeadLetter>) -> Value {
+    serde_json::from_slice(dead_letter.as_bytes()).unwrap()
 }
 
 #[test]
 fn a_letter_stands_until_its_run_goes_on() {
-    let is_there = |found: Option<Run>| stands(found, letter(dead())).map(|(_, run)| run);
+    let is_there = |found: Option<Run>| stands(found, dead_letter(dead())).map(|(_, run)| run);
     assert_eq!(is_there(None).unwrap().round, 1, "its record is gone: the letter has what there is");
     let whole = Run { tags: vec!["from the record".to_owned()], ..dead() };
     assert_eq!(is_there(Some(whole.clone())).unwrap().tags, whole.tags, "the record has the whole history");
@@ -58,7 +58,7 @@ fn a_letter_stands_until_its_run_goes_on() {
 
 #[test]
 fn a_letter_shows_its_run_its_headers_and_its_payload() {
-    let shown = json(&show(&letter(dead()), &dead()));
+    let shown = json(&show(&dead_letter(dead()), &dead()));
     assert_eq!(shown["run_id"], "main-p5-7");
     assert_eq!(shown["state"], "dead");
     assert_eq!(shown["error"]["message"], "no such address");
@@ -69,7 +69,7 @@ fn a_letter_shows_its_run_its_headers_and_its_payload() {
 
 #[test]
 fn a_letter_whose_payload_was_not_kept_says_how_large_it_was() {
-    let large = StoredDeadLetter { left_out: Some(900_000), payload: Bytes::new(), ..letter(dead()) };
+    let large = StoredDeadLetter { left_out: Some(900_000), payload: Bytes::new(), ..dead_letter(dead()) };
     let shown = json(&show(&large, &dead()));
     assert_eq!((&shown["payload_bytes"], shown.get("payload_base64")), (&Value::from(900_000), None));
 }
@@ -82,7 +82,7 @@ fn a_letter_that_is_too_large_for_an_answer_loses_its_payload_first_then_its_his
         run.begin(1, &"n1".into(), at(700));
         run.settle(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "again") }, at(700 + round));
     }
-    let large = StoredDeadLetter { payload: vec![7; 50_000].into(), ..letter(run.clone()) };
+    let large = StoredDeadLetter { payload: vec![7; 50_000].into(), ..dead_letter(run.clone()) };
     let limited = |max| {
         let shown = within(&large, &run, show(&large, &run), max);
         assert!(shown.size() <= max, "{} of {max}", shown.size());

@@ -189,7 +189,7 @@ fn a_debounced_job_waits_replaces_the_one_before_and_starts_in_the_end() {
     let wait = Some(When::After(Duration::from_millis(50)));
     assert_eq!((options.unique, options.run_at), (Unique::Queued, wait), "its key is free once it starts");
     assert_eq!(job.debounce.unwrap().starts_by(now), Some(Timestamp::from_millis(1_070)));
-    // As long as others come it waits, if nothing is said; it may be told to wait for none.
+    // As long as others come it waits, if nothing is said; it may be set to wait for none.
     let for_ever = taken(&json!({"debounce": {"key": "k", "wait_ms": 50}}));
     assert_eq!(for_ever.debounce.unwrap().starts_by(now), None);
     let once = taken(&json!({"debounce": {"key": "k", "wait_ms": 50, "max_wait_ms": 50}}));

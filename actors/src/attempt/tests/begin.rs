@@ -437,9 +437,11 @@ fn a_job_that_this_node_works_on_is_left_alone() {
 }
 
 #[test]
-fn a_job_that_cannot_start_is_parked_and_says_why_if_that_is_told() {
-    let told = [(None, "enqueued"), (Some(DeferReason::RateLimited), "enqueued deferred")];
-    for (claims, (reason, events)) in [false, true].into_iter().flat_map(|claims| told.map(|told| (claims, told))) {
+fn a_job_that_cannot_start_is_parked_and_says_why_if_that_is_published() {
+    let published = [(None, "enqueued"), (Some(DeferReason::RateLimited), "enqueued deferred")];
+    for (claims, (reason, events)) in
+        [false, true].into_iter().flat_map(|claims| published.map(|published| (claims, published)))
+    {
         let mut scene = Scene::new();
         let mut assignment = if claims { scene.claim() } else { scene.delivery() };
         let permits = std::sync::Arc::new(crate::shared::permits::ParkPermits::default());

@@ -193,10 +193,10 @@ fn a_take_over_that_was_cut_off_is_finished_by_the_next_delivery() {
         scene.server.has_claim("k", claim(RUN, true, &["r1", "r2"]));
         let (begun, sent) = scene.begins();
         assert!(begun.is_some());
-        let told = ["log enqueued duplicate", "claim k for main-p5-7", "record running 1/1"];
+        let published = ["log enqueued duplicate", "claim k for main-p5-7", "record running 1/1"];
         // Ended before, it is only logged again: the node that ended it has published that live, or has died.
         let ends = ["record of r1 duplicate 1/0", "live enqueued duplicate"];
-        let all = [if has_ended { &[][..] } else { &ends }, &told].concat();
+        let all = [if has_ended { &[][..] } else { &ends }, &published].concat();
         assert_eq!(sent, all, "{sent:?}");
         assert_eq!(scene.server.claim("k"), Some(claim(RUN, true, &[])));
     }

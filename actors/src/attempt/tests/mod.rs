@@ -4,8 +4,8 @@
 //! `server` is what all nodes share, `node` one node. Everything that is sent is noted in the order in which it takes
 //! effect, as short lines such as `record running 1/1` or `ack 7`: a test compares them with what it expects.
 //!
-//! `submit`, `reschedule` and `letter` drive what the API does to the same records: jobs with a key or a time, runs that
-//! start at another time, dead letters.
+//! `submit`, `reschedule` and `dead_letter` drive what the API does to the same records: jobs with a key or a time,
+//! runs that start at another time, dead letters.
 
 mod node;
 mod server;
@@ -18,7 +18,7 @@ mod line;
 mod lost;
 mod order;
 
-mod letter;
+mod replay;
 mod reschedule;
 mod submit;
 

@@ -101,7 +101,7 @@ fn whatever_is_lost_it_starts_when_it_comes_again() {
 /// Given a key of which several wait, when jobs are asked for what comes before them, then it is the first that has not
 /// ended, and for that one none.
 #[test]
-fn a_client_is_told_which_run_a_waiting_one_waits_for() {
+fn a_client_learns_which_run_a_waiting_one_waits_for() {
     let mut scene = scene();
     other(&scene, Waits::InLane, 3);
     assert!(scene.begins().0.is_none());

@@ -515,10 +515,10 @@ impl Server for MemoryServer {
     async fn write_dead_letter(&self, run: &Run, _: Option<&Headers>, _: Bytes) -> Result<(), Error> {
         let write = || {
             self.note("dead letter");
-            let letter = (run.run_id.clone(), run.round);
-            let mut letters = self.dead_letters.borrow_mut();
-            if !letters.contains(&letter) {
-                letters.push(letter);
+            let dead_letter = (run.run_id.clone(), run.round);
+            let mut dead_letters = self.dead_letters.borrow_mut();
+            if !dead_letters.contains(&dead_letter) {
+                dead_letters.push(dead_letter);
             }
         };
         self.call(write).await
@@ -580,6 +580,11 @@ fn delivery(server: &MemoryServer, message: &Message, ack_token: AckToken) -> De
 pub(super) fn check_end(server: &MemoryServer, run: &Run, place: &str) {
     assert!(run.state.is_terminal(), "it waits for ever as {:?}: {place}", run.state);
     assert_eq!(*server.log.borrow(), *server.implied.borrow(), "the log is not what the records imply: {place}");
-    let letters = server.dead_letters.borrow().len();
-    assert_eq!(letters, usize::from(run.state == RunState::Dead), "dead letters of a {:?} run: {place}", run.state);
+    let dead_letters = server.dead_letters.borrow().len();
+    assert_eq!(
+        dead_letters,
+        usize::from(run.state == RunState::Dead),
+        "dead letters of a {:?} run: {place}",
+        run.state
+    );
 }

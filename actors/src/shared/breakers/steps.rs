@@ -37,7 +37,7 @@ impl Breakers {
     /// Jobs may start that could not before.
     fn frees(&self) {
         self.has_changed.store(true, Ordering::Relaxed);
-        self.news.tell();
+        self.news.notify();
     }
 
     /// Begins the steps that are to be written now, at most `max`, and names their breakers; and says whether there may

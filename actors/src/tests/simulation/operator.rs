@@ -13,10 +13,10 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Run, RunId, Tenant};
 
+use crate::api::dead_letter::{self, Action, Change as Replay};
 use crate::api::filter::unavailable;
-use crate::api::letter::{self, Action, Change as Replay};
 use crate::api::{cancellation, reschedule};
-use crate::ports::{CancelPorts, InLane, LetterPorts, RunPorts as _, Server as _, WaitingPorts};
+use crate::ports::{CancelPorts, DeadLetterPorts, InLane, RunPorts as _, Server as _, WaitingPorts};
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
@@ -253,12 +253,12 @@ pub(crate) async fn attend(world: &World, node: usize, dead: DeadLetter) {
     let payload = Bytes::from_static(world.plans[index].payload);
     let letter = StoredDeadLetter { sequence, run: (*run).clone(), headers, payload, left_out: None };
     // What could not be done is tried again.
-    if let Err(error) = letter::one(&hand, letter, &action).await {
+    if let Err(error) = dead_letter::one(&hand, letter, &action).await {
         world.say(|| format!("{} cannot do it to the dead letter of run {index}: {error}", hand.client.name()));
     }
 }
 
-impl LetterPorts for Hand<'_> {
+impl DeadLetterPorts for Hand<'_> {
     fn tracer(&self) -> Option<&Tracer> {
         None
     }
@@ -281,7 +281,7 @@ impl LetterPorts for Hand<'_> {
         Ok(())
     }
 
-    async fn remove_letter(&self, sequence: u64) -> Result<(), Error> {
+    async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error> {
         if !(self.is_stale.get() && self.world.is(Mutation::StaleLetterKept)) {
             self.client.delete_letter(sequence).await;
         }

@@ -270,32 +270,32 @@ fn no_span_ends_before_it_begins_whatever_clocks_say() {
 fn a_dead_letter_hangs_from_the_attempt_that_failed_last() {
     let dead = settled(begun(fresh(), 1, 10), Settlement::Dead { failure: failure() }, 30);
     let spans = spans_of(|tracer| tracer.dead_letter(Some(own()), &dead, at(35)));
-    let [letter] = &spans[..] else { panic!("{spans:?}") };
-    assert_eq!((letter.name.as_str(), &letter.kind), ("send dead letters", &SpanKind::Producer));
-    assert_eq!(letter.parent, of_attempt(&own(), &dead)[2].id);
-    assert_eq!(times(letter), (30, 35));
-    assert_eq!(attribute(letter, "error.type").as_deref(), Some("timeout"));
-    assert_eq!(attribute(letter, "messaging.destination.name").as_deref(), Some("dead letters"));
+    let [dead_letter] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!((dead_letter.name.as_str(), &dead_letter.kind), ("send dead letters", &SpanKind::Producer));
+    assert_eq!(dead_letter.parent, of_attempt(&own(), &dead)[2].id);
+    assert_eq!(times(dead_letter), (30, 35));
+    assert_eq!(attribute(dead_letter, "error.type").as_deref(), Some("timeout"));
+    assert_eq!(attribute(dead_letter, "messaging.destination.name").as_deref(), Some("dead letters"));
 }
 
 #[test]
 fn the_dead_letter_of_a_run_that_never_started_hangs_from_its_wait() {
     let dead = settled(fresh(), Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "no type") }, 30);
-    let letter = |trace: JobTrace| spans_of(|tracer| tracer.dead_letter(Some(trace), &dead, at(35))).remove(0);
-    assert_eq!(letter(own()).parent, of_wait(&own(), &dead)[0].id);
-    assert_eq!(letter(publishers()).parent, publishers().parent);
+    let dead_letter = |trace: JobTrace| spans_of(|tracer| tracer.dead_letter(Some(trace), &dead, at(35))).remove(0);
+    assert_eq!(dead_letter(own()).parent, of_wait(&own(), &dead)[0].id);
+    assert_eq!(dead_letter(publishers()).parent, publishers().parent);
 }
 
 #[test]
 fn a_replay_links_the_dead_letter_that_it_replays() {
     let mut run = settled(begun(fresh(), 1, 10), Settlement::Dead { failure: failure() }, 30);
-    let letter = spans_of(|tracer| tracer.dead_letter(Some(publishers()), &run, at(35))).remove(0);
+    let dead_letter = spans_of(|tracer| tracer.dead_letter(Some(publishers()), &run, at(35))).remove(0);
     run.replay(at(90));
     let replay = spans_of(|tracer| tracer.replayed(&publishers(), &run, (at(90), at(95)))).remove(0);
     assert_eq!((replay.name.as_str(), times(&replay)), ("replay main", (90, 95)));
     let link = replay.link.unwrap();
-    assert_eq!((link.trace_id(), link.span_id()), (letter.trace, letter.id));
-    assert_eq!(attribute(&letter, "longshore.round").as_deref(), Some("1"));
+    assert_eq!((link.trace_id(), link.span_id()), (dead_letter.trace, dead_letter.id));
+    assert_eq!(attribute(&dead_letter, "longshore.round").as_deref(), Some("1"));
 }
 
 #[test]

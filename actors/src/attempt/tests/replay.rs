@@ -18,11 +18,11 @@ use super::begin::Scene;
 use super::done;
 use super::node::Node;
 use super::server::{Fault, RUN, at, id};
-use crate::api::letter::{self, Action, Change};
-use crate::ports::LetterPorts;
+use crate::api::dead_letter::{self, Action, Change};
+use crate::ports::DeadLetterPorts;
 use crate::trace::Tracer;
 
-impl LetterPorts for Node {
+impl DeadLetterPorts for Node {
     fn tracer(&self) -> Option<&Tracer> {
         None
     }
@@ -34,7 +34,7 @@ impl LetterPorts for Node {
         self.server.call(|| self.server.note(format!("publish {id} into {place}: {text} {headers:?}"))).await
     }
 
-    async fn remove_letter(&self, sequence: u64) -> Result<(), Error> {
+    async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error> {
         self.server.call(|| self.server.note(format!("remove letter {sequence}"))).await
     }
 }
@@ -61,8 +61,8 @@ fn as_it_is() -> Action {
     Action::Replay(Change::default())
 }
 
-fn act(scene: &Scene, letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
-    done(letter::one(&scene.node, letter.clone(), action))
+fn act(scene: &Scene, dead_letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
+    done(dead_letter::one(&scene.node, dead_letter.clone(), action))
 }
 
 const PUBLISHED: &str = "publish default/main-p5-7/5ea1/2/1/0 into main p5: {} []";
@@ -70,8 +70,8 @@ const PUBLISHED: &str = "publish default/main-p5-7/5ea1/2/1/0 into main p5: {} [
 #[test]
 fn a_replay_begins_the_next_round_in_the_record_then_publishes_then_removes() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
-    assert_eq!(act(&scene, &letter, &as_it_is()), Ok(true));
+    let dead_letter = failed(&mut scene);
+    assert_eq!(act(&scene, &dead_letter, &as_it_is()), Ok(true));
     let sent = scene.node.sent();
     assert_eq!(sent.first().map(String::as_str), Some("record enqueued 2/0"), "{sent:?}");
     assert_eq!(sent[sent.len() - 2..], [PUBLISHED, "remove letter 3"]);
@@ -83,8 +83,8 @@ fn a_replay_begins_the_next_round_in_the_record_then_publishes_then_removes() {
 #[test]
 fn a_discarded_run_is_published_as_such_and_nothing_runs() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
-    assert_eq!(act(&scene, &letter, &Action::Discard), Ok(true));
+    let dead_letter = failed(&mut scene);
+    assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true));
     let sent = scene.node.sent();
     assert_eq!((sent[0].as_str(), sent.last().unwrap().as_str()), ("record discarded 1/1", "remove letter 3"));
     assert!(sent.iter().any(|line| line.starts_with("log ") && line.ends_with("discarded")), "{sent:?}");
@@ -97,15 +97,15 @@ fn a_replay_that_is_repeated_after_any_fault_runs_once_more_and_leaves_no_letter
     'calls: for call in 0..20 {
         for fault in [Fault::Lost, Fault::AnswerLost, Fault::DiesBefore, Fault::DiesAfter] {
             let mut scene = Scene::new();
-            let letter = failed(&mut scene);
+            let dead_letter = failed(&mut scene);
             scene.server.breaks(call, fault);
-            let first = letter::one(&scene.node, letter.clone(), &as_it_is()).now_or_never();
+            let first = dead_letter::one(&scene.node, dead_letter.clone(), &as_it_is()).now_or_never();
             if !scene.server.is_broken() {
                 break 'calls;
             }
             let place = format!("{fault:?} at call {call}: {first:?}");
             if !matches!(first, Some(Ok(_))) {
-                act(&scene, &letter, &as_it_is()).unwrap_or_else(|error| panic!("{place}: {error}"));
+                act(&scene, &dead_letter, &as_it_is()).unwrap_or_else(|error| panic!("{place}: {error}"));
             }
             let (run, sent) = (scene.server.last_run(), scene.node.sent());
             assert_eq!((run.round, run.state.name()), (2, RunState::Enqueued), "{place}");
@@ -124,13 +124,13 @@ fn a_discarding_that_is_repeated_after_any_fault_leaves_no_letter_and_is_in_the_
     for call in 0..4 {
         for fault in [Fault::Lost, Fault::AnswerLost, Fault::DiesBefore, Fault::DiesAfter] {
             let mut scene = Scene::new();
-            let letter = failed(&mut scene);
+            let dead_letter = failed(&mut scene);
             scene.server.breaks(call, fault);
-            let first = letter::one(&scene.node, letter.clone(), &Action::Discard).now_or_never();
+            let first = dead_letter::one(&scene.node, dead_letter.clone(), &Action::Discard).now_or_never();
             assert!(scene.server.is_broken(), "call {call} is made");
             let place = format!("{fault:?} at call {call}: {first:?}");
             if !matches!(first, Some(Ok(_))) {
-                act(&scene, &letter, &Action::Discard).unwrap_or_else(|error| panic!("{place}: {error}"));
+                act(&scene, &dead_letter, &Action::Discard).unwrap_or_else(|error| panic!("{place}: {error}"));
             }
             assert_eq!(scene.server.last_run().state.name(), RunState::Discarded, "{place}");
             let log = scene.server.log.borrow();
@@ -143,23 +143,23 @@ fn a_discarding_that_is_repeated_after_any_fault_leaves_no_letter_and_is_in_the_
 #[test]
 fn a_letter_whose_run_has_gone_on_is_only_tidied_up() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
+    let dead_letter = failed(&mut scene);
     scene.server.changes(RUN, |run| {
         run.replay(at(600));
         run.begin(1, &"n2".into(), at(700));
     });
-    assert_eq!(done(letter::would(&scene.node, &letter, &as_it_is())), Ok(false));
-    assert_eq!(act(&scene, &letter, &as_it_is()), Ok(false), "it was replayed before");
+    assert_eq!(done(dead_letter::would(&scene.node, &dead_letter, &as_it_is())), Ok(false));
+    assert_eq!(act(&scene, &dead_letter, &as_it_is()), Ok(false), "it was replayed before");
     assert_eq!(scene.node.sent(), ["remove letter 3"]);
 }
 
 #[test]
 fn a_letter_that_was_discarded_too_late_is_replayed() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
+    let dead_letter = failed(&mut scene);
     // The node that replayed it died before it published the job.
     scene.server.changes(RUN, |run| run.replay(at(600)));
-    let error = act(&scene, &letter, &Action::Discard).unwrap_err();
+    let error = act(&scene, &dead_letter, &Action::Discard).unwrap_err();
     assert_eq!(error, "is being replayed: it was discarded too late");
     let sent = scene.node.sent();
     assert_eq!(sent[sent.len() - 2..], [PUBLISHED, "remove letter 3"]);
@@ -168,22 +168,22 @@ fn a_letter_that_was_discarded_too_late_is_replayed() {
 #[test]
 fn a_letter_whose_id_is_another_runs_by_now_can_only_be_discarded() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
+    let dead_letter = failed(&mut scene);
     scene.server.changes(RUN, |run| run.origin = at(900));
     let refused = "its id is another run's by now, as its lane was made anew; publish its job anew and discard this";
-    assert_eq!(done(letter::would(&scene.node, &letter, &as_it_is())), Err(refused.to_owned()));
-    assert_eq!(act(&scene, &letter, &as_it_is()), Err(refused.to_owned()));
+    assert_eq!(done(dead_letter::would(&scene.node, &dead_letter, &as_it_is())), Err(refused.to_owned()));
+    assert_eq!(act(&scene, &dead_letter, &as_it_is()), Err(refused.to_owned()));
     assert!(scene.node.sent().is_empty());
-    assert_eq!(act(&scene, &letter, &Action::Discard), Ok(true));
+    assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true));
     assert_eq!(scene.node.sent(), ["remove letter 3"], "the other run is left alone");
 }
 
 #[test]
 fn a_record_that_does_not_know_of_the_end_yet_is_waited_for() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
+    let dead_letter = failed(&mut scene);
     scene.server.changes(RUN, |run| run.state = longshore_domain::State::Running);
-    let error = act(&scene, &letter, &Action::Discard).unwrap_err();
+    let error = act(&scene, &dead_letter, &Action::Discard).unwrap_err();
     assert_eq!(error, "the record does not know of its end yet; try again");
     assert!(scene.node.sent().is_empty());
     assert_eq!(scene.node.metrics.stale_reads.get(), 1);
@@ -192,27 +192,27 @@ fn a_record_that_does_not_know_of_the_end_yet_is_waited_for() {
 #[test]
 fn the_run_of_a_letter_whose_record_is_gone_goes_on_from_the_letter() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
+    let dead_letter = failed(&mut scene);
     scene.server.loses_record(RUN);
-    assert_eq!(act(&scene, &letter, &as_it_is()), Ok(true));
+    assert_eq!(act(&scene, &dead_letter, &as_it_is()), Ok(true));
     assert_eq!(scene.server.last_run().round, 2);
 }
 
 #[test]
 fn what_would_be_done_is_said_and_nothing_is_done() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
-    assert_eq!(done(letter::would(&scene.node, &letter, &as_it_is())), Ok(true));
-    assert_eq!(done(letter::would(&scene.node, &letter, &Action::Discard)), Ok(true));
+    let dead_letter = failed(&mut scene);
+    assert_eq!(done(dead_letter::would(&scene.node, &dead_letter, &as_it_is())), Ok(true));
+    assert_eq!(done(dead_letter::would(&scene.node, &dead_letter, &Action::Discard)), Ok(true));
     assert!(scene.node.sent().is_empty());
 }
 
 #[test]
 fn a_replay_may_change_queue_priority_payload_headers_and_options() {
     let mut scene = Scene::new();
-    let mut letter = failed(&mut scene);
-    letter.headers.insert("X-Old", "1");
-    letter.headers.insert("X-Kept", "1");
+    let mut dead_letter = failed(&mut scene);
+    dead_letter.headers.insert("X-Old", "1");
+    dead_letter.headers.insert("X-Kept", "1");
     let options = JobOptions { max_attempts: Some(9), tags: vec!["again".to_owned()], ..JobOptions::default() };
     let change = Change {
         queue: Some(Queue::parse("mail").unwrap()),
@@ -221,7 +221,7 @@ fn a_replay_may_change_queue_priority_payload_headers_and_options() {
         headers: vec![("x-old".to_owned(), None), ("Longshore-Max-Attempts".to_owned(), Some("9".to_owned()))],
         options: Some(Box::new(options)),
     };
-    assert_eq!(act(&scene, &letter, &Action::Replay(change)), Ok(true));
+    assert_eq!(act(&scene, &dead_letter, &Action::Replay(change)), Ok(true));
     let sent = scene.node.sent();
     let published = sent.iter().find(|line| line.starts_with("publish ")).unwrap();
     assert!(published.contains(" into mail p1: [1] "), "{published}");
@@ -232,8 +232,8 @@ fn a_replay_may_change_queue_priority_payload_headers_and_options() {
     assert_eq!(run.tags, ["again"]);
 }
 
-fn replay_error(scene: &Scene, letter: &StoredDeadLetter, change: Change) -> String {
-    let error = act(scene, letter, &Action::Replay(change)).unwrap_err();
+fn replay_error(scene: &Scene, dead_letter: &StoredDeadLetter, change: Change) -> String {
+    let error = act(scene, dead_letter, &Action::Replay(change)).unwrap_err();
     assert!(scene.node.sent().is_empty(), "nothing is done: {error}");
     error
 }
@@ -245,43 +245,43 @@ fn with_header(name: &str, value: Option<&str>) -> Change {
 #[test]
 fn a_payload_that_was_too_large_to_be_kept_has_to_be_given() {
     let mut scene = Scene::new();
-    let letter = StoredDeadLetter { left_out: Some(900_000), payload: Bytes::new(), ..failed(&mut scene) };
-    let error = replay_error(&scene, &letter, Change::default());
+    let dead_letter = StoredDeadLetter { left_out: Some(900_000), payload: Bytes::new(), ..failed(&mut scene) };
+    let error = replay_error(&scene, &dead_letter, Change::default());
     assert_eq!(error, "its payload of 900000 bytes was too large to be kept; replay it with set.payload");
     let given = Change { payload: Some(Bytes::from_static(b"1")), ..Change::default() };
-    assert_eq!(act(&scene, &letter, &Action::Replay(given)), Ok(true));
+    assert_eq!(act(&scene, &dead_letter, &Action::Replay(given)), Ok(true));
 }
 
 #[test]
 fn an_invalid_job_is_replayed_only_once_it_is_mended() {
     let mut scene = Scene::new();
-    let mut letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, "Longshore-Max-Attempts: is zero"));
-    letter.headers.insert("Longshore-Max-Attempts", "0");
-    let as_it_was = replay_error(&scene, &letter, Change::default());
+    let mut dead_letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, "Longshore-Max-Attempts: is zero"));
+    dead_letter.headers.insert("Longshore-Max-Attempts", "0");
+    let as_it_was = replay_error(&scene, &dead_letter, Change::default());
     let message = "it is invalid (Longshore-Max-Attempts: is zero); mend it with set.headers or set.payload";
     assert_eq!(as_it_was, message);
-    let error = replay_error(&scene, &letter, with_header("Longshore-Max-Attempts", Some("none")));
+    let error = replay_error(&scene, &dead_letter, with_header("Longshore-Max-Attempts", Some("none")));
     assert!(error.starts_with("it is still invalid: "), "{error}");
     let mended = with_header("Longshore-Max-Attempts", Some("2"));
-    assert_eq!(act(&scene, &letter, &Action::Replay(mended)), Ok(true));
+    assert_eq!(act(&scene, &dead_letter, &Action::Replay(mended)), Ok(true));
 }
 
 #[test]
 fn headers_that_cannot_be_read_are_not_dropped_unasked() {
     let mut scene = Scene::new();
-    let mut letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, "its headers cannot be read"));
-    letter.headers.insert(HEADERS_BASE64, "AA==");
-    let error = replay_error(&scene, &letter, Change::default());
+    let mut dead_letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, "its headers cannot be read"));
+    dead_letter.headers.insert(HEADERS_BASE64, "AA==");
+    let error = replay_error(&scene, &dead_letter, Change::default());
     assert!(error.ends_with("leaves out the headers that cannot be read") && error.contains(HEADERS_BASE64), "{error}");
-    assert_eq!(act(&scene, &letter, &Action::Replay(with_header(HEADERS_BASE64, None))), Ok(true));
+    assert_eq!(act(&scene, &dead_letter, &Action::Replay(with_header(HEADERS_BASE64, None))), Ok(true));
 }
 
 #[test]
 fn a_job_whose_subject_could_not_be_read_has_no_lane_to_go_back_to() {
     let mut scene = Scene::new();
-    let mut letter = failed(&mut scene);
-    letter.run.tenant = Tenant::unreadable();
-    let error = replay_error(&scene, &letter, Change::default());
+    let mut dead_letter = failed(&mut scene);
+    dead_letter.run.tenant = Tenant::unreadable();
+    let error = replay_error(&scene, &dead_letter, Change::default());
     assert_eq!(error, "the subject it was published to could not be read; publish it anew");
 }
 
@@ -289,36 +289,36 @@ fn a_job_whose_subject_could_not_be_read_has_no_lane_to_go_back_to() {
 fn a_job_that_the_settings_refused_is_replayed_once_they_take_it() {
     let mut scene = Scene::new();
     let reason = "payload: has 2 bytes, 1 are allowed for its type (payload_max)";
-    let letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, reason));
+    let dead_letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, reason));
     scene.node.policies.default_type = TypePolicy { payload_max: Some(1), ..TypePolicy::default() };
-    assert_eq!(replay_error(&scene, &letter, Change::default()), format!("it is still refused: {reason}"));
+    assert_eq!(replay_error(&scene, &dead_letter, Change::default()), format!("it is still refused: {reason}"));
     scene.node.policies.default_type.payload_max = Some(2);
-    assert_eq!(act(&scene, &letter, &as_it_is()), Ok(true));
+    assert_eq!(act(&scene, &dead_letter, &as_it_is()), Ok(true));
 }
 
 #[test]
 fn a_new_payload_has_to_be_one_that_the_settings_take() {
     let mut scene = Scene::new();
-    let letter = failed(&mut scene);
+    let dead_letter = failed(&mut scene);
     scene.node.policies.default_type = TypePolicy { payload_max: Some(2), ..TypePolicy::default() };
     let larger = Change { payload: Some(Bytes::from_static(b"123")), ..Change::default() };
-    assert!(replay_error(&scene, &letter, larger).contains("(payload_max)"));
+    assert!(replay_error(&scene, &dead_letter, larger).contains("(payload_max)"));
     scene.node.policies.default_type.payload_max = Some(1);
-    assert_eq!(act(&scene, &letter, &as_it_is()), Ok(true), "what was taken once is taken again");
+    assert_eq!(act(&scene, &dead_letter, &as_it_is()), Ok(true), "what was taken once is taken again");
 }
 
 #[test]
 fn a_run_whose_key_another_run_has_by_now_is_not_replayed() {
     let mut scene = Scene::new();
-    let mut letter = failed(&mut scene);
-    letter.headers.insert("Longshore-Idempotency-Key", "k");
-    letter.headers.insert("Longshore-Unique", "active");
+    let mut dead_letter = failed(&mut scene);
+    dead_letter.headers.insert("Longshore-Idempotency-Key", "k");
+    dead_letter.headers.insert("Longshore-Unique", "active");
     let other = Run { run_id: id("r1"), ..scene.running() };
     scene.server.has_record(other);
     let fingerprint = Fingerprint::of("t", None, b"{}");
     let (unique, taken_from) = (Unique::Active, Vec::new());
     scene.server.has_claim("k", Claim { run_id: id("r1"), fingerprint, unique, published: true, taken_from });
-    let error = replay_error(&scene, &letter, Change::default());
+    let error = replay_error(&scene, &dead_letter, Change::default());
     assert_eq!(error, "its idempotency key belongs to run r1 by now: replay it once the key is free");
-    assert_eq!(act(&scene, &letter, &Action::Discard), Ok(true), "it needs no key for that");
+    assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true), "it needs no key for that");
 }

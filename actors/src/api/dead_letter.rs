@@ -5,7 +5,7 @@
 //! deleted last, by its sequence. If a node dies in between, it leaves a dead letter that the next call finds and
 //! finishes.
 //!
-//! The simulation drives these functions, too; [`LetterPorts`] is what they ask for.
+//! The simulation drives these functions, too; [`DeadLetterPorts`] is what they ask for.
 
 use bytes::Bytes;
 use longshore_backbone::Headers;
@@ -22,7 +22,7 @@ use longshore_domain::{ErrorKind, Job, JobOptions, JobType, Priority, Queue, Run
 use crate::attempt::assignment::is_acknowledgement;
 use crate::attempt::keys;
 use crate::fail_point;
-use crate::ports::{LetterPorts, Rules as _, Server as _};
+use crate::ports::{DeadLetterPorts, Rules as _, Server as _};
 use crate::shared::log_run::{About, log_run};
 use crate::trace::{JobTrace, context};
 
@@ -54,18 +54,21 @@ impl Change {
 }
 
 /// Whether the action would be carried out on this dead letter.
-pub(crate) async fn would<P: LetterPorts>(
+pub(crate) async fn would<P: DeadLetterPorts>(
     ports: &P,
-    letter: &StoredDeadLetter,
+    dead_letter: &StoredDeadLetter,
     action: &Action,
 ) -> Result<bool, String> {
     if let Action::Replay(change) = action {
-        can_be_replayed(ports.policies(), letter, change)?;
+        can_be_replayed(ports.policies(), dead_letter, change)?;
     }
-    let found = ports.server().read_record(&letter.run.tenant, &letter.run.run_id).await;
+    let found = ports.server().read_record(&dead_letter.run.tenant, &dead_letter.run.run_id).await;
     let found = found.map_err(|error| error.with_causes())?;
-    let verdict =
-        ports.server().on_dead_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
+    let verdict = ports.server().on_dead_letter(
+        found.as_ref().map(|found| &found.run),
+        dead_letter.run.round,
+        dead_letter.run.origin,
+    );
     match (verdict, action) {
         (DeadLetterVerdict::OtherRun, Action::Replay(_)) => Err(ANOTHERS.to_owned()),
         (verdict, _) => Ok(!matches!(verdict, DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord)),
@@ -73,21 +76,28 @@ pub(crate) async fn would<P: LetterPorts>(
 }
 
 /// Carries the action out on one dead letter; says whether there was more to do than tidying up.
-pub(crate) async fn one<P: LetterPorts>(ports: &P, letter: StoredDeadLetter, action: &Action) -> Result<bool, String> {
+pub(crate) async fn one<P: DeadLetterPorts>(
+    ports: &P,
+    dead_letter: StoredDeadLetter,
+    action: &Action,
+) -> Result<bool, String> {
     if let Action::Replay(change) = action {
-        can_be_replayed(ports.policies(), &letter, change)?;
+        can_be_replayed(ports.policies(), &dead_letter, change)?;
     }
     loop {
-        let found = ports.server().read_record(&letter.run.tenant, &letter.run.run_id).await;
+        let found = ports.server().read_record(&dead_letter.run.tenant, &dead_letter.run.run_id).await;
         let found = found.map_err(|error| error.with_causes())?;
-        let verdict =
-            ports.server().on_dead_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
+        let verdict = ports.server().on_dead_letter(
+            found.as_ref().map(|found| &found.run),
+            dead_letter.run.round,
+            dead_letter.run.origin,
+        );
         let (run, did) = match (verdict, found) {
             (DeadLetterVerdict::Stands, found) => {
                 let expected = found.as_ref().map_or(0, |found| found.revision);
-                let run = found.map_or_else(|| letter.run.clone(), |found| found.run);
+                let run = found.map_or_else(|| dead_letter.run.clone(), |found| found.run);
                 if matches!(action, Action::Replay(_)) {
-                    must_have_its_key(ports, &run, &letter).await?;
+                    must_have_its_key(ports, &run, &dead_letter).await?;
                 }
                 let Some(run) = decide(ports, run, expected, action).await? else { continue };
                 (run, true)
@@ -97,12 +107,12 @@ pub(crate) async fn one<P: LetterPorts>(ports: &P, letter: StoredDeadLetter, act
                 if matches!(action, Action::Replay(_)) {
                     return Err(ANOTHERS.to_owned());
                 }
-                remove(ports, &letter).await?;
+                remove(ports, &dead_letter).await?;
                 return Ok(true);
             }
             (DeadLetterVerdict::StaleRecord, _) => {
                 ports.metrics().stale_reads.inc();
-                let about = About::run(&letter.run).traced(context::id_in(Some(&letter.headers)));
+                let about = About::run(&dead_letter.run).traced(context::id_in(Some(&dead_letter.headers)));
                 log_run!(
                     warn,
                     about,
@@ -114,26 +124,31 @@ pub(crate) async fn one<P: LetterPorts>(ports: &P, letter: StoredDeadLetter, act
             (_, None) => return Ok(false),
         };
         if verdict != DeadLetterVerdict::Stale || run.state.is_terminal() {
-            let logged = ports.publish(&run, ports.server().published_at_dead_letter(&run, letter.run.round)).await;
+            let logged =
+                ports.publish(&run, ports.server().published_at_dead_letter(&run, dead_letter.run.round)).await;
             logged.map_err(|_| "its events could not be published yet; try again".to_owned())?;
         }
         if !run.state.is_terminal() && verdict != DeadLetterVerdict::Stale {
             let Action::Replay(change) = action else {
-                publish(ports, &run, &letter, &Change::default()).await?;
-                remove(ports, &letter).await?;
+                publish(ports, &run, &dead_letter, &Change::default()).await?;
+                remove(ports, &dead_letter).await?;
                 return Err("is being replayed: it was discarded too late".to_owned());
             };
-            publish(ports, &run, &letter, change).await?;
+            publish(ports, &run, &dead_letter, change).await?;
             fail_point::pass("after-replay-publish");
         }
-        remove(ports, &letter).await?;
+        remove(ports, &dead_letter).await?;
         return Ok(did);
     }
 }
 
 /// A replayed run needs its key, if its scope freed that when it died.
-async fn must_have_its_key<P: LetterPorts>(ports: &P, run: &Run, letter: &StoredDeadLetter) -> Result<(), String> {
-    let options = header::read_job(&letter.headers).ok().and_then(|read| read.options);
+async fn must_have_its_key<P: DeadLetterPorts>(
+    ports: &P,
+    run: &Run,
+    dead_letter: &StoredDeadLetter,
+) -> Result<(), String> {
+    let options = header::read_job(&dead_letter.headers).ok().and_then(|read| read.options);
     let job = Job {
         tenant: run.tenant.clone(),
         queue: run.queue.clone(),
@@ -150,15 +165,15 @@ async fn must_have_its_key<P: LetterPorts>(ports: &P, run: &Run, letter: &Stored
     }
 }
 
-async fn remove<P: LetterPorts>(ports: &P, letter: &StoredDeadLetter) -> Result<(), String> {
-    ports.remove_letter(letter.sequence).await.map_err(|error| error.with_causes())
+async fn remove<P: DeadLetterPorts>(ports: &P, dead_letter: &StoredDeadLetter) -> Result<(), String> {
+    ports.remove_dead_letter(dead_letter.sequence).await.map_err(|error| error.with_causes())
 }
 
-fn can_be_replayed(policies: &Policies, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
-    if let (Some(bytes), None) = (letter.left_out, &change.payload) {
+fn can_be_replayed(policies: &Policies, dead_letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
+    if let (Some(bytes), None) = (dead_letter.left_out, &change.payload) {
         return Err(format!("its payload of {bytes} bytes was too large to be kept; replay it with set.payload"));
     }
-    let run = &letter.run;
+    let run = &dead_letter.run;
     // A name that could not be read is stored as `_`, which is not a valid name.
     let names = Tenant::parse(run.tenant.as_str()).is_ok()
         && Queue::parse(run.queue.as_str()).is_ok()
@@ -168,32 +183,32 @@ fn can_be_replayed(policies: &Policies, letter: &StoredDeadLetter, change: &Chan
     }
     match &run.error {
         Some(error) if error.kind == ErrorKind::Invalid && admission::was_refused(&error.message) => {
-            admit(policies, letter, change).map_err(|refusal| format!("it is still refused: {refusal}"))
+            admit(policies, dead_letter, change).map_err(|refusal| format!("it is still refused: {refusal}"))
         }
-        Some(error) if error.kind == ErrorKind::Invalid => is_mended(letter, change, &error.message),
+        Some(error) if error.kind == ErrorKind::Invalid => is_mended(dead_letter, change, &error.message),
         // What was taken once is taken again, as long as it is the same.
         _ => {
             if change.payload.is_some() {
-                admit(policies, letter, change)?;
+                admit(policies, dead_letter, change)?;
             }
-            let read = header::read_job(&changed_headers(letter, change));
+            let read = header::read_job(&changed_headers(dead_letter, change));
             read.map(drop).map_err(|error| format!("it would be invalid: {error}"))
         }
     }
 }
 
 /// Whether the job is taken as it would be replayed.
-fn admit(policies: &Policies, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
-    let payload = change.payload.as_ref().unwrap_or(&letter.payload);
-    let options = header::read_job(&changed_headers(letter, change)).ok().and_then(|read| read.options);
+fn admit(policies: &Policies, dead_letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
+    let payload = change.payload.as_ref().unwrap_or(&dead_letter.payload);
+    let options = header::read_job(&changed_headers(dead_letter, change)).ok().and_then(|read| read.options);
     let version = options.as_ref().and_then(|options| options.schema_version.as_deref());
-    let (tenant, job_type) = (&letter.run.tenant, &letter.run.job_type);
+    let (tenant, job_type) = (&dead_letter.run.tenant, &dead_letter.run.job_type);
     admission::admit(policies, tenant, job_type, version, payload).map_err(|refusal| refusal.to_string())
 }
 
 /// A job that could not be read is invalid again, unless the changes mend it.
-fn is_mended(letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result<(), String> {
-    let headers = changed_headers(letter, change);
+fn is_mended(dead_letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result<(), String> {
+    let headers = changed_headers(dead_letter, change);
     if header::has(&headers, HEADERS_BASE64) {
         // Dropping them unasked would lose what a person may be able to read.
         let mend = format!("set.headers {{\"{HEADERS_BASE64}\": null}} leaves out the headers that cannot be read");
@@ -202,7 +217,7 @@ fn is_mended(letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result
     if change.is_none() {
         return Err(format!("it is invalid ({reason}); mend it with set.headers or set.payload"));
     }
-    let payload = change.payload.as_ref().unwrap_or(&letter.payload);
+    let payload = change.payload.as_ref().unwrap_or(&dead_letter.payload);
     if headers.is_empty() && is_acknowledgement(payload) {
         return Err(format!("it is still invalid: {reason}"));
     }
@@ -214,7 +229,12 @@ fn is_mended(letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result
 }
 
 /// Stores the action in the record; `None` if another write was first.
-async fn decide<P: LetterPorts>(ports: &P, run: Run, expected: u64, action: &Action) -> Result<Option<Run>, String> {
+async fn decide<P: DeadLetterPorts>(
+    ports: &P,
+    run: Run,
+    expected: u64,
+    action: &Action,
+) -> Result<Option<Run>, String> {
     let mut run = run;
     match action {
         Action::Replay(change) => {
@@ -247,8 +267,8 @@ async fn decide<P: LetterPorts>(ports: &P, run: Run, expected: u64, action: &Act
 }
 
 /// The dead letter's headers for another round, with the changes.
-fn changed_headers(letter: &StoredDeadLetter, change: &Change) -> Headers {
-    let mut original = header::for_replay(&letter.headers);
+fn changed_headers(dead_letter: &StoredDeadLetter, change: &Change) -> Headers {
+    let mut original = header::for_replay(&dead_letter.headers);
     for (name, value) in &change.headers {
         original = header::without(&original, name);
         if let Some(value) = value {
@@ -259,20 +279,20 @@ fn changed_headers(letter: &StoredDeadLetter, change: &Change) -> Headers {
 }
 
 /// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
-async fn publish<P: LetterPorts>(
+async fn publish<P: DeadLetterPorts>(
     ports: &P,
     run: &Run,
-    letter: &StoredDeadLetter,
+    dead_letter: &StoredDeadLetter,
     change: &Change,
 ) -> Result<(), String> {
-    let mut original = changed_headers(letter, change);
+    let mut original = changed_headers(dead_letter, change);
     let trace = ports.tracer().map(|tracer| {
         let trace = JobTrace::of(tracer, Some(&original), (&run.tenant, &run.run_id), run.origin);
         trace.put(trace.replay(run), &mut original);
         (tracer, trace)
     });
     let headers = header::carry_on(Some(&original), run, 1, None);
-    let payload = change.payload.clone().unwrap_or_else(|| letter.payload.clone());
+    let payload = change.payload.clone().unwrap_or_else(|| dead_letter.payload.clone());
     let id = format!("{}/{}/{}/{}/1/0", run.tenant, run.run_id, run.seal, run.round);
     let published = ports.move_to_lane(run, headers, payload, &id).await;
     published.map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))?;
