@@ -1,9 +1,10 @@
 //! The audit's files, of actions and of events: lines of JSON that other programs take up, in files of a bounded size and
 //! number.
 //!
-//! It only appends and renames, so that whoever follows a file needs to know nothing of it. Every line is on its way to the disk
-//! before the append returns, and none is split over two files. A process that is killed, or a disk that is full, may cut a line
-//! off: then the next line begins on a line of its own, and of events the whole line follows.
+//! It only appends and renames, so that a program that follows a file needs to know nothing of it. Every line is on its
+//! way to the disk before the append returns, and none is split over two files. A process that is killed, or a disk
+//! that is full, may cut a line off: then the next line begins on a line of its own, and of events the whole line
+//! follows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -142,7 +143,7 @@ impl EventFile for EventFiles {
 
     fn append(&self, lines: &[u8], position: u64) -> Result<(), String> {
         self.lines.write(lines).map_err(|error| Self::failed(&self.lines.path, error))?;
-        // Whoever reads it finds the former number or this one, never half of it.
+        // A reader finds the former number or this one, never half of it.
         let next = self.position.with_extension("position.next");
         std::fs::write(&next, format!("{position}\n")).map_err(|error| Self::failed(&next, error))?;
         std::fs::rename(&next, &self.position).map_err(|error| Self::failed(&self.position, error))

@@ -135,7 +135,7 @@ impl Client {
         }
     }
 
-    /// Cancels a run: one that waits never starts, one that runs is told to stop. Returns its record.
+    /// Cancels a run: one that waits never starts, one that runs is asked to stop. Returns its record.
     ///
     /// # Errors
     /// 404: the run is not known; 409: it has ended otherwise; and what a call can meet.
@@ -265,7 +265,7 @@ impl NewJob<'_> {
 #[derive(Debug, Clone, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
-    /// The same when the same event is told again.
+    /// The same when the same event is published again.
     pub id: String,
     /// What happened: `enqueued`, `started`, `completed` and so on.
     pub event: String,

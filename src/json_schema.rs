@@ -7,10 +7,10 @@ use jsonschema::Validator;
 use longshore_domain::admission::PayloadSchema;
 use serde_json::Value;
 
-/// So many wrong fields are told.
-const TOLD: usize = 3;
+/// So many wrong fields are named.
+const SHOWN: usize = 3;
 /// So many bytes of each.
-const TOLD_BYTES: usize = 300;
+const SHOWN_BYTES: usize = 300;
 
 /// A compiled schema of any draft since 4, 2020-12 where `$schema` does not say; `format` is checked.
 #[derive(Debug)]
@@ -71,27 +71,29 @@ impl PayloadSchema for JsonSchema {
     fn check(&self, payload: &[u8]) -> Result<(), String> {
         let payload: Value = serde_json::from_slice(payload).map_err(|error| format!("is not JSON: {error}"))?;
         let mut errors = self.0.iter_errors(&payload);
-        let told =
-            errors.by_ref().take(TOLD).map(|error| at(&error.instance_path().to_string(), &error.masked().to_string()));
-        let mut told = told.collect::<Vec<_>>().join("; ");
-        if told.is_empty() {
+        let text = errors
+            .by_ref()
+            .take(SHOWN)
+            .map(|error| at(&error.instance_path().to_string(), &error.masked().to_string()));
+        let mut text = text.collect::<Vec<_>>().join("; ");
+        if text.is_empty() {
             return Ok(());
         }
         if errors.next().is_some() {
-            told.push_str("; and more");
+            text.push_str("; and more");
         }
-        Err(told)
+        Err(text)
     }
 }
 
 /// `/items/0/price: what is wrong`, of bounded length; without a path, the whole is wrong.
 fn at(path: &str, what: &str) -> String {
-    let mut told = if path.is_empty() { what.to_owned() } else { format!("{path}: {what}") };
-    if told.len() > TOLD_BYTES {
-        told.truncate(told.floor_char_boundary(TOLD_BYTES));
-        told.push('…');
+    let mut text = if path.is_empty() { what.to_owned() } else { format!("{path}: {what}") };
+    if text.len() > SHOWN_BYTES {
+        text.truncate(text.floor_char_boundary(SHOWN_BYTES));
+        text.push('…');
     }
-    told
+    text
 }
 
 #[cfg(test)]
@@ -118,7 +120,7 @@ mod tests {
         assert!(check("").unwrap_err().starts_with("is not JSON: "));
         let many = format!(r#"{{"to":1,"items":[{}]}}"#, vec![r#"{"price":"x"}"#; 50].join(","));
         let wrong = check(&many).unwrap_err();
-        assert!(wrong.ends_with("; and more") && wrong.len() < 4 * TOLD_BYTES, "{wrong}");
+        assert!(wrong.ends_with("; and more") && wrong.len() < 4 * SHOWN_BYTES, "{wrong}");
     }
 
     #[test]

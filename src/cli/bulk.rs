@@ -64,7 +64,7 @@ pub(crate) trait Bulk: Endpoint<Request: Clone, Answer: Into<Outcome>> {
     const DONE: &'static str;
     /// The verb for the question: `Replay`.
     const VERB: &'static str;
-    /// The noun for one of them: `dead letter`.
+    /// The noun for one of them: `dead dead_letter`.
     const NOUN: &'static str;
 
     /// What a request says about which runs and how many.
@@ -215,8 +215,8 @@ impl Tally {
 
     /// The first failures, by name.
     fn failures(&self) -> Vec<String> {
-        let told = |failure: &Failed| format!("{}: {}", failure.run_id, output::cut(&failure.error, 400));
-        let mut lines: Vec<String> = self.listed.iter().take(MAX_NAMED).map(told).collect();
+        let text = |failure: &Failed| format!("{}: {}", failure.run_id, output::cut(&failure.error, 400));
+        let mut lines: Vec<String> = self.listed.iter().take(MAX_NAMED).map(text).collect();
         let beyond = self.failed.saturating_sub(lines.len() as u64);
         if beyond > 0 {
             lines.push(format!("and {} more that failed", number(beyond)));
@@ -255,7 +255,7 @@ pub(crate) async fn run<E: Bulk>(
     if options.dry_run || on_terminal || !options.yes {
         let counted = count::<E>(api, &request, options.limit).await?;
         if options.dry_run {
-            tell::<E>(&counted, options)?;
+            report::<E>(&counted, options)?;
             return Ok(ended(&counted));
         }
         if counted.done + counted.failed == 0 {
@@ -273,7 +273,7 @@ pub(crate) async fn run<E: Bulk>(
     let result = all::<E>(api, request, (options.limit, rate), &mut tally, bar).await;
     // Also if the work was cut short, since a part of it is done.
     if result.is_ok() || tally.done > 0 {
-        tell::<E>(&tally, options)?;
+        report::<E>(&tally, options)?;
     }
     result?;
     Ok(ended(&tally))
@@ -296,7 +296,7 @@ pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Optio
             tally
         }
     };
-    tell::<E>(&tally, options)?;
+    report::<E>(&tally, options)?;
     Ok(ended(&tally))
 }
 
@@ -371,7 +371,7 @@ fn asked(question: &str) -> std::io::Result<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-fn tell<E: Bulk>(tally: &Tally, options: &Options) -> anyhow::Result<()> {
+fn report<E: Bulk>(tally: &Tally, options: &Options) -> anyhow::Result<()> {
     if options.json {
         return output::json(&tally.as_json::<E>(options.dry_run));
     }

@@ -103,11 +103,11 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         }
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
-            let letter = Api::connect(global).await?.ask::<DlqGet>(asked).await?;
+            let dead_letter = Api::connect(global).await?.ask::<DlqGet>(asked).await?;
             if json {
-                output::json(&letter)?
+                output::json(&dead_letter)?
             } else {
-                output::say(show(&letter.read()?).trim_end())?
+                output::say(show(&dead_letter.read()?).trim_end())?
             }
             Ok(Ended::Success)
         }
@@ -179,7 +179,7 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     loop {
         let left = limit.saturating_sub(entries.len() as u64);
         asked.limit = Some(left.min(PAGE));
-        let page = api.ask_patiently::<DlqList>(asked.clone(), GROUPING).await?.letters()?;
+        let page = api.ask_patiently::<DlqList>(asked.clone(), GROUPING).await?.dead_letters()?;
         entries.extend(page.entries);
         asked.cursor = page.cursor;
         if asked.cursor.is_none() || entries.len() as u64 >= limit {
@@ -195,15 +195,15 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
         eprintln!("no dead letters");
         return Ok(Ended::Success);
     }
-    let letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
-    output::say(output::table(&rows(&letters, target::now(), output::columns()), &[2, 3]).trim_end())?;
+    let dead_letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
+    output::say(output::table(&rows(&dead_letters, target::now(), output::columns()), &[2, 3]).trim_end())?;
     if let Some(cursor) = cursor {
         eprintln!("more: --cursor {} continues, --limit shows more at once", cut(&cursor, 100));
     }
     Ok(Ended::Success)
 }
 
-fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
+fn rows(dead_letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
     let heading = ["run", "type", "died", "attempts", "error"].map(str::to_owned).to_vec();
     let row = |DeadLetter { record, .. }: &DeadLetter| {
         let tenant = Some(record.tenant.as_str()).filter(|tenant| *tenant != "default");
@@ -218,7 +218,7 @@ fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<Strin
             error.unwrap_or_default(),
         ]
     };
-    output::fitted(std::iter::once(heading).chain(letters.iter().map(row)).collect(), columns, &[3])
+    output::fitted(std::iter::once(heading).chain(dead_letters.iter().map(row)).collect(), columns, &[3])
 }
 
 fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
@@ -254,8 +254,8 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
 }
 
 /// A dead letter for people: its run, then the job as it was published.
-fn show(letter: &DeadLetter) -> String {
-    let DeadLetter { record, job } = letter;
+fn show(dead_letter: &DeadLetter) -> String {
+    let DeadLetter { record, job } = dead_letter;
     let mut shown = runs::show(record, target::now());
     shown += &format!("\n{} {}\n", styled("alike", FAINT, 10), cut(&job.fingerprint, 100));
     for (name, value) in &job.headers {
@@ -299,10 +299,10 @@ mod tests {
     #[test]
     fn dead_letters_fit_a_hundred_columns() {
         let entry = |run: &str, message: &str, round: u64| -> DeadLetter {
-            let letter = json!({"run_id": run, "tenant": "default", "queue": "main", "priority": 5, "type": "email.send",
+            let dead_letter = json!({"run_id": run, "tenant": "default", "queue": "main", "priority": 5, "type": "email.send",
                 "state": "dead", "round": round, "attempt": 12, "max_attempts": 12, "fingerprint": "f", "headers": {},
                 "ended_at": "2026-11-21T11:55:00.000Z", "error": {"kind": "retryable", "message": message}});
-            serde_json::from_str(&letter.to_string()).unwrap()
+            serde_json::from_str(&dead_letter.to_string()).unwrap()
         };
         let entries = [entry("main-p5-7", "no route\u{1b}[2J", 1), entry("main-p5-12345", &"long ".repeat(100), 2)];
         let shown = table(&rows(&entries, now(), 100), &[2, 3]);

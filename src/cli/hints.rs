@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_connection_is_told_by_its_cause() {
+    fn an_error_of_the_connection_is_shown_by_its_cause() {
         let connect = |cause: &str| {
             let source = Box::new(std::io::Error::other(cause.to_owned()));
             anyhow::Error::new(Backbone::Connect { url: "nats://x".to_owned(), source })
@@ -329,16 +329,16 @@ mod tests {
 
     #[test]
     fn no_option_is_suggested_that_the_help_does_not_show() {
-        let told = |line: &str| {
+        let shown = |line: &str| {
             let error = Cli::command().try_get_matches_from(line.split(' ')).unwrap_err();
             improved(error).to_string()
         };
-        let unknown = told("longshore dlq list --state dead");
+        let unknown = shown("longshore dlq list --state dead");
         assert!(unknown.contains("unexpected argument '--state'") && !unknown.contains("similar"), "{unknown}");
         assert!(!unknown.contains("token"), "an option that nobody asked for: {unknown}");
-        assert!(told("longshore queues --sever x").contains("'--server'"));
-        assert!(told("longshore queues --jsno").contains("'--json'"));
-        assert!(told("longshore submit echo 1 --wait 30s").contains("tip: to wait so long at most: --wait=30s"));
-        assert!(!told("longshore runs get r 30s").contains("--wait"));
+        assert!(shown("longshore queues --sever x").contains("'--server'"));
+        assert!(shown("longshore queues --jsno").contains("'--json'"));
+        assert!(shown("longshore submit echo 1 --wait 30s").contains("tip: to wait so long at most: --wait=30s"));
+        assert!(!shown("longshore runs get r 30s").contains("--wait"));
     }
 }

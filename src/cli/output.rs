@@ -183,7 +183,8 @@ fn cut_within(text: &str, most: usize) -> String {
     if text.chars().count() > most { cut(text, most - 1) } else { cut(text, most) }
 }
 
-/// A name of which the middle goes if it is longer than `most`: its end tells it from others that were made about then.
+/// A name, without its middle if it is longer than `most`: its end distinguishes it from others that were made about
+/// then.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
     const FRONT: usize = 4;
     let long = name.chars().count();
@@ -207,17 +208,17 @@ pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
 
 /// Returns when the reader of stdout has gone: the other end of its pipe or socket is closed. Of a file it waits for ever.
 pub(crate) async fn reader_has_gone() {
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (sender, gone) = tokio::sync::oneshot::channel();
     // A thread of its own, as the runtime would wait at the end for one of its pool.
     std::thread::spawn(move || {
         let stdout = std::io::stdout();
         let mut polled = [PollFd::new(&stdout, PollFlags::empty())]; // asked for nothing, an error or the end is left
         while rustix::event::poll(&mut polled, None) == Err(rustix::io::Errno::INTR) {}
         if polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
-            let _ = tell.send(());
+            let _ = sender.send(());
         }
     });
-    if told.await.is_err() {
+    if gone.await.is_err() {
         std::future::pending().await
     }
 }

@@ -46,7 +46,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Cancel one run, or those that fit: waiting jobs will not start, running ones are told to stop
+    /// Cancel one run, or those that fit: waiting jobs will not start, running ones are asked to stop
     Cancel(Waiting),
     /// Start one run now that waits for its time or for its next attempt, or those that fit
     RunNow(Waiting),
@@ -105,7 +105,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::Count(arguments) => run_lists::count(&Api::connect(global).await?, arguments).await,
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
-            tell(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)?;
+            print(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)?;
             Ok(Ended::Success)
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
@@ -211,7 +211,7 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
                 answered = Some(Instant::now());
                 let Record { state, waiting_for, .. } = answer.read()?;
                 if has_ended(&state) {
-                    tell(&answer, json)?;
+                    print(&answer, json)?;
                     let completed = state == RunState::Completed.into();
                     return Ok(if completed { Ended::Success } else { Ended::RunNotCompleted });
                 }
@@ -249,7 +249,7 @@ fn has_ended(state: &Word<RunState>) -> bool {
     state.known().is_none_or(|state| state.is_terminal())
 }
 
-fn tell(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {
+fn print(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {
     if json { output::json(record) } else { output::say(show(&record.read()?, target::now()).trim_end()) }
 }
 

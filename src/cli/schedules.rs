@@ -168,7 +168,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             let request = put.request(payload(put.payload.as_deref())?);
             let api = Api::connect(global).await?;
             let answer = api.ask::<SchedulesPut>(request).await.context("the schedule was not stored")?;
-            tell(&answer, put.json)
+            print(&answer, put.json)
         }
         Command::Get(one) => ask::<SchedulesGet>(global, one, None).await,
         Command::Delete(one) => ask::<SchedulesDelete>(global, one, Some("is removed")).await,
@@ -212,7 +212,7 @@ impl Put {
     }
 }
 
-/// Asks about one schedule; `done` is told instead of the schedule.
+/// Asks about one schedule; `done` is printed instead of the schedule.
 async fn ask<E>(global: &Global, one: One, done: Option<&str>) -> anyhow::Result<Ended>
 where
     E: Endpoint<Request = ScheduleRequest, Answer = ScheduleStatus>,
@@ -221,7 +221,7 @@ where
     let answer = Api::connect(global).await?.ask::<E>(ScheduleRequest { id: id.clone(), tenant: None }).await?;
     match done {
         Some(done) if !json => output::say(&format!("{id} {done}")).map(|()| Ended::Success),
-        _ => tell(&answer, json),
+        _ => print(&answer, json),
     }
 }
 
@@ -231,7 +231,7 @@ async fn run_now(global: &Global, one: One) -> anyhow::Result<Ended> {
     let answer = api.ask::<SchedulesRunNow>(ScheduleRequest { id, tenant: None }).await?;
     match answer.read()?.state.last_run {
         Some(last) if !json => output::say(last.run_id.as_str()).map(|()| Ended::Success),
-        _ => tell(&answer, json),
+        _ => print(&answer, json),
     }
 }
 
@@ -411,7 +411,7 @@ fn changes(declared: &[(Tenant, PutRequest)], stored: &[ScheduleStatus]) -> Vec<
     changes
 }
 
-fn tell(status: &Encoded<ScheduleStatus>, json: bool) -> anyhow::Result<Ended> {
+fn print(status: &Encoded<ScheduleStatus>, json: bool) -> anyhow::Result<Ended> {
     if json {
         output::json(status)?;
     } else {

@@ -78,13 +78,13 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             output::json(&answer)?;
         } else {
             output::say(run_id.as_str())?;
-            eprintln!("{}", told(&submitted));
+            eprintln!("{}", summary(&submitted));
         }
         return Ok(Ended::Success);
     };
     if !arguments.json {
         let bound = most.map(|most| format!(", at most {}", DurationText(most))).unwrap_or_default();
-        eprintln!("{run_id}: {}; waiting for its end{bound}", told(&submitted));
+        eprintln!("{run_id}: {}; waiting for its end{bound}", summary(&submitted));
         if let Some(timeout) = arguments.job.timeout().filter(|_| most.is_none()) {
             let timeout = DurationText(timeout);
             eprintln!("--timeout {timeout} is the limit of an attempt; --wait={timeout} would be that of the waiting");
@@ -93,7 +93,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     runs::wait(&api, run_id, most, arguments.json).await
 }
 
-fn told(submitted: &Submitted) -> String {
+fn summary(submitted: &Submitted) -> String {
     let state = output::cut(&submitted.state.to_string(), 40);
     if submitted.deduplicated { format!("not a new run: {state}") } else { state }
 }

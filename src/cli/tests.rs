@@ -15,7 +15,8 @@ fn the_definition_is_sound() {
     no_option_shadows(&Cli::command(), &Cli::command());
 }
 
-/// The parser tells options apart by their ids alone: one with the id of a global option ends the program with a panic.
+/// The parser distinguishes options by their ids alone: one with the id of a global option ends the program with a
+/// panic.
 fn no_option_shadows(command: &clap::Command, global: &clap::Command) {
     for sub in command.get_subcommands() {
         let shadows =

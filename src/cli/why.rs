@@ -16,9 +16,9 @@ use super::client::Api;
 use super::output::{self, FAINT, STRONG, style_of, styled, text};
 use super::{Ended, Global, exact, target};
 
-mod story;
+mod lines;
 
-use story::{Facts, Line};
+use lines::{Facts, Line};
 
 /// How far the events of several nodes may be out of order in the log, and the clocks of nodes and servers apart.
 const DISORDER: Duration = Duration::from_secs(30);
@@ -50,8 +50,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let facts = Facts { record, events, read_until, queue, nodes, breakers, now: target::now() };
     let (lines, summary) = (facts.lines(), facts.summary());
     if arguments.json {
-        let told: Vec<Value> = lines.iter().map(|line| json!({"at": line.at, "text": line.text})).collect();
-        output::json(&json!({"run": found, "story": told, "now": summary, "events": facts.events}))?;
+        let texts: Vec<Value> = lines.iter().map(|line| json!({"at": line.at, "text": line.text})).collect();
+        output::json(&json!({"run": found, "story": texts, "now": summary, "events": facts.events}))?;
     } else {
         output::say(shown(&facts.record, &lines, &summary).trim_end())?;
     }
@@ -63,7 +63,7 @@ async fn find(api: &Api, id: &RunId) -> Result<Encoded<Record>, ApiError> {
     let asked = RunRequest { run_id: id.clone(), tenant: None };
     match api.ask::<RunsGet>(asked.clone()).await {
         Err(missing) if missing.code == 404 => match api.ask::<DlqGet>(asked).await {
-            Ok(letter) => Ok(Encoded::of(&letter.read()?.record)),
+            Ok(dead_letter) => Ok(Encoded::of(&dead_letter.read()?.record)),
             Err(_) => Err(missing),
         },
         answer => answer,

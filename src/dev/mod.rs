@@ -127,7 +127,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     ended
 }
 
-/// Tells a newcomer what to try next.
+/// Says what to try next, for a newcomer.
 fn welcome(
     connection: &Connection,
     server: Option<&PrivateServer>,

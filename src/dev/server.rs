@@ -17,7 +17,7 @@ const USUAL: u16 = 4222;
 const FOLDER: &str = ".longshore";
 
 /// JetStream reserves the size that every stream may grow to, by our defaults 11 GiB and 5 more for each further queue.
-/// A laptop that runs trials uses next to nothing of it. So the server is told that it may store this much; the disk is
+/// A laptop that runs trials uses next to nothing of it. So the server is set to store this much at most; the disk is
 /// the bound.
 const ROOM: u64 = 1 << 40;
 

@@ -259,7 +259,7 @@ impl<'s> View<'s> {
         let types = tally.types();
         let seen: Vec<_> = types.iter().filter(|(_, counts)| counts.without_handler > 0).collect();
         rows.extend(seen.iter().flat_map(|(name, counts)| {
-            // Nodes look at a few of them at a time, so the events of a moment tell of a part.
+            // Nodes look at a few of them at a time, so the events of a moment are of a part of them.
             let of_type = self.no_handler.iter().filter(|missing| missing.job_type.as_str() == *name);
             without_handler(self.namespace, name, counts, of_type.map(|missing| missing.jobs).sum())
         }));
@@ -285,16 +285,16 @@ fn without_handler(namespace: &str, name: &str, counts: &Counts, known: u64) -> 
     let Counts { without_handler, tenant, without_handler_since, .. } = counts;
     let (name, tenant) = (output::cut(name, 60), output::cut(tenant, 64));
     let subject = format!("{namespace}.work.{tenant}.{name}");
-    told_without_handler(&name, known.max(*without_handler), without_handler_since, &subject)
+    warning_without_handler(&name, known.max(*without_handler), without_handler_since, &subject)
 }
 
 /// The same of a type whose jobs have waited since before `dev` was started.
 fn known_without_handler(missing: &NoHandler) -> [String; 2] {
     let NoHandler { job_type, jobs, since, subject, .. } = missing;
-    told_without_handler(&output::cut(job_type.as_str(), 60), *jobs, &since.to_string(), &output::cut(subject, 200))
+    warning_without_handler(&output::cut(job_type.as_str(), 60), *jobs, &since.to_string(), &output::cut(subject, 200))
 }
 
-fn told_without_handler(name: &str, jobs: u64, since: &str, subject: &str) -> [String; 2] {
+fn warning_without_handler(name: &str, jobs: u64, since: &str, subject: &str) -> [String; 2] {
     let jobs = match jobs {
         0 => "jobs wait".to_owned(), // for their next look, or attempt
         1 => "1 job waits".to_owned(),

@@ -45,7 +45,7 @@ async fn fail(context: Context) -> Result<(), HandlerError> {
     if times.is_some_and(|times| u64::from(attempt) > times) {
         return Ok(());
     }
-    let message = format!("attempt {attempt} fails as told");
+    let message = format!("attempt {attempt} fails as asked");
     match kind {
         "panic" => panic!("{message}"),
         "permanent" => Err(HandlerError::permanent(message)),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sleep_lasts_as_long_as_told_and_ends_when_cancelled() {
+    async fn sleep_lasts_as_long_as_asked_and_ends_when_cancelled() {
         let start = tokio::time::Instant::now();
         assert_eq!(call("sleep", r#"{"ms":100}"#, 1).await, Ok(().into()));
         assert_eq!(start.elapsed().as_millis(), 100);
@@ -113,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn fail_fails_the_first_attempts_of_a_round() {
         let payload = r#"{"times":2}"#;
-        assert_eq!(call("fail", payload, 1).await, Err(HandlerError::retryable("attempt 1 fails as told")));
+        assert_eq!(call("fail", payload, 1).await, Err(HandlerError::retryable("attempt 1 fails as asked")));
         assert!(call("fail", payload, 2).await.is_err());
         assert_eq!(call("fail", payload, 3).await, Ok(().into()));
         assert!(call("fail", "", 1_000).await.is_err(), "every attempt where `times` is absent");
@@ -121,8 +121,8 @@ mod tests {
     }
 
     #[tokio::test]
-    #[should_panic(expected = "attempt 1 fails as told")]
-    async fn fail_panics_when_told() {
+    #[should_panic(expected = "attempt 1 fails as asked")]
+    async fn fail_panics_when_asked() {
         let _ = call("fail", r#"{"kind":"panic"}"#, 1).await;
     }
 

@@ -1,7 +1,7 @@
 //! The connections of the listener, and their bounds.
 //!
-//! At most [`CONNECTIONS`] are open; a further one ends the oldest, so that whoever holds connections open cannot keep
-//! probes out. A client that sends no complete request in time, or does not read its answer, loses its connection.
+//! At most [`CONNECTIONS`] are open; a further one ends the oldest, so that a client that holds connections open cannot
+//! keep probes out. A client that sends no complete request in time, or does not read its answer, loses its connection.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -259,12 +259,12 @@ impl Facts {
     fn of_stream(&self, stream: &FoundStream) -> Vec<Finding> {
         const CHECK: &str = "streams";
         let name = &stream.name;
-        let told =
+        let shown =
             |Difference { setting, found, wanted }: &Difference| format!("{setting} is {found}, wanted {wanted}");
         let mut found = Vec::new();
         match &stream.change {
             Change::Impossible(difference) => {
-                let text = format!("{name}: {}; it cannot be changed in place", told(difference));
+                let text = format!("{name}: {}; it cannot be changed in place", shown(difference));
                 found.push(finding(
                     CHECK,
                     Level::Failure,
@@ -274,7 +274,7 @@ impl Facts {
             }
             // Without a configuration only the defaults are known.
             Change::Update { changed, .. } if self.has_settings => {
-                let changed: Vec<String> = changed.iter().map(told).collect();
+                let changed: Vec<String> = changed.iter().map(shown).collect();
                 found.push(finding(
                     CHECK,
                     Level::Warning,
@@ -283,7 +283,7 @@ impl Facts {
                 ));
             }
             Change::None { kept } if self.has_settings && !kept.is_empty() => {
-                let kept: Vec<String> = kept.iter().map(told).collect();
+                let kept: Vec<String> = kept.iter().map(shown).collect();
                 found.push(finding(
                     CHECK,
                     Level::Note,

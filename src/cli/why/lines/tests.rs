@@ -35,7 +35,7 @@ fn texts(facts: &Facts) -> Vec<String> {
 }
 
 #[test]
-fn a_retry_is_told_with_what_it_waited_for_and_when_it_comes() {
+fn a_retry_is_shown_with_what_it_waited_for_and_when_it_comes() {
     let error = json!({"kind": "retryable", "message": "no route."});
     let events = [
         event("enqueued", "00:00", &json!({})),
@@ -71,7 +71,7 @@ fn a_run_that_is_due_is_not_to_be_started_by_hand() {
 }
 
 #[test]
-fn a_run_that_nothing_can_bring_on_is_told_with_the_remedy() {
+fn a_run_that_nothing_can_bring_on_is_shown_with_the_remedy() {
     let waits = json!({"reason": STRANDED, "message": "waits for nothing: no message of it is left"});
     let attempt = json!({"round": 1, "attempt": 1, "started_at": at("00:00"), "node": "n1"});
     let running = json!({"attempt": 1, "node": "n1", "attempts": [attempt], "waiting_for": waits});
@@ -92,7 +92,7 @@ fn a_run_that_nothing_can_bring_on_is_told_with_the_remedy() {
 }
 
 #[test]
-fn what_waits_is_told_with_its_queue_its_breaker_and_why_it_was_put_off() {
+fn what_waits_is_shown_with_its_queue_its_breaker_and_why_it_was_put_off() {
     let events =
         [event("enqueued", "00:00", &json!({})), event("deferred", "08:00", &json!({"reason": "breaker_open"}))];
     let mut facts = facts("enqueued", &json!({}), &events);
@@ -146,7 +146,7 @@ fn a_lost_node_is_named() {
 }
 
 #[test]
-fn without_the_log_the_record_tells_the_story() {
+fn without_the_log_the_record_is_enough() {
     let error = json!({"kind": "permanent", "message": "no such address"});
     let attempt = |nth: u32, from: &str, to: &str, more: &Value| {
         let mut attempt = json!({"round": 1, "attempt": nth, "started_at": at(from), "ended_at": at(to), "node": "n1"});

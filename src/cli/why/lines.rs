@@ -1,4 +1,4 @@
-//! What is told of a run, in words. Pure: all facts are arguments, the time included.
+//! What is known of a run, in words. Pure: all facts are arguments, the time included.
 
 use longshore_backbone::wire::api::{
     Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError, STRANDED,
@@ -269,7 +269,7 @@ impl Facts {
         };
         let tries = if record.round > 1 { format!("{tries} of round {}", record.round) } else { tries };
         let why = record.error.as_ref().map(|error| format!(": {}", ended_by(&said(error)))).unwrap_or_default();
-        let mut told = vec![match record.state.known() {
+        let mut summary = vec![match record.state.known() {
             Some(RunState::Completed) => format!("It completed {tries}."),
             Some(RunState::Dead) => format!("It failed for good {tries}{why}."),
             Some(RunState::Cancelled) => match &record.error {
@@ -287,21 +287,21 @@ impl Facts {
             Some(RunState::Discarded) => format!("It failed{why}, and its dead letter was discarded."),
             _ => format!("It is {}.", record.state),
         }];
-        told.extend(
+        summary.extend(
             in_all.map(|in_all| format!("From being enqueued to its end it took {in_all}, of which it ran {ran}.")),
         );
         if record.attempt.unwrap_or(0) == 0
             && let Some((at, reason)) = self.last_deferral()
         {
-            told.push(format!("It had been put off at {at}, because {}.", because(reason)));
+            summary.push(format!("It had been put off at {at}, because {}.", because(reason)));
         }
         if record.state == RunState::Dead.into() {
-            told.push(format!(
+            summary.push(format!(
                 "longshore dlq get {0} shows its job; longshore dlq replay {0} runs it again.",
                 record.run_id
             ));
         }
-        told
+        summary
     }
 }
 
