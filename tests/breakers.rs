@@ -105,12 +105,12 @@ async fn others_for(world: &World, lasts: Duration) -> usize {
     let (begun, mut done) = (tokio::time::Instant::now(), 0);
     while begun.elapsed() < lasts {
         let jobs = world.publish("noop").many((0..50).map(|number| json!(number))).await;
-        let heard = async {
+        let received = async {
             for _ in &jobs {
                 ends.next().await;
             }
         };
-        tokio::time::timeout(WITHIN, heard).await.expect("the jobs of another type end");
+        tokio::time::timeout(WITHIN, received).await.expect("the jobs of another type end");
         done += jobs.len();
     }
     done

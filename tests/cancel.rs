@@ -12,9 +12,9 @@ async fn cancel(world: &World, run: &str) -> Value {
 }
 
 /// The cancelled run's record, and its events as published so far.
-async fn reads(world: &World, run: &str, story: &str) {
+async fn reads(world: &World, run: &str, events: &str) {
     assert_eq!(world.wait(run).await.state, "cancelled");
-    world.eventually_reads(run, story).await;
+    world.eventually_reads(run, events).await;
 }
 
 /// Given jobs that wait in their lane, when they are cancelled, then they leave it and never start.
@@ -58,14 +58,14 @@ async fn what_waits_for_its_time_is_cancelled() {
     live.until_published("scheduled", &delayed).await;
     live.until_published("failed", &retrying).await;
 
-    for (run, story) in [
+    for (run, events) in [
         (&delayed, "scheduled\ncancelled"),
         (&submitted, "scheduled\ncancelled"),
         (&retrying, "enqueued\nstarted 1\nfailed 1 retryable\ncancelled"),
     ] {
         // The record is stored first, its schedule a moment later.
         assert_eq!(cancel(&world, run).await["state"], "cancelled");
-        reads(&world, run, story).await;
+        reads(&world, run, events).await;
     }
     node.stop().await;
 }
@@ -105,7 +105,7 @@ async fn a_running_job_gets_a_request_to_stop_and_ends() {
     let later = world.publish("noop").json(json!(1)).await;
     live.until_published("completed", &later).await;
     reads(&world, &elsewhere, "enqueued\nstarted 1\ncancelled").await;
-    assert!(live.heard().iter().all(|live| live.body["event"] != "progress"));
+    assert!(live.received().iter().all(|live| live.body["event"] != "progress"));
     // The job's message is gone, too.
     crate::is_emptied(&world).await;
 }

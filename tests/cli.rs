@@ -157,7 +157,7 @@ async fn events_end_with_their_reader() {
     }
 }
 
-/// Given somebody who takes the limit of an attempt for that of the waiting, then the command says which is which.
+/// Given a user who takes the limit of an attempt for that of the waiting, then the command says which is which.
 #[tokio::test]
 async fn the_limit_of_an_attempt_is_not_taken_for_that_of_the_waiting() {
     let world = world().await;

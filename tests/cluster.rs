@@ -171,9 +171,9 @@ async fn a_name_is_one_nodes() {
 #[tokio::test]
 async fn a_node_comes_back_under_its_name() {
     let world = world().await;
-    let patient = "[node]\nlease = '1s'\n[defaults]\nmax_attempts = 99\n\
+    let settings = "[node]\nlease = '1s'\n[defaults]\nmax_attempts = 99\n\
                    backoff = { base = '50ms', factor = 1.0, max = '50ms', jitter = 'none' }";
-    let node = workers(world.node().name("same"), 4).config(patient).start().await;
+    let node = workers(world.node().name("same"), 4).config(settings).start().await;
     let mut live = world.live_events("default").await;
     let receipts = world.publish("sleep").many((0..12).map(|_| json!({"ms": 500}))).await;
     live.until("a start", |live| live.body["event"] == "started").await;

@@ -22,8 +22,8 @@ const KEY: &str = "Longshore-Concurrency-Key";
 const LEASE: &str = "lease = '2s'";
 
 async fn node(world: &World, limits: &str) -> Node {
-    let patient = format!("max_attempts = 1000\ntimeout = '2s'\n{AT_ONCE}");
-    let node = world.node().with("node", LEASE).with("queues.main", "concurrency = 16").with("defaults", &patient);
+    let settings = format!("max_attempts = 1000\ntimeout = '2s'\n{AT_ONCE}");
+    let node = world.node().with("node", LEASE).with("queues.main", "concurrency = 16").with("defaults", &settings);
     node.with("types.counted", &served_by("remote", limits)).start().await
 }
 

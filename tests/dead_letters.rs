@@ -66,8 +66,8 @@ async fn a_dead_letter_lists_every_attempt() {
     world.history(&[receipt], Vec::new()).await.assert_sound();
 }
 
-/// Given a node that dies after it has published a run's end and before it writes the dead letter, when anybody asks for the
-/// letter, then the answer is "not now", and never that there is none, until another node has written it.
+/// Given a node that dies after it has published a run's end and before it writes the dead letter, when a client asks
+/// for the letter, then the answer is "not now", and never that there is none, until another node has written it.
 #[tokio::test]
 async fn a_dead_letter_that_is_still_to_be_written_is_not_unknown() {
     let world = world().await;
@@ -126,5 +126,5 @@ async fn dead_letters_that_may_soon_be_deleted_are_warned_of() {
     assert_eq!(world.dead_letters("*").await.len(), 14, "no dead letter has been deleted");
     second.stop().await;
     system.until("the second's going", |live| live.body["event"] == "node_left").await;
-    assert!(!system.heard().iter().any(|live| live.subject.contains("dlq_filling._.b-second")));
+    assert!(!system.received().iter().any(|live| live.subject.contains("dlq_filling._.b-second")));
 }

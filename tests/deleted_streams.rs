@@ -1,4 +1,4 @@
-//! A stream that somebody deletes is made again within seconds, and said; what decides about jobs is not.
+//! A stream that a user deletes is made again within seconds, and reported; what decides about jobs is not.
 
 use std::time::Duration;
 

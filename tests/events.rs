@@ -29,9 +29,9 @@ async fn what_is_published_live_is_in_the_log_under_the_same_id() {
     failures.until_published("failed", &slow).await;
 
     assert!(
-        failures.heard().iter().all(|live| live.subject.ends_with(".email.send") && live.body["event"] == "failed")
+        failures.received().iter().all(|live| live.subject.ends_with(".email.send") && live.body["event"] == "failed")
     );
-    assert!(failures.heard().iter().all(|live| live.body["run_id"] != other.as_str()));
+    assert!(failures.received().iter().all(|live| live.body["run_id"] != other.as_str()));
     let wait = std::time::Duration::from_secs(20);
     let logged = longshore_harness::eventually("the log's end", wait, async || {
         let events = world.events_as("acme", &slow).await;
@@ -39,9 +39,9 @@ async fn what_is_published_live_is_in_the_log_under_the_same_id() {
     })
     .await;
     let ids: Vec<&str> = logged.iter().map(|logged| logged.event.id.as_str()).collect();
-    let heard: Vec<&str> = its.heard().iter().map(|live| live.body["id"].as_str().unwrap()).collect();
-    assert!(ids.ends_with(&heard), "live {heard:?}, logged {ids:?}");
-    for live in all.heard() {
+    let received: Vec<&str> = its.received().iter().map(|live| live.body["id"].as_str().unwrap()).collect();
+    assert!(ids.ends_with(&received), "live {received:?}, logged {ids:?}");
+    for live in all.received() {
         let event = live.event().unwrap();
         let name = event.event;
         assert!(!live.has_headers);
@@ -94,7 +94,7 @@ async fn a_type_may_keep_its_failures_only() {
     live.until_published("completed", &rough).await;
     node.stop().await;
 
-    let published = |run: &str| live.heard().iter().filter(|live| live.body["run_id"] == run).count();
+    let published = |run: &str| live.received().iter().filter(|live| live.body["run_id"] == run).count();
     assert_eq!((published(&smooth), published(&rough)), (3, 5));
     assert!(world.record(&smooth).await.is_none() && world.events(&smooth).await.is_empty());
     assert_eq!(world.record(&rough).await.unwrap().state, "completed");

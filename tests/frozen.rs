@@ -15,13 +15,13 @@ const WITHIN: Duration = Duration::from_secs(240);
 const FREEZE: Duration = Duration::from_millis(3_000);
 
 async fn node(world: &World, name: &str) -> Node {
-    let patient = format!("max_attempts = 1000\n{AT_ONCE}");
-    workers(world.node().name(name), 8).with("node", "lease = '2s'").with("defaults", &patient).start().await
+    let settings = format!("max_attempts = 1000\n{AT_ONCE}");
+    workers(world.node().name(name), 8).with("node", "lease = '2s'").with("defaults", &settings).start().await
 }
 
 /// Attempts that the node of this name began although another node had begun or ended them before.
 fn begun_too_late(live: &LiveEvents, name: &str) -> Vec<String> {
-    let events = || live.heard().iter().filter_map(longshore_harness::Live::event);
+    let events = || live.received().iter().filter_map(longshore_harness::Live::event);
     let mut others: BTreeMap<(String, u32), Timestamp> = BTreeMap::new();
     let by_others = |event: &longshore_harness::Event| event.node.as_deref() != Some(name);
     for event in events().filter(by_others) {
@@ -93,10 +93,10 @@ async fn a_node_frozen_twice_starts_no_job_that_another_has_taken() {
 async fn an_attempt_that_began_before_a_freeze_calls_no_handler_after_it() {
     let world = world().await;
     let handler = world.handler("mail").start(|_| async { longshore_harness::Reply::json(json!({})) }).await;
-    let patient = format!("max_attempts = 1000\n{AT_ONCE}");
+    let settings = format!("max_attempts = 1000\n{AT_ONCE}");
     for (header, value) in [("X-None", "0"), ("Longshore-Run-Id", "own-1")] {
         let before = handler.calls().len();
-        let frozen = workers(world.node().name("frozen"), 8).with("node", "lease = '2s'").with("defaults", &patient);
+        let frozen = workers(world.node().name("frozen"), 8).with("node", "lease = '2s'").with("defaults", &settings);
         let frozen = frozen.env("LONGSHORE_FAIL_POINTS", "before-handler=stop").start().await;
         let run = world.publish("mail").header(header, value).json(json!({})).await;
         longshore_harness::eventually("the node to stop itself", WITHIN, async || {

@@ -20,13 +20,13 @@ fn node<'w>(world: &'w World) -> NodeBuilder<'w> {
 }
 
 /// A handler that holds each job until there is a permit for it.
-async fn kept(world: &World, door: &Arc<Semaphore>) -> Handler {
-    let door = Arc::clone(door);
+async fn kept(world: &World, may_finish: &Arc<Semaphore>) -> Handler {
+    let may_finish = Arc::clone(may_finish);
     let handler = world.handler("full").announce("longshore.slots", "1");
     let kept = move |_| {
-        let door = Arc::clone(&door);
+        let may_finish = Arc::clone(&may_finish);
         async move {
-            door.acquire().await.unwrap().forget();
+            may_finish.acquire().await.unwrap().forget();
             Reply::json(json!(null))
         }
     };
@@ -58,8 +58,8 @@ async fn completes(world: &World, receipts: &[Receipt]) {
 async fn what_cannot_start_keeps_nothing_else_waiting() {
     let world = world().await;
     let node = on_a_free_port(node(&world)).start().await;
-    let door = Arc::new(Semaphore::new(0));
-    let handler = kept(&world, &door).await;
+    let may_finish = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &may_finish).await;
     let full = world.publish("full").many((0..150).map(|number| json!(number))).await;
     let nobodys = world.publish("nobodys").many((0..100).map(|number| json!(number))).await;
 
@@ -75,7 +75,7 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     assert_eq!(world.wait(&quick).await.state, "completed");
 
     let found = world.handler("nobodys").start(async |_| Reply::json(json!(1))).await;
-    door.add_permits(1_000);
+    may_finish.add_permits(1_000);
     completes(&world, &full).await;
     completes(&world, &nobodys).await;
     world.lanes_run_dry(WITHIN).await;
@@ -99,12 +99,12 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
 async fn a_flood_of_a_full_type_starts_in_its_order() {
     let world = world().await;
     let node = world.node().with("types.full", &served_by("remote", "slots = 1")).start().await;
-    let door = Arc::new(Semaphore::new(0));
-    let handler = kept(&world, &door).await;
+    let may_finish = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &may_finish).await;
     let full = world.publish("full").many((0..800).map(|number| json!(number))).await;
     are_parked(&world, 500..).await;
 
-    door.add_permits(full.len());
+    may_finish.add_permits(full.len());
 
     completes(&world, &full).await;
     let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
@@ -118,8 +118,8 @@ async fn a_flood_of_a_full_type_starts_in_its_order() {
 async fn what_is_parked_can_be_cancelled() {
     let world = world().await;
     let node = node(&world).start().await;
-    let door = Arc::new(Semaphore::new(0));
-    let handler = kept(&world, &door).await;
+    let may_finish = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &may_finish).await;
     let full = world.publish("full").many((0..60).map(|number| json!(number))).await;
     are_parked(&world, 40..).await;
 
@@ -131,7 +131,7 @@ async fn what_is_parked_can_be_cancelled() {
     let cancelled = rest["cancelled"].as_u64().unwrap() as usize;
     assert!((58..=59).contains(&cancelled), "{rest}");
 
-    door.add_permits(1_000);
+    may_finish.add_permits(1_000);
     let states = world.ends(&full, WITHIN).await;
     assert_eq!(states.iter().filter(|state| *state == "completed").count(), 59 - cancelled);
     are_parked(&world, ..=0).await;
@@ -145,8 +145,8 @@ async fn what_is_parked_can_be_cancelled() {
 /// once.
 async fn nothing_is_lost_at(point: &str) {
     let world = world().await;
-    let door = Arc::new(Semaphore::new(0));
-    let handler = kept(&world, &door).await;
+    let may_finish = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &may_finish).await;
     let mut receipts = Vec::new();
     for number in 1..=times("LONGSHORE_TEST_KILLS", 1) {
         let kill = format!("{point}=kill@{}", number * 3);
@@ -154,13 +154,13 @@ async fn nothing_is_lost_at(point: &str) {
         let node = quick.start().await;
         receipts.extend(world.publish("full").many((0..40).map(|number| json!(number))).await);
         // So that capacity becomes free, and jobs are returned to their lane.
-        door.add_permits(10);
+        may_finish.add_permits(10);
         node.wait_exit(WITHIN).await;
     }
     let other = node(&world).with("node", "lease = '2s'").name("other").start().await;
     let quick = world.publish("noop").json(json!({})).await;
     assert_eq!(world.wait(&quick).await.state, "completed");
-    door.add_permits(10_000);
+    may_finish.add_permits(10_000);
     completes(&world, &receipts).await;
     world.lanes_run_dry(WITHIN).await;
     assert!(other.stop().await.success());
@@ -192,11 +192,11 @@ async fn killed_as_it_is_taken_back() {
 async fn once_none_is_parked_later_jobs_start_from_their_lane() {
     let world = world().await;
     let node = node(&world).start().await;
-    let door = Arc::new(Semaphore::new(0));
-    let _handler = kept(&world, &door).await;
+    let may_finish = Arc::new(Semaphore::new(0));
+    let _handler = kept(&world, &may_finish).await;
     let full = world.publish("full").many((0..60).map(|number| json!(number))).await;
     are_parked(&world, 40..).await;
-    door.add_permits(1_000);
+    may_finish.add_permits(1_000);
     completes(&world, &full).await;
 
     let mut were_parked = 0;

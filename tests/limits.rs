@@ -189,7 +189,7 @@ async fn a_hold_stops_its_key_on_every_node_until_it_is_over() {
     let hold = keyed("held").json(json!("hold")).await;
     assert_eq!(world.wait(&hold).await.state, "completed");
     let held_at = Timestamp::now();
-    // Every node hears of it at once.
+    // Every node learns of it at once.
     let control = world.jetstream().get_key_value("longshore_control").await.unwrap();
     eventually("the hold", WITHIN, async || {
         let keys: Vec<String> = control.keys().await.unwrap().try_collect().await.unwrap();

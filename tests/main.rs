@@ -1,7 +1,7 @@
 //! The promises of Longshore, one file each. Every test drives the real binary against its own nats-server.
 //!
 //! A test's name is a sentence that is true of the product; a test waits for published events, never for a time; a
-//! failing test prints the story of its run. A regression test belongs to the promise that was broken.
+//! failing test prints what is known of its run. A regression test belongs to the promise that was broken.
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
 mod admission; // only jobs that the settings take are run
@@ -16,7 +16,7 @@ mod concurrency; // no more attempts at once than a type or key allows, whicheve
 mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
 mod debounce; // of changes that follow each other soon, the last one runs, once
-mod deleted_streams; // a stream that somebody deletes is made again, and said
+mod deleted_streams; // a stream that a user deletes is made again, and reported
 mod deploy; // what is shipped for operating a node fits the program
 mod doctor; // faults of a set-up are found, each with its remedy
 mod elections; // while servers elect, nodes start, answer correctly and go on
@@ -65,7 +65,7 @@ mod traces; // one trace shows a job's whole way, and no collector disturbs a jo
 mod tutorial; // the tutorial works as it is printed
 mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer
-mod why; // the story of one run, in words
+mod why; // what happened to one run, in words
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -29,8 +29,8 @@ async fn a_job_that_fails_twice_completes_on_the_third_attempt() {
     let end = world.wait(&run).await;
 
     assert_eq!((end.state.as_str(), end.attempt, end.attempts.len()), ("completed", 3, 3));
-    let story = "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\nfailed 2 retryable\nstarted 3\ncompleted 3";
-    world.eventually_reads(&run, story).await;
+    let events = "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\nfailed 2 retryable\nstarted 3\ncompleted 3";
+    world.eventually_reads(&run, events).await;
 }
 
 /// Given jobs published while no node ran, when a node starts, then each job's events are published in full and in

@@ -22,8 +22,8 @@ const WITHIN: Duration = Duration::from_secs(180);
 /// A node with eight workers and a lease short enough for a test.
 fn node(world: &World) -> NodeBuilder<'_> {
     let node = workers(world.node(), 8).with("node", "lease = '2s'");
-    let patient = "max_attempts = 1000\nbackoff = { base = '50ms', factor = 1.0, max = '50ms', jitter = 'none' }";
-    node.with("defaults", patient).with("types.flaky", "handler = 'fail'")
+    let settings = "max_attempts = 1000\nbackoff = { base = '50ms', factor = 1.0, max = '50ms', jitter = 'none' }";
+    node.with("defaults", settings).with("types.flaky", "handler = 'fail'")
 }
 
 /// Bare jobs: most take 40 ms, some have a stored record while they run, some fail once.

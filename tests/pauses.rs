@@ -48,7 +48,7 @@ async fn stands_still(world: &World, name: &str) {
 }
 
 fn started(events: &LiveEvents) -> Vec<Event> {
-    events.heard().iter().filter_map(Live::event).filter(|event| event.event == EventName::Started).collect()
+    events.received().iter().filter_map(Live::event).filter(|event| event.event == EventName::Started).collect()
 }
 
 async fn stop(nodes: Vec<Node>) {
@@ -228,7 +228,7 @@ async fn a_pause_ends_by_itself() {
     nodes[0].restart().await;
     let record = world.wait(&run).await;
     assert!(record.started_at.unwrap().to_string() >= until, "{record:?}");
-    let published = system.heard().iter().filter(|live| resumed(live)).count();
+    let published = system.received().iter().filter(|live| resumed(live)).count();
     assert_eq!(published, 1, "of two nodes one says so");
     assert!(nodes[0].stop().await.success());
 }

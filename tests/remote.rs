@@ -226,8 +226,8 @@ async fn full_handlers_are_published_once_and_never_fail_a_job() {
     let end = world.wait(&receipt.run_id).await;
 
     assert_eq!((end.state.as_str(), end.attempt, end.result), ("completed", 1, Some(json!(1))));
-    let story = "enqueued\ndeferred busy\nstarted 1\ndeferred busy\nstarted 1\ncompleted 1";
-    world.eventually_reads(&receipt.run_id, story).await;
+    let events = "enqueued\ndeferred busy\nstarted 1\ndeferred busy\nstarted 1\ncompleted 1";
+    world.eventually_reads(&receipt.run_id, events).await;
     let starts: Vec<_> = handler.calls().iter().map(|call| call.start).collect();
     let pauses: Vec<f64> = starts.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64()).collect();
     assert!(pauses[0] >= 0.7 && pauses[1] >= 1.4 && pauses[2] >= 2.9, "they grow: {pauses:?}");
@@ -314,8 +314,8 @@ async fn what_a_distant_node_publishes_is_true() {
 
     assert!(started_at_once, "its start is published before its end");
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
-    let story = "enqueued\ndeferred no_handler_online\nstarted 1\ncompleted 1";
-    let events = world.eventually_reads(&receipt.run_id, story).await;
+    let events = "enqueued\ndeferred no_handler_online\nstarted 1\ncompleted 1";
+    let events = world.eventually_reads(&receipt.run_id, events).await;
     assert_eq!(events.len(), 4, "nothing is published twice");
     node.stop().await;
     world.history(&[receipt], handler.calls()).await.assert_sound();
@@ -337,7 +337,7 @@ async fn a_handler_is_asked_before_it_gets_a_second_job() {
         let passes_by = world.publish("noop").json(json!({})).await;
         world.wait(&passes_by).await;
     }
-    house.door.add_permits(6);
+    house.may_finish.add_permits(6);
     for receipt in &receipts {
         assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
     }
@@ -363,7 +363,7 @@ async fn a_bad_announcement_is_warned_of_by_name() {
     let slots = node.log().seen(mark, |line| line.contains("WARN") && line.contains("longshore.slots")).await;
     assert!(slots.contains("many") && slots.contains("\"service\":\"harness-handler "), "{slots}");
     node.log().seen(mark, |line| line.contains("WARN") && line.contains("longshore.heartbeat")).await;
-    house.door.add_permits(4);
+    house.may_finish.add_permits(4);
     for receipt in &receipts {
         world.wait(&receipt.run_id).await;
     }
@@ -478,8 +478,8 @@ async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
     let receipt = world.publish("beat").send("{}").await.unwrap();
     let end = world.wait(&receipt.run_id).await;
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
-    let story = "enqueued\nstarted 1\nfailed 1 lease_expired\nstarted 2\ncompleted 2";
-    world.eventually_reads(&receipt.run_id, story).await;
+    let events = "enqueued\nstarted 1\nfailed 1 lease_expired\nstarted 2\ncompleted 2";
+    world.eventually_reads(&receipt.run_id, events).await;
     assert_eq!(handler.calls().len(), 2);
     node.stop().await;
     world.history(&[receipt], handler.calls()).await.assert_sound();
@@ -490,21 +490,21 @@ async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
 struct House {
     inside: AtomicUsize,
     most: AtomicUsize,
-    door: Semaphore,
+    may_finish: Semaphore,
     came: Notify,
 }
 
 impl House {
     fn new() -> Arc<House> {
         let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(House { inside, most, door: Semaphore::new(0), came: Notify::new() })
+        Arc::new(House { inside, most, may_finish: Semaphore::new(0), came: Notify::new() })
     }
 
     async fn visit(self: Arc<House>) -> Reply {
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(inside, Ordering::SeqCst);
         self.came.notify_one();
-        self.door.acquire().await.unwrap().forget();
+        self.may_finish.acquire().await.unwrap().forget();
         self.inside.fetch_sub(1, Ordering::SeqCst);
         Reply::json(json!(null))
     }
@@ -542,8 +542,8 @@ async fn no_more_is_sent_than_handlers_have_capacity_for() {
     // The type's own number applies if no handler announces slots; the announced sum applies if one does.
     narrow.holds(5).await;
     wide.holds(2).await;
-    narrow.door.add_permits(30);
-    wide.door.add_permits(10);
+    narrow.may_finish.add_permits(30);
+    wide.may_finish.add_permits(10);
     for receipt in &receipts {
         assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
     }
@@ -566,7 +566,7 @@ async fn a_new_type_is_asked_for_however_lately_others_were() {
     let mut receipts = world.publish("old").many([json!(1), json!(2)]).await;
     // The handler got a second job, so the node has asked handlers.
     old.holds(2).await;
-    old.door.add_permits(2);
+    old.may_finish.add_permits(2);
     let house = Arc::clone(&narrow);
     let handler = world.handler("new").announce("longshore.slots", "1");
     let handler = handler.start(move |_| Arc::clone(&house).visit()).await;
@@ -576,7 +576,7 @@ async fn a_new_type_is_asked_for_however_lately_others_were() {
         narrow.holds(1).await;
         let passes_by = world.publish("noop").json(json!({})).await;
         world.wait(&passes_by).await;
-        narrow.door.add_permits(1);
+        narrow.may_finish.add_permits(1);
     }
     for receipt in &receipts {
         assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
@@ -611,9 +611,9 @@ async fn types_that_share_a_handler_share_its_capacity() {
     for _ in 0..3 {
         let passes_by = world.publish("noop").json(json!({})).await;
         world.wait(&passes_by).await;
-        house.door.add_permits(1);
+        house.may_finish.add_permits(1);
     }
-    house.door.add_permits(27);
+    house.may_finish.add_permits(27);
     for receipt in &receipts {
         assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
     }
@@ -682,8 +682,8 @@ async fn a_handler_that_dies_costs_an_attempt() {
     let end = world.wait(&receipt.run_id).await;
 
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
-    let story = "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2";
-    world.eventually_reads(&receipt.run_id, story).await;
+    let events = "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2";
+    world.eventually_reads(&receipt.run_id, events).await;
     calls.extend(next.calls());
     assert_eq!(calls.len(), 2);
     node.stop().await;

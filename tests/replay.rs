@@ -111,7 +111,7 @@ async fn a_replay_opens_the_next_round() {
     let numbers: Vec<(u32, u32)> = end.attempts.iter().map(|tried| (tried.round, tried.attempt)).collect();
     assert_eq!(numbers, [(1, 1), (1, 2), (2, 1), (2, 2)]);
     live.until_published("completed", &run).await;
-    let published: Vec<&str> = live.heard().iter().filter_map(|live| live.body["event"].as_str()).collect();
+    let published: Vec<&str> = live.received().iter().filter_map(|live| live.body["event"].as_str()).collect();
     assert_eq!(published, ["replayed", "enqueued", "started", "failed", "started", "completed"], "each once");
     no_dead_letters(&world).await;
     world

@@ -1,4 +1,4 @@
-//! The story of one run, in words: what it waited for, where it was tried, why it failed, when it goes on.
+//! What happened to one run, in words: what it waited for, where it was tried, why it failed, when it goes on.
 
 use std::time::Duration;
 
@@ -182,7 +182,7 @@ async fn why_says_why_a_run_ended_without_an_attempt() {
     let output = why(&world, &tagged).await.0;
     shows(
         &output,
-        &["cancelled, after", "It was cancelled without an attempt, because somebody asked for it: longshore audit"],
+        &["cancelled, after", "It was cancelled without an attempt, because a user asked for it: longshore audit"],
     );
 
     let dead = world.publish("broken").json(json!({"times": 1})).await;

@@ -72,7 +72,7 @@ impl Observer {
         self.metrics.text_with(counts.as_deref())
     }
 
-    /// Sets the gauges that nobody else keeps.
+    /// Sets the gauges that no other part keeps.
     async fn measure(&self) {
         let (metrics, number) = (&self.metrics, |count: usize| i64::try_from(count).unwrap_or(i64::MAX));
         let Readiness { backbone, queues, health, routing, .. } = &self.readiness;

@@ -254,12 +254,12 @@ pub(crate) trait SubmitPorts: RunPorts {
     /// Publishes a job into its lane, under this message id.
     ///
     /// # Errors
-    /// It was refused, or nobody answered.
+    /// It was refused, or no server answered.
     async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError>;
     /// Has a commit without a delivery carried out; returns the revision of its record.
     ///
     /// # Errors
-    /// Another write of the record was first, or nobody knows how far it was carried out.
+    /// Another write of the record was first, or it is not known how far it was carried out.
     async fn carry_out(&self, commit: Commit) -> Result<u64, Unlogged>;
 
     /// Whether the server has the schedule of the wait that this record speaks of.
@@ -293,7 +293,7 @@ pub(crate) trait WaitingPorts: RunPorts {
     /// Takes the spans of runs, if the node writes traces.
     fn tracer(&self) -> Option<&Tracer>;
 
-    /// The record of a run of which nothing was found, read so that its absence is certain: a leader that was cut off from
+    /// The record of a run that was not found, read so that its absence is certain: a leader that was cut off from
     /// the others answers, too, for a while.
     ///
     /// # Errors

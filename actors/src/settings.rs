@@ -88,7 +88,7 @@ pub trait LogControl: std::fmt::Debug + Send + Sync + 'static {
     /// Has the log take only lines of this level, or by this filter, from now on; returns the filter that holds.
     ///
     /// # Errors
-    /// It is no valid level or filter: why not.
+    /// It is not a valid level or filter: why not.
     fn set(&self, level: &str) -> Result<String, String>;
 }
 

@@ -180,7 +180,7 @@ impl State {
         Ok(())
     }
 
-    /// Stops the children of a queue. Their ends are no deaths, as they are forgotten before.
+    /// Stops the children of a queue. Their ends do not count as deaths, as they are forgotten before.
     fn end(&mut self, ended: &Arc<Dispatcher>) {
         let is_of = |alive: &mut Alive| alive.queue.as_ref().is_some_and(|queue| Arc::ptr_eq(queue, ended));
         for Alive { actor, .. } in self.alive.extract_if(.., is_of) {

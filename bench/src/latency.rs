@@ -97,15 +97,15 @@ async fn leg(who: Who, args: &args::Latency) -> anyhow::Result<[Histogram<u64>; 
         }
     };
     let job_type = if matches!(who, Who::Remote) { "measured" } else { "noop" };
-    let mut ear = Ear::open(who, &world).await?;
+    let mut listener = Listener::open(who, &world).await?;
     let generator = tokio::spawn(generate(world.client().clone(), jobs::subject(5, job_type), args.rate, count));
-    let heard = ear.hear(count).await?;
+    let received = listener.receive(count).await?;
     let sent = generator.await??;
     let mut times = [Histogram::new(3)?, Histogram::new(3)?];
-    for (sent, heard) in sent.iter().zip(&heard).skip(usize::try_from(warm_up)?) {
-        let heard = heard.context("every job has started")?;
+    for (sent, received) in sent.iter().zip(&received).skip(usize::try_from(warm_up)?) {
+        let received = received.context("every job has started")?;
         for (times, from) in times.iter_mut().zip([sent.at, sent.due]) {
-            let micros = heard.saturating_duration_since(from).as_micros();
+            let micros = received.saturating_duration_since(from).as_micros();
             times.record(u64::try_from(micros)?.max(1))?;
         }
     }
@@ -135,50 +135,50 @@ async fn generate(client: Client, subject: String, rate: u32, count: u64) -> any
 }
 
 /// Listens for starts.
-enum Ear {
+enum Listener {
     Bare(Puller),
     Events(Subscriber),
     Requests(Client, Subscriber),
 }
 
-impl Ear {
-    async fn open(who: Who, world: &World) -> anyhow::Result<Ear> {
+impl Listener {
+    async fn open(who: Who, world: &World) -> anyhow::Result<Listener> {
         let client = world.client().clone();
-        let ear = match who {
+        let listener = match who {
             Who::Bare => {
                 let mut puller = Puller::open(client.clone()).await?;
                 puller.top_up().await?;
-                Ear::Bare(puller)
+                Listener::Bare(puller)
             }
-            Who::Node => Ear::Events(client.subscribe("longshore.events.default.started.main.>").await?),
+            Who::Node => Listener::Events(client.subscribe("longshore.events.default.started.main.>").await?),
             Who::Remote => {
                 let group = "measuring".to_owned();
                 let requests = client.queue_subscribe("longshore.work.default.measured", group).await?;
-                Ear::Requests(client.clone(), requests)
+                Listener::Requests(client.clone(), requests)
             }
         };
         client.flush().await?;
-        Ok(ear)
+        Ok(listener)
     }
 
     /// When each job's start was received, by the job's number.
-    async fn hear(&mut self, count: u64) -> anyhow::Result<Vec<Option<Instant>>> {
-        let mut heard = vec![None; usize::try_from(count)?];
+    async fn receive(&mut self, count: u64) -> anyhow::Result<Vec<Option<Instant>>> {
+        let mut received = vec![None; usize::try_from(count)?];
         for times in 0..count {
             let next = timeout(COMES_WITHIN, self.next()).await;
             let number = next.with_context(|| format!("only {times} of {count} starts came"))??;
             let now = Instant::now();
-            let place = heard.get_mut(number).with_context(|| format!("there is no job {number}"))?;
+            let place = received.get_mut(number).with_context(|| format!("there is no job {number}"))?;
             // Nothing dies here, so no job may start twice.
             ensure!(place.replace(now).is_none(), "job {number} started twice");
         }
-        Ok(heard)
+        Ok(received)
     }
 
     async fn next(&mut self) -> anyhow::Result<usize> {
         match self {
-            Ear::Bare(puller) => number_in(&puller.next().await?.context("no job came")?),
-            Ear::Events(events) => {
+            Listener::Bare(puller) => number_in(&puller.next().await?.context("no job came")?),
+            Listener::Events(events) => {
                 // …started.main.main-p5-<sequence>.noop: one publisher on a fresh lane, so the sequence identifies the
                 // job.
                 let event = events.next().await.context("the subscription ended")?;
@@ -186,7 +186,7 @@ impl Ear {
                 let sequence: usize = sequence.with_context(|| format!("whose start is {}?", event.subject))?;
                 sequence.checked_sub(1).context("sequences begin at 1")
             }
-            Ear::Requests(client, requests) => {
+            Listener::Requests(client, requests) => {
                 let request = requests.next().await.context("the subscription ended")?;
                 let Some(reply) = request.reply.clone() else { bail!("a request wants no reply") };
                 client.publish(reply, "".into()).await?;

@@ -155,7 +155,7 @@ impl Default for Account {
 }
 
 impl Account {
-    /// Settles a look of which the key's part was `had`; its part of the next one is `next`.
+    /// Settles a look in which the key's part was `had`; its part of the next one is `next`.
     fn settle(&mut self, of: &Counted, had: f64, next: f64) -> Owed {
         let can_have_all = next >= of.waiting as f64;
         self.credit = (self.credit + if can_have_all { next } else { PAID * next }).min(next.max(1.0));
@@ -178,7 +178,7 @@ impl Account {
     }
 }
 
-/// Shares `total` jobs out by weight among those who want so many each: nobody gets more than it wants, and what one does
+/// Shares `total` jobs out by weight among those who want so many each: none gets more than it wants, and what one does
 /// not want goes to the others by their weights. A weight of 0 counts as 1.
 #[must_use]
 pub fn entitlements(total: u64, demands: &[(u64, u32)]) -> Vec<f64> {

@@ -53,7 +53,7 @@ fn put(out: &mut String, token: &mut String) {
 fn is_status(before: &str, token: &str) -> bool {
     let has_form =
         token.len() == 3 && matches!(token.as_bytes()[0], b'1'..=b'5') && token.bytes().all(|b| b.is_ascii_digit());
-    // `10.200` is no status, nor is `order/404`.
+    // `10.200` is not a status, nor is `order/404`.
     let stands_alone = before.chars().next_back().is_none_or(|c| matches!(c, ' ' | '(' | '[' | '=' | ':'));
     let word = before.trim_end_matches(|c: char| !c.is_alphanumeric()).rsplit(|c: char| !c.is_alphanumeric()).next();
     let word = word.unwrap_or_default().to_ascii_lowercase();

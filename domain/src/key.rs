@@ -1,7 +1,7 @@
 //! Idempotency keys: decides whether a run still has its key.
 //!
 //! A claim is an index: it says which run took a key, and for how long its scope keeps it. Whether that run still has
-//! the key is never written there: the run's record says so, once it has started or ended. So nobody has to give a key
+//! the key is never written there: the run's record says so, once it has started or ended. So no node has to give a key
 //! back, and no node can die before it did: one that wants the key reads the claim, then the record of its run, and
 //! takes the key by a compare-and-set on the claim that was read. The rules:
 //!
@@ -97,7 +97,7 @@ pub fn replacing_since(before: &Run, now: Timestamp) -> Timestamp {
     now.max(before.origin.plus(Duration::from_millis(1)))
 }
 
-/// Whether nobody has found out yet whether this run has its key, and it may still take it.
+/// Whether it is not known yet if this run has its key, and it may still take it.
 #[must_use]
 pub fn is_undecided(run: &Run) -> bool {
     is_replaceable(run) && run.held_by.is_none() && run.key_claimed_ms.is_none()

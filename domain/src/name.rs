@@ -66,7 +66,7 @@ fn check_token(what: &'static str, value: &str, max: usize) -> Result<(), NameEr
     }
 }
 
-/// The first character that is no letter, no digit and none of `others`, and where it stands.
+/// The first character that is neither a letter nor a digit nor one of `others`, and where it stands.
 fn foreign(text: &str, others: &str) -> Option<String> {
     let (at, c) = text.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || others.contains(*c)))?;
     Some(if c == ' ' { format!("a blank at byte {at}") } else { format!("{c:?} at byte {at}") })

@@ -6,13 +6,13 @@
 
 /// Most steps back for want of memory: an eighth of the usual.
 pub const MAX_STEPS: u8 = 3;
-/// The same for want of a processor. A node that drains a backlog keeps its processors busy, which is no fault: with less
-/// than half it might wait for the server.
+/// The same for want of a processor. A node that drains a backlog keeps its processors busy, which is as it should be:
+/// with less than half it might wait for the server.
 pub const MAX_STEPS_CPU: u8 = 1;
 /// A look is calm below this part of the limit. Between this and the limit everything stays as it is.
 pub const CALM_BELOW: f64 = 0.95;
 /// So many calm looks in a row take one step forward.
-pub const CALM_LOOKS: u8 = 3;
+pub const CALM_CHECKS: u8 = 3;
 
 /// From which share on a node is short of something; shares beyond 1 cannot be, so a limit of 1 is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ impl Default for PressureLimits {
     }
 }
 
-/// One look at the machine: shares from 0 to 1. What cannot be measured is no reason to hold back.
+/// One look at the machine: shares from 0 to 1. What cannot be measured is not a reason to hold back.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Reading {
     /// The share of time in which some task waited for a processor.
@@ -103,7 +103,7 @@ impl Brake {
             (self.steps, self.calm) = ((self.steps + 1).min(most), 0);
         } else if load < CALM_BELOW {
             self.calm += 1;
-            if self.calm >= CALM_LOOKS {
+            if self.calm >= CALM_CHECKS {
                 (self.steps, self.calm) = (self.steps.saturating_sub(1), 0);
             }
         } else {
@@ -179,7 +179,7 @@ mod tests {
         #[test]
         fn it_comes_to_rest(loads in vec(0.0..2.0f64, 0..50), steady in 0.0..2.0f64) {
             let before = loads.len();
-            let settled = usize::from(MAX_STEPS * CALM_LOOKS);
+            let settled = usize::from(MAX_STEPS * CALM_CHECKS);
             let steps = steps_of(&[loads, vec![steady; settled + 5]].concat());
             let rest = &steps[before + settled - 1..];
             prop_assert!(rest.iter().all(|now| *now == rest[0]));
@@ -192,9 +192,9 @@ mod tests {
         fn it_goes_forward_one_step_in_so_many_looks_at_most(loads in vec(0.0..2.0f64, 1..200)) {
             let steps = steps_of(&loads);
             let forward: Vec<usize> = (1..steps.len()).filter(|at| steps[*at] < steps[at - 1]).collect();
-            prop_assert!(forward.windows(2).all(|pair| pair[1] - pair[0] >= usize::from(CALM_LOOKS)));
+            prop_assert!(forward.windows(2).all(|pair| pair[1] - pair[0] >= usize::from(CALM_CHECKS)));
             for at in forward {
-                prop_assert!(loads[at + 1 - usize::from(CALM_LOOKS)..=at].iter().all(|load| *load < CALM_BELOW));
+                prop_assert!(loads[at + 1 - usize::from(CALM_CHECKS)..=at].iter().all(|load| *load < CALM_BELOW));
             }
         }
 

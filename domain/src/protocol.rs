@@ -1,6 +1,6 @@
 //! Decides what a node does with a delivery, given the run's record.
 //!
-//! Acknowledgements are no fence: a late one for an older delivery counts like a fresh one. So the record decides, by
+//! Acknowledgements do not fence: a late one for an older delivery counts like a fresh one. So the record decides, by
 //! compare-and-set, and this module says what a delivery may try. The rules:
 //!
 //! * A message speaks for one wait of one attempt, `(round, attempt, deferrals)`. A bare publish speaks for
@@ -44,7 +44,7 @@ pub struct Arrival {
     /// Its run id was derived from its sequence.
     pub has_derived_id: bool,
     /// It was stored longer ago than a read may be stale, so a read now shows everything that led to it. One lease is
-    /// taken for that: a leader that is cut off steps down within 20 s, so a shorter lease is no proof on several servers.
+    /// taken for that: a leader that is cut off steps down within 20 s, so a shorter lease proves nothing on several servers.
     pub has_aged: bool,
 }
 
@@ -152,7 +152,7 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         State::Running if is_holder => Verdict::HeldElsewhere,
         State::Running => Verdict::Drop,
         State::Cancelled { .. } => Verdict::PublishEnd,
-        // A job of its key ended it, which the message of its last wait publishes: nobody may have done so before.
+        // A job of its key ended it, which the message of its last wait publishes: no node may have done so before.
         State::Duplicate { .. } if !is_holder && was_still_to_come(run) && speaks_for_it => Verdict::PublishEnd,
         state if state.is_terminal() => {
             if is_holder && run.round == arrival.round {

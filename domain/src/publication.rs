@@ -50,7 +50,7 @@ pub enum Carrier {
     Stands,
     /// Nothing is known of it.
     MayCome,
-    /// The run was running, and its message is gone, as with a lane that somebody deleted: no node gets it again.
+    /// The run was running, and its message is gone, as with a lane that was deleted: no node gets it again.
     Gone,
 }
 

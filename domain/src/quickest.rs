@@ -1,4 +1,4 @@
-//! How quickly attempts of a kind have succeeded lately: the least time that the next one needs, as far as anybody has
+//! How quickly attempts of a kind have succeeded lately: the least time that the next one needs, as far as a node has
 //! seen. It is what [`clearance`](crate::clearance) compares with the time that a deadline leaves.
 //!
 //! The minimum and not a typical value: a job that is not started for want of time has no second chance, so it must have

@@ -24,7 +24,7 @@ pub const SHOWN_AHEAD: usize = 5;
 /// takes 4 to 8 s, costs none.
 pub const MISFIRE_AFTER: Duration = Duration::from_secs(10);
 
-/// What happens to firings that nobody could make in time.
+/// What happens to firings that no node could make in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Misfire {

@@ -45,7 +45,7 @@ impl Mutation {
     ];
 }
 
-/// A record of which one field is still that of an older version.
+/// A record with one field that is still that of an older version.
 fn with_old(field: &str, next: Record, before: Option<&(Record, u64)>) -> Record {
     let json = |record: &Record| serde_json::to_value(record).ok();
     let again = before.and_then(|(before, _)| {

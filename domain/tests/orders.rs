@@ -211,7 +211,7 @@ impl World {
         Err(format!("these have not ended: {open:?}"))
     }
 
-    /// A node gets a job that nobody has in hand, now and then one that somebody has; or looks what is parked.
+    /// A node gets a job that no node holds, now and then one that a node holds; or looks what is parked.
     fn deliver(&mut self) {
         let here = self.lane.iter().map(|run| (*run, 0)).chain(self.elsewhere.iter().copied());
         let here: Vec<Message> = here.collect();

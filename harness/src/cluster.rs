@@ -32,7 +32,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// The range that [`Server`] takes its free ports from: below those that systems give to outgoing connections.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// How many sets of ports may be found taken before the start fails: more than that is no accident.
+/// How many sets of ports may be found taken before the start fails: more than that is not an accident.
 const TRIES: usize = 8;
 
 /// User and password of the system's account, which may ask about servers and move the meta leader.
@@ -136,7 +136,7 @@ impl ServerCluster {
     }
 
     /// A proxy to a server, for a node (`NATS_URL`) or a client that is to lose that server. Closed when dropped.
-    pub async fn door(&self, number: usize) -> Proxy {
+    pub async fn proxy(&self, number: usize) -> Proxy {
         proxy(self.servers[number].port()).await
     }
 

@@ -34,7 +34,7 @@ impl Live {
 #[derive(Debug)]
 pub struct LiveEvents {
     subscriber: Subscriber,
-    heard: Vec<Live>,
+    received: Vec<Live>,
 }
 
 impl World {
@@ -55,7 +55,7 @@ impl World {
         let subscriber = subscriber.unwrap_or_else(|error| panic!("cannot subscribe to {subject}: {error}"));
         // Only after the flush is it certain that the server knows the subscription.
         self.client().flush().await.unwrap_or_else(|error| panic!("cannot flush: {error}"));
-        LiveEvents { subscriber, heard: Vec::new() }
+        LiveEvents { subscriber, received: Vec::new() }
     }
 }
 
@@ -66,21 +66,21 @@ impl LiveEvents {
     /// # Panics
     /// If none comes; the message lists the events received.
     pub async fn until(&mut self, what: &str, is_wanted: impl Fn(&Live) -> bool) -> Live {
-        if let Some(live) = self.heard.iter().find(|live| is_wanted(live)) {
+        if let Some(live) = self.received.iter().find(|live| is_wanted(live)) {
             return live.clone();
         }
         let deadline = tokio::time::Instant::now() + WITHIN;
         loop {
             let Ok(Some(message)) = tokio::time::timeout_at(deadline, self.subscriber.next()).await else {
-                let heard: Vec<&str> = self.heard.iter().map(|live| live.subject.as_str()).collect();
-                panic!("listened in vain for {what} ({WITHIN:?}); heard:\n{}", heard.join("\n"));
+                let received: Vec<&str> = self.received.iter().map(|live| live.subject.as_str()).collect();
+                panic!("listened in vain for {what} ({WITHIN:?}); received:\n{}", received.join("\n"));
             };
             let live = Live {
                 subject: message.subject.to_string(),
                 body: serde_json::from_slice(&message.payload).unwrap_or(Value::Null),
                 has_headers: message.headers.is_some(),
             };
-            self.heard.push(live.clone());
+            self.received.push(live.clone());
             if is_wanted(&live) {
                 return live;
             }
@@ -110,7 +110,7 @@ impl LiveEvents {
     }
 
     /// Every event received while waiting so far, in order.
-    pub fn heard(&self) -> &[Live] {
-        &self.heard
+    pub fn received(&self) -> &[Live] {
+        &self.received
     }
 }

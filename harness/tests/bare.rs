@@ -284,7 +284,7 @@ async fn the_report_on_a_run_has_all_that_is_known() {
 }
 
 #[tokio::test]
-async fn live_events_are_heard_from_the_moment_of_listening() {
+async fn live_events_are_received_from_the_moment_of_listening() {
     let world = world().await;
     let mut live = world.live_events("default").await;
     for (name, run) in [("enqueued", "a"), ("started", "b"), ("started", "a")] {
@@ -294,7 +294,7 @@ async fn live_events_are_heard_from_the_moment_of_listening() {
     let started = live.until_published("started", "a").await;
     assert_eq!(started.event().unwrap().event, EventName::Started);
     assert!(!started.has_headers);
-    assert_eq!(live.heard().len(), 3);
+    assert_eq!(live.received().len(), 3);
 }
 
 fn job_headers() -> HeaderMap {
@@ -336,7 +336,7 @@ async fn a_remote_handler_answers_and_remembers() {
 }
 
 #[tokio::test]
-async fn a_remote_handler_can_signal_and_hear_that_its_run_is_cancelled() {
+async fn a_remote_handler_can_signal_and_learn_that_its_run_is_cancelled() {
     let world = world().await;
     let _handler = world
         .handler("long")

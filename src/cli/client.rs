@@ -35,11 +35,11 @@ impl Api {
     }
 
     pub(crate) async fn ask<E: Endpoint>(&self, request: E::Request) -> Result<Encoded<E::Answer>, ApiError> {
-        self.ask_patiently::<E>(request, Duration::ZERO).await
+        self.ask_within::<E>(request, Duration::ZERO).await
     }
 
     /// For an endpoint that itself takes up to `more` before it answers.
-    pub(crate) async fn ask_patiently<E: Endpoint>(
+    pub(crate) async fn ask_within<E: Endpoint>(
         &self,
         mut request: E::Request,
         more: Duration,

@@ -99,7 +99,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::List(arguments) => list(&Api::connect(global).await?, arguments).await,
         Command::Groups { filter, limit, json } => {
             let asked = GroupsRequest { filter: filter.wanted(), limit: Some(limit), ..GroupsRequest::default() };
-            groups(&Api::connect(global).await?.ask_patiently::<DlqGroups>(asked, GROUPING).await?, json)
+            groups(&Api::connect(global).await?.ask_within::<DlqGroups>(asked, GROUPING).await?, json)
         }
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
@@ -179,7 +179,7 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     loop {
         let left = limit.saturating_sub(entries.len() as u64);
         asked.limit = Some(left.min(PAGE));
-        let page = api.ask_patiently::<DlqList>(asked.clone(), GROUPING).await?.dead_letters()?;
+        let page = api.ask_within::<DlqList>(asked.clone(), GROUPING).await?.dead_letters()?;
         entries.extend(page.entries);
         asked.cursor = page.cursor;
         if asked.cursor.is_none() || entries.len() as u64 >= limit {

@@ -87,7 +87,7 @@ pub(crate) enum Command {
     /// List and count runs; show one, wait for its end, reschedule, cancel or erase it
     #[command(subcommand)]
     Runs(runs::Command),
-    /// The story of one run: what it waited for, where it was tried, why it failed, when it goes on
+    /// What happened to one run: what it waited for, where it was tried, why it failed, when it goes on
     Why(why::Arguments),
     /// Dead letters: jobs that failed for good; show, replay or discard them
     #[command(subcommand)]

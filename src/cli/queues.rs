@@ -145,12 +145,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             let nodes = (no_node || !nodes.is_empty()).then_some(nodes);
             let (aging_ms, fair_by) = (aging.map(whole_millis), fair_by.into());
             let request = PutQueueRequest { queue, concurrency, aging_ms, nodes, fair_by };
-            show_put(&api.ask_patiently::<QueuesPut>(request, PUT_WITHIN).await?, json)
+            show_put(&api.ask_within::<QueuesPut>(request, PUT_WITHIN).await?, json)
         }
         Some(Command::Pause(PauseArguments { which: Which { queue, job_type }, until, lasts, json })) => {
             let until = until.or_else(|| lasts.map(|lasts| now().plus(lasts)));
             let request = PauseRequest { queue, job_type, until };
-            show_pause(&api.ask_patiently::<QueuesPause>(request, PAUSES_WITHIN).await?, json)
+            show_pause(&api.ask_within::<QueuesPause>(request, PAUSES_WITHIN).await?, json)
         }
         Some(Command::Resume(ResumeArguments { which: Which { queue, job_type }, json })) => {
             let request = ResumeRequest { queue, job_type };

@@ -174,7 +174,7 @@ async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Resul
     let mut ended = Ended::Success;
     for id in ids {
         let asked = RunRequest { run_id: id.clone(), tenant: None };
-        match api.ask_patiently::<RunsErase>(asked, ERASING).await {
+        match api.ask_within::<RunsErase>(asked, ERASING).await {
             Ok(stone) if json => output::json(&stone)?,
             Ok(_) => output::say(&format!("{id} is erased"))?,
             // A single run fails with its reason and advice, as everywhere.
@@ -206,7 +206,7 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let now = left.unwrap_or(one_wait).min(one_wait);
         let asked = WaitRequest { run_id: id.clone(), tenant: None, timeout_ms: Some(whole_millis(now)) };
-        match api.ask_patiently::<RunsWait>(asked, now).await {
+        match api.ask_within::<RunsWait>(asked, now).await {
             Ok(answer) => {
                 answered = Some(Instant::now());
                 let Record { state, waiting_for, .. } = answer.read()?;

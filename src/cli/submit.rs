@@ -51,8 +51,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "expires_in")]
     expires_at: Option<String>,
     /// Wait for the run's end, at most this long if given: --wait=30s (--timeout is that of an attempt)
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = patience)]
-    wait: Option<Patience>,
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = wait_for)]
+    wait: Option<WaitFor>,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
 
 /// How long to wait; `None`: without bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Patience(Option<Duration>);
+struct WaitFor(Option<Duration>);
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     if let Some(file) = &arguments.lines {
@@ -73,7 +73,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let answer = api.ask::<Submit>(job).await.context("the job was not accepted")?;
     let submitted = answer.read()?;
     let run_id = &submitted.run_id;
-    let Some(Patience(most)) = arguments.wait else {
+    let Some(WaitFor(most)) = arguments.wait else {
         if arguments.json {
             output::json(&answer)?;
         } else {
@@ -152,8 +152,8 @@ fn time(text: &str) -> Result<String, String> {
     Timestamp::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-fn patience(text: &str) -> Result<Patience, String> {
-    if text.is_empty() { Ok(Patience(None)) } else { span(text).map(|most| Patience(Some(most))) }
+fn wait_for(text: &str) -> Result<WaitFor, String> {
+    if text.is_empty() { Ok(WaitFor(None)) } else { span(text).map(|most| WaitFor(Some(most))) }
 }
 
 #[cfg(test)]
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn waiting_has_a_bound_only_if_given() {
-        assert_eq!((patience(""), patience("30s")), (Ok(Patience(None)), Ok(Patience(Some(Duration::from_secs(30))))));
-        assert!(patience("soon").is_err());
+        assert_eq!((wait_for(""), wait_for("30s")), (Ok(WaitFor(None)), Ok(WaitFor(Some(Duration::from_secs(30))))));
+        assert!(wait_for("soon").is_err());
     }
 }

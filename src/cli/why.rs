@@ -1,4 +1,4 @@
-//! `longshore why`: the story of one run in plain words, from its record, the event log and what is going on now.
+//! `longshore why`: what happened to one run in plain words, from its record, the event log and what is going on now.
 
 use std::time::Duration;
 

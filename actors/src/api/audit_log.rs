@@ -34,7 +34,7 @@ pub(super) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<
             next = Some(stored.sequence);
             break;
         }
-        // What nobody but a stranger can have written is passed over.
+        // What only a stranger can have written is passed over.
         entries.extend(serde_json::from_slice::<AuditEntry>(&stored.payload).ok());
     }
     Ok(Encoded::of(&AuditPage { entries, cursor: next.map(|sequence| sequence.to_string()) }))

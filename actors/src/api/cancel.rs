@@ -35,7 +35,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<En
         Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
             let outcome = match dry_run {
-                true => cancel_those(api, &filter, limit, (Look::Count, Look::Count)).await?,
+                true => cancel_those(api, &filter, limit, (Pass::Count, Pass::Count)).await?,
                 false => all(api, &filter, limit).await?,
             };
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
@@ -45,7 +45,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<En
 
 /// What is done to the runs that fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum Pass {
     Count,
     CountWaiting,
     /// Cancel those that wait. Running ones are left for later: when they stop, their workers take waiting jobs, which
@@ -54,7 +54,7 @@ enum Look {
     All,
 }
 
-impl Look {
+impl Pass {
     /// Leaves a run alone whose attempt runs.
     fn spares_running(self) -> bool {
         matches!(self, Self::CountWaiting | Self::Waiting)
@@ -74,7 +74,7 @@ struct Many {
 
 /// Cancels the runs that fit: those that wait first.
 pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &Filter, limit: usize) -> Result<Outcome, ApiError> {
-    cancel_those(ports, filter, limit, (Look::Waiting, Look::All)).await
+    cancel_those(ports, filter, limit, (Pass::Waiting, Pass::All)).await
 }
 
 /// Cancels the runs that fit and whose attempt does not run.
@@ -84,8 +84,8 @@ pub(crate) async fn cancel_waiting<P: FilterPorts>(
     limit: usize,
     dry: bool,
 ) -> Result<Outcome, ApiError> {
-    let look = if dry { Look::CountWaiting } else { Look::Waiting };
-    cancel_those(ports, filter, limit, (look, look)).await
+    let pass = if dry { Pass::CountWaiting } else { Pass::Waiting };
+    cancel_those(ports, filter, limit, (pass, pass)).await
 }
 
 /// Cancels the runs that fit, by a first look and others.
@@ -93,16 +93,16 @@ async fn cancel_those<P: FilterPorts>(
     ports: &P,
     filter: &Filter,
     limit: usize,
-    (first, others): (Look, Look),
+    (first, others): (Pass, Pass),
 ) -> Result<Outcome, ApiError> {
     let mut many = Many::default();
     for number in 0..LOOKS {
         let before = many.cancelled;
-        let look = if number == 0 { first } else { others };
+        let pass = if number == 0 { first } else { others };
         many.failed.clear(); // met again
-        let more = look_through(ports, filter, limit, look, &mut many).await?;
+        let more = page_through(ports, filter, limit, pass, &mut many).await?;
         let is_last = ports.server().is_last_pass(number, many.cancelled > before);
-        if more || look.only_counts() || is_last {
+        if more || pass.only_counts() || is_last {
             return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
         }
     }
@@ -111,14 +111,14 @@ async fn cancel_those<P: FilterPorts>(
 
 /// Reads all sources once: every run that has not ended has exactly one message, in a lane, parked, or among the
 /// schedules. Says whether the limit left some.
-async fn look_through<P: FilterPorts>(
+async fn page_through<P: FilterPorts>(
     ports: &P,
     filter: &Filter,
     limit: usize,
-    look: Look,
+    pass: Pass,
     many: &mut Many,
 ) -> Result<bool, ApiError> {
-    for (place, subject) in places(ports, filter, look).await? {
+    for (place, subject) in places(ports, filter, pass).await? {
         let mut from = Some(1);
         while let Some(at) = from {
             if many.cancelled >= limit {
@@ -135,10 +135,10 @@ async fn look_through<P: FilterPorts>(
                 }
                 let place = &place;
                 let each = some.into_iter().map(|(tenant, run, message)| async move {
-                    let result = match look {
-                        Look::Count | Look::CountWaiting => would(ports, &tenant, &run, (filter, look)).await,
-                        Look::Waiting | Look::All => {
-                            let only_if_waiting = look.spares_running();
+                    let result = match pass {
+                        Pass::Count | Pass::CountWaiting => would(ports, &tenant, &run, (filter, pass)).await,
+                        Pass::Waiting | Pass::All => {
+                            let only_if_waiting = pass.spares_running();
                             let only = Only { filter, only_if_waiting, place, message: &message };
                             cancellation::one(ports, &tenant, &run, Some(only)).await
                         }
@@ -166,10 +166,10 @@ async fn would<P: FilterPorts>(
     ports: &P,
     tenant: &Tenant,
     run_id: &RunId,
-    (filter, look): (&Filter, Look),
+    (filter, pass): (&Filter, Pass),
 ) -> Result<Option<Run>, ApiError> {
     let found = present(ports, tenant, run_id).await?.map(|present| present.run);
-    let spared = |run: &Run| look.spares_running() && run.state == RunState::Running;
+    let spared = |run: &Run| pass.spares_running() && run.state == RunState::Running;
     Ok(found.filter(|run| !run.state.is_terminal() && !spared(run) && filter.fits(run)))
 }
 
@@ -177,7 +177,7 @@ async fn would<P: FilterPorts>(
 ///
 /// A job that goes from a lane to the parked ones is in one of them whenever they are read, as lanes come first. One that
 /// is taken back goes the other way: so the lanes of returned jobs are read once more, unless jobs are only counted.
-async fn places<P: FilterPorts>(ports: &P, filter: &Filter, look: Look) -> Result<Vec<(Source, String)>, ApiError> {
+async fn places<P: FilterPorts>(ports: &P, filter: &Filter, pass: Pass) -> Result<Vec<(Source, String)>, ApiError> {
     let names = ports.server().names();
     let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
@@ -192,7 +192,7 @@ async fn places<P: FilterPorts>(ports: &P, filter: &Filter, look: Look) -> Resul
         }
         let returned = names.returned_where(tenant, &queue, filter.wanted.job_type.as_ref());
         let returned = (Source::Lane(queue, QueueLane::Returned), returned);
-        again.extend((!look.only_counts()).then(|| returned.clone()));
+        again.extend((!pass.only_counts()).then(|| returned.clone()));
         places.push(returned);
     }
     let parked = names.parked_where(tenant, filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
@@ -237,7 +237,7 @@ impl FilterPorts for Api {
 
     fn run_in_lane(&self, (queue, lane): (&Queue, QueueLane), stored: &Stored) -> (Tenant, RunId) {
         let names = self.backbone.names();
-        let delivery = self.backbone.look_at(stored.clone(), &names.lane_stream(queue, lane));
+        let delivery = self.backbone.as_delivered(stored.clone(), &names.lane_stream(queue, lane));
         let job = Assignment::read(delivery, names, 0, self.backbone.max_on_arrival()).job;
         (job.tenant.clone(), job.run_id.clone())
     }

@@ -251,7 +251,7 @@ async fn carried_on_by<P: CancelPorts>(
 async fn carrier_of<P: CancelPorts>(ports: &P, before: &Run, carried_on: Option<&Waiting>) -> Carrier {
     match carried_on {
         Some(_) => Carrier::Stands,
-        // A lane that does not answer keeps nobody from cancelling.
+        // A lane that does not answer keeps no client from cancelling.
         None if before.state == RunState::Running && ports.has_no_message(before).await.unwrap_or(false) => {
             Carrier::Gone
         }

@@ -89,8 +89,8 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
     while let Some(at) = from {
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
-        let mut looked_at = those_that_stand(api, &filter, page.messages);
-        while let Some(dead_letter) = looked_at.next().await {
+        let mut inspected = those_that_stand(api, &filter, page.messages);
+        while let Some(dead_letter) = inspected.next().await {
             let Some((dead_letter, run)) = dead_letter? else { continue };
             let whole = show(&dead_letter, &run);
             if entries.len() as u64 == limit || (whole.size() > room && !entries.is_empty()) {
@@ -193,8 +193,8 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Resu
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         seen += page.messages.len();
         from = page.next;
-        let mut looked_at = those_that_stand(api, &filter, page.messages);
-        while let Some(dead_letter) = looked_at.next().await {
+        let mut inspected = those_that_stand(api, &filter, page.messages);
+        while let Some(dead_letter) = inspected.next().await {
             if let Some((_, run)) = dead_letter? {
                 count(&mut groups, run);
             }

@@ -45,7 +45,7 @@ impl Debounced {
         (options.unique, options.run_at) = (Unique::Queued, Some(When::After(self.wait)));
     }
 
-    /// By when the last of the jobs is to start, the first of which comes now.
+    /// By when the last of the jobs is to start, if the first one comes now.
     pub(super) fn starts_by(&self, now: Timestamp) -> Option<Timestamp> {
         self.max_wait.map(|wait| now.plus(wait))
     }

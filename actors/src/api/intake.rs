@@ -48,7 +48,7 @@ pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) ->
     let tokens = api.limits.admit(tenant).await.map_err(|until| over_limit(tenant, until))?;
     let (trace, job) = (checked.trace.clone(), checked.job.without_options());
     let submitted = traced::written_down(api, trace, &job, take(api, checked, due)).await?;
-    // They go back if the job was not taken. That it waited for its answer for too long is no reason to refuse it.
+    // They go back if the job was not taken. A long wait for its answer is not a reason to refuse it.
     let _ = tokens.is_some_and(|tokens| tokens.spend(Instant::now()));
     if submitted.deduplicated {
         api.metrics.deduplicated.inc();

@@ -31,7 +31,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
     let (until, mut runs) = (Instant::now() + LISTING.1, Vec::new());
     while let Some(position) = walk.position() {
         let is_full = runs.len() as u64 == limit;
-        if is_full || walk.looked_at >= LISTING.0 || Instant::now() >= until {
+        if is_full || walk.inspected >= LISTING.0 || Instant::now() >= until {
             return Ok(page(runs, Some(position.to_string())));
         }
         for seen in walk.step().await? {
@@ -57,7 +57,7 @@ pub(crate) async fn count(api: &Api, asker: &str, asked: CountRequest) -> Result
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
     let (until, mut groups) = (Instant::now() + COUNTING.1, BTreeMap::new());
     while let Some(position) = walk.position() {
-        if walk.looked_at >= COUNTING.0 || Instant::now() >= until {
+        if walk.inspected >= COUNTING.0 || Instant::now() >= until {
             return Ok(counts(groups, Some(position.to_string())));
         }
         for seen in walk.step().await? {

@@ -137,7 +137,7 @@ impl WaitingPorts for Api {
                 let place = Source::Lane(queue.clone(), priority.into());
                 let found = find_in(backbone, &place, &subject, |stored| names_run(stored, run)).await;
                 if let Some(stored) = found.map_err(|error| unavailable(&error))? {
-                    let delivery = backbone.look_at(stored, &names.lane_stream(&queue, priority));
+                    let delivery = backbone.as_delivered(stored, &names.lane_stream(&queue, priority));
                     let assignment = Assignment::read(delivery, names, 0, backbone.max_on_arrival());
                     if assignment.job.run_id != *run {
                         // Its headers cannot be read as a job's of that run.

@@ -24,7 +24,7 @@ const DECLARED_WITHIN: Duration = Duration::from_secs(10);
 /// How long the answer waits for the nodes.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);
 /// How often it looks whether they serve it.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// The endpoint `queues.put`.
 pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Result<Encoded<QueuePut>, ApiError> {
@@ -65,7 +65,7 @@ async fn served(
         if missing.is_empty() || Instant::now() >= until {
             return Ok((present.iter().filter(|node| node.serves(queue)).map(name).collect(), missing));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::ports::InLane;
 /// Maximum wait for a run's end.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
 /// Live events may be lost, also that of an end; so the record is polled as well.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Long waits poll less often, but at least this often: a thousand callers may wait.
 const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
 
@@ -114,7 +114,7 @@ pub(crate) async fn wait(
     let until = tokio::time::Instant::now() + timeout;
     let subject = api.backbone.names().events_of_run(tenant, run_id);
     let mut events = api.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
-    let mut look_every = LOOK_EVERY;
+    let mut check_every = CHECK_EVERY;
     let mut published: Option<Encoded<Record>> = None;
     loop {
         let found = find(api, tenant, run_id).await?;
@@ -135,10 +135,10 @@ pub(crate) async fn wait(
                 return end.ok_or(missing);
             }
         }
-        let look_at = (now + look_every).min(until);
-        look_every = (look_every * 2).min(MAX_CHECK_EVERY);
+        let check_at = (now + check_every).min(until);
+        check_every = (check_every * 2).min(MAX_CHECK_EVERY);
         // Any event of the run, or time to poll.
-        if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
+        if let Ok(Some(event)) = tokio::time::timeout_at(check_at, events.next()).await {
             published = end_published(&api.policies, &event);
         }
     }

@@ -197,7 +197,7 @@ async fn mark<P: SubmitPorts>(
     let Marked::TakenBy(taken_by) = marked else { return Ok(answer(&job.run_id, run.state.name(), false)) };
     let holder = match before.as_ref().map(|own| (own, own.state.duplicate_of())) {
         Some((_, Some(of))) => of.clone(),
-        // Its key was free again before it was taken: this run is nobody's duplicate.
+        // Its key was free again before it was taken: this run is not a duplicate.
         Some((own, None)) if has_begun(own) => return Ok(answer(&job.run_id, own.state.name(), false)),
         // The other submission has died, or is under way: whose run has the key in the end is not known yet.
         _ if !taken_by.published => return Err(changes()),

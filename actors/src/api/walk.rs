@@ -80,7 +80,7 @@ pub(crate) struct Walk<'a> {
     began: Timestamp,
     backwards: Option<Backwards>,
     /// Messages that were read.
-    pub(crate) looked_at: usize,
+    pub(crate) inspected: usize,
 }
 
 /// A job's message: its run, as far as the message says.
@@ -96,7 +96,7 @@ impl<'a> Walk<'a> {
     /// A walk from its beginning, or from where an earlier one ended.
     pub(crate) async fn begin(api: &'a Api, filter: &'a Filter, cursor: Option<&str>) -> Result<Self, ApiError> {
         let legs = legs(api, filter).await?;
-        let mut walk = Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, looked_at: 0 };
+        let mut walk = Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, inspected: 0 };
         match cursor {
             Some(cursor) => {
                 let from = Position::parse(cursor);
@@ -193,7 +193,7 @@ impl<'a> Walk<'a> {
             return Ok(Past { messages: Vec::new(), next: None, read: 0 });
         };
         let past = backwards.before(&self.api.backbone, before).await.map_err(|error| unavailable(&error))?;
-        self.looked_at += past.read;
+        self.inspected += past.read;
         Ok(past)
     }
 
@@ -207,7 +207,7 @@ impl<'a> Walk<'a> {
         let from = self.at.max(self.top + 1);
         let page = self.api.backbone.records_from(self.filter.tenant.as_ref(), from).await;
         let page = page.map_err(|error| unavailable(&error))?;
-        self.looked_at += page.messages.len();
+        self.inspected += page.messages.len();
         let runs =
             page.messages.iter().filter_map(|stored| Some((record::read(&stored.payload).ok()?, stored.sequence)));
         let fit = runs.filter(|(run, _)| run.origin <= self.began.plus(CAME_WITH) && self.filter.fits(run));
@@ -224,7 +224,7 @@ impl<'a> Walk<'a> {
             _ => backbone.page(&source, &subject, self.at).await,
         };
         let page = page.map_err(|error| unavailable(&error))?;
-        self.looked_at += page.messages.len();
+        self.inspected += page.messages.len();
         let (delivered, ends_at) = (self.delivered(&source).await?, self.began.plus(CAME_WITH));
         let is_running = self.filter.wanted.state == Some(RunState::Running);
         let is_over = |stored: &Stored| stored_at(stored) > ends_at || (is_running && stored.sequence > delivered);
@@ -277,7 +277,8 @@ impl<'a> Walk<'a> {
         };
         let is_moved = stored.headers.get(names::SEAL).is_some();
         let stream = backbone.names().lane_stream(queue, *lane);
-        let read = Assignment::read(backbone.look_at(stored, &stream), backbone.names(), 0, backbone.max_on_arrival());
+        let read =
+            Assignment::read(backbone.as_delivered(stored, &stream), backbone.names(), 0, backbone.max_on_arrival());
         let waiting = (!is_moved).then(|| read.waiting_run(&self.api.policies));
         let job = read.job;
         Some(Message { tenant: job.tenant.clone(), run_id: job.run_id.clone(), sequence, waiting })

@@ -301,7 +301,7 @@ pub(crate) async fn make_way<P: RunPorts>(ports: &P, found: Found, of: &RunId) -
 pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) -> Result<(), Error> {
     let Some(key) = key_to_claim(ports, job, run) else { return Ok(()) };
     match ports.server().read_claim(&job.tenant, key.text).await? {
-        // Until the claim is marked, nobody knows whether the run has the key.
+        // Until the claim is marked, it is not known whether the run has the key.
         Some(FoundClaim { claim, .. }) if claim.run_id == job.run_id && claim.published => {
             end_all(ports, job, claim.taken_from).await
         }
@@ -376,7 +376,7 @@ pub(crate) enum Marked {
     Own,
     /// Another run has taken the claim over meanwhile.
     TakenBy(Claim),
-    /// Nobody knows before the job claims the key as it begins: the claim is another one of this run, or it is gone.
+    /// It is not known before the job claims the key as it begins: the claim is another one of this run, or it is gone.
     Open,
 }
 

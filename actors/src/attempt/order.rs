@@ -36,7 +36,7 @@ const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
 const LASTS_BEYOND: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// So many records are read at once.
 const AT_ONCE: usize = 4;
-/// Once so many of the batch have ended, it is written without them, so that nobody reads their records again.
+/// Once so many of the batch have ended, it is written without them, so that no node reads their records again.
 const ENDED: usize = 4;
 
 /// The order in which a job has its place, if its type is `ordered`.

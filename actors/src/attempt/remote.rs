@@ -30,7 +30,7 @@ const ASK_AFTER: Duration = Duration::from_millis(50);
 /// The question or its answer may have been lost with a connection.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// How often a call that is under way looks whether its handlers have promised heartbeats by now.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Has the current attempt done by a remote handler of its type.
 pub(crate) async fn perform(
@@ -73,8 +73,8 @@ impl Drop for OpenCall<'_> {
 }
 
 async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
-    let mut heard = Instant::now();
-    let mut ask_at = heard + ASK_AFTER;
+    let mut last_sign = Instant::now();
+    let mut ask_at = last_sign + ASK_AFTER;
     let mut announced = false;
     let mut asked_to_stop = false;
     let mut has_started = false;
@@ -83,12 +83,12 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
     loop {
         // The first job of a type may come before its handlers were asked what they promise.
         promised = promised.or_else(|| ports.routing.heartbeat(&context.job));
-        let silence = if announced { heard + promised.unwrap_or(LOOK_AGAIN_AFTER) } else { ask_at };
+        let silence = if announced { last_sign + promised.unwrap_or(CHECK_AGAIN_AFTER) } else { ask_at };
         tokio::select! {
             biased;
             // Signals first: those sent before the reply are in the channel when the reply comes.
             Some(signal) = call.signals.recv() => {
-                heard = Instant::now();
+                last_sign = Instant::now();
                 if !announced {
                     announced = true;
                     announce(ports, current).await;
@@ -108,7 +108,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
             },
             Ok(()) = &mut call.found, if !announced => {
                 ports.routing.found_handlers(&context.job);
-                heard = Instant::now();
+                last_sign = Instant::now();
                 announced = true;
                 announce(ports, current).await;
             }
@@ -123,7 +123,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                         return failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
                     }
                     None if announced => {
-                        heard = Instant::now();
+                        last_sign = Instant::now();
                         continue;
                     }
                     _ => {}

@@ -1,7 +1,7 @@
 //! The jobs of the whole cluster by queue, priority and state, for monitoring.
 //!
-//! Counted when somebody asks, and at most every [`FRESH_FOR`], by a fixed number of questions per queue: it costs
-//! nothing while nobody asks, and no more when a million jobs wait. Each node counts for itself, so that all show the
+//! Counted when a client asks, and at most every [`FRESH_FOR`], by a fixed number of questions per queue: it costs
+//! nothing while no client asks, and no more when a million jobs wait. Each node counts for itself, so that all show the
 //! same. Jobs that wait for a time stand by run and not by queue; the sweep, which reads all of them anyway, publishes
 //! how many there are.
 
@@ -98,7 +98,7 @@ async fn count(
 }
 
 /// Asks what is left of the rate limits of types and names. Tenants' limits are not among them, as no label holds a
-/// tenant, nor are those of keys, which anybody may invent.
+/// tenant, nor are those of keys, which any client may invent.
 async fn tokens(backbone: &Backbone, limits: &Limits) -> Result<BTreeMap<Scope, u64>, Error> {
     let scopes = limits.scopes().into_iter().filter(|scope| !matches!(scope, Scope::Tenant(_)));
     let limited = scopes.filter_map(|scope| Some((limits.limit_of(&scope)?, scope))).take(MAX_LIMITS);

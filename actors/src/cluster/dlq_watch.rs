@@ -22,7 +22,7 @@ use crate::supervision::LoopEnd;
 
 /// How often the dead letters are measured. Shorter than the time in which a failing system fills the last fifth of
 /// their stream.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// A warning that still holds is repeated after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -38,7 +38,7 @@ pub(crate) struct Part {
 
 /// Watches until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(LOOK_EVERY);
+    let mut tick = tokio::time::interval(CHECK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut warned: Option<(Threat, Instant)> = None;
     loop {

@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::supervision::LoopEnd;
 
 /// How often the log is asked for more.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often an idle log is asked whether it was made anew, and how often the node's log says what goes wrong.
 const SLOWLY: Duration = Duration::from_secs(30);
 
@@ -54,7 +54,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
                 }
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 
@@ -65,7 +65,7 @@ impl Copying {
         let page = backbone.page(&Source::Events, &backbone.names().event_log("*"), self.position + 1).await;
         let page = page.map_err(|error| error.with_causes())?;
         let (Some(first), Some(last)) = (page.messages.first(), page.messages.last()) else {
-            self.look_whether_it_is_anew().await?;
+            self.check_whether_it_is_new().await?;
             return Ok(false);
         };
         self.count_gone(first.sequence);
@@ -103,7 +103,7 @@ impl Copying {
     }
 
     /// A log that was made anew counts from 1 again.
-    async fn look_whether_it_is_anew(&mut self) -> Result<(), String> {
+    async fn check_whether_it_is_new(&mut self) -> Result<(), String> {
         if self.asked.is_some_and(|asked| asked.elapsed() < SLOWLY) {
             return Ok(());
         }

@@ -55,10 +55,10 @@ fn some_avg10(pressure: &str) -> Option<f64> {
 }
 
 /// The share of a group's memory limit that is in use, without what the system takes back first: cached files that
-/// nobody has read lately. `None`: it has no limit.
+/// no process has read lately. `None`: it has no limit.
 fn share_of_limit(group: &Path) -> Option<f64> {
     let number = |file: &str| read(&group.join(file))?.trim().parse::<u64>().ok();
-    // `max` instead of a number is no limit. From `high` on the system slows the group down.
+    // `max` instead of a number means that there is no limit. From `high` on the system slows the group down.
     let limit = number("memory.max").into_iter().chain(number("memory.high")).min()?;
     let cached = read(&group.join("memory.stat")).and_then(|stat| field(&stat, "inactive_file "));
     let used = number("memory.current")?.saturating_sub(cached.unwrap_or(0));

@@ -8,7 +8,7 @@ use longshore_backbone::nodes::Nodes;
 use longshore_backbone::{Backbone, Error};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::records_watch::look_at_records;
+use crate::cluster::records_watch::check_records;
 use crate::cluster::waiting::WaitingJobs;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
@@ -73,9 +73,9 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             Ok(Err(error)) => tracing::warn!("cannot say that this node is there: {}", error.with_causes()),
             Err(_) => tracing::warn!("cannot say that this node is there: no answer within {ANSWER_WITHIN:?}"),
         }
-        let look = look_at_records((&part.backbone, &part.metrics, &part.health), &mut tight);
+        let check = check_records((&part.backbone, &part.metrics, &part.health), &mut tight);
         // The next presence must not wait for it.
-        let _ = tokio::time::timeout(ANSWER_WITHIN, look).await;
+        let _ = tokio::time::timeout(ANSWER_WITHIN, check).await;
     }
 }
 

@@ -14,7 +14,7 @@ use crate::shared::pressure::{MachinePressure, shares};
 use crate::supervision::LoopEnd;
 
 /// How often it looks. The system computes its averages every two seconds.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the watch needs.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub(crate) struct Part {
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let load = MachineLoad::at(&part.settings.root);
     let mut pressure = Pressure::default();
-    let mut tick = tokio::time::interval(LOOK_EVERY);
+    let mut tick = tokio::time::interval(CHECK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;

@@ -25,7 +25,7 @@ use crate::shared::routing::Routing;
 use crate::supervision::LoopEnd;
 
 /// How often it looks whether a queue that closes has ended, and tries again what did not work.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// How long closing a queue's lanes may take: one round trip to the server.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How long bringing a queue's lanes into shape may take, as another queue waits.
@@ -47,7 +47,7 @@ pub(crate) struct Part {
 
 /// Serves them until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(LOOK_EVERY);
+    let mut tick = tokio::time::interval(CHECK_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

@@ -23,7 +23,7 @@ const ROOM: usize = 1_024;
 #[derive(Clone)]
 pub(crate) struct Tree {
     root: RootAddress,
-    /// One asks at a time, so that a mailbox that nobody reads grows by one message a second at most.
+    /// One asks at a time, so that a mailbox that is not read grows by one message a second at most.
     turn: Arc<Mutex<()>>,
 }
 

@@ -21,7 +21,7 @@ use crate::shared::now;
 use crate::supervision::LoopEnd;
 
 /// How often it looks: two questions, and some for each queue that no node serves.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// An event that still holds is repeated after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);
 
@@ -43,7 +43,7 @@ struct Unserved {
 
 /// Watches until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(LOOK_EVERY);
+    let mut tick = tokio::time::interval(CHECK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut known = BTreeMap::new();
     loop {
@@ -106,7 +106,7 @@ fn compare(
     warnings
 }
 
-/// The queues without a node, and how many jobs wait to start in each: those of which there are any.
+/// The queues without a node, and how many jobs wait to start in each, if any wait.
 async fn unserved(backbone: &Backbone) -> Result<BTreeMap<Queue, u64>, Error> {
     let nodes = backbone.nodes();
     let (queues, nodes) = tokio::try_join!(backbone.declared_queues(), nodes.present(now()))?;
@@ -127,20 +127,20 @@ mod tests {
     use super::*;
 
     /// The looks of a node, each 5 s after the one before.
-    struct Looks {
+    struct Checks {
         known: BTreeMap<Queue, Unserved>,
         start: Instant,
         seconds: u64,
     }
 
-    impl Looks {
+    impl Checks {
         fn new() -> Self {
             Self { known: BTreeMap::new(), start: Instant::now(), seconds: 0 }
         }
 
         /// Looks, and finds so many jobs in the queue `mail`; the warning that follows.
         fn find(&mut self, jobs: Option<u64>) -> Option<(u64, i64, bool)> {
-            self.seconds += LOOK_EVERY.as_secs();
+            self.seconds += CHECK_EVERY.as_secs();
             let found = jobs.map(|jobs| (Queue::parse("mail").unwrap(), jobs)).into_iter().collect();
             let at = self.start + Duration::from_secs(self.seconds);
             let now = Timestamp::from_millis(1_000 * i64::try_from(self.seconds).unwrap());
@@ -152,20 +152,20 @@ mod tests {
 
     #[test]
     fn a_queue_counts_as_unserved_once_two_looks_in_a_row_have_found_it_so() {
-        let mut looks = Looks::new();
-        assert_eq!(looks.find(Some(3)), None, "its node may just be started again");
-        assert_eq!(looks.find(Some(4)), Some((4, 5, true)), "since the first of them");
-        assert_eq!(looks.find(None), None);
-        assert_eq!(looks.find(Some(4)), None, "it was served meanwhile");
-        assert_eq!(looks.find(Some(5)), Some((5, 20, true)));
+        let mut checks = Checks::new();
+        assert_eq!(checks.find(Some(3)), None, "its node may just be started again");
+        assert_eq!(checks.find(Some(4)), Some((4, 5, true)), "since the first of them");
+        assert_eq!(checks.find(None), None);
+        assert_eq!(checks.find(Some(4)), None, "it was served meanwhile");
+        assert_eq!(checks.find(Some(5)), Some((5, 20, true)));
     }
 
     #[test]
     fn the_warning_stays_and_the_event_is_published_once_an_hour() {
-        let mut looks = Looks::new();
-        looks.find(Some(1));
-        let looks_per_hour = AGAIN_AFTER.as_secs() / LOOK_EVERY.as_secs();
-        let warnings: Vec<_> = (0..=2 * looks_per_hour).map(|_| looks.find(Some(1)).unwrap()).collect();
+        let mut checks = Checks::new();
+        checks.find(Some(1));
+        let checks_per_hour = AGAIN_AFTER.as_secs() / CHECK_EVERY.as_secs();
+        let warnings: Vec<_> = (0..=2 * checks_per_hour).map(|_| checks.find(Some(1)).unwrap()).collect();
         assert!(warnings.iter().all(|(waiting, since, _)| (*waiting, *since) == (1, 5)));
         let news: Vec<usize> = (0..warnings.len()).filter(|nth| warnings[*nth].2).collect();
         assert_eq!(news, [0, 720, 1_440]);

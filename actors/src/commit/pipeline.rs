@@ -225,7 +225,7 @@ impl Pipeline {
                 }
             }
             // The stream has no leader just now, or JetStream has no resources: it is sent again when it is overdue.
-            Answer::Nobody => {}
+            Answer::NoResponders => {}
             Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
                 Some(Sent::Record(commit)) => {
                     if !refusal.is_wrong_sequence() {

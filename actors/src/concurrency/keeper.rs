@@ -127,7 +127,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
             // What was republished meanwhile did not come.
             Ok(()) = connected.changed() => slots.read_again(),
             _ = tick.tick(), if is_used => {
-                slots.look_again();
+                slots.check_again();
                 keeper.keep_session();
             }
             _ = wish.tick(), if is_used => keeper.wish_again().await,
@@ -246,7 +246,7 @@ impl Keeper {
                 self.session.lease.get_or_insert_with(|| Lease::new(sent)).confirm(sent, Instant::now(), lease);
                 session.confirmed(sent, lease);
                 if is_first {
-                    self.part.slots.look_again();
+                    self.part.slots.check_again();
                     self.part.slots.ask_jobs_again();
                 }
             }
@@ -266,7 +266,7 @@ impl Keeper {
         self.end_former();
     }
 
-    /// Ends former sessions on which no handler in this node rests any more, so that nobody waits for their leases.
+    /// Ends former sessions on which no handler in this node rests any more, so that no node waits for their leases.
     fn end_former(&mut self) {
         for (session, revision) in self.former.extract_if(.., |(session, _)| session.is_idle_here()) {
             let part = self.part.clone();

@@ -33,7 +33,7 @@ use crate::limits::Limits;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
 
-/// Limits of which something is known at once; keys make many.
+/// How many limits may be known at once; keys make many.
 const MAX_LIMITS: usize = 16_384;
 /// With more limits to ask the cluster about than this, no further jobs are taken out of their order, as long as the last
 /// answer is not older than this.
@@ -63,7 +63,7 @@ pub(crate) struct Slots {
 
 struct Known {
     holders: HashMap<ConcurrencyId, Holder>,
-    /// Those of which something may have to be written or read.
+    /// Those whose record may have to be written or read.
     due: HashSet<ConcurrencyId>,
     session: Arc<OwnSession>,
     /// Sessions of other nodes, whose slots this one waits for.
@@ -134,7 +134,7 @@ impl Drop for SlotPermit {
         if due {
             self.of.due.notify_one();
         }
-        // A job that did not start leaves all as it was: it is no news.
+        // A job that did not start leaves all as it was: no one is notified.
         if self.is_spent.load(Ordering::Relaxed) {
             self.of.news.notify();
         }

@@ -33,8 +33,8 @@ impl Slots {
         !self.known().holders.is_empty()
     }
 
-    /// Limits for which it is time are looked at again, and those that nobody uses are forgotten.
-    pub(super) fn look_again(&self) {
+    /// Limits for which it is time are looked at again, and those that are not in use are forgotten.
+    pub(super) fn check_again(&self) {
         let now = Instant::now();
         let Known { holders, due, .. } = &mut *self.known();
         holders.retain(|_, holder| !holder.is_over(now));
@@ -72,7 +72,7 @@ impl Slots {
         (steps, lacking)
     }
 
-    /// The limits of which slots are lacking.
+    /// The limits that lack slots.
     pub(super) fn lacking(&self) -> Vec<ConcurrencyId> {
         let now = Instant::now();
         self.known().holders.iter().filter(|(_, holder)| holder.lacks(now)).map(|(id, _)| id.clone()).collect()

@@ -1,5 +1,5 @@
 //! The rate limiter: the part that gets tokens from the cluster for this node, gives back what is not used, announces
-//! to the cluster of holds and hears of them. What is known stands in [`Limits`], which outlives it.
+//! to the cluster of holds and learns of them. What is known stands in [`Limits`], which outlives it.
 //!
 //! Bounds: [`AT_ONCE`] requests for tokens on their way.
 
@@ -23,7 +23,7 @@ use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 /// How often tokens that are not used are looked for, while this node knows any limit.
 const TICK: Duration = Duration::from_millis(30);
 /// How often the clocks are compared, and the list of holds is read again: one that was missed is found so.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// So many comparisons of the clocks are remembered.
 const COMPARED: usize = 8;
 /// Limits for which the cluster is asked at once.
@@ -80,7 +80,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut limiter = Limiter { part, requests, busy: HashSet::new(), errands, offsets: VecDeque::new() };
     limiter.ask();
     limiter.announce_holds();
-    let (mut look, mut tick) = (tokio::time::interval(LOOK_EVERY), tokio::time::interval(TICK));
+    let (mut look, mut tick) = (tokio::time::interval(CHECK_EVERY), tokio::time::interval(TICK));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

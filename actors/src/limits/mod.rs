@@ -23,7 +23,7 @@ use crate::shared::now;
 
 pub(crate) mod limiter;
 
-/// Limits of which something is known at once; keys make many.
+/// How many limits may be known at once; keys make many.
 const MAX_LIMITS: usize = 16_384;
 /// Holds that are known at once.
 const MAX_HOLDS: usize = 16_384;
@@ -255,7 +255,7 @@ impl Limits {
         if ids.is_empty() { Ok(None) } else { self.take_of(ids, cost, now).map(Some) }
     }
 
-    /// The same for a job that is about to start, and whose tokens are no longer good: may wait so long for the cluster's
+    /// The same for a job that is about to start, and whose tokens have expired: may wait so long for the cluster's
     /// answer.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Counts of the whole cluster as metrics: the same on every node, so that monitoring may ask any and takes the `max`.
 //!
-//! They are no counters of the node, so they are written anew for each answer. When the servers do not answer they are
+//! They do not belong to this node, so they are written anew for each answer. When the servers do not answer they are
 //! absent: an old depth would pass for a queue that stands still.
 
 use std::collections::BTreeMap;

@@ -78,7 +78,7 @@ pub(crate) async fn run((ports, served): (Arc<NodePorts>, Arc<ServedQueues>)) ->
 async fn clear(ports: &NodePorts, streams: &[SmolStr]) -> bool {
     let (found, mut poison) = mpsc::channel(AT_ONCE);
     let look = async {
-        let looks = streams.iter().map(|stream| look_through(ports, stream, found.clone()));
+        let looks = streams.iter().map(|stream| find_poison(ports, stream, found.clone()));
         let pending = futures_util::future::join_all(looks).await;
         drop(found);
         pending
@@ -92,9 +92,9 @@ async fn clear(ports: &NodePorts, streams: &[SmolStr]) -> bool {
     tokio::join!(look, remove).0
 }
 
-async fn look_through(ports: &NodePorts, stream: &str, found: mpsc::Sender<Poison>) -> Option<Pending> {
+async fn find_poison(ports: &NodePorts, stream: &str, found: mpsc::Sender<Poison>) -> Option<Pending> {
     for _ in 0..LOOKS {
-        match ports.backbone.look_through(stream, &found).await {
+        match ports.backbone.find_poison(stream, &found).await {
             Ok(pending) => return pending,
             Err(error) => tracing::debug!(stream, "cannot be inspected: {}", error.with_causes()),
         }

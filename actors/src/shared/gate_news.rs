@@ -26,7 +26,7 @@ impl GateNews {
     /// Waits until it has happened since the count was `known`, also if that was before the call.
     pub(crate) async fn since(&self, known: u64) {
         let changed = self.changed.notified();
-        // From here on `changed` hears of what happens; what happened before has been counted.
+        // From here on `changed` sees what happens; what happened before has been counted.
         if self.count() == known {
             changed.await;
         }

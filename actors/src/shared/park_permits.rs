@@ -79,7 +79,7 @@ pub(crate) struct ParkGate {
 }
 
 impl ParkGate {
-    /// The gate of a node; clones share its permits. Who found none left hears of new ones by `news`.
+    /// The gate of a node; clones share its permits. A caller that found none left learns of new ones by `news`.
     pub(crate) fn new(space: ParkedSpace, news: Arc<GateNews>) -> Self {
         Self { space, permits: Arc::default(), news }
     }
@@ -104,7 +104,7 @@ impl ParkGate {
 #[derive(Debug)]
 pub(crate) struct ParkPermit {
     permit: Option<Permit<MAX_PARKING>>,
-    /// Who found no permit left hears of it here when there are some again.
+    /// A caller that found no permit left is notified here when there are some again.
     news: Option<Arc<GateNews>>,
     /// The job among those of its kind that are on their way.
     on_its_way: Option<OnItsWay>,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_found_no_permit_left_hears_once_when_half_of_them_are_back() {
+    fn those_that_found_no_permit_left_are_notified_once_when_half_of_them_are_back() {
         let (gate, _, news) = gate();
         let mut permits: Vec<ParkPermit> =
             std::iter::from_fn(|| gate.take(Some(DeferReason::Paused))).take(MAX_PARKING).collect();

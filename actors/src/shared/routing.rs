@@ -194,7 +194,7 @@ mod tests {
         assert_eq!([limit(None), limit(Some(seconds(3))), limit(Some(seconds(90)))], [10, 3, 60].map(seconds));
     }
 
-    /// Given handlers of which nothing is known, when jobs come for them, then one goes there until they were asked, and none
+    /// Given handlers that are not known yet, when jobs come for them, then one goes there until they were asked, and none
     /// right after no handler was found; then as many as they announce together, or as the type says if they announce nothing.
     #[test]
     fn remote_handlers_get_as_many_jobs_as_they_announce_and_one_until_they_were_asked() {

@@ -41,7 +41,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long one export may take; what it was to export is then dropped.
 const EXPORT_WITHIN: Duration = Duration::from_secs(10);
 /// How often the log says that spans cannot be exported.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Where spans go, and which traces are kept.
 pub trait SpanExporter: std::fmt::Debug + Send + Sync + 'static {
@@ -206,7 +206,7 @@ impl Exporting {
         self.say(failed);
     }
 
-    /// Says in the log what was lost, once in [`TOLD_EVERY`], and that it is over.
+    /// Says in the log what was lost, once in [`WARN_EVERY`], and that it is over.
     fn say(&mut self, failed: Option<String>) {
         let dropped = |reason| self.metrics.spans_dropped.with_label_values(&[reason]).get();
         let lost = dropped("queue_full") + dropped("not_exported");
@@ -215,7 +215,7 @@ impl Exporting {
             if std::mem::take(&mut self.said.open) {
                 tracing::info!("spans are exported again");
             }
-        } else if self.said.at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+        } else if self.said.at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             let why = failed.unwrap_or_else(|| "the collector takes fewer than there are".to_owned());
             self.said = Said { at: Some(Instant::now()), lost, open: true };
             tracing::warn!(spans = news, "spans are lost, jobs go on: {why}");

@@ -129,7 +129,7 @@ impl Tracer {
         let run = &*commit.run;
         let ends_first = commit.ends_attempt
             && run.attempts.last().is_some_and(|attempt| attempt.attempt == 1 && attempt.start == 1);
-        // What carries the job on names the root, so that nobody after this node takes it for its own.
+        // What carries the job on names the root, so that no node after this one takes it for its own.
         let leaves = !run.has_started() && matches!(commit.follow_up, Some(FollowUp::Schedule(_) | FollowUp::Park(_)));
         if trace.is_own && run.round == 1 && (ends_first || leaves) {
             self.take(|| published(trace, run, commit));
@@ -319,7 +319,7 @@ fn ended_waiting(trace: &JobTrace, run: &Run) -> Span {
     let began = before.and_then(|attempt| attempt.ended_at).or(run.enqueued_at).unwrap_or(run.origin);
     let shape = Shape {
         id: trace.last_wait(run),
-        // Before a first attempt nobody has written the root of a trace of its own.
+        // Before a first attempt no node has written the root of a trace of its own.
         parent: if trace.is_own && before.is_none() { SpanId::INVALID } else { trace.parent },
         kind: SpanKind::Internal,
         name: format!("{name} {}", run.queue),

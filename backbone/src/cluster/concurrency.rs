@@ -23,7 +23,7 @@ use crate::wire::subject::Names;
 
 const BUCKET: &str = "concurrency";
 /// A session is stored for so long after it was last renewed, or ended; a node that has slots under it renews it far
-/// more often. Of one that is no longer stored, everybody may say that it has ended.
+/// more often. Any node may say of a session that is no longer stored that it has ended.
 const SESSION_TTL: &str = "86400s";
 /// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses its
 /// place: keys are many, and most of them come once.
@@ -143,7 +143,7 @@ impl SlotRecords {
     /// The record of a limit, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
     ///
     /// # Errors
-    /// It cannot be read, or is of another version: then nobody knows how many slots are taken.
+    /// It cannot be read, or is of another version: then it is not known how many slots are taken.
     pub async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error> {
         Ok(self.stored(self.record_subject(id)).await?.unwrap_or_default())
     }

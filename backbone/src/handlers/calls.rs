@@ -269,8 +269,9 @@ fn receive(waiting: &Waiting, message: Message) {
     let Some(call) = waiting.get_mut(&number) else { return };
     if let Some(status) = message.status {
         // Once a handler is known to be there, the server's own "no responders" would have come before.
-        let nobody = call.found.is_some() && is_no_responders(&message);
-        let reply = if nobody { Reply::NoResponders } else { Reply::Unreadable(with_status(status, &message)) };
+        let has_no_responders = call.found.is_some() && is_no_responders(&message);
+        let reply =
+            if has_no_responders { Reply::NoResponders } else { Reply::Unreadable(with_status(status, &message)) };
         call.reply.take().map(|waits| waits.send(reply));
         return;
     }
@@ -372,7 +373,7 @@ mod tests {
             waiting.lock().unwrap().insert(7, call);
             before.iter().chain([&said]).for_each(|message| receive(&waiting, message.clone()));
             match replied.try_recv().unwrap() {
-                Reply::NoResponders => "nobody there".to_owned(),
+                Reply::NoResponders => "no responders".to_owned(),
                 Reply::Unreadable(reason) => reason,
                 other => format!("{other:?}"),
             }
@@ -385,7 +386,7 @@ mod tests {
         };
         let subject = [("Nats-Subject", "longshore.work.acme.email.send")];
         let servers = || status(503, None, &subject, "");
-        assert_eq!(heard(&[], servers()), "nobody there");
+        assert_eq!(heard(&[], servers()), "no responders");
         for said in [
             status(503, None, &[], ""),
             status(503, None, &subject, "body"),

@@ -140,7 +140,7 @@ impl Timed {
 const MAX_TENANTS: usize = 500;
 const MAX_TYPES: usize = 500;
 
-/// Up to so many schedules of so many bytes together are counted when somebody asks.
+/// Up to so many schedules of so many bytes together are counted when a client asks.
 const FEW: u64 = scan::PAGE as u64;
 const FEW_BYTES: u64 = 1 << 20;
 

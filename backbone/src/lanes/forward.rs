@@ -2,7 +2,7 @@
 //!
 //! A job on the fast path reads no record, so the record cannot keep a node from starting a message that another is
 //! about to take away. The deletion can: it succeeds while the message is in its lane, and a message that is gone is
-//! delivered to nobody. So the job is *copied* first, to a subject that no consumer reads; then it is deleted; and if
+//! delivered to no node. So the job is *copied* first, to a subject that no consumer reads; then it is deleted; and if
 //! the consumer has then delivered no message of that sequence, no node has it, and none will. A node that finds a copy
 //! goes on with it: the copy knows which message it was, and the run's record decides the rest as for a delivery of
 //! that message.

@@ -51,7 +51,7 @@ impl Backbone {
 
     /// A stored message of a stream as if it had been delivered; its ack token settles nothing.
     #[must_use]
-    pub fn look_at(&self, stored: Stored, stream: &str) -> Delivery {
+    pub fn as_delivered(&self, stored: Stored, stream: &str) -> Delivery {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: SmolStr::from(stream), sequence: stored.sequence, at };
         let headers = stored.job_headers();

@@ -158,7 +158,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn look_through(&self, stream: &str, found: &mpsc::Sender<Poison>) -> Result<Option<Pending>, Error> {
+    pub async fn find_poison(&self, stream: &str, found: &mpsc::Sender<Poison>) -> Result<Option<Pending>, Error> {
         let info = self.consumer_info(stream).await?;
         let (Some(delivered), Some(floor)) = (info.delivered, info.ack_floor) else { return Ok(None) };
         if info.num_ack_pending == 0 {

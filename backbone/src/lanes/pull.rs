@@ -56,7 +56,7 @@ struct Lane {
     epoch: u64,
     /// Jobs requested and not yet delivered.
     outstanding: usize,
-    heard: Instant,
+    last_message: Instant,
     custody: Arc<Custody>,
     /// How many pulls in a row no server answered for the consumer, and until when the consumer is left alone for that.
     refused: u32,
@@ -65,7 +65,7 @@ struct Lane {
 
 impl Lane {
     fn note_activity(&mut self, now: Instant) {
-        self.heard = now;
+        self.last_message = now;
         if self.refused > 0 {
             (self.refused, self.left_alone_until) = (0, None);
             self.custody.unanswered.store(false, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Puller {
             stream: SmolStr::from(stream),
             epoch: 0,
             outstanding: 0,
-            heard: Instant::now(),
+            last_message: Instant::now(),
             refused: 0,
             left_alone_until: None,
         };
@@ -184,7 +184,7 @@ impl Puller {
         }
         let batch = (want - have).min(BATCH_MAX);
         if state.outstanding == 0 {
-            state.heard = Instant::now();
+            state.last_message = Instant::now();
         }
         state.outstanding += batch;
         let reply = format!("{}.{lane}.{}", self.inbox, state.epoch);
@@ -216,14 +216,14 @@ impl Puller {
     pub fn silences(&self, now: Instant) -> impl Iterator<Item = Duration> {
         let silent = move |lane: &Lane| match lane.outstanding {
             0 => Duration::ZERO,
-            _ => now.saturating_duration_since(lane.heard),
+            _ => now.saturating_duration_since(lane.last_message),
         };
         self.lanes.iter().map(silent)
     }
 
     /// Begins a new epoch on lanes about whose pulls the server is silent; returns how many.
     pub fn forget_silent(&mut self, now: Instant) -> usize {
-        let silent = |lane: &Lane| lane.outstanding > 0 && now.duration_since(lane.heard) > SILENT;
+        let silent = |lane: &Lane| lane.outstanding > 0 && now.duration_since(lane.last_message) > SILENT;
         let lanes: Vec<usize> = (0..self.lanes.len()).filter(|lane| silent(&self.lanes[*lane])).collect();
         for lane in &lanes {
             self.forget(*lane);
@@ -235,7 +235,7 @@ impl Puller {
         let state = &mut self.lanes[lane];
         state.epoch += 1;
         state.outstanding = 0;
-        state.heard = Instant::now();
+        state.last_message = Instant::now();
     }
 
     /// Stops pulling: the server forgets the pulls, and keeps the jobs that it has not sent. A job that still arrives

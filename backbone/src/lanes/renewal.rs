@@ -79,9 +79,9 @@ impl Renewals {
         loop {
             let message = self.answers.next().await?;
             // "No responders" says that no server received it: JetStream is not there just now.
-            let heard = message.status.is_none();
+            let is_answer = message.status.is_none();
             let number = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok());
-            if let Some(number) = number.filter(|_| heard) {
+            if let Some(number) = number.filter(|_| is_answer) {
                 return Some(Renewed { number });
             }
         }

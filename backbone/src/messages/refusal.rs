@@ -20,7 +20,7 @@ impl Refusal {
         self.err_code == WRONG_SEQUENCE
     }
 
-    /// Whether the message that was to be deleted is not there: also if somebody else deletes it at the same time.
+    /// Whether the message that was to be deleted is not there: also if another node deletes it at the same time.
     pub(crate) fn is_no_message(&self) -> bool {
         NO_MESSAGE.contains(&self.err_code) || (self.err_code == NOT_DELETED && self.description == "no message found")
     }

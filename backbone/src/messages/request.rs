@@ -50,7 +50,7 @@ pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: 
     }
 }
 
-/// The connection stands, and nobody answered.
+/// The connection stands, and no answer came.
 fn has_timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<async_nats::RequestError>().is_some_and(|error| error.kind() == RequestErrorKind::TimedOut)
 }

@@ -41,7 +41,7 @@ pub enum Answer {
     /// The message is refused.
     Refused(Refusal),
     /// No stream accepts the message just now: between leaders, or while JetStream starts.
-    Nobody,
+    NoResponders,
 }
 
 impl Window {
@@ -117,7 +117,7 @@ impl Window {
 fn read(message: &Message) -> Option<(u64, Answer)> {
     let number = message.subject.rsplit_once('.')?.1.parse().ok()?;
     if message.status == Some(StatusCode::NO_RESPONDERS) {
-        return Some((number, Answer::Nobody));
+        return Some((number, Answer::NoResponders));
     }
     let ack: PubAck = serde_json::from_slice(&message.payload).ok()?;
     Some((number, ack.error.map_or(Answer::Stored(ack.seq), Answer::Refused)))

@@ -30,8 +30,8 @@ const MARK_KEPT: &str = "60s";
 const TRIES: usize = 20;
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 const LAGGING: &str = "every replica that answers lags behind";
-/// A leader hears from its followers every second. They elect another when they have not heard of it for four.
-const HEARD_WITHIN_NS: u64 = 3_000_000_000;
+/// A leader gets an answer from its followers every second. They elect another after four without a message of it.
+const ACTIVE_WITHIN_NS: u64 = 3_000_000_000;
 
 impl Backbone {
     /// The record of a run as it stands at some moment after this was called, whichever server leads the bucket then.
@@ -79,11 +79,11 @@ impl Backbone {
     /// whichever server leads the stream, none had been stored when this was called, and none is still to be written
     /// for this record.
     ///
-    /// A record says that its run is dead before the letter is written, and the message that carries the run is
-    /// acknowledged after that. So while that message is there, the letter may still come.
+    /// A record says that its run is dead before the dead letter is written, and the message that carries the run is
+    /// acknowledged after that. So while that message is there, the dead letter may still come.
     ///
     /// # Errors
-    /// The letters cannot be read, their leader may be a former one, no replica that has all was reached, or the letter is
+    /// The dead letters cannot be read, their leader may be a former one, no replica that has all was reached, or the dead letter is
     /// still to be written.
     pub async fn find_dead_letter_for_certain(
         &self,
@@ -94,10 +94,10 @@ impl Backbone {
         let carried = dead.filter(|run| matches!(run.state, State::Dead { .. }) && run.held_by.is_some());
         let found = self.find_stored_dead_letter(tenant, run_id, dead).await?;
         let Some(run) = carried.filter(|_| found.is_none()) else { return Ok(found) };
-        // The letters are not read again meanwhile: there may be many.
+        // The dead letters are not read again meanwhile: there may be many.
         for _ in 0..TRIES {
             if self.has_no_message(run).await? {
-                // Now the letter is stored, perhaps since it was looked for.
+                // Now the dead letter is stored, perhaps since it was looked for.
                 return self.find_stored_dead_letter(tenant, run_id, dead).await;
             }
             tokio::time::sleep(AGAIN_AFTER).await;
@@ -108,8 +108,8 @@ impl Backbone {
 
     /// The dead letter of a run; that none had been stored when this was called is certain.
     ///
-    /// The leader, which has just heard from a majority, says which letter of the tenant is the last. A replica that shows
-    /// this one has all before it, and a stream is read in its order: so nothing was missed.
+    /// The leader, which has just had an answer from a majority, says which dead letter of the tenant is the last. A
+    /// replica that shows this one has all before it, and a stream is read in its order: so nothing was missed.
     async fn find_stored_dead_letter(
         &self,
         tenant: &Tenant,
@@ -129,25 +129,25 @@ impl Backbone {
             if found.is_some() || read_to >= last {
                 return Ok(found);
             }
-            // A replica lags, or the last letter has just been removed.
+            // A replica lags, or the last dead letter has just been removed.
             tokio::time::sleep(AGAIN_AFTER).await;
         }
         Err(Error::Read { subject: all, source: LAGGING.into() })
     }
 
-    /// Makes sure that the leader of a stream, if the stream exists, has just heard from a majority.
+    /// Makes sure that the leader of a stream, if the stream exists, has just had an answer from a majority.
     async fn leader_is_certain(&self, name: &str) -> Result<(), Error> {
         let failed = |source| Error::Read { subject: name.to_owned(), source };
         let found = info::stream(self.service(), self.api(), name).await.map_err(|error| failed(error.into()))?;
         let servers = found.and_then(|stream| stream.cluster);
-        if servers.is_none_or(|servers| hears_a_majority(&servers.replicas)) {
+        if servers.is_none_or(|servers| reaches_a_majority(&servers.replicas)) {
             return Ok(());
         }
-        Err(failed("its leader hears of too few others".into()))
+        Err(failed("its leader reaches too few others".into()))
     }
 
     /// Makes sure that a message of a lane that cannot be found is gone, or never was: the lane has assigned its sequence,
-    /// or its leader has just heard from a majority, and has not. A lane that does not exist has no message.
+    /// or its leader has just had an answer from a majority, and has not. A lane that does not exist has no message.
     ///
     /// # Errors
     /// The lane's leader may be a former one, or does not answer.
@@ -156,17 +156,17 @@ impl Backbone {
         let failed = |source| Error::Read { subject: name.clone(), source };
         let lane = info::stream(self.service(), self.api(), &name).await.map_err(|error| failed(error.into()))?;
         let Some(lane) = lane else { return Ok(()) };
-        if lane.state.last_seq >= sequence || lane.cluster.is_none_or(|servers| hears_a_majority(&servers.replicas)) {
+        if lane.state.last_seq >= sequence || lane.cluster.is_none_or(|servers| reaches_a_majority(&servers.replicas)) {
             return Ok(());
         }
-        Err(failed("its leader hears of too few others".into()))
+        Err(failed("its leader reaches too few others".into()))
     }
 }
 
-/// Whether a leader that has these followers has just heard from a majority, itself being one of it.
-fn hears_a_majority(followers: &[Peer]) -> bool {
-    let heard = followers.iter().filter(|peer| !peer.offline && peer.active <= HEARD_WITHIN_NS).count();
-    2 * (heard + 1) > followers.len() + 1
+/// Whether a leader that has these followers has just had an answer from a majority, itself being one of it.
+fn reaches_a_majority(followers: &[Peer]) -> bool {
+    let active = followers.iter().filter(|peer| !peer.offline && peer.active <= ACTIVE_WITHIN_NS).count();
+    2 * (active + 1) > followers.len() + 1
 }
 
 #[cfg(test)]
@@ -181,10 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_hears_too_few_may_be_a_former_one() {
-        for (active_s, hears) in [(vec![], true), (vec![1, 9], true), (vec![4, 9], false), (vec![0, 1, 9, 9], true)] {
-            assert_eq!(hears_a_majority(&peers(&active_s)), hears, "{active_s:?}");
+    fn a_leader_that_reaches_too_few_may_be_a_former_one() {
+        for (active_s, reaches) in [(vec![], true), (vec![1, 9], true), (vec![4, 9], false), (vec![0, 1, 9, 9], true)] {
+            assert_eq!(reaches_a_majority(&peers(&active_s)), reaches, "{active_s:?}");
         }
-        assert!(!hears_a_majority(&peers(&[1, 4, 9, 9])));
+        assert!(!reaches_a_majority(&peers(&[1, 4, 9, 9])));
     }
 }

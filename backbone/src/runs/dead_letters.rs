@@ -45,7 +45,7 @@ pub struct StoredDeadLetter {
 }
 
 /// A dead letter that was looked for, and up to which sequence.
-pub(crate) type Looked = (Option<StoredDeadLetter>, u64);
+pub(crate) type FoundUpTo = (Option<StoredDeadLetter>, u64);
 
 impl StoredDeadLetter {
     /// Reads a stored dead letter; `None` if no node wrote it.
@@ -105,7 +105,7 @@ impl Backbone {
             _ => None,
         };
         if let Some((subject, page)) = first {
-            let (found, _) = self.letter_of((tenant, run_id), &subject, page).await?;
+            let (found, _) = self.dead_letter_of((tenant, run_id), &subject, page).await?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -114,14 +114,14 @@ impl Backbone {
     }
 
     /// The dead letter of a run among all of its tenant, and the last sequence that was read.
-    pub(crate) async fn dead_letter_among_all(&self, tenant: &Tenant, run_id: &RunId) -> Result<Looked, Error> {
+    pub(crate) async fn dead_letter_among_all(&self, tenant: &Tenant, run_id: &RunId) -> Result<FoundUpTo, Error> {
         let all = self.names().dead_letters_where(Some(tenant), None, None);
         let page = self.page(&Source::DeadLetters, &all, 1).await?;
-        self.letter_of((tenant, run_id), &all, page).await
+        self.dead_letter_of((tenant, run_id), &all, page).await
     }
 
     /// The dead letter of a run on this page or a later one.
-    async fn letter_of(&self, of: (&Tenant, &RunId), subject: &str, mut page: Page) -> Result<Looked, Error> {
+    async fn dead_letter_of(&self, of: (&Tenant, &RunId), subject: &str, mut page: Page) -> Result<FoundUpTo, Error> {
         let mut read_to = 0;
         loop {
             read_to = page.messages.last().map_or(read_to, |stored| stored.sequence);

@@ -104,7 +104,7 @@ impl Backbone {
         Ok(false)
     }
 
-    /// Whether the message that carries a run is gone from its stream, so that nobody gets it again.
+    /// Whether the message that carries a run is gone from its stream, so that no node gets it again.
     ///
     /// # Errors
     /// The leader did not answer.

@@ -215,7 +215,7 @@ impl<S: Serve> Service<S> {
     }
 }
 
-/// What a caller says of itself, of which no more than a line is kept.
+/// What a caller says of itself; no more than a line of it is kept.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(SAID_MAX)].to_owned()
 }

@@ -21,7 +21,7 @@ use crate::streams::wanted::{self, Ground, WantedStream};
 use crate::wire::subject::Names;
 
 /// How long a cluster may take to elect a leader, and to find its servers.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The wait between two tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// How often the log repeats what is waited for.
@@ -58,11 +58,11 @@ pub(crate) async fn everything<'a>(
     queues: impl Iterator<Item = &'a Queue>,
 ) -> Result<(), Error> {
     let Ground { names, storage, .. } = ground;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + READY_WITHIN;
     let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
-    patiently(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
+    retry_until(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
     let records = [names.bucket_stream("runs"), names.events_stream()];
-    let had_jobs = patiently(until, "the run records", || holds_any(js, &records)).await?;
+    let had_jobs = retry_until(until, "the run records", || holds_any(js, &records)).await?;
     let mut wanted: Vec<WantedStream> = wanted::common(ground).map(|stream| begins_late(stream, had_jobs)).collect();
     for queue in queues {
         wanted.extend(lanes(js, ground, queue, until).await?);
@@ -89,7 +89,7 @@ pub(crate) async fn queue(js: &Context, ground: Ground<'_>, queue: &Queue, withi
 
 /// The lanes of a queue. One that is missing beside others was deleted.
 async fn lanes(js: &Context, ground: Ground<'_>, queue: &Queue, until: Instant) -> Result<Vec<WantedStream>, Error> {
-    let are_there = patiently(until, "the lanes", || has_lanes(js, ground.names, queue)).await?;
+    let are_there = retry_until(until, "the lanes", || has_lanes(js, ground.names, queue)).await?;
     Ok(wanted::lanes(ground, queue).map(|lane| begins_late(lane, are_there)).collect())
 }
 
@@ -142,14 +142,14 @@ async fn bring_all_about(
 
 async fn bring_about(js: &Context, wanted: WantedStream, allow_shrink: bool, until: Instant) -> Result<(), Error> {
     let WantedStream { config: stream, consumer } = &wanted;
-    patiently(until, &format!("stream {}", stream.name), || bring_stream(js, stream, allow_shrink)).await?;
+    retry_until(until, &format!("stream {}", stream.name), || bring_stream(js, stream, allow_shrink)).await?;
     let Some(consumer) = consumer else { return Ok(()) };
     let what = format!("the consumer of stream {}", stream.name);
-    patiently(until, &what, || self::consumer(js, &stream.name, consumer.clone())).await
+    retry_until(until, &what, || self::consumer(js, &stream.name, consumer.clone())).await
 }
 
 /// Repeats `work` after an error that passes by itself, and logs what it waits for.
-async fn patiently<T, Work>(until: Instant, what: &str, work: impl Fn() -> Work) -> Result<T, Error>
+async fn retry_until<T, Work>(until: Instant, what: &str, work: impl Fn() -> Work) -> Result<T, Error>
 where
     Work: Future<Output = Result<T, Error>>,
 {

@@ -1,4 +1,4 @@
-//! Makes a stream again that somebody deleted while nodes run.
+//! Makes a stream again that was deleted while nodes run.
 //!
 //! Only streams whose messages are gone in any case, and which decide nothing: lanes, schedules, parked jobs, events,
 //! dead letters, the audit, handlers' last replies. A bucket decides what may run (which run has ended, who has a key,
@@ -24,7 +24,7 @@ use crate::{Backbone, Error};
 pub enum Remade {
     /// It is there again, empty; its sequences begin with this one.
     Anew(u64),
-    /// Somebody else made it meanwhile.
+    /// Another node made it meanwhile.
     There,
 }
 

@@ -104,7 +104,7 @@ pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
     }
 }
 
-/// The audit. Nobody may take an entry out before its time.
+/// The audit. No user may take an entry out before its time.
 #[must_use]
 pub fn audit(names: &Names, storage: &Storage) -> Config {
     Config {

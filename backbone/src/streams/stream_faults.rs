@@ -1,4 +1,4 @@
-//! What is wrong with the streams that a node needs, while it runs: somebody may delete or alter them.
+//! What is wrong with the streams that a node needs, while it runs: a user may delete or alter them.
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
 

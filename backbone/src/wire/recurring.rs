@@ -25,7 +25,7 @@ pub struct Recurring {
     pub declared_by: Option<SmolStr>,
     /// When it was made.
     pub created_at: Timestamp,
-    /// When it was changed last by somebody.
+    /// When it was changed last by a user.
     pub updated_at: Timestamp,
     /// How far it has come.
     pub progress: Progress,

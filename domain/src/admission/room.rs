@@ -1,7 +1,7 @@
 //! How many more jobs a node may take into a scope whose waiting jobs are bounded.
 //!
 //! Nodes count the waiting jobs of the cluster every few seconds, each at its own time, and take jobs in between without
-//! asking anybody. So each takes at most its share of the room that it found: the room divided by the nodes, rounded up.
+//! asking any other. So each takes at most its share of the room that it found: the room divided by the nodes, rounded up.
 //!
 //! # The bound
 //!

@@ -61,7 +61,7 @@ pub struct Holder {
 struct Known {
     record: Record,
     revision: u64,
-    /// How many slots nobody has.
+    /// How many slots are free.
     free: u32,
 }
 
@@ -171,7 +171,7 @@ impl Holder {
         self.granted <= self.used && self.writing.is_none()
     }
 
-    /// Whether this node wants slots of which none is free, so that others should know.
+    /// Whether this node wants slots and none is free, so that others should know.
     #[must_use]
     pub fn lacks(&self, now: Instant) -> bool {
         self.wants(now) && self.used >= self.granted && self.known.as_ref().is_some_and(|known| known.free == 0)
@@ -332,7 +332,7 @@ impl Holder {
         }
         let own = record.of(&self.session).slots;
         // A write that was late has found no record any more, as the one before was forgotten, and was taken for the first:
-        // nobody would give back what it lists. Written once more, the record lists what the node has.
+        // no node would give back what it lists. Written once more, the record lists what the node has.
         self.is_unclear |= self.writing.is_none() && own > self.granted;
         let taken = record.taken_beside(&self.session, is_over).saturating_add(own);
         let free = self.max.saturating_sub(taken);

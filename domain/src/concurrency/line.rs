@@ -1,7 +1,7 @@
 //! The line of a concurrency key: which runs were let in, which one waits next, and which ones have to end. It is kept for
 //! keys whose jobs do more than wait for a free slot: those of a type with another `on_busy` than `wait`.
 //!
-//! The line is an index: whether a run that stands in it has ended, that run's record says. So nobody has to strike it
+//! The line is an index: whether a run that stands in it has ended, that run's record says. So no node has to strike it
 //! off, and no death can keep a place. Each version is made from the one read and stored by compare-and-set, and a run
 //! stands in it only once its record is stored: a run without a record has ended.
 //!
@@ -84,7 +84,7 @@ pub struct Judged {
     pub entry: Entry,
     /// The next version of the line; `None`: it stays as it is.
     pub write: Option<Line>,
-    /// Runs that have to be ended then, before the run goes on: nobody else may know of them.
+    /// Runs that have to be ended then, before the run goes on: no other node may know of them.
     pub cancel: Vec<Leaving>,
 }
 
@@ -110,7 +110,7 @@ impl Line {
         }
     }
 
-    /// Judges a run that comes to the line, of a key of which `max` runs are let in at once.
+    /// Judges a run that comes to the line of a key that lets `max` runs in at once.
     #[must_use]
     pub fn judge(&self, me: &Member, (on_busy, max): (OnBusy, u32), has_ended: impl Fn(&Member) -> bool) -> Judged {
         let mut line = self.without_ended(has_ended);

@@ -8,7 +8,7 @@
 //! places. From then on the jobs of the batch may be anywhere, while they wait for a retry too: their runs' records say
 //! whether they have ended.
 //!
-//! So nobody has to write when a job comes, is parked or ends, no death can keep a place, and a job that no node has met
+//! So no node has to write when a job comes, is parked or ends, no death can keep a place, and a job that no node has met
 //! yet, because the one that got it froze, holds up those behind it until it comes again.
 
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ impl Order {
         Self { batch: self.batch[ended.min(self.batch.len())..].to_vec() }
     }
 
-    /// What a run finds of which `first` is the first of the batch that has not ended, if there is one.
+    /// What a run finds, if `first` is the first run of the batch that has not ended.
     #[must_use]
     pub fn next(me: &Member, first: Option<&Member>) -> Next {
         match first {

@@ -84,7 +84,7 @@ pub enum Answer {
 }
 
 impl Record {
-    /// A limit of which nothing was taken.
+    /// A limit from which nothing was taken.
     fn unused(limit: &RateLimit, now: Timestamp) -> Self {
         let meter = match limit.window {
             Window::Bucket => Meter::Bucket(limit.capacity()),

@@ -101,7 +101,7 @@ impl Ledger {
                 {
                     self.breaks(|| "half-open before it had cooled down".to_owned());
                 }
-                // What is no longer there but for the one that was just taken was lost.
+                // Those that are gone, except the one that was just taken, were lost.
                 let count = |breaker: &Breaker| match &breaker.state {
                     State::HalfOpen { probes, .. } => probes.len() as u64,
                     _ => 0,

@@ -19,7 +19,7 @@ pub enum Sort {
     Repeated,
     /// One of few concurrency keys, each of which may have `PER_KEY` at work.
     PerKey,
-    /// Of a type of which `CAPPED` may be at work.
+    /// Of a type with at most `CAPPED` attempts at work.
     Capped,
     /// Of a type that is ordered, under one of few keys: each starts once those before it in its lane have ended, whether
     /// they succeed, fail first or fail for good.

@@ -24,7 +24,7 @@ const OPEN: usize = 256;
 /// The pause before an unanswered request is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How many tries a request gets: more failures than that are no accident.
+/// How many tries a request gets: more failures than that are not an accident.
 const TRIES: usize = 1_000;
 
 /// The delay between a job's acceptance and its cancel, in milliseconds.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::by_run::Run;
 use super::facts::{Call, Rules};
-use super::gather::Run;
 use super::lease;
 use super::round::Round;
 use super::violation::{Kind, Violation};

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
+use super::by_run::Run;
 use super::call::{closings_by, was_held_back};
 use super::facts::{Call, History};
-use super::gather::Run;
 use super::violation::{Kind, Violation};
 use crate::wire::EventName;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::gather::Run;
+use super::by_run::Run;
 use super::round::Round;
 use super::violation::{Kind, Violation};
 use crate::wire::EventName;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::by_run::Run;
 use super::facts::{Call, Rules, Silence};
-use super::gather::Run;
 use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 

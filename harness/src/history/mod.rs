@@ -3,7 +3,7 @@
 //!
 //! Pure: no clock, no network, no state of its own. It gets everything at once and returns a list of [`Violation`]s,
 //! which is empty if the history is sound: [`History::check`] where all work is at rest, [`History::judge`] where work
-//! goes on. Its modules read in this order: `gather` (sorts by run, drops repeats), `round` (one round of one run,
+//! goes on. Its modules read in this order: `by_run` (sorts by run, drops repeats), `round` (one round of one run,
 //! event by event), `record`, `dead_letter` and `call` (whether the other sources agree), `lease` (which node could
 //! hold a run, and until when), `pause`, `concurrency` and `order` (what operators and settings forbid), `recurring`
 //! (when schedules are due), `reading` (facts that may not be known yet), `violation`. The program `history`
@@ -28,11 +28,11 @@
 //! Where the contract leaves freedom, the checker accepts every permitted order: a `progress` may come late,
 //! `cancelled` may come before any other event, an attempt that found no handler may fail without having started.
 
+mod by_run;
 mod call;
 mod concurrency;
 mod dead_letter;
 mod facts;
-mod gather;
 mod lease;
 mod order;
 mod pause;
@@ -57,7 +57,7 @@ impl History {
     /// Everything that is wrong with this history, by run.
     pub fn check(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        let runs = gather::runs(self, &mut found);
+        let runs = by_run::runs(self, &mut found);
         for run in &runs {
             found.append(&mut self.judge_run(run).1);
         }
@@ -68,7 +68,7 @@ impl History {
         found
     }
 
-    fn judge_run(&self, run: &gather::Run<'_>) -> (BTreeMap<u32, round::Round>, Vec<Violation>) {
+    fn judge_run(&self, run: &by_run::Run<'_>) -> (BTreeMap<u32, round::Round>, Vec<Violation>) {
         let mut found = Vec::new();
         let rounds = round::judge(run, &self.rules, &mut found);
         record::judge(run, &rounds, &self.rules, &mut found);

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::by_run::Run;
 use super::call::{ended_at, was_held_back};
 use super::facts::History;
-use super::gather::Run;
 use super::violation::{Kind, Violation};
 
 /// Judges every order by the calls of its runs.

@@ -6,8 +6,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::by_run::Run;
 use super::facts::{History, Pause, Rules};
-use super::gather::Run;
 use super::lease;
 use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};

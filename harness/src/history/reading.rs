@@ -12,8 +12,8 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
+use super::by_run::{self, Run};
 use super::facts::History;
-use super::gather::{self, Run};
 use super::round::Round;
 use super::violation::{Kind, Violation};
 use crate::wire::EventName;
@@ -63,7 +63,7 @@ impl History {
     /// Everything that is wrong with a history that was read like this.
     pub fn judge(&self, reading: &Reading) -> Judgement {
         let mut judgement = Judgement::default();
-        for run in gather::runs(self, &mut judgement.violations) {
+        for run in by_run::runs(self, &mut judgement.violations) {
             judgement.runs += 1;
             let (rounds, mut found) = self.judge_run(&run);
             if is_cut(&run, reading) {
@@ -78,8 +78,8 @@ impl History {
                 judgement.restless += 1;
             }
             if !reading.all_ended && (!is_terminal || alive.is_some_and(|at| at > reading.rested_since)) {
-                let unheard_of = run.events.is_empty() && run.record.is_none();
-                found.retain(|violation| stands(violation.kind, unheard_of));
+                let is_unknown = run.events.is_empty() && run.record.is_none();
+                found.retain(|violation| stands(violation.kind, is_unknown));
             }
             if alive.is_some_and(|at| at < reading.kept_since) {
                 found.retain(|violation| !matches!(violation.kind, Kind::RecordMissing | Kind::DeadLetterMissing));
@@ -151,23 +151,23 @@ fn event_line(logged: &crate::stored::Logged) -> String {
 
 /// Whether a finding is a breach whatever may still follow. A run without any trace may still leave one; the caller
 /// decides about such a run, because the caller can check whether its job still waits.
-fn stands(kind: Kind, unheard_of: bool) -> bool {
+fn stands(kind: Kind, is_unknown: bool) -> bool {
     use Kind::{CallUnpublished, Lost, Missing, NoEnd, NotCalled, Overlap};
     use Kind::{DeadLetterMissing, DeadLetterUnexpected, RecordDisagrees, RecordMissing, StaleStart};
     match kind {
-        Lost => unheard_of,
+        Lost => is_unknown,
         NoEnd | CallUnpublished | NotCalled | DeadLetterMissing | DeadLetterUnexpected | RecordDisagrees
         | RecordMissing => false,
         // The event that excuses it (the lost lease, or the return of the job) may not be published yet.
         Overlap | StaleStart => false,
         // The log has a gap here, because the event would be out of order if it came now. If the log has no event of
         // the run at all, the log is only behind.
-        Missing => !unheard_of,
+        Missing => !is_unknown,
         _ => true,
     }
 }
 
-/// By the log or by the record: one may be ahead of the other, and a record that was set back is no excuse.
+/// By the log or by the record: one may be ahead of the other, and a record that was set back does not excuse it.
 fn is_terminal(run: &Run<'_>, rounds: &BTreeMap<u32, Round>) -> bool {
     let last = rounds.values().next_back();
     let on_record = run.record.filter(|record| record.is_terminal()).map(|record| record.round.max(1));

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::by_run::Run;
 use super::facts::Rules;
-use super::gather::Run;
 use super::round::Round;
 use super::violation::{Kind, Violation};
 use crate::wire::{EventName, Record};

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::by_run::Run;
 use super::facts::{History, Recurring};
-use super::gather::Run;
 use super::violation::{Kind, Violation};
 
 /// Judges every schedule by the runs of its name.

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::by_run::Run;
 use super::facts::Rules;
-use super::gather::Run;
 use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 

@@ -277,7 +277,7 @@ impl Facts {
                 Some(error) if error.kind == ErrorKind::Cancelled.into() => {
                     format!("It was cancelled {tries}: {}.", ended_by(&cut(&error.message, ERROR)))
                 }
-                _ => format!("It was cancelled {tries}, because somebody asked for it: longshore audit says who."),
+                _ => format!("It was cancelled {tries}, because a user asked for it: longshore audit says who."),
             },
             Some(RunState::Expired) => "It expired: no attempt had started in time.".to_owned(),
             Some(RunState::Duplicate) => {

@@ -177,7 +177,7 @@ impl World {
         let (number, message) = memory.open.swap_remove(chance.below(last + 1) as usize);
         let refused = |err_code| Answer::Refused(Refusal { err_code, description: String::new() });
         let answer = match message {
-            _ if chance.hits(500) => Answer::Nobody,
+            _ if chance.hits(500) => Answer::NoResponders,
             Message::Record(run) if memory.records.contains(&run) => refused(WRONG_SEQUENCE),
             // Another node has the run, now and ever after.
             Message::Record(run) if memory.taken.contains(&run) || chance.hits(500) => {

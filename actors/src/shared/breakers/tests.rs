@@ -27,7 +27,7 @@ fn ends(breakers: &Arc<Breakers>, job: &Job, signal: Signal) {
     pass.ended(signal);
 }
 
-/// Writes the steps that are due, in order, as if nobody else wrote; returns how many there were.
+/// Writes the steps that are due, in order, as if no other node wrote; returns how many there were.
 fn write(breakers: &Breakers, revision: &mut u64) -> usize {
     let (steps, _) = breakers.next_steps(9, LEASE);
     for of in &steps {

@@ -15,7 +15,7 @@ impl Endpoint for Health {
     type Answer = HealthStatus;
 
     fn read(body: &[u8]) -> Result<HealthRequest, ApiError> {
-        // Anything that is no object asks for nothing in particular.
+        // A request that is not an object asks for nothing in particular.
         if body.trim_ascii_start().starts_with(b"{") { read(body) } else { Ok(HealthRequest::default()) }
     }
 }

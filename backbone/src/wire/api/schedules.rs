@@ -356,7 +356,7 @@ pub struct ScheduleState {
     pub declared: bool,
     /// When it was made.
     pub created_at: Timestamp,
-    /// When it was changed last by somebody; firings do not count.
+    /// When it was changed last by a user; firings do not count.
     pub updated_at: Timestamp,
     /// Its last firing that became a run.
     pub last_run: Option<Firing>,

@@ -24,7 +24,7 @@ use longshore_harness::{Event, Extent, Logged, Reader, Record};
 use serde_json::Value;
 
 use crate::input::Place;
-use crate::report::{Finding, Looked, Report};
+use crate::report::{Coverage, Finding, Report};
 
 /// Bytes of log judged in one pass by default: some 700 MB of memory, measured at five times the log.
 const BYTES_A_PASS: u64 = 128 << 20;
@@ -147,7 +147,7 @@ async fn look(args: &Args) -> anyhow::Result<Report> {
         kept_since: before(args.kept).unwrap_or(Timestamp::MIN),
         cut_before: extent.cut_before,
     };
-    let mut report = Report { looked: Looked::new(args, &extent, passes), ..Report::default() };
+    let mut report = Report { coverage: Coverage::new(args, &extent, passes), ..Report::default() };
     for number in 0..passes {
         Pass { args, reader: &reader, reading: &reading, number, of: passes }.judge(&mut report).await?;
     }
@@ -167,14 +167,14 @@ struct Pass<'a> {
 impl Pass<'_> {
     async fn judge(&self, report: &mut Report) -> anyhow::Result<()> {
         let mut places = HashMap::new();
-        let history = self.gather(&mut report.looked, &mut places).await?;
+        let history = self.gather(&mut report.coverage, &mut places).await?;
         let Judgement { violations, open, runs, restless, cut } = history.judge(self.reading);
-        report.looked.runs += runs;
-        report.looked.restless += restless;
-        report.looked.cut += cut;
+        report.coverage.runs += runs;
+        report.coverage.restless += restless;
+        report.coverage.cut += cut;
         let (violations, open) = self.ask_for_the_lost(violations, open, &places).await?;
-        report.looked.open += open.len();
-        report.looked.lost += violations.iter().filter(|violation| violation.kind == Kind::Lost).count();
+        report.coverage.open += open.len();
+        report.coverage.lost += violations.iter().filter(|violation| violation.kind == Kind::Lost).count();
         report.open.extend(open);
         report.open.sort_by_key(|open| open.since);
         report.open.truncate(report::SHOWN);
@@ -190,7 +190,7 @@ impl Pass<'_> {
 
     /// Reads records and dead letters first, the log last: if an event moves a run meanwhile, the log has that event,
     /// and the run is seen to be moving.
-    async fn gather(&self, looked: &mut Looked, places: &mut HashMap<Run, Place>) -> anyhow::Result<History> {
+    async fn gather(&self, coverage: &mut Coverage, places: &mut HashMap<Run, Place>) -> anyhow::Result<History> {
         let Args { tenant, .. } = self.args;
         let mut history = History::default();
         (history.rules.clock_skew, history.rules.calls_complete) = (self.args.clock_skew, self.args.calls_complete);
@@ -201,7 +201,7 @@ impl Pass<'_> {
         let first = self.number == 0;
         self.reader
             .records(tenant, |record| {
-                looked.records += usize::from(first);
+                coverage.records += usize::from(first);
                 if self.has(&record.tenant, &record.run_id) {
                     history.records.push(slim_record(record));
                 }
@@ -209,7 +209,7 @@ impl Pass<'_> {
             .await?;
         self.reader
             .dead_letters(tenant, |dead_letter| {
-                looked.dead_letters += usize::from(first);
+                coverage.dead_letters += usize::from(first);
                 let dead_letter = DeadLetter::from(&dead_letter);
                 if self.has(&dead_letter.tenant, &dead_letter.run_id) {
                     history.dead_letters.push(dead_letter);
@@ -219,28 +219,28 @@ impl Pass<'_> {
         self.reader
             .events(tenant, |Logged { sequence, event }| {
                 if first {
-                    looked.see(&event);
+                    coverage.see(&event);
                 }
                 if self.has(&event.tenant, &event.run_id) {
                     history.events.push(Logged { sequence, event: slim_event(event) });
                 }
             })
             .await?;
-        self.read_files(&mut history, looked, places)?;
+        self.read_files(&mut history, coverage, places)?;
         Ok(history)
     }
 
     fn read_files(
         &self,
         history: &mut History,
-        looked: &mut Looked,
+        coverage: &mut Coverage,
         places: &mut HashMap<Run, Place>,
     ) -> anyhow::Result<()> {
         let first = usize::from(self.number == 0);
         let scope = input::Scope { namespace: &self.args.namespace, tenant: &self.args.tenant };
         if let Some(path) = &self.args.receipts {
             input::receipts(path, scope, |accepted, place| {
-                looked.receipts += first;
+                coverage.receipts += first;
                 if self.has(&accepted.tenant, &accepted.run_id) {
                     if let Some(place) = place {
                         places.insert((accepted.tenant.clone(), accepted.run_id.clone()), place);
@@ -251,7 +251,7 @@ impl Pass<'_> {
         }
         if let Some(path) = &self.args.calls {
             input::calls(path, scope, |call| {
-                looked.calls += first;
+                coverage.calls += first;
                 if self.has(&call.tenant, &call.run_id) {
                     history.calls.push(call);
                 }
@@ -334,16 +334,16 @@ fn slim_record(mut record: Record) -> Record {
     record
 }
 
-impl Looked {
-    fn new(args: &Args, extent: &Extent, passes: u64) -> Looked {
-        Looked {
+impl Coverage {
+    fn new(args: &Args, extent: &Extent, passes: u64) -> Coverage {
+        Coverage {
             namespace: args.namespace.clone(),
             tenant: args.tenant.clone(),
             all_ended: args.ended,
             messages: extent.messages,
             cut_before: extent.cut_before,
             passes,
-            ..Looked::default()
+            ..Coverage::default()
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const SHOWN: usize = 20;
 /// The whole report.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) looked: Looked,
+    pub(crate) coverage: Coverage,
     pub(crate) open: Vec<Open>,
     pub(crate) findings: Vec<Finding>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Finding {
 
 /// The data that was judged.
 #[derive(Debug, Default)]
-pub(crate) struct Looked {
+pub(crate) struct Coverage {
     pub(crate) namespace: String,
     pub(crate) tenant: String,
     pub(crate) all_ended: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Looked {
     pub(crate) cut: usize,
 }
 
-impl Looked {
+impl Coverage {
     /// Counts an event.
     pub(crate) fn see(&mut self, event: &Event) {
         self.events += 1;
@@ -80,15 +80,15 @@ impl Looked {
 impl Report {
     /// For people.
     pub(crate) fn text(&self) -> String {
-        let mut text = self.looked.text();
-        if !self.looked.all_ended && !self.open.is_empty() {
+        let mut text = self.coverage.text();
+        if !self.coverage.all_ended && !self.open.is_empty() {
             let _ = writeln!(text, "\nnot ended, the oldest first:");
             for Open { tenant, run_id, last, since } in &self.open {
                 let since = since.map(|at| format!(" since {at}")).unwrap_or_default();
                 let _ = writeln!(text, "  {tenant}/{run_id}{since}: {last}");
             }
-            if self.looked.open > self.open.len() {
-                let _ = writeln!(text, "  and {} more", self.looked.open - self.open.len());
+            if self.coverage.open > self.open.len() {
+                let _ = writeln!(text, "  and {} more", self.coverage.open - self.open.len());
             }
         }
         let mut shown = None;
@@ -115,7 +115,7 @@ impl Report {
 
     /// For programs.
     pub(crate) fn json(&self) -> Value {
-        let looked = &self.looked;
+        let coverage = &self.coverage;
         let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
         let open = self.open.iter().map(
             |open| json!({"tenant": open.tenant, "run_id": open.run_id, "last": open.last, "since": at(open.since)}),
@@ -129,14 +129,14 @@ impl Report {
         json!({
             "sound": self.findings.is_empty(),
             "looked_at": {
-                "namespace": looked.namespace, "tenant": looked.tenant, "events": looked.events,
-                "log_messages": looked.messages, "log_cut_before": at(looked.cut_before),
-                "first": at(looked.first), "last": at(looked.last), "records": looked.records,
-                "dead_letters": looked.dead_letters, "receipts": looked.receipts, "calls": looked.calls, "passes": looked.passes,
+                "namespace": coverage.namespace, "tenant": coverage.tenant, "events": coverage.events,
+                "log_messages": coverage.messages, "log_cut_before": at(coverage.cut_before),
+                "first": at(coverage.first), "last": at(coverage.last), "records": coverage.records,
+                "dead_letters": coverage.dead_letters, "receipts": coverage.receipts, "calls": coverage.calls, "passes": coverage.passes,
             },
             "runs": {
-                "all": looked.runs, "not_ended": looked.open, "lost": looked.lost, "ended_just_now": looked.restless,
-                "not_judged": looked.cut,
+                "all": coverage.runs, "not_ended": coverage.open, "lost": coverage.lost, "ended_just_now": coverage.restless,
+                "not_judged": coverage.cut,
             },
             "not_ended": open.collect::<Vec<_>>(),
             "kinds": kinds,

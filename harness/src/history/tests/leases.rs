@@ -182,7 +182,7 @@ fn what_a_frozen_node_holds_is_its_own_until_its_lease_is_over() {
     // Two freezes in a row, too close for a renewal between them, count as one.
     history.rules.silences.push(silent(Some("n1"), 5, 7));
     assert_eq!(kinds(&history), []);
-    // Another node's freeze is no excuse.
+    // Another node's freeze does not excuse it.
     history.rules.silences = vec![silent(Some("n3"), 3, 9)];
     assert_eq!(kinds(&history), [Kind::Overlap]);
 }
@@ -211,7 +211,7 @@ fn a_lease_that_cannot_have_run_out_is_found() {
             kinds(&history)
         };
         assert_eq!(judged(&|rules| rules.lease = None), []);
-        // Its node is known to be dead; another node's death is no reason, nor is the server's.
+        // Its node is known to be dead; another node's death is not a reason, nor is the server's.
         assert_eq!(judged(&|rules| rules.interruptions = vec![killed(Some("n1"), 4)]), []);
         assert_eq!(judged(&|rules| rules.interruptions = vec![killed(Some("n2"), 4)]), [Kind::LeaseLostTooSoon]);
         assert_eq!(judged(&|rules| rules.interruptions = vec![killed(None, 4)]), [Kind::LeaseLostTooSoon]);

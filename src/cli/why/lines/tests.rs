@@ -1,4 +1,4 @@
-//! The stories of runs in each state.
+//! What is said of runs in each state.
 
 use serde_json::{Value, json};
 
