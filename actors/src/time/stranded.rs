@@ -33,18 +33,18 @@ pub(crate) fn grace(lease: Duration) -> Duration {
 
 /// Before when a run's time must have been for the run to be looked at: its schedule is swept first, and its lane may be
 /// long.
-pub(crate) fn overdue_before(lease: Duration, now: Timestamp) -> Timestamp {
+fn overdue_before(lease: Duration, now: Timestamp) -> Timestamp {
     now.minus(grace(lease) * 3)
 }
 
 /// Whether the run's attempt has been running for longer than a lease lasts that nobody renews.
-pub(crate) fn is_past_a_lease(run: &Run, lease: Duration, now: Timestamp) -> bool {
+fn is_past_a_lease(run: &Run, lease: Duration, now: Timestamp) -> bool {
     let before = now.minus(lease + grace(lease));
     run.attempts.last().is_some_and(|last| last.started_at < before)
 }
 
 /// What a run may have lost, as its record and the time say; the servers know whether it has.
-fn suspected(run: &Run, lease: Duration, now: Timestamp) -> Option<Lost> {
+pub(crate) fn suspected(run: &Run, lease: Duration, now: Timestamp) -> Option<Lost> {
     match &run.state {
         State::Running if is_past_a_lease(run, lease, now) => Some(Lost::Message),
         State::Scheduled { at }

@@ -10,7 +10,7 @@
 //!
 //! One node sweeps for all: the first by name that is there. Two at once, for a while, do no harm either.
 //!
-//! Bounds: [`PAGES`] pages or [`BYTES`] of either stream per round, [`MOVES`] jobs and [`LOOKS`] records per round.
+//! What a round takes up of what it reads, and its bounds: `round`. What a run may have lost: `stranded`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::{Run, RunId, RunState, Tenant};
+use longshore_domain::{Run, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::presence;
@@ -35,16 +35,12 @@ use crate::supervision::LoopEnd;
 use crate::time::due::{self, DueJob, StoredPorts};
 use crate::time::stranded;
 
-/// Pages of 256 messages in a round: a million schedules are read within half an hour.
-const PAGES: usize = 20;
-/// Bytes of payload in a round.
-const BYTES: usize = 16 << 20;
-/// Overdue jobs that are moved in a round; the next round goes on where this one stopped.
-const MOVES: usize = 2_048;
+pub(crate) mod round;
+
+use round::{FIRST, LOOKS, MOVES, Round, Suspects, is_overdue};
+
 /// Overdue jobs that are moved at once.
 const AT_ONCE: usize = 16;
-/// Records that are checked more closely in a round.
-const LOOKS: usize = 64;
 /// How often counts that have not changed are published again: they expire after an hour.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 /// Runs that are remembered as already named in the log.
@@ -78,8 +74,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut sweep = Sweep {
         part,
         grace,
-        schedules_from: 1,
-        records_from: 1,
+        schedules_from: FIRST,
+        records_from: FIRST,
         timed: TimedCounts::default(),
         published: None,
         named: HashSet::new(),
@@ -98,7 +94,7 @@ impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
         if self.part.draining.is_cancelled() || !presence::is_first(&self.part.nodes, &self.part.identity).await? {
             // Another node counts; what this one has counted so far is no whole.
-            (self.schedules_from, self.timed) = (1, TimedCounts::default());
+            (self.schedules_from, self.timed) = (FIRST, TimedCounts::default());
             return Ok(());
         }
         self.schedules().await?;
@@ -107,21 +103,18 @@ impl Sweep {
 
     /// Moves the jobs of schedules that should have fired.
     async fn schedules(&mut self) -> Result<(), Error> {
-        let (mut overdue, mut bytes) = (Vec::new(), 0);
-        for _ in 0..PAGES {
-            let page = self.part.backbone.standing_schedules(self.schedules_from).await?;
-            let before = now().minus(self.grace);
+        let (mut overdue, mut round) = (Vec::new(), Round::new(self.schedules_from, MOVES));
+        while let Some(from) = round.reads_from() {
+            let page = self.part.backbone.standing_schedules(from).await?;
             for job in page.found.iter().filter_map(|found| self.part.backbone.waits_for(found)) {
                 self.timed.count(&job);
             }
-            overdue.extend(page.found.into_iter().filter(|standing| standing.at < before));
-            bytes += page.bytes;
-            self.schedules_from = page.next.unwrap_or(1);
-            if page.next.is_none() {
+            let now = now();
+            overdue.extend(page.found.into_iter().filter(|standing| is_overdue(standing.at, self.grace, now)));
+            let is_whole = round.has_read((page.bytes, page.next), overdue.len());
+            self.schedules_from = round.goes_on_from();
+            if is_whole {
                 self.publish_timed().await?;
-            }
-            if page.next.is_none() || bytes > BYTES || overdue.len() >= MOVES {
-                break;
             }
         }
         let moves = overdue.into_iter().map(|standing| bring_on(&self.part, standing));
@@ -151,23 +144,16 @@ impl Sweep {
 
     /// Brings runs on whose schedules stand for too late a time, and names those that nothing can bring on.
     async fn records(&mut self) -> Result<(), Error> {
-        let (mut overdue, mut running, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..PAGES {
-            let sweep::Part { found, bytes: read, next } = self.part.backbone.open_records(self.records_from).await?;
-            let (lease, now) = (self.part.backbone.storage().lease, now());
-            let before = stranded::overdue_before(lease, now);
-            let (run, wait): (Vec<_>, Vec<_>) =
-                found.into_iter().partition(|(run, _)| run.state.name() == RunState::Running);
-            overdue.extend(wait.into_iter().filter(|(run, _)| run.state.run_at().is_some_and(|at| at < before)));
-            running.extend(run.into_iter().filter(|(run, _)| stranded::is_past_a_lease(run, lease, now)));
-            bytes += read;
-            self.records_from = next.unwrap_or(1);
-            if next.is_none() || bytes > BYTES || overdue.len() >= LOOKS || running.len() >= LOOKS {
-                break;
-            }
+        let lease = self.part.backbone.storage().lease;
+        let (mut suspects, mut round) = (Suspects::default(), Round::new(self.records_from, LOOKS));
+        while let Some(from) = round.reads_from() {
+            let sweep::Part { found, bytes, next } = self.part.backbone.open_records(from).await?;
+            suspects.take_in(found, lease, now());
+            round.has_read((bytes, next), suspects.count());
+            self.records_from = round.goes_on_from();
         }
-        self.running(running).await?;
-        for (run, revision) in overdue.into_iter().take(LOOKS) {
+        self.running(suspects.running).await?;
+        for (run, revision) in suspects.waiting.into_iter().take(LOOKS) {
             if self.is_brought_forward(&run, revision).await? {
                 continue;
             }
