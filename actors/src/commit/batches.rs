@@ -59,7 +59,7 @@ impl Batches {
     }
 
     /// Takes lines, each with its line break, and the commit that goes on once the last of them is in the log.
-    pub(crate) fn add(&mut self, tenant: &Tenant, parts: [&[u8]; 2], commit: Option<Box<Commit>>) {
+    pub(crate) fn add(&mut self, tenant: &Tenant, parts: [&[u8]; 2], commit: Option<Box<Commit>>, now: Instant) {
         if !self.of.contains_key(tenant) {
             self.of.insert(tenant.clone(), Queue::default());
         }
@@ -69,11 +69,11 @@ impl Batches {
         let mut together = whole.min(self.most_bytes);
         for mut lines in parts {
             while !lines.is_empty() {
-                let now = lines.split_at_checked(self.most_bytes).map_or(lines.len(), |(first, _)| {
+                let fits = lines.split_at_checked(self.most_bytes).map_or(lines.len(), |(first, _)| {
                     first.iter().rposition(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1)
                 });
-                queue.last(now.max(together), self.most_bytes).lines.extend_from_slice(&lines[..now]);
-                lines = &lines[now..];
+                queue.last(fits.max(together), self.most_bytes).lines.extend_from_slice(&lines[..fits]);
+                lines = &lines[fits..];
                 together = 0;
             }
         }
@@ -87,7 +87,7 @@ impl Batches {
         if more || next.commits.len() == WORTH_IT {
             self.ready.push(tenant.clone());
         } else if next.due.is_none() {
-            let due = Instant::now() + LINGER;
+            let due = now + LINGER;
             next.due = Some(due);
             self.due.push_back((due, tenant.clone()));
         }
@@ -125,7 +125,7 @@ impl Batches {
     }
 
     /// A tenant's batch is in the log: its next one may go out.
-    pub(crate) fn logged(&mut self, tenant: &Tenant) {
+    pub(crate) fn logged(&mut self, tenant: &Tenant, now: Instant) {
         let Some(queue) = self.of.get_mut(tenant) else { return };
         queue.in_flight = false;
         let more = queue.open.len() > 1;
@@ -133,7 +133,7 @@ impl Batches {
             None => drop(self.of.remove(tenant)),
             Some(next) if more || next.commits.len() >= WORTH_IT => self.ready.push(tenant.clone()),
             Some(next) => {
-                let due = Instant::now() + LINGER;
+                let due = now + LINGER;
                 next.due = Some(due);
                 self.due.push_back((due, tenant.clone()));
             }
@@ -185,18 +185,18 @@ mod tests {
     #[test]
     fn one_batch_is_in_flight_while_the_next_one_grows() {
         let (mut batches, acme) = (Batches::new(1 << 20), tenant("acme"));
-        batches.add(&acme, [b"1\n", b""], None);
+        batches.add(&acme, [b"1\n", b""], None, Instant::now());
         assert!(!batches.is_ready() && batches.due().is_some(), "it waits for more");
-        batches.add(&acme, [b"2\n", b"3\n"], None);
+        batches.add(&acme, [b"2\n", b"3\n"], None, Instant::now());
         batches.fall_due();
         assert_eq!(bodies(&mut batches), ["1\n2\n3\n"]);
-        batches.add(&acme, [b"4\n", b""], None);
+        batches.add(&acme, [b"4\n", b""], None, Instant::now());
         assert!(batches.due().is_none() && !batches.is_ready() && bodies(&mut batches).is_empty());
-        batches.logged(&acme);
+        batches.logged(&acme, Instant::now());
         batches.fall_due();
         assert_eq!(bodies(&mut batches), ["4\n"]);
         assert!(!batches.is_empty());
-        batches.logged(&acme);
+        batches.logged(&acme, Instant::now());
         assert!(batches.is_empty());
     }
 
@@ -204,7 +204,7 @@ mod tests {
     fn tenants_do_not_wait_for_each_other() {
         let mut batches = Batches::new(1 << 20);
         for name in ["a", "b"] {
-            batches.add(&tenant(name), [name.as_bytes(), b"\n"], None);
+            batches.add(&tenant(name), [name.as_bytes(), b"\n"], None, Instant::now());
         }
         batches.fall_due();
         assert_eq!(bodies(&mut batches), ["a\n"]);
@@ -216,13 +216,13 @@ mod tests {
     fn what_is_too_much_for_one_message_goes_in_several_whole_lines() {
         let (mut batches, acme) = (Batches::new(40), tenant("acme"));
         let lines = "0123456\n".repeat(7);
-        batches.add(&acme, [b"before\n", b""], None);
-        batches.add(&acme, [lines.as_bytes(), b"end\n"], None);
+        batches.add(&acme, [b"before\n", b""], None, Instant::now());
+        batches.add(&acme, [lines.as_bytes(), b"end\n"], None, Instant::now());
         let mut sent = Vec::new();
         while !batches.is_empty() {
             if batches.is_ready() {
                 sent.extend(bodies(&mut batches));
-                batches.logged(&acme);
+                batches.logged(&acme, Instant::now());
             } else {
                 batches.fall_due();
             }
@@ -234,10 +234,10 @@ mod tests {
     #[test]
     fn a_batch_that_a_dead_committer_was_sending_holds_up_no_other() {
         let (mut batches, acme) = (Batches::new(1 << 20), tenant("acme"));
-        batches.add(&acme, [b"1\n", b""], None);
+        batches.add(&acme, [b"1\n", b""], None, Instant::now());
         batches.fall_due();
         drop(batches.take_ready());
-        batches.add(&acme, [b"2\n", b""], None);
+        batches.add(&acme, [b"2\n", b""], None, Instant::now());
         batches.tidy(&[]);
         assert_eq!(bodies(&mut batches), ["2\n"]);
         batches.tidy(&[acme]);

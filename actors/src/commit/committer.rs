@@ -107,7 +107,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
                 pipeline.send_again(overdue, &mut outlets).await;
-                committing.pipeline.measure(committing.commits.len());
+                committing.pipeline.measure(committing.commits.len(), Instant::now());
             }
             News::Message(Message::Flush(done)) => pipeline.flushes.push(done),
             News::Closed => return Ok(()),
@@ -196,6 +196,10 @@ impl NodeOutlets {
 }
 
 impl Outlets for NodeOutlets {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
     async fn send(&mut self, number: u64, what: &Sent) {
         match what {
             Sent::Record(commit) => {

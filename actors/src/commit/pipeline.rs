@@ -35,8 +35,11 @@ pub(crate) enum Input {
     Line(Tenant, Bytes),
 }
 
-/// By what the committer reaches its server.
+/// By what the committer reaches its server, and its clock.
 pub(crate) trait Outlets {
+    /// The monotonic clock.
+    fn now(&self) -> Instant;
+
     /// Sends a message under a number, by which its answer is known.
     async fn send(&mut self, number: u64, what: &Sent);
     /// Publishes events live.
@@ -66,7 +69,7 @@ pub(crate) struct Pipeline {
     /// Messages that were sent and not answered, by number from `base` on.
     pending: VecDeque<Option<Pending>>,
     base: u64,
-    pub(super) batches: Batches,
+    pub(crate) batches: Batches,
     /// How many commits are between record and acknowledgement: each holds an [`InFlightPermit`].
     in_flight: Arc<AtomicUsize>,
     /// Ends that the metrics do not count yet. Nobody else locks it: the counts cannot be shared without a lock.
@@ -115,13 +118,13 @@ impl Pipeline {
     }
 
     /// Sets the gauges; so many commits wait for the committer.
-    pub(crate) fn measure(&mut self, waiting: usize) {
+    pub(crate) fn measure(&mut self, waiting: usize, now: Instant) {
         self.count_ends();
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.metrics.in_flight.set(number(self.in_flight()));
         self.metrics.commits_waiting.set(number(waiting));
         let oldest = self.pending.iter().flatten().find(|pending| matches!(pending.what, Sent::Batch { .. }));
-        self.metrics.log_lag.set(oldest.map_or(0.0, |batch| batch.first_sent.elapsed().as_secs_f64()));
+        self.metrics.log_lag.set(oldest.map_or(0.0, |batch| (now - batch.first_sent).as_secs_f64()));
     }
 
     /// Tidies the state after a committer that died in the middle of something. The commits that it was working on are
@@ -144,7 +147,7 @@ impl Pipeline {
         match input {
             // No other node sends these lines again. So they are kept before the committer does anything that might end it.
             Input::Commit(commit) if commit.is_for_the_log_alone() => {
-                self.batches.add(&commit.run.tenant, [commit.lines.log(), b""], None);
+                self.batches.add(&commit.run.tenant, [commit.lines.log(), b""], None, outlets.now());
             }
             Input::Commit(mut commit) => {
                 commit.in_flight = Some(InFlightPermit::taken(&self.in_flight));
@@ -156,15 +159,24 @@ impl Pipeline {
                 }
             }
             Input::Line(tenant, line) => {
-                self.batches.add(&tenant, [&line, b"\n"], None);
+                self.batches.add(&tenant, [&line, b"\n"], None, outlets.now());
             }
         }
     }
 
+    /// Whether a message waits for its answer, or lines for their batch.
+    pub(crate) fn awaits_server(&self) -> bool {
+        !self.pending.is_empty() || !self.batches.is_empty()
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight() == 0 && !self.awaits_server()
+    }
+
     /// Answers flushes if nothing is under way, and none of the input waits.
     pub(crate) fn answer_flushes(&mut self, none_waits: bool) {
-        let is_idle = || self.in_flight() == 0 && self.pending.is_empty() && self.batches.is_empty();
-        if !self.flushes.is_empty() && none_waits && is_idle() {
+        if !self.flushes.is_empty() && none_waits && self.is_idle() {
             for done in self.flushes.drain(..) {
                 let _ = done.send(());
             }
@@ -172,17 +184,27 @@ impl Pipeline {
     }
 
     async fn send<O: Outlets>(&mut self, what: Sent, outlets: &mut O) {
-        let (number, now) = (self.base + self.pending.len() as u64, Instant::now());
-        // It is kept first: a committer that dies over it leaves it to the next one, under this number.
+        let number = self.keep(what, outlets.now());
+        self.send_kept(number, outlets).await;
+    }
+
+    /// Keeps a message that is about to be sent, before anything is awaited: a committer that dies over it leaves it to
+    /// the next one, under this number.
+    fn keep(&mut self, what: Sent, now: Instant) -> u64 {
         self.pending.push_back(Some(Pending { first_sent: now, sent: now, what }));
-        if let Some(Some(pending)) = self.pending.back() {
+        self.base + self.pending.len() as u64 - 1
+    }
+
+    async fn send_kept<O: Outlets>(&self, number: u64, outlets: &mut O) {
+        let at = number.checked_sub(self.base).and_then(|at| usize::try_from(at).ok());
+        if let Some(Some(pending)) = at.and_then(|at| self.pending.get(at)) {
             outlets.send(number, &pending.what).await;
         }
     }
 
     /// Sends again what has waited for its answer for `overdue` or longer: compare-and-set and message ids allow it.
     pub(crate) async fn send_again<O: Outlets>(&mut self, overdue: Duration, outlets: &mut O) {
-        let now = Instant::now();
+        let now = outlets.now();
         for at in 0..self.pending.len() {
             let Some(pending) = &mut self.pending[at] else { continue };
             if now.duration_since(pending.sent) >= overdue {
@@ -219,7 +241,7 @@ impl Pipeline {
                         self.publish_events(commit, outlets).await;
                     }
                     Sent::Batch { tenant, batch, .. } => {
-                        self.metrics.event_publish.observe(first_sent.elapsed().as_secs_f64());
+                        self.metrics.event_publish.observe((outlets.now() - first_sent).as_secs_f64());
                         self.logged(&tenant, batch, outlets).await;
                     }
                 }
@@ -236,8 +258,9 @@ impl Pipeline {
                 Some(batch @ Sent::Batch { .. }) => {
                     self.metrics.log_refused.inc();
                     tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
+                    let number = self.keep(batch, outlets.now());
                     outlets.before_repeat().await;
-                    self.send(batch, outlets).await;
+                    self.send_kept(number, outlets).await;
                 }
                 None => {}
             },
@@ -264,21 +287,25 @@ impl Pipeline {
             return finish(commit, outlets).await;
         }
         let tenant = commit.run.tenant.clone();
-        self.batches.add(&tenant, [before.log(), events.log()], Some(commit));
+        self.batches.add(&tenant, [before.log(), events.log()], Some(commit), outlets.now());
     }
 
     /// Sends the batches that go out now.
     pub(crate) async fn send_batches<O: Outlets>(&mut self, outlets: &mut O) {
+        let mut numbers = Vec::new();
         for (tenant, mut batch) in self.batches.take_ready() {
             let (id, body) = (format!("{:032x}", rand::random::<u128>()), batch.take_body());
-            self.send(Sent::Batch { tenant, id, body, batch }, outlets).await;
+            numbers.push(self.keep(Sent::Batch { tenant, id, body, batch }, outlets.now()));
+        }
+        for number in numbers {
+            self.send_kept(number, outlets).await;
         }
     }
 
     /// A batch is in the log: its commits go on, and the tenant's next batch may go out.
     async fn logged<O: Outlets>(&mut self, tenant: &Tenant, batch: Batch, outlets: &O) {
         fail_point::pass("after-events");
-        self.batches.logged(tenant);
+        self.batches.logged(tenant, outlets.now());
         // Workers end in any order. Acknowledged in the order of the lane, a job is the first of its lane, which costs
         // the server less to delete than one from the middle.
         let mut commits = batch.commits;

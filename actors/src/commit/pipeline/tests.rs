@@ -60,6 +60,8 @@ struct Memory {
     following: RefCell<VecDeque<Box<Commit>>>,
     /// The committer dies while it sends the next message.
     dies: bool,
+    /// It dies while it waits to send a refused batch again.
+    dies_before_a_repeat: bool,
 }
 
 impl Memory {
@@ -69,6 +71,10 @@ impl Memory {
 }
 
 impl Outlets for Memory {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
     async fn send(&mut self, number: u64, what: &Sent) {
         if std::mem::take(&mut self.dies) {
             return std::future::pending().await;
@@ -103,7 +109,12 @@ impl Outlets for Memory {
         self.following.borrow_mut().push_back(commit);
     }
 
-    async fn before_repeat(&self) {}
+    async fn before_repeat(&self) {
+        if self.dies_before_a_repeat {
+            std::future::pending().await
+        }
+    }
+
     fn is_silent(&mut self, _: &Sent, _: Instant) {}
     fn is_answered(&mut self, _: &Sent) {}
 }
@@ -299,4 +310,51 @@ fn what_a_committer_died_over_is_sent_again_under_its_own_number() {
     let sent: Vec<String> = memory.open.iter().map(|(number, message)| format!("{number} {message:?}")).collect();
     assert_eq!(sent, [r#"0 Record("r1")"#, r#"1 Record("r2")"#, r#"2 Record("r4")"#]);
     assert!(returned.try_recv().is_err(), "none was dropped");
+}
+
+/// Whether the committer goes on; if not, it is dropped at this step.
+fn survives(step: impl Future<Output = ()>) -> bool {
+    let mut step = pin!(step);
+    step.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+/// Lines of a start, which no other node writes.
+fn lines(tenant: &str) -> Input {
+    Input::Line(Tenant::parse(tenant).unwrap(), Bytes::from(format!("a line of {tenant}")))
+}
+
+/// What the next committer finds: the bodies of the batches that are sent again.
+fn left_by_a_dead_committer(pipeline: &mut Pipeline, memory: &mut Memory) -> Vec<String> {
+    memory.open.clear();
+    pipeline.tidy();
+    done(pipeline.send_again(Duration::ZERO, memory));
+    done(pipeline.send_batches(memory));
+    let body = |message: &Message| match message {
+        Message::Batch { body, .. } => String::from_utf8(body.to_vec()).unwrap(),
+        Message::Record(run) => run.clone(),
+    };
+    memory.open.iter().map(|(_, message)| body(message)).collect()
+}
+
+#[test]
+fn lines_whose_batch_was_refused_outlive_a_committer_that_dies_before_it_repeats_it() {
+    let (mut pipeline, mut memory) = (pipeline(), Memory { dies_before_a_repeat: true, ..Memory::default() });
+    done(pipeline.take(lines("a"), &mut memory));
+    pipeline.batches.fall_due();
+    done(pipeline.send_batches(&mut memory));
+    let refused = Answer::Refused(Refusal { err_code: 10_077, description: String::new() });
+    assert!(!survives(pipeline.answered(0, refused, &mut memory)));
+    assert_eq!(left_by_a_dead_committer(&mut pipeline, &mut memory), ["a line of a\n"]);
+}
+
+#[test]
+fn lines_of_all_tenants_outlive_a_committer_that_dies_while_it_sends_the_first_ones() {
+    let (mut pipeline, mut memory) = (pipeline(), Memory::default());
+    for tenant in ["a", "b"] {
+        done(pipeline.take(lines(tenant), &mut memory));
+        pipeline.batches.fall_due();
+    }
+    memory.dies = true;
+    assert!(!survives(pipeline.send_batches(&mut memory)));
+    assert_eq!(left_by_a_dead_committer(&mut pipeline, &mut memory), ["a line of a\n", "a line of b\n"]);
 }
