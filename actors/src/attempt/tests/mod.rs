@@ -12,6 +12,7 @@ mod server;
 
 mod begin;
 mod conclude;
+mod follow_up;
 mod holders;
 mod keys;
 mod line;
