@@ -22,6 +22,7 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
+use longshore_domain::fast_path::{self, Known};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
@@ -44,6 +45,10 @@ use crate::trace::{JobTrace, Tracer};
 pub(crate) trait Rules {
     fn on_arrival(&self, found: Option<&Run>, arrival: &Arrival) -> Verdict {
         protocol::on_arrival(found, arrival)
+    }
+
+    fn is_fast_path_open(&self, known: &Known<'_>) -> bool {
+        fast_path::is_open(known)
     }
 
     fn lease_is_lost(&self, run: &Run, holder: Holder, asked_at: Timestamp, lease: Duration) -> bool {

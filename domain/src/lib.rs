@@ -5,8 +5,8 @@
 //! millions of times.
 //!
 //! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may
-//! it start now; [`quickest`]: not without the time that it needs; [`breaker`]: not while its service fails), [`limit`]
-//! (how many may, in the whole cluster), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and
+//! it start now; [`quickest`]: not without the time that it needs; [`breaker`]: not while its service fails;
+//! [`fast_path`]: and without its record), [`limit`] (how many may, in the whole cluster), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and
 //! [`settlement`] (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies),
 //! [`publication`] (which of them are still to be published), [`follow_up`] (the steps after that). [`setting`] has
 //! what operators set while the cluster runs, [`pressure`] how far a node holds back while its machine is short of
@@ -32,6 +32,7 @@ pub mod rank;
 pub mod breaker;
 pub mod clearance;
 pub mod concurrency;
+pub mod fast_path;
 pub mod freshness;
 pub mod lease;
 pub mod limit;

@@ -47,8 +47,11 @@ pub(crate) struct Assignment {
 /// How a worker begins.
 #[derive(Debug)]
 pub(crate) enum Start {
-    /// A first delivery of a first attempt, straight from a client: nothing is read or written before the work.
-    FastPath,
+    /// Nothing of it has been read or written yet; it may take the fast path.
+    Unread {
+        /// The lane's high-water mark as the delivery was read.
+        mark: u64,
+    },
     /// The record is read and claimed first.
     Claim,
     /// A short retry that was held locally: its record, and the record's revision.
@@ -66,13 +69,13 @@ impl Assignment {
         let is_returned = names.is_returned(&subject);
         let said = read_headers(&parsed, is_returned, headers.as_ref(), &payload);
         let (said, mut start) = match said {
-            Ok(said) => (said, Start::Claim),
+            Ok(said) => (said, Start::Unread { mark }),
             Err(reason) => (JobHeaders::default(), Start::Invalid(reason)),
         };
         let in_headers = size.saturating_sub(payload.len());
         let most_in_headers = if said.seal.is_some() { header::MOVED_HEADERS_MAX } else { header::HEADERS_MAX };
         let max = if said.seal.is_some() { usize::MAX } else { max };
-        if let (Start::Claim, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, max))) {
+        if let (Start::Unread { .. }, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, max))) {
             start = Start::Invalid(reason);
         }
         let own_id = || RunId::derived(&Lane::new(&parsed.queue, parsed.priority), holding.message.sequence);
@@ -81,13 +84,6 @@ impl Assignment {
         let named = said.run_id.or_else(|| readable().filter(|_| matches!(start, Start::Invalid(_))));
         let has_derived_id = named.as_ref().is_none_or(|id| id.as_derived().is_some());
         let run_id = named.unwrap_or_else(own_id);
-        let first_hand = said.seal.is_none() && holding.delivery == 1 && holding.message.sequence > mark;
-        let options = said.options;
-        // Another job may have the same key, or the same id if the client chose it: such jobs are claimed first.
-        let shared = options.as_ref().is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
-        if first_hand && !shared && matches!(start, Start::Claim) {
-            start = Start::FastPath;
-        }
         let since = said.moved.and_then(|moved| moved.due_at).unwrap_or(holding.message.at);
         let arrival = Arrival {
             holding,
@@ -102,7 +98,7 @@ impl Assignment {
         };
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
         Self {
-            job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options }),
+            job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options: said.options }),
             payload: Payload { headers: headers.map(Arc::new), body: payload, trace: None },
             arrival,
             since,

@@ -3,9 +3,9 @@
 //! `claim` has the claim itself, `not_begun` what happens where the record says that this delivery begins nothing, and
 //! `unreadable` the jobs that cannot be read.
 
-use longshore_domain::Run;
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
+use longshore_domain::{Run, fast_path};
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
@@ -32,28 +32,27 @@ use unreadable::{UNPROVEN, ids_of, unreadable};
 /// is allocated for every job, stays small.
 pub(crate) async fn begin<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
-        // Another node may cancel the run, or decide on its line or order: the record has to be read first.
-        Start::FastPath
-            if ports.recently_cancelled().has(&assignment.job)
-                || is_buffered_for_long(ports, &assignment)
-                || line::of(ports, &assignment.job).is_some()
-                || order::of(ports.policies(), &assignment.job).is_some() =>
-        {
-            Box::pin(claim(ports, assignment)).await
-        }
-        Start::FastPath => fast_path(ports, assignment).await,
-        Start::Claim => Box::pin(claim(ports, assignment)).await,
+        Start::Unread { mark } if takes_fast_path(ports, &assignment, mark) => begin_unread(ports, assignment).await,
+        Start::Unread { .. } | Start::Claim => Box::pin(claim(ports, assignment)).await,
         Start::HeldLocally(run, revision) => Box::pin(again_held_locally(ports, assignment, run, revision)).await,
         Start::Invalid(reason) => Box::pin(unreadable(ports, assignment, reason)).await,
     }
 }
 
-/// Whether the job was buffered for so long that a node that cancels its run no longer waits for this one to confirm.
-fn is_buffered_for_long<P: Ports>(ports: &P, assignment: &Assignment) -> bool {
-    ports.instant().saturating_duration_since(assignment.leased_from) > CONFIRM_TIMEOUT
+fn takes_fast_path<P: Ports>(ports: &P, assignment: &Assignment, mark: u64) -> bool {
+    let job = &assignment.job;
+    ports.server().is_fast_path_open(&fast_path::Known {
+        arrival: &assignment.arrival,
+        options: job.options.as_deref(),
+        mark,
+        buffered_for: ports.instant().saturating_duration_since(assignment.leased_from),
+        confirmed_within: CONFIRM_TIMEOUT,
+        is_cancelled: ports.recently_cancelled().has(job),
+        has_place: line::of(ports, job).is_some() || order::of(ports.policies(), job).is_some(),
+    })
 }
 
-async fn fast_path<P: Ports>(ports: &P, assignment: Box<Assignment>) -> Begun {
+async fn begin_unread<P: Ports>(ports: &P, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(ports, &assignment));
     let attempt_state = AttemptState::new(run, 0, Published::nothing(), false);
     match cleared(ports, &assignment, &attempt_state.run, false) {

@@ -239,7 +239,7 @@ impl JobBuffer {
         let mut jobs = self.jobs();
         let Jobs { merge, blocked, .. } = &mut *jobs;
         for assignment in merge.iter_mut().chain(blocked.iter_mut()) {
-            if matches!(assignment.start, Start::FastPath) {
+            if matches!(assignment.start, Start::Unread { .. }) {
                 assignment.start = Start::Claim;
             }
         }

@@ -157,7 +157,7 @@ async fn once_the_server_may_have_given_jobs_to_others_each_is_claimed_before_it
     let first = |scene: &Scene| scene.buffer().next().unwrap();
     scene.arrive([job("remote", 5, 1), job("remote", 5, 2), job("here", 5, 3)]);
     let running = first(&scene);
-    assert!(matches!(running.start, Start::FastPath), "a client's own job needs no record before its work");
+    assert!(matches!(running.start, Start::Unread { mark: 0 }), "a client's own job needs no record before its work");
     assert_eq!(number(&first(&scene)), 3);
     scene.arrive([job("here", 5, 4)]);
     scene.comes_again(&job("here", 5, 5));
@@ -168,7 +168,7 @@ async fn once_the_server_may_have_given_jobs_to_others_each_is_claimed_before_it
     assert!(matches!(starts[0].start, Start::Claim), "also one that waits for its handler");
     assert!(matches!(starts[1].start, Start::Claim) && matches!(starts[2].start, Start::HeldLocally(..)));
     scene.arrive([job("here", 5, 6)]);
-    assert!(matches!(first(&scene).start, Start::FastPath), "those that arrive later are not in doubt");
+    assert!(matches!(first(&scene).start, Start::Unread { mark: 0 }), "those that arrive later are not in doubt");
 }
 
 #[tokio::test]

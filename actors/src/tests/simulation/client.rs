@@ -7,8 +7,7 @@
 use std::rc::Rc;
 
 use longshore_domain::job::Unique;
-use longshore_domain::publication::Published;
-use longshore_domain::{Run, SmolStr, events, format_smolstr, protocol};
+use longshore_domain::{Run, SmolStr, format_smolstr, protocol};
 
 use crate::tests::simulation::ledger::has_lost_lease;
 use crate::tests::simulation::mutation::Mutation;
@@ -24,7 +23,7 @@ const TRIES: u32 = 3;
 
 /// The outcome of one call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     Answered,
     Unanswered,
     Lost,
@@ -51,7 +50,7 @@ pub(crate) struct Client<'w> {
 }
 
 impl<'w> Client<'w> {
-    fn fate(&self) -> Fate {
+    pub(crate) fn fate(&self) -> Fate {
         let world = self.world;
         if !world.chance.hits(world.weather.get().unclear) {
             return Fate::Answered;
@@ -60,7 +59,7 @@ impl<'w> Client<'w> {
     }
 
     /// The fate of a write, which a leader that was cut off cannot take.
-    fn fate_of_write(&self) -> Fate {
+    pub(crate) fn fate_of_write(&self) -> Fate {
         if self.cut_since().is_some() { Fate::Lost } else { self.fate() }
     }
 
@@ -223,46 +222,6 @@ impl<'w> Client<'w> {
         if fate == Fate::Answered { Ok(given) } else { Err(Unclear) }
     }
 
-    /// Publishes the round's events that are still to be published. Returns how many went out live.
-    pub(crate) async fn publish_events(&self, plan: usize, run: &Run, published: Published) -> usize {
-        let events = events::of_round(run);
-        let (mut live, mut logged) = (0, 0);
-        for unpublished in published.unpublished(&events) {
-            (live, logged) = (live + usize::from(unpublished.live), logged + usize::from(unpublished.log));
-        }
-        self.publish_last(plan, run, (live, logged)).await;
-        live
-    }
-
-    /// Publishes the last events of the round: live at once, and in the log in order, in batches of which each is
-    /// confirmed before the next.
-    pub(crate) async fn publish_last(&self, plan: usize, run: &Run, (live, logged): (usize, usize)) {
-        let events = events::of_round(run);
-        for event in &events[events.len() - live..] {
-            self.world.ledger.borrow_mut().live(plan, event);
-            self.world.say(|| format!("{} publishes {} live", self.name(), event.id()));
-        }
-        let mut rest = &events[events.len() - logged..];
-        while !rest.is_empty() {
-            // Nothing is drawn if there is nothing to choose.
-            let at_once = match u32::try_from(rest.len()) {
-                Ok(some @ 2..) => 1 + self.world.chance.below(some) as usize,
-                _ => 1,
-            };
-            let (now, later) = rest.split_at(at_once);
-            self.call(|_| {
-                let mut ledger = self.world.ledger.borrow_mut();
-                now.iter().for_each(|event| ledger.logged(plan, event));
-            })
-            .await;
-            self.world.say(|| {
-                let ids: Vec<String> = now.iter().map(events::Event::id).collect();
-                format!("{} logs {}", self.name(), ids.join(" "))
-            });
-            rest = later;
-        }
-    }
-
     pub(crate) async fn schedule(&self, schedule: Schedule) {
         let place = schedule.place;
         self.world.say(|| format!("{} schedules {place:?} at {}", self.name(), schedule.at));
@@ -375,8 +334,21 @@ impl<'w> Client<'w> {
         self.call(|server| server.ack_due(due.sequence)).await;
     }
 
-    /// Sends a reply about a delivery, once; it may arrive late or never. Returns whether it was confirmed.
-    pub(crate) async fn send(&self, sequence: u64, word: Word) -> bool {
+    /// Sends a reply about a delivery, once, and waits for nothing; it may arrive late or never.
+    pub(crate) fn send(&self, sequence: u64, word: Word) {
+        let world = self.world;
+        let fate = self.fate();
+        if fate == Fate::Lost {
+            return;
+        }
+        let is_late = fate == Fate::Late || world.chance.hits(world.weather.get().late);
+        let at = world.clock.get() + if is_late { world.chance.between(1, 3_000) } else { world.travel_time() };
+        world.say(|| format!("{} sends {word:?} of {sequence}, which arrives at {at}", self.name()));
+        world.server.borrow_mut().late_words.push((at, sequence, word));
+    }
+
+    /// Renews a lease; it may be late or lost. Returns whether that was confirmed.
+    pub(crate) async fn renew(&self, sequence: u64) -> bool {
         let world = self.world;
         world.travel().await;
         let fate = self.fate();
@@ -386,14 +358,11 @@ impl<'w> Client<'w> {
         let now = world.clock.get();
         if fate == Fate::Late || world.chance.hits(world.weather.get().late) {
             let at = now + world.chance.between(1, 3_000);
-            world.say(|| format!("{} sends {word:?} of {sequence}, which arrives at {at}", self.name()));
-            world.server.borrow_mut().late_words.push((at, sequence, word));
+            world.say(|| format!("{} renews the lease of {sequence}, at {at}", self.name()));
+            world.server.borrow_mut().late_words.push((at, sequence, Word::Renew));
             return false;
         }
-        if !matches!(word, Word::Renew) {
-            world.say(|| format!("{} sends {word:?} of {sequence}", self.name()));
-        }
-        world.server.borrow_mut().hear(sequence, word, now);
+        world.server.borrow_mut().hear(sequence, Word::Renew, now);
         world.travel().await;
         fate == Fate::Answered
     }

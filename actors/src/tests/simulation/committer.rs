@@ -1,145 +1,272 @@
-//! A commit on its way, without the pipeline of the shipped committer: record, events, then the shipped follow-up.
+//! The committer of a simulated node: the shipped pipeline, with the outlets of this world.
+//!
+//! As in the product, what waits for it outlives it, and dies with the process. It takes input, answers and the reports
+//! of slow work in any order, one at a time, and stops between any two steps and in the middle of one: then it may die.
+//! Here it also ends when it awaits nothing; the next commit starts it again.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::rc::Rc;
-use std::time::Duration;
-
-use longshore_domain::RunState;
-
-use crate::attempt::assignment::{Assignment, Start};
-use crate::commit::follow_up::{self, Done};
-use crate::commit::{AfterCommit, Commit, Payload};
-use crate::ports::{Ports as _, RunPorts as _};
-use crate::queue::gates::answer::Permits;
-use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::server::Word;
-use crate::tests::simulation::worker::Hand;
-use crate::tests::simulation::world::World;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_backbone::window::Answer;
+use longshore_domain::Run;
+use longshore_domain::publication::Published;
+use tokio::sync::{Mutex, oneshot};
+
+use crate::commit::encode::EncodedEvents;
+use crate::commit::follow_up::{self, Done};
+use crate::commit::pipeline::{Input, Outlets, Pipeline, Sent};
+use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
+use crate::metrics::Metrics;
+use crate::ports::RunPorts as _;
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::slow_work::Slow;
+use crate::tests::simulation::worker::{Delivery, Does, Hand};
+use crate::tests::simulation::world::World;
+
+/// Commits that may be between record and acknowledgement: few, so that some have to wait.
+const IN_FLIGHT: usize = 4;
+/// An answer that takes longer was lost.
+const ANSWER_WITHIN: i64 = 150;
+/// How often it checks for overdue answers, in milliseconds.
+const LOOK_EVERY: i64 = 60;
+
+/// What the committers of one process have in common.
+#[derive(Debug)]
+pub(crate) struct Committing {
+    pub(crate) pipeline: Mutex<Pipeline>,
+    inbox: RefCell<VecDeque<Input>>,
+    answers: RefCell<Vec<(u64, Answer)>>,
+    done: RefCell<Vec<Done>>,
+    /// How many of them have died.
+    pub(crate) deaths: Cell<u32>,
+    /// The one that begins is not the first since the last one died.
+    is_tidy: Cell<bool>,
+    /// The numbers of the messages that this committer has sent, in order: a window of its own counts them.
+    pub(crate) window: RefCell<Vec<u64>>,
+}
+
+impl Committing {
+    pub(crate) fn new(max_payload: usize, metrics: Arc<Metrics>) -> Self {
+        Self {
+            pipeline: Mutex::new(Pipeline::new(max_payload, metrics, None)),
+            inbox: RefCell::default(),
+            answers: RefCell::default(),
+            done: RefCell::default(),
+            deaths: Cell::new(0),
+            is_tidy: Cell::new(true),
+            window: RefCell::default(),
+        }
+    }
+
+    /// The committer has died, and with it its window. Another one follows.
+    pub(crate) fn dies(&self) {
+        self.deaths.set(self.deaths.get() + 1);
+        self.is_tidy.set(false);
+        self.window.borrow_mut().clear();
+        self.answers.borrow_mut().clear();
+    }
+}
+
+/// Whose commit it is: its payload says the number of this. No payload of these worlds is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) delivery: Delivery,
+    pub(crate) does: Does,
+    pub(crate) takes_over: bool,
+}
+
+impl World {
+    /// A message of the committer that this node has now is answered.
+    pub(crate) fn answers(&self, node: usize, number: u64, answer: Answer) {
+        self.committing(node).answers.borrow_mut().push((number, answer));
+        self.nodes[node].is_called.set(true);
+    }
+
+    /// Slow work reports to the committer of its node.
+    pub(crate) fn reports(&self, node: usize, done: Done) {
+        self.committing(node).done.borrow_mut().push(done);
+        self.nodes[node].is_called.set(true);
+    }
+
+    pub(crate) fn origin_of(&self, commit: &Commit) -> Origin {
+        let number = commit.payload.body[..].try_into().map(usize::from_le_bytes);
+        self.origins.borrow()[number.expect("the payload of a commit is a number here")]
+    }
+
+    /// A hand that goes on with a commit.
+    pub(crate) fn hand_on(&self, node: usize, origin: Origin) -> Hand<'_> {
+        let hand = Hand::new(self, node, origin.delivery);
+        hand.does.set(origin.does);
+        hand
+    }
+
+    /// Takes a few of the steps late; then others may act in the middle of one, or the node or its committer die.
+    async fn dawdle(&self) {
+        if self.chance.hits(400) {
+            self.pause(self.chance.between(1, 20)).await;
+        }
+    }
+}
 
 impl Hand<'_> {
-    /// Commits are carried out in order. One that only publishes a start may still lie there when its attempt goes on.
-    pub(crate) async fn take(&self, commit: Box<Commit>) {
-        if commit.write.is_some() || !matches!(commit.after, AfterCommit::Nothing) {
-            self.commit_the_rest().await;
-            return self.carry_out(commit).await;
-        }
-        self.uncommitted.borrow_mut().push_back(commit);
-        if self.world.chance.hits(5_000) {
-            self.commit_the_rest().await;
-        }
-    }
-
-    pub(crate) async fn commit_the_rest(&self) {
-        loop {
-            let next = self.uncommitted.borrow_mut().pop_front();
-            let Some(mut commit) = next else { return };
-            self.publish_lines(&mut commit).await;
-        }
-    }
-
-    async fn carry_out(&self, mut commit: Box<Commit>) {
-        let world = self.world;
+    /// Sends a commit to the committer of its node.
+    pub(crate) fn hand_over(&self, mut commit: Box<Commit>) {
+        let mut origins = self.world.origins.borrow_mut();
         let takes_over = self.takes_over.take();
-        if takes_over && world.is(Mutation::CarriedOutWithoutTakingOver) {
-            let revision = commit.write.as_ref().map_or(0, |write| write.expected);
-            commit.written(revision);
-        } else if commit.write.is_some() {
-            match self.put_on_record(commit).await {
-                Some(stored) => commit = stored,
-                None => return,
-            }
-        }
-        let dead = commit.run.state == RunState::Dead;
-        if world.is(Mutation::AckBeforeEvents) {
-            self.send(Word::Ack).await;
-        }
-        let early = if dead { Mutation::LetterBeforeEvents } else { Mutation::ScheduleBeforeEvents };
-        if world.is(early) {
-            follow_up::follow(self, Box::new(self.follow_up_alone(&commit))).await;
-        }
-        self.publish_lines(&mut commit).await;
-        let before = if dead { Mutation::AckBeforeLetter } else { Mutation::AckBeforeSchedule };
-        if world.is(before) && commit.follow_up.is_some() {
-            self.send(Word::Ack).await;
-        }
-        if takes_over && world.is(Mutation::TakenOverAndHeldLocally) {
-            return self.hold_taken_over(*commit).await;
-        }
-        if follow_up::is_needed(&commit) {
-            follow_up::follow(self, commit).await;
-        } else {
-            follow_up::end(self, commit).await;
-        }
+        commit.payload.body = Bytes::copy_from_slice(&origins.len().to_le_bytes());
+        origins.push(Origin { delivery: self.delivery, does: self.does.get(), takes_over });
+        let (world, node) = (self.world, self.client.node);
+        world.committing(node).inbox.borrow_mut().push_back(Input::Commit(commit));
+        world.nodes[node].is_called.set(true);
     }
 
-    /// Its follow-up without its delivery.
-    fn follow_up_alone(&self, commit: &Commit) -> Commit {
-        let nothing = crate::commit::encode::EncodedEvents::default();
-        let mut alone = Commit::with_events(commit.run.clone(), Payload::default(), nothing);
-        alone.follow_up = commit.follow_up;
-        alone
+    /// Has a commit without a delivery carried out, and waits for that.
+    pub(crate) async fn wait_for(&self, mut commit: Commit) -> Result<u64, Unlogged> {
+        let (done, carried_out) = oneshot::channel();
+        commit.after = AfterCommit::Report(done);
+        self.hand_over(Box::new(commit));
+        carried_out.await.map_err(|_| Unlogged)
     }
 
-    /// The record is sent until it is answered; a refusal is cleared up by the shipped code.
-    async fn put_on_record(&self, mut commit: Box<Commit>) -> Option<Box<Commit>> {
-        let (plan, key) = self.place_of_run(&commit.run);
-        let mut expected = commit.write.as_ref().map_or(0, |write| write.expected);
-        if self.world.is(Mutation::EndOverwrites) {
-            expected = self.client.read(key).await.map_or(0, |stored| stored.revision);
+    /// Publishes the remaining events of a run whose record is stored.
+    pub(crate) async fn publish_rest(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        let commit = Commit::of_stored(Box::new(run.clone()), Payload::default(), published, self.author());
+        self.wait_for(commit).await.map(drop)
+    }
+}
+
+/// Carries out commits until nothing is left to do.
+pub(crate) async fn carry_out(world: &World, node: usize) {
+    let committing = world.committing(node);
+    let mut pipeline = committing.pipeline.try_lock().expect("one committer at a time");
+    let mut outlets = WorldOutlets { world, node, committing: Rc::clone(&committing) };
+    if !committing.is_tidy.replace(true) {
+        pipeline.tidy();
+        if world.is(Mutation::BatchInFlightForgotten) {
+            pipeline.batches.tidy(&[]);
         }
-        if key == World::timed_key(plan) {
-            self.world.ledger.borrow_mut().may_be_live_again(plan);
-        }
-        let run = Rc::new((*commit.run).clone());
-        if let Some(revision) = self.client.store(plan, key, expected, (&run, u32::MAX)).await.flatten() {
-            commit.written(revision);
-            return Some(commit);
-        }
-        match follow_up::clear_up(self, self.metrics(), commit).await {
-            Done::OnRecord(commit) => Some(commit),
-            Done::Over => {
-                if self.world.is(Mutation::LostEndIsAcked) {
-                    self.send(Word::Ack).await;
+        pipeline.send_again(Duration::ZERO, &mut outlets).await;
+    }
+    let mut look_at = world.clock.get() + LOOK_EVERY;
+    while let Some(news) = outlets.next(&pipeline, look_at).await {
+        match news {
+            News::Answer(number, answer) => pipeline.answered(number, answer, &mut outlets).await,
+            News::Done(Done::OnRecord(commit)) => pipeline.publish_events(commit, &outlets).await,
+            News::Done(Done::Over) => {}
+            News::Input(input) => pipeline.take(input, &mut outlets).await,
+            News::Ready => pipeline.send_batches(&mut outlets).await,
+            News::Due => pipeline.batches.fall_due(),
+            News::Look => {
+                look_at = world.clock.get() + LOOK_EVERY;
+                let overdue = Duration::from_millis(ANSWER_WITHIN.unsigned_abs());
+                if !world.is(Mutation::NothingSentAgain) {
+                    pipeline.send_again(overdue, &mut outlets).await;
                 }
-                None
             }
         }
+        world.dawdle().await;
+    }
+}
+
+enum News {
+    Answer(u64, Answer),
+    Done(Done),
+    Input(Input),
+    Ready,
+    Due,
+    Look,
+}
+
+/// The outlets of a simulated node.
+struct WorldOutlets<'w> {
+    world: &'w World,
+    node: usize,
+    committing: Rc<Committing>,
+}
+
+impl WorldOutlets<'_> {
+    /// The next thing to do, in any order; `None`: nothing is left.
+    async fn next(&self, pipeline: &Pipeline, look_at: i64) -> Option<News> {
+        poll_fn(|_| {
+            let first = self.world.chance.below(4);
+            if let Some(news) = (first..first + 4).find_map(|kind| self.news(kind % 4, pipeline, look_at)) {
+                return Poll::Ready(Some(news));
+            }
+            // Input that has to wait for a place is taken when slow work reports: that calls the committer again.
+            if !pipeline.awaits_server() {
+                return Poll::Ready(None);
+            }
+            let due = pipeline.batches.due().map_or(look_at, |due| self.world.millis(due));
+            self.world.wait_until(due.min(look_at));
+            Poll::Pending
+        })
+        .await
     }
 
-    /// Publishes the events that the commit has as bytes: they are the last of their round.
-    async fn publish_lines(&self, commit: &mut Commit) {
-        let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
-        // Bytes without a branch or an overflow to look for are counted many at once.
-        let ends = |log: &[u8]| log.iter().map(|byte| usize::from(*byte == b'\n')).fold(0, usize::wrapping_add);
-        let logged = ends(before.log()) + ends(lines.log());
-        let plan = self.place_of_run(&commit.run).0;
-        self.client.publish_last(plan, &commit.run, (lines.count(), logged)).await;
-    }
-
-    /// The mutation that holds a run locally which it has only taken over.
-    async fn hold_taken_over(&self, commit: Commit) {
-        let revision = commit.write.as_ref().map_or(0, |write| write.expected);
-        let Commit { run, arrival, after, .. } = commit;
-        let (Some(arrival), Some(ack_token)) = (arrival, after.into_ack_token()) else { return };
-        let wait = run.state.run_at().unwrap_or_default().since(self.world.now());
-        let entry = self.book.enter(&ack_token, self.message(), self.plan.job(), self.instant());
-        self.wait_or_drain(wait.min(Duration::from_secs(5))).await;
-        if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {
-            return ack_token.abandon();
+    fn news(&self, kind: u32, pipeline: &Pipeline, look_at: i64) -> Option<News> {
+        let now = self.world.clock.get();
+        match kind {
+            0 => {
+                let mut answers = self.committing.answers.borrow_mut();
+                let count = u32::try_from(answers.len()).ok().filter(|count| *count > 0)?;
+                let at = if count > 1 { self.world.chance.below(count) as usize } else { 0 };
+                let (number, answer) = answers.swap_remove(at);
+                Some(News::Answer(number, answer))
+            }
+            1 => self.committing.done.borrow_mut().pop().map(News::Done),
+            2 if pipeline.in_flight() < IN_FLIGHT => self.committing.inbox.borrow_mut().pop_front().map(News::Input),
+            3 if pipeline.batches.is_ready() => Some(News::Ready),
+            3 if pipeline.batches.due().is_some_and(|due| self.world.millis(due) <= now) => Some(News::Due),
+            3 if look_at <= now && pipeline.awaits_server() => Some(News::Look),
+            _ => None,
         }
-        *self.mutant.borrow_mut() = Some(Box::new(Assignment {
-            job: Arc::new(self.plan.job().clone()),
-            payload: Payload::default(),
-            since: arrival.holding.message.at,
-            arrival,
-            leased_from: self.instant(),
-            entry,
-            permits: Permits::default(),
-            park: None,
-            place: None,
-            is_returned: false,
-            ack_token,
-            start: Start::HeldLocally(run, revision),
-        }));
     }
+}
+
+impl Outlets for WorldOutlets<'_> {
+    fn now(&self) -> Instant {
+        self.world.instant(self.world.clock.get())
+    }
+
+    async fn send(&mut self, number: u64, what: &Sent) {
+        self.world.dawdle().await;
+        self.world.post(self.node, number, what);
+    }
+
+    async fn publish_live(&self, events: &EncodedEvents) {
+        self.world.dawdle().await;
+        self.world.publish_live(self.node, events);
+    }
+
+    async fn end(&self, commit: Box<Commit>) {
+        self.world.dawdle().await;
+        let origin = self.world.origin_of(&commit);
+        if origin.takes_over && self.world.is(Mutation::TakenOverAndHeldLocally) {
+            return self.world.begin_slow(self.node, Slow::HeldTakenOver(commit));
+        }
+        follow_up::end(&self.world.hand_on(self.node, origin), commit).await;
+    }
+
+    fn clear_up(&self, commit: Box<Commit>) {
+        self.world.begin_slow(self.node, Slow::ClearUp(commit));
+    }
+
+    fn follow(&self, commit: Box<Commit>) {
+        let taken_over = self.world.is(Mutation::TakenOverAndHeldLocally) && self.world.origin_of(&commit).takes_over;
+        self.world.begin_slow(self.node, if taken_over { Slow::HeldTakenOver(commit) } else { Slow::Follow(commit) });
+    }
+
+    async fn before_repeat(&self) {
+        self.world.pause(2).await;
+    }
+
+    fn is_silent(&mut self, _: &Sent, _: Instant) {}
+
+    fn is_answered(&mut self, _: &Sent) {}
 }

@@ -27,12 +27,13 @@ const PATIENCE: i64 = 300_000;
 /// How often a lease-keeper looks through its leases.
 const KEEPS_EVERY: i64 = LEASE / 30;
 
-struct Task<'w> {
-    node: usize,
+pub(crate) struct Task<'w> {
+    pub(crate) node: usize,
     /// When it continues, if its node does.
-    at: i64,
-    is_delivery: bool,
-    future: Pin<Box<dyn Future<Output = ()> + 'w>>,
+    pub(crate) at: i64,
+    pub(crate) is_delivery: bool,
+    pub(crate) is_committer: bool,
+    pub(crate) future: Pin<Box<dyn Future<Output = ()> + 'w>>,
 }
 
 /// An event at a time that was drawn beforehand.
@@ -54,11 +55,11 @@ enum Event {
     Quiet,
 }
 
-struct Drive<'w> {
-    world: &'w World,
+pub(crate) struct Drive<'w> {
+    pub(crate) world: &'w World,
     /// Runs that were submitted at least once.
     tried: Vec<usize>,
-    tasks: Vec<Task<'w>>,
+    pub(crate) tasks: Vec<Task<'w>>,
     /// The next event comes last.
     agenda: Vec<(i64, Event)>,
     /// When the server has something to do next, as far as nothing else happens before.
@@ -204,6 +205,8 @@ impl<'w> Drive<'w> {
         if self.serves_at <= now {
             self.serve(now);
         }
+        world.deliver(now);
+        self.call_committers(now);
         (0..3).for_each(|node| self.keep_leases(node, now));
         self.go_on(now);
         true
@@ -218,7 +221,7 @@ impl<'w> Drive<'w> {
         let agenda = self.agenda.last().map(|(at, _)| *at);
         let keepers = (0..3).filter(|node| world.nodes[*node].book.borrow().count() > 0);
         let keepers = keepers.map(|node| world.nodes[node].keeps_at.get().max(frozen_until[node]));
-        let next = tasks.chain(agenda).chain(keepers).fold(own, i64::min);
+        let next = tasks.chain(agenda).chain(keepers).fold(own.min(world.next_arrival.get()), i64::min);
         if for_nodes >= next {
             return (next < NEVER).then_some(next);
         }
@@ -250,9 +253,9 @@ impl<'w> Drive<'w> {
         (first..first + 3).map(|node| node % 3).find(|node| self.world.nodes[*node].dead_until.get() <= now)
     }
 
-    fn spawn(&mut self, node: usize, is_delivery: bool, future: Pin<Box<dyn Future<Output = ()> + 'w>>) {
+    pub(crate) fn spawn(&mut self, node: usize, is_delivery: bool, future: Pin<Box<dyn Future<Output = ()> + 'w>>) {
         let at = self.world.clock.get() + self.world.chance.between(1, 20);
-        self.tasks.push(Task { node, at, is_delivery, future });
+        self.tasks.push(Task { node, at, is_delivery, is_committer: false, future });
     }
 
     fn happen(&mut self, event: Event, now: i64) {
@@ -571,9 +574,11 @@ impl<'w> Drive<'w> {
             return;
         }
         if world.chance.hits(weather.freezes) {
-            let until = now + world.chance.between(100, 4_000);
+            let longest = if world.kind == Kind::ShortFreezes { LEASE / 2 } else { 4_000 };
+            let until = now + world.chance.between(100, longest);
             world.say(|| format!("{} freezes until {until}", world.names[node]));
             world.falls_silent(node, false);
+            world.probe(node, now);
             world.nodes[node].frozen_until.set(until);
             // It wakes before its workers or after them.
             world.nodes[node].keeps_at.set(until + world.chance.between(0, KEEPS_EVERY));
@@ -584,14 +589,19 @@ impl<'w> Drive<'w> {
             world.say(|| format!("{} is with leaders that are cut off until {until}", world.names[node]));
             world.nodes[node].cut.set((now, until));
         }
+        if self.tasks[at].is_committer && world.chance.hits(weather.dies / 4) {
+            return self.committer_dies(at, now);
+        }
         let task = &mut self.tasks[at];
+        let is_committer = task.is_committer;
         let is_pending = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
         let wait = world.take_wait();
         if is_pending {
-            task.at = now + wait;
+            task.at = now.saturating_add(wait);
         } else {
             self.tasks.swap_remove(at);
         }
+        self.start_what_was_asked(node, is_committer, now);
         if world.nodes[node].doomed.take() {
             self.die(node, now);
         }
@@ -611,6 +621,8 @@ impl<'w> Drive<'w> {
         state.draining.set(false);
         state.life.set(state.life.get() + 1);
         self.world.starts(node);
+        // A dead node returns nothing.
+        while self.world.ack_tokens.take_dropped().is_some() {}
         self.world.say(|| format!("{} dies", self.world.names[node]));
     }
 
@@ -618,6 +630,7 @@ impl<'w> Drive<'w> {
     fn end_drain(&mut self, node: usize, now: i64) {
         let draining = self.world.nodes[node].draining.get();
         if draining && !self.tasks.iter().any(|task| task.node == node) {
+            self.check_drained(node);
             self.die(node, now);
         }
     }

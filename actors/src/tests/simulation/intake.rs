@@ -13,7 +13,7 @@ use longshore_domain::{Job, Run, RunId};
 
 use crate::api::keyed;
 use crate::api::submission::{OnConflict, Submission};
-use crate::commit::{AfterCommit, Commit, Unlogged};
+use crate::commit::{Commit, Unlogged};
 use crate::ports::SubmitPorts;
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::{Client, Unclear};
@@ -88,11 +88,8 @@ impl SubmitPorts for Hand<'_> {
         Ok(())
     }
 
-    async fn carry_out(&self, mut commit: Commit) -> Result<u64, Unlogged> {
-        let (done, mut carried_out) = tokio::sync::oneshot::channel();
-        commit.after = AfterCommit::Report(done);
-        self.take(Box::new(commit)).await;
-        carried_out.try_recv().map_err(|_| Unlogged)
+    async fn carry_out(&self, commit: Commit) -> Result<u64, Unlogged> {
+        self.wait_for(commit).await
     }
 
     async fn has_schedule(&self, run: &Run) -> Result<bool, Error> {

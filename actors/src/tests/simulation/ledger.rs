@@ -8,7 +8,7 @@ use longshore_domain::{ErrorKind, Run, RunState, State, Timestamp};
 
 /// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct EventId {
+pub(crate) struct EventId {
     kind: EventKind,
     round: u32,
     attempt: u32,
@@ -18,7 +18,7 @@ struct EventId {
 }
 
 impl EventId {
-    fn of(event: &Event<'_>) -> Self {
+    pub(crate) fn of(event: &Event<'_>) -> Self {
         let Event { run, kind, attempt, nth, of, .. } = *event;
         Self { kind, round: run.round, attempt, nth, of_attempt: of.is_some() }
     }
@@ -184,19 +184,18 @@ impl Ledger {
     }
 
     /// An event was published live.
-    pub(crate) fn live(&mut self, plan: usize, event: &Event<'_>) {
-        self.pages[plan].live.push(EventId::of(event));
+    pub(crate) fn live(&mut self, plan: usize, event: EventId) {
+        self.pages[plan].live.push(event);
     }
 
-    /// An event reached the log. The log has every event of the attempts before the last one: the claim of the last one
-    /// proves it, so none of them is published again.
-    pub(crate) fn logged(&mut self, plan: usize, event: &Event<'_>) {
-        let id = EventId::of(event);
+    /// An event reached the log; `last` was the last attempt of its run when it was written. The log has every event of
+    /// the attempts before that one: its claim proves it, so none of them is published again.
+    pub(crate) fn logged(&mut self, plan: usize, id: EventId, last: u32) {
         let page = &mut self.pages[plan];
         if !page.logged.contains(&id) {
             page.logged.push(id);
-        } else if (1..event.run.attempt).contains(&event.attempt) {
-            self.accuse(plan, format!("{id} published again, though attempt {} was claimed", event.run.attempt));
+        } else if (1..last).contains(&id.attempt) {
+            self.accuse(plan, format!("{id} published again, though attempt {last} was claimed"));
         }
     }
 

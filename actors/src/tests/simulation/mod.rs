@@ -17,10 +17,15 @@ mod client;
 mod publication;
 
 mod attempt;
-mod committer;
+mod fast_path;
 mod handler;
 mod ports;
 mod worker;
+
+mod committer;
+mod encoded;
+mod slow_work;
+mod window;
 
 mod filter;
 mod intake;
@@ -30,6 +35,7 @@ mod ledger;
 mod mutation;
 
 mod drive;
+mod started;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

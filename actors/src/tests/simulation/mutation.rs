@@ -87,6 +87,7 @@ impl Mutation {
             Self::HolderJudgedByALaterClock | Self::LeasesNotRenewed | Self::UnclearClaimNotWrittenAgain => {
                 Kind::LongAttempts
             }
+            Self::FastPathForJobsLongBuffered => Kind::ShortFreezes,
             Self::JobThatTakesAKeyOverTakenOut | Self::RepeatRunsAgainOnceTheRecordIsGone => Kind::Keys,
             Self::MadeWayWithoutConfirming => Kind::Replacing,
             Self::ParkedJobsNotSearched | Self::SearchedOnce | Self::FilterNotKept => Kind::Filters,
@@ -107,6 +108,10 @@ mutations! {
     LetterBeforeEvents: Log,
     AckBeforeSchedule: Lost,
     AckBeforeLetter: Lost,
+    LogNotWaitedFor: Lost | Log,
+    NothingSentAgain: Lost | Stuck,
+    AnswersToADeadCommitterHeard: Lost | Log | Step,
+    BatchInFlightForgotten: Log,
     DueAckedBeforeItIsMoved: Lost,
     OverdueScheduleDeletedBeforeItIsMoved: Lost,
     ParkedJobDeletedBeforeItIsTakenBack: Lost,
@@ -163,6 +168,7 @@ mutations! {
     FastPathForKeyedRuns: TwoOfAKey,
     FastPathAfterTheServerDied: CalledAfterItsEnd,
     FastPathForJobsLongBuffered: CalledAfterItsEnd,
+    FastPathForCancelledRuns: CalledAfterItsEnd,
     LeaseClockFromReading: CalledAfterItsEnd,
     NoLookAtTheLeaseBeforeTheWork: Twice,
     LeasesNotRenewed: LeaseLost,

@@ -138,6 +138,9 @@ impl Plan {
             Kind::Keys if self.key.is_some() && chance.hits(3_000) => {
                 self.cancel_at = Some(self.at + chance.between(0, 3_000));
             }
+            Kind::ShortFreezes if chance.hits(7_000) => {
+                self.cancel_at = Some(self.at + chance.between(0, 200));
+            }
             Kind::LongAttempts => self.takes = chance.pick(&[900, 2_500]),
             _ => {}
         }
@@ -283,8 +286,12 @@ impl Plan {
     }
 
     fn options_with_key(&self) -> Option<Box<JobOptions>> {
-        let Some(key) = self.key else { return self.options.clone() };
-        let options = self.options.as_deref().cloned().unwrap_or_default();
+        let own_run_id = !self.has_derived_id();
+        if self.key.is_none() && !own_run_id {
+            return self.options.clone();
+        }
+        let options = JobOptions { own_run_id, ..self.options.as_deref().cloned().unwrap_or_default() };
+        let Some(key) = self.key else { return Some(Box::new(options)) };
         Some(Box::new(JobOptions { idempotency_key: Some(key.to_string()), unique: self.scope, ..options }))
     }
 

@@ -17,6 +17,7 @@ use longshore_backbone::wire::{event, record};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::events::Event;
+use longshore_domain::fast_path::Known;
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
@@ -50,7 +51,7 @@ static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
 thread_local! {
     /// Each thread counts for itself, and nobody reads it: threads that count together wait for each other. Threads end
     /// with the test.
-    static METRICS: &'static Metrics = Box::leak(Box::default());
+    pub(super) static METRICS: Arc<Metrics> = Arc::default();
 }
 
 fn unanswered() -> Error {
@@ -124,6 +125,10 @@ impl Rules for Hand<'_> {
         self.takes_over.set(verdict == Verdict::TakeOver);
         self.looks_up.set(verdict == Verdict::BeginAnew);
         verdict
+    }
+
+    fn is_fast_path_open(&self, known: &Known<'_>) -> bool {
+        self.takes_fast_path(known)
     }
 
     fn lease_is_lost(&self, run: &Run, holder: Holder, asked_at: Timestamp, lease: Duration) -> bool {
@@ -245,6 +250,7 @@ impl Destination for Hand<'_> {
     }
 
     fn encode_event(&self, event: &Event<'_>, node: &str, text: &mut Vec<u8>) {
+        self.world.write_event(self.place_of_run(event.run).0, event, text);
         if self.world.encodes {
             event::write(event, node, text);
         }
@@ -297,7 +303,7 @@ impl Server for Hand<'_> {
                     self.world.ledger.borrow_mut().was_rescheduled(plan);
                 }
                 if self.world.is(Mutation::ClaimIsTold) && run.state == RunState::Running {
-                    self.client.publish_events(plan, &run, Published::at_redelivery(&run)).await;
+                    let _ = self.publish_rest(&run, Published::at_redelivery(&run)).await;
                 }
                 Ok(Written::Won(revision))
             }
@@ -475,20 +481,17 @@ impl Server for Hand<'_> {
     }
 
     async fn publish_live(&self, events: &EncodedEvents) {
-        let run = self.current().as_ref().map(|running| running.attempt_state.run.clone());
-        if let Some(run) = run {
-            self.client.publish_last(self.place_of_run(&run).0, &run, (events.count(), 0)).await;
-        }
+        self.world.publish_live(self.client.node, events);
     }
 
     async fn ack(&self, ack_token: AckToken) {
         ack_token.abandon();
-        self.send(Word::Ack).await;
+        self.send(Word::Ack);
     }
 
     async fn nak_after(&self, ack_token: AckToken, after: Duration) {
         ack_token.abandon();
-        self.send(Word::HandBack(i64::try_from(after.as_millis()).unwrap_or(0))).await;
+        self.send(Word::HandBack(i64::try_from(after.as_millis()).unwrap_or(0)));
     }
 
     async fn pause(&self, wait: Duration) {
@@ -536,17 +539,16 @@ impl RunPorts for Hand<'_> {
     }
 
     fn metrics(&self) -> &Metrics {
-        METRICS.with(|metrics| *metrics)
+        &self.world.metrics
     }
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
         let is_unpublished = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
         if !is_unpublished && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
-            let plan = self.place_of_run(run).0;
             if self.does.get() == Does::Cancels && self.world.is(Mutation::CancelledTakenOutUntold) {
-                self.clear_away_early(plan).await;
+                self.clear_away_early(self.place_of_run(run).0).await;
             }
-            self.client.publish_events(plan, run, published).await;
+            return self.publish_rest(run, published).await;
         }
         Ok(())
     }
@@ -573,7 +575,8 @@ impl Ports for Hand<'_> {
     }
 
     fn recently_cancelled(&self) -> &RecentlyCancelled {
-        &self.world.recently_cancelled
+        self.hears_cancels();
+        &self.recently_cancelled
     }
 
     fn unclear_claims(&self) -> &UnclearClaims {
@@ -596,7 +599,7 @@ impl Ports for Hand<'_> {
     fn gave_up(&self, _: &Run, _: &'static str) {}
 
     async fn commit(&self, commit: Box<Commit>) {
-        Box::pin(self.take(commit)).await;
+        self.hand_over(commit);
     }
 
     async fn wait_or_drain(&self, wait: Duration) {

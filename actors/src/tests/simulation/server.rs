@@ -49,6 +49,8 @@ pub(crate) enum MessageId {
     /// The fingerprint of its text.
     Moved(u64),
     Letter(usize, u32, Timestamp),
+    /// Of lines for the event log.
+    Batch(u128),
 }
 
 /// A job in its lane.
@@ -179,7 +181,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Whether `id` is known to have been used before.
-    fn is_known(&mut self, id: MessageId, chance: &Chance) -> bool {
+    pub(crate) fn is_known(&mut self, id: MessageId, chance: &Chance) -> bool {
         if let Some((_, known)) = self.ids.iter().find(|(other, _)| *other == id) {
             return *known && !chance.hits(1_000);
         }

@@ -1,7 +1,6 @@
 //! A delivery that a node holds, and how its worker handles it: with the functions that ship.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,21 +18,22 @@ use crate::api::filter::Filter;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin::{Begun, begin};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::commit::{Commit, Payload};
+use crate::commit::Payload;
 use crate::lease_keeper::{Book, Stop};
 use crate::queue::gates::answer::Permits;
 use crate::shared::park_permits::ParkPermit;
+use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
 use crate::tests::simulation::server::{Key, Message, Word};
-use crate::tests::simulation::world::{HEARD_WITHIN, LEASE, World, stamp};
+use crate::tests::simulation::world::{LEASE, World, stamp};
 
 pub(crate) const LENGTH: Duration = Duration::from_millis(LEASE.unsigned_abs());
 
 /// How the server delivered a message.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Delivery {
     pub(crate) message: Message,
     pub(crate) sent_at: i64,
@@ -72,6 +72,7 @@ pub(crate) struct Hand<'w> {
     leased_from: i64,
     pub(crate) book: Arc<Book>,
     pub(crate) unclear_claims: Rc<UnclearClaims>,
+    pub(crate) recently_cancelled: Rc<RecentlyCancelled>,
     /// The number of its ack token; `None`: it has had none.
     ack_token: Cell<Option<u64>>,
     pub(crate) does: Cell<Does>,
@@ -88,32 +89,30 @@ pub(crate) struct Hand<'w> {
     pub(crate) is_stale: Cell<bool>,
     /// The attempt that it works on.
     pub(crate) current: CurrentAttempt,
-    /// Commits without a decision that the committer, which is slow at times, has not come to.
-    pub(crate) uncommitted: RefCell<VecDeque<Box<Commit>>>,
-    /// An attempt that only a mutation begins.
-    pub(crate) mutant: RefCell<Option<Box<Assignment>>>,
 }
 
 /// Handles a delivery until its end.
 pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
-    let hand = Hand::new(world, node, delivery);
-    let mut next = hand.assignment().in_time(hand.clock(), LENGTH);
+    let mut hand = Hand::new(world, node, delivery);
+    // A lease runs from when the server may have sent the delivery, not from when a frozen node came to read it.
+    if !world.is(Mutation::LeaseClockFromReading) {
+        hand.leased_from = world.read_since(node, delivery.sent_at);
+    }
+    let first = hand.assignment().in_time(hand.clock(), LENGTH);
+    work_on(&hand, first).await;
+}
+
+/// Works on a job, and on what it holds locally after that.
+pub(crate) async fn work_on(hand: &Hand<'_>, mut next: Option<Box<Assignment>>) {
     while let Some(assignment) = next.take() {
-        if let Begun::Work(running) = begin(&hand, assignment).await {
+        if let Begun::Work(running) = begin(hand, assignment).await {
             next = hand.attempt(running).await;
         }
-        next = next.or_else(|| hand.mutant.take());
-    }
-    hand.commit_the_rest().await;
-    if hand.is_returned() {
-        hand.send(Word::HandBack(0)).await;
     }
 }
 
 impl<'w> Hand<'w> {
     pub(crate) fn new(world: &'w World, node: usize, delivery: Delivery) -> Self {
-        // A lease runs from when the server may have sent the delivery, not from when a frozen node came to read it.
-        let from = if world.is(Mutation::LeaseClockFromReading) { world.clock.get() } else { delivery.sent_at };
         let index = delivery.message.place.plan;
         let (state, client) = (&world.nodes[node], Client { world, node });
         Self {
@@ -123,9 +122,10 @@ impl<'w> Hand<'w> {
             plan: &world.plans[index],
             delivery,
             writer: client.writer(),
-            leased_from: from,
+            leased_from: world.clock.get(),
             book: Arc::clone(&state.book.borrow()),
             unclear_claims: Rc::clone(&state.unclear_claims.borrow()),
+            recently_cancelled: Rc::clone(&state.recently_cancelled.borrow()),
             ack_token: Cell::new(None),
             does: Cell::new(Does::Works),
             filter: RefCell::new(None),
@@ -136,8 +136,6 @@ impl<'w> Hand<'w> {
             letter: Cell::new(None),
             is_stale: Cell::new(false),
             current: CurrentAttempt::default(),
-            uncommitted: RefCell::default(),
-            mutant: RefCell::new(None),
         }
     }
 
@@ -195,17 +193,9 @@ impl<'w> Hand<'w> {
     fn start(&self) -> Start {
         if self.plan.is_unreadable() && !self.delivery.message.moved {
             Start::Invalid("x".to_owned())
-        } else if self.takes_the_fast_path() {
-            self.world.say(|| format!("{} takes {} on the fast path", self.client.name(), self.sequence()));
-            Start::FastPath
         } else {
-            Start::Claim
+            Start::Unread { mark: self.delivery.floor }
         }
-    }
-
-    /// Whether a dropped ack token returned the job.
-    fn is_returned(&self) -> bool {
-        self.ack_token.get().is_some_and(|number| self.world.ack_tokens.was_dropped(number))
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -259,39 +249,15 @@ impl<'w> Hand<'w> {
         (anothers.unwrap_or(if is_own { own } else { plan }), key)
     }
 
-    /// Whether the job takes the fast path, which reads and writes nothing before the work: only if nothing can be
-    /// stored, neither for another message of the run nor for its cancel.
-    fn takes_the_fast_path(&self) -> bool {
-        let Message { sequence, seal, delivered, .. } = self.delivery.message;
-        let world = self.world;
-        let first = seal == 0 && delivered == 1;
-        let own = self.plan.has_derived_id() || world.is(Mutation::FastPathForNamedRuns);
-        let alone = own && (self.plan.key.is_none() || world.is(Mutation::FastPathForKeyedRuns));
-        let sure = sequence > self.delivery.floor || world.is(Mutation::FastPathAfterTheServerDied);
-        // A delivery that comes to a node just after a freeze counts as sent before the freeze.
-        let (now, thawed_at) = (world.clock.get(), world.nodes[self.client.node].frozen_until.get());
-        let just_thawed =
-            thawed_at > 0 && now - thawed_at <= HEARD_WITHIN && !world.is(Mutation::LeaseClockFromReading);
-        let soon =
-            !just_thawed && now - self.leased_from <= HEARD_WITHIN || world.is(Mutation::FastPathForJobsLongBuffered);
-        first && alone && sure && soon && !self.is_told_to_stop(0)
-    }
-
-    /// Whether this node received an order to stop the run, after the world's number `since`.
-    pub(crate) fn is_told_to_stop(&self, since: u64) -> bool {
-        let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
-        told.iter().any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
-    }
-
-    /// The same of an order to stop it although it runs.
+    /// Whether this node received an order to stop the run although it runs, after the world's number `since`.
     pub(crate) fn is_told_to_end(&self, since: u64) -> bool {
         let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
         let mut told = told.iter().filter(|told| !told.only_if_waiting);
         told.any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
     }
 
-    pub(crate) async fn send(&self, word: Word) {
-        self.client.send(self.sequence(), word).await;
+    pub(crate) fn send(&self, word: Word) {
+        self.client.send(self.sequence(), word);
     }
 
     /// What the node's monotonic clock shows.
@@ -346,7 +312,7 @@ impl<'w> Hand<'w> {
 /// Renews the lease with this number, of the delivery whose ack token has the other one.
 pub(crate) async fn renew(world: &World, node: usize, (number, ack_token): (u64, u64)) {
     let Some(sequence) = world.ack_tokens.sequence_of(ack_token) else { return };
-    if !(Client { world, node }.send(sequence, Word::Renew).await) {
+    if !(Client { world, node }.renew(sequence).await) {
         return;
     }
     let (state, now) = (&world.nodes[node], world.instant(world.clock.get()));

@@ -14,18 +14,24 @@ use std::time::{Duration, Instant};
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::renewal::ReplyTo;
 use longshore_chance::Chance;
+use longshore_domain::freshness::Freshness;
 use longshore_domain::{RunId, SmolStr, Timestamp};
 use tokio::sync::mpsc;
 
 use crate::lease_keeper::{Book, Renewing};
+use crate::metrics::Metrics;
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
-use crate::tests::simulation::ledger::Ledger;
+use crate::tests::simulation::committer::{Committing, Origin};
+use crate::tests::simulation::ledger::{EventId, Ledger};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
+use crate::tests::simulation::ports::METRICS;
 use crate::tests::simulation::server::{DERIVED, Key, NEVER, Server, Stored, TIMED};
+use crate::tests::simulation::slow_work::Slow;
+use crate::tests::simulation::window::OnItsWay;
 use crate::tests::simulation::worker::LENGTH;
 
 /// The number of runs in a world.
@@ -66,6 +72,8 @@ pub(crate) enum Kind {
     Filters,
     /// Attempts last, and those who ask for their holders are slow to judge.
     LongAttempts,
+    /// Nodes freeze again and again, for no longer than they may hold a job, and runs are cancelled as they begin.
+    ShortFreezes,
 }
 
 /// An order to a node to stop a run.
@@ -108,14 +116,20 @@ pub(crate) struct Node {
     pub(crate) keeps_at: Cell<i64>,
     /// Tokens of its claims whose answers were lost.
     pub(crate) unclear_claims: RefCell<Rc<UnclearClaims>>,
+    /// The cancels that it has heard of.
+    pub(crate) recently_cancelled: RefCell<Rc<RecentlyCancelled>>,
+    /// How old its deliveries may be.
+    pub(crate) freshness: RefCell<Option<Freshness>>,
+    /// Its committer has something to do.
+    pub(crate) is_called: Cell<bool>,
+    /// What carries out its commits.
+    committing: RefCell<Option<Rc<Committing>>>,
 }
 
 /// Ack tokens for the deliveries of a world.
 pub(crate) struct AckTokens {
     make: Box<dyn Fn(&str) -> AckToken>,
     next_dropped: RefCell<Box<dyn FnMut() -> Option<u64>>>,
-    /// The numbers of those that were dropped, which returns their jobs.
-    dropped: RefCell<Vec<u64>>,
     /// The sequence of each one's message.
     of: RefCell<Vec<(u64, u64)>>,
 }
@@ -125,7 +139,7 @@ impl AckTokens {
         let (returns, mut returned) = mpsc::unbounded_channel();
         let make = Box::new(AckToken::without_connection(returns));
         let next = move || returned.try_recv().ok().and_then(|reply| reply.as_str().parse().ok());
-        Self { make, next_dropped: RefCell::new(Box::new(next)), dropped: RefCell::default(), of: RefCell::default() }
+        Self { make, next_dropped: RefCell::new(Box::new(next)), of: RefCell::default() }
     }
 
     /// The ack token that has this number, of a delivery of this message.
@@ -144,11 +158,9 @@ impl AckTokens {
         renewal.as_str().parse().expect("ack tokens of these worlds are numbers")
     }
 
-    /// Whether the ack token with this number was dropped.
-    pub(crate) fn was_dropped(&self, number: u64) -> bool {
-        let mut dropped = self.dropped.borrow_mut();
-        dropped.extend(std::iter::from_fn(|| self.next_dropped.borrow_mut()()));
-        dropped.contains(&number)
+    /// The number of one more ack token that was dropped, which returns its job.
+    pub(crate) fn take_dropped(&self) -> Option<u64> {
+        self.next_dropped.borrow_mut()()
     }
 }
 
@@ -171,7 +183,6 @@ pub(crate) struct World {
     pub(crate) nodes: [Node; 3],
     pub(crate) ack_tokens: AckTokens,
     /// What nodes keep in memory, and nothing in these worlds is added to.
-    pub(crate) recently_cancelled: RecentlyCancelled,
     pub(crate) unstored_ends: UnstoredEnds,
     pub(crate) local_retries: Arc<LocalRetryPermits>,
     pub(crate) names: [SmolStr; 3],
@@ -199,6 +210,19 @@ pub(crate) struct World {
     submitted: RefCell<Vec<bool>>,
     numbers: Cell<u64>,
     wait: Cell<i64>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Whose each commit is.
+    pub(crate) origins: RefCell<Vec<Origin>>,
+    /// What committers have begun, and no task does yet.
+    pub(crate) slow: RefCell<Vec<(usize, Slow)>>,
+    /// Messages of committers, and their answers.
+    pub(crate) on_its_way: RefCell<Vec<OnItsWay>>,
+    /// When the next of them arrives.
+    pub(crate) next_arrival: Cell<i64>,
+    /// Events that were written, with their plans and the last attempts of their runs then.
+    pub(crate) encoded: RefCell<Vec<(usize, EventId, u32)>>,
+    /// Bytes of a message of the log.
+    max_payload: usize,
     pub(crate) talks: bool,
 }
 
@@ -206,7 +230,7 @@ impl World {
     pub(crate) fn new((seed, kind): (u64, Kind), mutation: Option<Mutation>, talks: bool) -> Self {
         let chance = Chance::new(seed);
         let calm = seed.is_multiple_of(ONE_IN_CALM);
-        let storm = if calm { Weather::default() } else { Self::draw_storm(&chance) };
+        let storm = if calm { Weather::default() } else { Self::draw_storm(&chance, kind) };
         let mut plans = Plan::draw_all(&chance, RUNS, kind);
         if chance.hits(1_000) {
             plans.extend((0..LATER_RUNS).map(|_| Plan::draw_bare(&chance)));
@@ -218,7 +242,6 @@ impl World {
             server: RefCell::default(),
             nodes: Default::default(),
             ack_tokens: AckTokens::new(),
-            recently_cancelled: RecentlyCancelled::default(),
             unstored_ends: UnstoredEnds::default(),
             local_retries: Arc::default(),
             names: ["a", "b", "c"].map(SmolStr::from),
@@ -239,6 +262,13 @@ impl World {
             submitted: RefCell::new(vec![false; runs]),
             numbers: Cell::new(0),
             wait: Cell::new(NEVER),
+            metrics: METRICS.with(Arc::clone),
+            origins: RefCell::default(),
+            slow: RefCell::default(),
+            on_its_way: RefCell::default(),
+            next_arrival: Cell::new(NEVER),
+            encoded: RefCell::default(),
+            max_payload: if calm { 2_000 } else { chance.pick(&[10, 30, 100]) },
             talks,
             chance,
         };
@@ -253,6 +283,10 @@ impl World {
         *state.renewing.borrow_mut() = Some(Renewing::new(Arc::clone(&book), LENGTH));
         *state.book.borrow_mut() = book;
         *state.unclear_claims.borrow_mut() = Rc::default();
+        state.is_called.set(false);
+        *state.recently_cancelled.borrow_mut() = Rc::default();
+        *state.freshness.borrow_mut() = Some(self.fresh_since(state.dead_until.get()));
+        *state.committing.borrow_mut() = Some(Rc::new(Committing::new(self.max_payload, Arc::clone(&self.metrics))));
         state.told_to_stop.borrow_mut().clear();
         state.learned.set(false);
     }
@@ -263,10 +297,10 @@ impl World {
         *state.writer.borrow_mut() = SmolStr::from(format!("{name}{}", state.life.get()));
     }
 
-    fn draw_storm(chance: &Chance) -> Weather {
+    fn draw_storm(chance: &Chance, kind: Kind) -> Weather {
         Weather {
             dies: chance.pick(&[0, 20, 60, 200, 500]),
-            freezes: chance.pick(&[0, 20, 60, 200]),
+            freezes: if kind == Kind::ShortFreezes { 500 } else { chance.pick(&[0, 20, 60, 200]) },
             unclear: chance.pick(&[0, 50, 300]),
             late: chance.pick(&[0, 300, 2_000]),
             cut: chance.pick(&[0, 0, 50, 200]),
@@ -398,9 +432,24 @@ impl World {
         self.wait.replace(NEVER)
     }
 
-    /// Waits as long as a message travels to the server or back.
+    /// The task that is polled goes on at this time, if nothing else makes it.
+    pub(crate) fn wait_until(&self, at: i64) {
+        self.wait.set(self.wait.get().min(at - self.clock.get()));
+    }
+
+    /// How long a message travels to the server or back.
+    pub(crate) fn travel_time(&self) -> i64 {
+        if self.chance.hits(9_000) { self.chance.between(1, 10) } else { self.chance.between(10, 150) }
+    }
+
+    /// Waits for so long.
     pub(crate) fn travel(&self) -> Pause<'_> {
-        self.pause(if self.chance.hits(9_000) { self.chance.between(1, 10) } else { self.chance.between(10, 150) })
+        self.pause(self.travel_time())
+    }
+
+    /// What carries out the commits of a node's process.
+    pub(crate) fn committing(&self, node: usize) -> Rc<Committing> {
+        Rc::clone(self.nodes[node].committing.borrow().as_ref().expect("every process has one"))
     }
 }
 
