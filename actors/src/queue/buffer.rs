@@ -78,10 +78,10 @@ pub(crate) struct Buffered {
 }
 
 impl Jobs {
-    fn new(lease: Duration) -> Self {
+    fn new(lease: Duration, now: Instant) -> Self {
         Self {
             merge: Merge::new(QueueLane::COUNT),
-            coming: Lookahead::new(QueueLane::COUNT, Instant::now()),
+            coming: Lookahead::new(QueueLane::COUNT, now),
             hold_off: None,
             blocked: Blocked::new(lease),
             started: 0,
@@ -99,7 +99,7 @@ impl JobBuffer {
         park: ParkGate,
         closing: CancellationToken,
     ) -> Self {
-        let jobs = Mutex::new(Jobs::new(lease));
+        let jobs = Mutex::new(Jobs::new(lease, Instant::now()));
         let first_claims = Arc::default();
         let (taken, wanted_back) = (Notify::new(), Arc::default());
         Self { queue, policy, lease, gates, park, closing, jobs, first_claims, taken, wanted_back }
@@ -110,13 +110,12 @@ impl JobBuffer {
     }
 
     /// Returns every job and forgets all it knew.
-    pub(crate) fn clear(&self) {
+    pub(crate) fn clear(&self, now: Instant) {
         let lease = self.lease;
         let mut jobs = self.jobs();
         let started = jobs.started;
-        let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new(lease) });
+        let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new(lease, now) });
         drop(jobs);
-        let now = Instant::now();
         let blocked = old.blocked.take_all();
         let back = old.merge.take_where(|_| true).into_iter().chain(blocked);
         back.for_each(|assignment| assignment.return_or_abandon(now, lease));
@@ -153,8 +152,7 @@ impl JobBuffer {
     }
 
     /// The next job in order that may start, or is to be parked; none while the node drains, or the queue is paused.
-    pub(crate) fn next(&self) -> Option<Box<Assignment>> {
-        let now = Instant::now();
+    pub(crate) fn next(&self, now: Instant) -> Option<Box<Assignment>> {
         if !self.is_open(now) {
             return None;
         }
@@ -163,8 +161,7 @@ impl JobBuffer {
 
     /// The same for a worker that is done; the scheduler is notified after every [`NOTIFY_AFTER`] such jobs, and when
     /// none is left.
-    pub(crate) fn next_after(&self) -> Option<Box<Assignment>> {
-        let now = Instant::now();
+    pub(crate) fn next_after(&self, now: Instant) -> Option<Box<Assignment>> {
         if !self.is_open(now) {
             return None;
         }
@@ -280,14 +277,19 @@ impl JobBuffer {
 
     /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back, and whether any of a kind
     /// could start of which none is here; `room` says how many of a kind could.
-    pub(crate) fn are_parked(&self, kinds: &[Kind], room: impl Fn(&Kind) -> Room) -> (Vec<usize>, bool) {
+    pub(crate) fn are_parked(&self, kinds: &[Kind], now: Instant, room: impl Fn(&Kind) -> Room) -> (Vec<usize>, bool) {
         // Asked before the lock is taken, because every worker that takes a job waits for that lock.
         let room: Vec<Room> = kinds.iter().map(room).collect();
-        let (now, mut jobs) = (Instant::now(), self.jobs());
+        let mut jobs = self.jobs();
         jobs.blocked.are_parked(kinds, now);
         let is_short = kinds.iter().zip(&room).any(|(kind, room)| jobs.blocked.is_short_of(kind, *room));
         let wants = kinds.iter().zip(room).map(|(kind, room)| jobs.blocked.wants(kind, room, now)).collect();
         (wants, is_short)
+    }
+
+    /// How many parked jobs of a kind could start here.
+    pub(crate) fn room_for(&self, kind: &Kind, now: Instant) -> Room {
+        self.gates.room_for(&self.queue, kind, self.policy.concurrency, now)
     }
 
     /// So many parked jobs of a kind are on their way back.
@@ -358,7 +360,7 @@ impl Jobs {
             let Some(kind) = buffer.gates.kind_of(&assignment) else { return Some(assignment) };
             let held_up = match self.blocked.has_others_before(&kind, assignment.is_returned) {
                 true => None,
-                false => match pass(&buffer.gates, &mut assignment) {
+                false => match pass(&buffer.gates, &mut assignment, now) {
                     Ok(()) => {
                         self.starts(&kind, &mut assignment, buffer, now);
                         return Some(assignment);
@@ -373,7 +375,7 @@ impl Jobs {
                 false => self.blocked.place_for(&kind, assignment.is_returned, held_up, now),
             };
             if goes == Goes::Parked && may_park(&buffer.park, &mut assignment, reason) {
-                self.parks(&kind, &mut assignment, buffer);
+                self.parks(&kind, &mut assignment, buffer, now);
                 return Some(assignment);
             }
             let position = assignment.place(buffer.policy.aging);
@@ -395,7 +397,7 @@ impl Jobs {
         if let Some((kind, mut assignment)) = self.blocked.take(
             (now, news),
             |front| buffer.gates.may_be_asked(&front.permits),
-            |front| pass(&buffer.gates, front),
+            |front| pass(&buffer.gates, front, now),
         ) {
             self.starts(&kind, &mut assignment, buffer, now);
             return Some(assignment);
@@ -406,7 +408,7 @@ impl Jobs {
         };
         let reason = self.blocked.reason(&kind).or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
         if may_park(&buffer.park, &mut late, reason) {
-            self.parks(&kind, &mut late, buffer);
+            self.parks(&kind, &mut late, buffer, now);
             return Some(late);
         }
         late.return_or_abandon(now, buffer.lease);
@@ -414,11 +416,11 @@ impl Jobs {
     }
 
     /// A job of this kind is being parked. If it could start but for the others that are, they are wanted back at once.
-    fn parks(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer) {
+    fn parks(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer, now: Instant) {
         let on_its_way = self.blocked.parks(kind.clone(), assignment.place(buffer.policy.aging));
         let Some(permit) = &mut assignment.park else { return };
         permit.sets_out(on_its_way);
-        if matches!(buffer.gates.room_for(&buffer.queue, kind, 0), Room::For(1..)) {
+        if matches!(buffer.gates.room_for(&buffer.queue, kind, 0, now), Room::For(1..)) {
             permit.notifies(Arc::clone(&buffer.wanted_back));
         }
     }
@@ -449,8 +451,8 @@ impl HasPayload for Box<Assignment> {
 }
 
 /// Has the job start, with the gates' permits, if they let it.
-fn pass(gates: &Gates, assignment: &mut Assignment) -> Result<(), HeldUp> {
-    match gates.ask(assignment) {
+fn pass(gates: &Gates, assignment: &mut Assignment, now: Instant) -> Result<(), HeldUp> {
+    match gates.ask(assignment, now) {
         Ok(permits) => assignment.permits = permits,
         Err(held_up) => {
             assignment.permits.waits = held_up.waits;

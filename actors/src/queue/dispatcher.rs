@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use longshore_backbone::control::{MAX_TENANTS, QueueLoad};
 use longshore_domain::policy::QueuePolicy;
@@ -61,7 +62,12 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(name: Queue, policy: QueuePolicy, buffer: JobBuffer, pressure: Arc<MachinePressure>) -> Self {
+    pub(crate) fn new(
+        (name, policy): (Queue, QueuePolicy),
+        buffer: JobBuffer,
+        wake_permits: WakePermits,
+        pressure: Arc<MachinePressure>,
+    ) -> Self {
         // Bounded by `LocalRetryPermits`.
         let (back, again) = mpsc::unbounded_channel();
         Self {
@@ -70,7 +76,7 @@ impl Dispatcher {
             idle: IdleWorkers::default(),
             buffer,
             deliveries: Deliveries::new(policy.fair_by),
-            wake_permits: Arc::new(WakePermits::of_runtime()),
+            wake_permits: Arc::new(wake_permits),
             pressure,
             again: Mutex::new(again),
             scheduler: Address::default(),
@@ -138,21 +144,26 @@ impl Dispatcher {
     }
 
     fn wake_one(&self) -> bool {
-        if self.is_crowded(0) {
-            return false;
-        }
-        let Some(number) = self.idle.take() else { return false };
-        let Some(assignment) = self.buffer.next() else {
-            self.idle.put_quietly(number);
-            return false;
-        };
-        let work = Work { assignment, permit: self.wake_permits.take() };
+        let Some((number, work)) = self.next_work(Instant::now()) else { return false };
         if let Some(Work { permit, .. }) = self.send(number, work) {
             // The worker is dead; its supervisor starts another, and the job, dropped here, is returned.
             tracing::debug!(worker = number, "a dead worker was given a job; it goes back");
             permit.release();
         }
         true
+    }
+
+    /// The next job that leaves the buffer, and the idle worker that is woken for it.
+    pub(crate) fn next_work(&self, now: Instant) -> Option<(usize, Work)> {
+        if self.is_crowded(0) {
+            return None;
+        }
+        let number = self.idle.take()?;
+        let Some(assignment) = self.buffer.next(now) else {
+            self.idle.put_quietly(number);
+            return None;
+        };
+        Some((number, Work { assignment, permit: self.wake_permits.take() }))
     }
 
     /// Sends a worker its work; returns the work if the worker is dead.

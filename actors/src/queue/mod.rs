@@ -2,7 +2,7 @@
 //!
 //! * `served` has the queues of a node, `serve` makes what each is served by, `supervisor` watches the scheduler and the
 //!   workers.
-//! * `scheduler` pulls jobs from the lanes into `buffer`, which keeps them in order. `high_water_marks` knows from where
+//! * `scheduler` pulls jobs from the lanes, as many as `demand` says, into `buffer`, which keeps them in order. `high_water_marks` knows from where
 //!   on a lane's delivery counts can be trusted, `lookahead` which lanes have a more urgent job on its way. What has
 //!   waited in the buffer for too long goes back (`returning`).
 //! * `gates` say whether a job may start; `blocked` keeps those that may not yet, within the bounds of `held`.
@@ -19,6 +19,7 @@ pub(crate) mod supervisor;
 
 pub(crate) mod blocked;
 pub(crate) mod buffer;
+pub(crate) mod demand;
 pub(crate) mod gates;
 pub(crate) mod held;
 pub(crate) mod high_water_marks;

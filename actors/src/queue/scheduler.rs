@@ -4,7 +4,7 @@
 //! It is a plain loop, because one message per job would cost more than everything that is done here: its messages
 //! ([`Message`]) are not about single jobs.
 //!
-//! It buffers no more jobs than can soon be started. A job that waits there for too long is returned and keeps its place.
+//! It buffers no more jobs than can soon be started ([`crate::queue::demand`]). A job that waits there for too long is returned and keeps its place.
 //! A drain returns all of them, because a delivery that is dropped returns itself.
 
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use crate::coalesce::coalesced;
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::queue::buffer::{Arrived, Buffered};
+use crate::queue::demand::{Demand, TICK, Workers};
 use crate::queue::dispatcher::{Dispatcher, Message};
 use crate::queue::high_water_marks::HighWaterMarks;
 use crate::queue::returning::Returning;
@@ -33,16 +34,8 @@ use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 use crate::trace::Tracer;
 
-/// How often the loop runs without another reason: to measure its own rate, and to probe how fresh its deliveries are.
-const TICK: Duration = Duration::from_millis(100);
 /// Deliveries that may be older than they seem by this much are worth a warning: this node, or its server, stood still.
 const FROZEN: Duration = Duration::from_secs(2);
-/// At most so many jobs of one lane are buffered or on their way.
-const MAX_PER_LANE: usize = 512;
-/// It buffers as many jobs as start within this time at the present rate.
-const AHEAD: Duration = Duration::from_millis(50);
-/// How long a buffered job and an idle worker may wait for each other while nothing starts.
-const PATIENCE: Duration = Duration::from_millis(2);
 /// The lanes, as metrics name them, in their order.
 const LANES: [&str; QueueLane::COUNT] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "returned"];
 /// A job that the server has given this node before comes again after this time: by then a handler that was called without
@@ -91,14 +84,8 @@ struct Scheduler {
     freshness: Freshness,
     /// How often each lane's pulls had been forgotten at the last check.
     epochs: [u64; QueueLane::COUNT],
-    /// While buffered jobs and idle workers wait for a wake permit: until when, and how many jobs had started by then.
-    stalled: Option<(Instant, u64)>,
-    /// How many jobs had started when such a stall was last acted on, within this tick.
-    checked_at: Option<u64>,
-    /// How many jobs had started at the last tick.
-    counted: u64,
-    rate: f64,
-    recent: [usize; QueueLane::COUNT],
+    /// How many jobs are wanted.
+    demand: Demand,
 }
 
 /// Why the scheduler's loop runs.
@@ -118,14 +105,14 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut again = queue.again.lock().await;
     if closing.is_cancelled() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
-        queue.buffer.clear();
+        queue.buffer.clear(Instant::now());
         return closed(mailbox).await;
     }
     // No delivery can be older than the subscription.
     let freshness = Freshness::new(Instant::now(), backbone.storage().lease);
     let puller = Puller::of_queue(&backbone, &queue.name).await.map_err(|error| error.with_causes())?;
     // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
-    queue.buffer.clear();
+    queue.buffer.clear(Instant::now());
     let marks = HighWaterMarks::new(backbone.clone(), cancelled, queue.name.clone());
     let mut scheduler = Scheduler::new((backbone, metrics, policies), Arc::clone(&queue), puller, marks, freshness);
     scheduler.tracer = tracer;
@@ -135,7 +122,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut known = gate_news.count();
     loop {
         let hold_off = queue.buffer.hold_off();
-        let stalled = scheduler.stalled.map(|(until, _)| until);
+        let stalled = scheduler.demand.stalled_until();
         let waits_for_room = scheduler.held.back > 0;
         let news = coalesced(async {
             // Not biased: under load a worker becomes idle in every round, and the lanes must be read as well.
@@ -210,11 +197,7 @@ impl Scheduler {
             held,
             freshness,
             epochs: [0; QueueLane::COUNT],
-            stalled: None,
-            checked_at: None,
-            counted: held.started,
-            rate: 0.0,
-            recent: [0; QueueLane::COUNT],
+            demand: Demand::new(held.started),
         }
     }
 
@@ -222,7 +205,7 @@ impl Scheduler {
     async fn close(self) {
         fail_point::pass("before-close");
         self.puller.close(self.freshness.since(), self.backbone.storage().lease).await;
-        self.queue.buffer.clear();
+        self.queue.buffer.clear(Instant::now());
     }
 
     /// Waits for news from the lanes and takes in at most [`MAX_BATCH`] of them; false if the subscription has ended.
@@ -300,17 +283,14 @@ impl Scheduler {
             assignment.trace(tracer);
         }
         self.queue.deliveries.came(lane, behind, &assignment.job);
-        self.recent[lane] += 1;
+        self.demand.came(lane);
         self.fresh.push(Arrived { lane, behind, assignment: Box::new(assignment) });
     }
 
     fn tick(&mut self) {
         let now = Instant::now();
         let held = self.queue.buffer.held();
-        let started = held.started - std::mem::replace(&mut self.counted, held.started);
-        self.checked_at = None;
-        self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
-        self.recent.iter_mut().for_each(|count| *count /= 2);
+        self.demand.tick(held.started);
         for (lane, ack_tokens) in self.queue.buffer.give_back(now) {
             self.returning.begin(&self.backbone, lane, ack_tokens);
         }
@@ -332,37 +312,28 @@ impl Scheduler {
         self.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
     }
 
-    /// Jobs and idle workers have waited for a wake permit. If no job has started meanwhile, the workers that hold the
-    /// permits block their threads, and the other workers need not wait for them.
+    /// Jobs and idle workers have waited for a wake permit: for how long is up to those that hold the permits, unless these
+    /// block their threads.
     fn stalled(&mut self) {
-        let now_started = self.queue.buffer.held().started;
-        if self.stalled.take().is_some_and(|(_, started)| started == now_started) {
-            // Perhaps no job can start; trying again and again would not help.
-            self.checked_at = Some(now_started);
+        if self.demand.is_stalled(self.queue.buffer.held().started) {
             self.queue.dispatch_all();
         }
     }
 
     /// Pulls from the lanes as many jobs as can soon be started.
     async fn top_up(&mut self) {
-        let idle = self.queue.idle.count();
-        let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
-        let ahead = (self.rate * AHEAD.as_secs_f64()) as usize;
-        let held_back = self.queue.pressure.held_back();
-        let (to_start, ahead) = held_back.pulls(self.queue.policy.concurrency, idle, ahead);
-        let soon = to_start + ahead;
+        let (now, idle) = (Instant::now(), self.queue.idle.count());
         self.held = self.queue.buffer.held();
-        if !self.queue.buffer.is_open(Instant::now()) {
+        if !self.queue.buffer.is_open(now) {
             // What it has pulled before stays buffered for a while, and then goes back.
-            self.stalled = None;
+            self.demand.is_closed();
             return;
         }
-        let waits = idle > 0 && self.held.of.iter().any(|held| *held > 0);
-        let waits = waits && self.checked_at != Some(self.held.started);
-        self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
+        self.demand.has_dispatched(&self.held, idle, now);
+        let workers = Workers { all: self.queue.policy.concurrency, idle, held_back: self.queue.pressure.held_back() };
+        let wanted = self.demand.wanted(workers);
         for lane in (0..self.puller.lanes()).filter(|lane| !self.returning.is_returning(*lane)) {
-            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { to_start.div_ceil(QueueLane::COUNT) };
-            self.puller.top_up(lane, self.held.of[lane], want.min(MAX_PER_LANE)).await;
+            self.puller.top_up(lane, self.held.of[lane], self.demand.of_lane(lane, wanted)).await;
         }
         if !std::mem::replace(&mut self.has_pulled, true) {
             self.queue.buffer.lanes_asked(Instant::now());

@@ -12,6 +12,7 @@ use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
 use crate::queue::served::ServedQueues;
+use crate::queue::wake_permits::WakePermits;
 use crate::queue::{fairness, parking, supervisor};
 use crate::shared::health::Health;
 use crate::shared::park_permits::ParkGate;
@@ -78,12 +79,12 @@ impl QueueMaker {
         ports.metrics.expect_types(name, ports.routing.policies.types.keys());
         let (lease, closing) = (ports.backbone.storage().lease, ports.lifecycle.draining.child_token());
         let buffer = JobBuffer::new((name.clone(), policy), lease, gates.clone(), park.clone(), closing);
-        let queue = Arc::new(Dispatcher::new(name.clone(), policy, buffer, Arc::clone(pressure)));
+        let queue = Dispatcher::new((name.clone(), policy), buffer, WakePermits::of_runtime(), Arc::clone(pressure));
+        let queue = Arc::new(queue);
         served.add(Arc::clone(&queue));
         let parking = parking::Part {
             backbone: ports.backbone.clone(),
             queue: Arc::clone(&queue),
-            gates: gates.clone(),
             metrics: Arc::clone(&ports.metrics),
         };
         let fairness = fairness::Part { ports: Arc::clone(ports), queue: Arc::clone(&queue) };

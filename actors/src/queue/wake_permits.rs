@@ -28,7 +28,12 @@ impl WakePermits {
     pub(crate) fn of_runtime() -> Self {
         let threads = tokio::runtime::Handle::current().metrics().num_workers();
         let processors = std::thread::available_parallelism().map_or(threads, usize::from);
-        Self { out: AtomicUsize::new(0), max: threads.min(processors), dropped: Notify::new() }
+        Self::new(threads.min(processors))
+    }
+
+    /// So many.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { out: AtomicUsize::new(0), max, dropped: Notify::new() }
     }
 
     /// Whether another worker may be woken.
@@ -76,7 +81,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_permit_goes_back_however_it_is_given_up() {
-        let permits = Arc::new(WakePermits { out: AtomicUsize::new(0), max: 1, dropped: Notify::new() });
+        let permits = Arc::new(WakePermits::new(1));
         let permit = permits.take();
         assert!(!permits.is_one_left());
         permit.release();

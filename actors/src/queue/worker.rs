@@ -71,7 +71,7 @@ impl Actor for Worker {
                 return Ok(());
             }
             let goes_on = done < IN_A_ROW && !state.queue.is_crowded(1);
-            let next = goes_on.then(|| state.queue.buffer.next_after()).flatten();
+            let next = goes_on.then(|| state.queue.buffer.next_after(Instant::now())).flatten();
             let Some(next) = next else { break };
             assignment = next;
         }

@@ -70,8 +70,8 @@ impl Gates {
     ///
     /// # Errors
     /// It cannot start now: says why, and until when if that is known.
-    pub(crate) fn ask(&self, assignment: &Assignment) -> Result<Permits, HeldUp> {
-        if let Some(until) = pause::held_until(&self.run_time_settings, &assignment.job) {
+    pub(crate) fn ask(&self, assignment: &Assignment, now: Instant) -> Result<Permits, HeldUp> {
+        if let Some(until) = pause::held_until(&self.run_time_settings, &assignment.job, now) {
             return Err(HeldUp { until: Some(until), reason: Some(DeferReason::Paused), soon: 0, waits: None });
         }
         let is_remote = handler_capacity::applies_to(&self.routing, assignment);
@@ -88,7 +88,7 @@ impl Gates {
         }
         let mut permits = Permits::default();
         if is_limited {
-            permits = granted(rate_limit::ask(&self.limits, &assignment.job, Instant::now()))?;
+            permits = granted(rate_limit::ask(&self.limits, &assignment.job, now))?;
         }
         if is_counted {
             permits.slots = granted(concurrency::ask(&self.slots, &self.routing, assignment))?.slots;
@@ -109,7 +109,7 @@ impl Gates {
     }
 
     /// How many parked jobs of a kind in a queue could start: `max` where no gate bounds them.
-    pub(crate) fn room_for(&self, queue: &Queue, kind: &Kind, max: usize) -> Room {
+    pub(crate) fn room_for(&self, queue: &Queue, kind: &Kind, max: usize, now: Instant) -> Room {
         if pause::keeps_parked(&self.run_time_settings, queue, &kind.job_type) {
             return Room::NotYet;
         }
@@ -117,8 +117,8 @@ impl Gates {
             Room::NotYet => return Room::NotYet,
             Room::For(most) => self.routing.free_places(kind, max).min(most),
         };
-        let free = free.min(self.slots.room(kind, Instant::now()).unwrap_or(usize::MAX));
-        match rate_limit::expected(&self.limits, kind, Instant::now()) {
+        let free = free.min(self.slots.room(kind, now).unwrap_or(usize::MAX));
+        match rate_limit::expected(&self.limits, kind, now) {
             None => Room::For(free),
             Some(Expected::NotYet) => Room::NotYet,
             Some(Expected::Tokens(tokens)) => Room::For(free.min(tokens as usize)),

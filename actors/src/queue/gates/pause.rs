@@ -20,8 +20,8 @@ pub(crate) fn applies_to(settings: &RunTimeSettings, job: &Job) -> bool {
 }
 
 /// Until when the job is held up, if it is.
-pub(crate) fn held_until(settings: &RunTimeSettings, job: &Job) -> Option<Instant> {
-    settings.pause_of_type(&job.queue, &job.job_type).map(|pause| Instant::now() + left(pause))
+pub(crate) fn held_until(settings: &RunTimeSettings, job: &Job, now: Instant) -> Option<Instant> {
+    settings.pause_of_type(&job.queue, &job.job_type).map(|pause| now + left(pause))
 }
 
 /// Whether parked jobs of this type are to stay where they are.

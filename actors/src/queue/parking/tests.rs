@@ -2,9 +2,13 @@
 
 use longshore_backbone::Headers;
 use longshore_backbone::wire::kind_key::KindKey;
-use longshore_domain::Run;
+use longshore_domain::{JobType, Run, Tenant};
 
+use super::rounds::{Ahead, KINDS, SHORT_LOOK_EVERY, next_round, until_next};
 use super::*;
+use crate::shared::park_permits::Position;
+
+const AGING: Duration = Duration::from_secs(30);
 
 fn kind(job_type: &str, key: Option<&str>) -> Kind {
     let job_type = JobType::parse(job_type).unwrap();
@@ -21,15 +25,16 @@ fn parked(sequence: u64, number: u64, due: i64, bytes: usize) -> Stored {
     Stored { subject: String::new(), sequence, at: "2026-01-01T00:00:00Z".to_owned(), headers, payload }
 }
 
-fn ahead(jobs: impl IntoIterator<Item = (u64, Stored)>) -> Ahead {
+fn ahead(jobs: impl IntoIterator<Item = (u64, Stored)>) -> Ahead<Stored> {
     let mut ahead = Ahead::default();
     for (priority, stored) in jobs {
-        ahead.add(Priority::new(priority).unwrap(), stored, Duration::from_secs(30));
+        let priority = Priority::new(priority).unwrap();
+        ahead.add(priority, read(stored, priority, AGING));
     }
     ahead
 }
 
-fn take_all(ahead: &mut Ahead, missed: Option<Position>) -> Vec<u64> {
+fn take_all(ahead: &mut Ahead<Stored>, missed: Option<Position>) -> Vec<u64> {
     std::iter::from_fn(|| ahead.take_first_before(missed)).map(|stored| stored.sequence).collect()
 }
 
@@ -53,10 +58,7 @@ fn parked_jobs_come_back_in_the_order_in_which_they_were_published() {
 #[test]
 fn none_is_taken_back_before_an_earlier_one_that_is_still_on_its_way() {
     let jobs = || ahead([2, 3, 5].map(|number| (5, parked(number, number, 1_000, 0))));
-    let position = |number| {
-        let (rank, number, _) = place_of(&parked(9, number, 1_000, 0), Priority::DEFAULT, Duration::from_secs(30));
-        (rank, number)
-    };
+    let position = |number| read(parked(9, number, 1_000, 0), Priority::DEFAULT, AGING).position;
     assert_eq!(take_all(&mut jobs(), Some(position(4))), [2, 3]);
     assert_eq!(take_all(&mut jobs(), Some(position(1))), [0; 0]);
     assert_eq!(take_all(&mut jobs(), Some(position(6))), [2, 3, 5]);
@@ -65,16 +67,16 @@ fn none_is_taken_back_before_an_earlier_one_that_is_still_on_its_way() {
 #[test]
 fn a_job_whose_headers_cannot_be_read_stands_where_it_was_stored() {
     let stored = Stored { headers: Headers::new(), ..parked(7, 0, 0, 0) };
-    let (rank, number, sequence) = place_of(&stored, Priority::DEFAULT, Duration::ZERO);
+    let Read { position, sequence, .. } = read(stored, Priority::DEFAULT, Duration::ZERO);
     let at = Timestamp::parse("2026-01-01T00:00:00Z").unwrap();
-    assert_eq!((rank, number, sequence), (Rank::new(at, Priority::DEFAULT, Duration::ZERO), 7, 7));
+    assert_eq!((position, sequence), ((Rank::new(at, Priority::DEFAULT, Duration::ZERO), 7), 7));
 }
 
 #[test]
 fn some_of_each_priority_are_read_ahead_until_there_are_enough_or_too_many_bytes() {
     let five = Priority::DEFAULT;
     let four = Priority::new(4).unwrap();
-    assert_eq!(Ahead::default().reads_from(five), Some(1));
+    assert_eq!(Ahead::<Stored>::default().reads_from(five), Some(1));
     let jobs = |count: u64, bytes: usize| ahead((1..=count).map(|number| (5, parked(number, number, 0, bytes))));
     assert_eq!(jobs(511, 0).reads_from(five), Some(512));
     assert_eq!(jobs(512, 0).reads_from(five), None);

@@ -54,8 +54,8 @@ async fn a_job_is_held_off_for_a_more_urgent_one_that_is_on_its_way() {
     let scene = scene();
     let buffer = scene.buffer();
     scene.arrive([Incoming { behind: 1, ..job("here", 1, 1) }, job("here", 5, 2)]);
-    assert_eq!(buffer.next_after().map(|first| number(&first)), Some(1));
-    assert!(buffer.next_after().is_none(), "one more of priority 1 is on its way");
+    assert_eq!(buffer.next_after(Instant::now()).map(|first| number(&first)), Some(1));
+    assert!(buffer.next_after(Instant::now()).is_none(), "one more of priority 1 is on its way");
     assert!(buffer.taken().now_or_never().is_none());
     buffer.notify_if_held_off();
     assert!(buffer.taken().now_or_never().is_some(), "the scheduler has to set its timer");
@@ -80,7 +80,11 @@ async fn while_the_queue_is_paused_no_job_leaves_and_none_is_lost() {
     let buffer = scene.buffer();
     scene.arrive([job("here", 5, 1), job("here", 5, 2)]);
     scene.pauses(PauseOf::Queue(Queue::main()), true);
-    assert!(!buffer.is_open(Instant::now()) && buffer.next().is_none() && buffer.next_after().is_none());
+    assert!(
+        !buffer.is_open(Instant::now())
+            && buffer.next(Instant::now()).is_none()
+            && buffer.next_after(Instant::now()).is_none()
+    );
     assert_eq!((scene.held(), scene.given_back().len()), ((2, 0), 0));
     scene.pauses(PauseOf::Queue(Queue::main()), false);
     assert_eq!(scene.leave(), ["s1", "s2"]);
@@ -91,11 +95,11 @@ async fn once_the_queue_closes_no_job_starts_and_all_go_back() {
     let scene = scene();
     let buffer = scene.buffer();
     scene.arrive([job("here", 5, 1), job("remote", 5, 2), job("remote", 5, 3)]);
-    let first = buffer.next();
+    let first = buffer.next(Instant::now());
     assert!(first.is_some());
     scene.closing.cancel();
-    assert!(buffer.next().is_none() && buffer.next_after().is_none());
-    buffer.clear();
+    assert!(buffer.next(Instant::now()).is_none() && buffer.next_after(Instant::now()).is_none());
+    buffer.clear(Instant::now());
     let mut back = scene.given_back();
     back.sort();
     assert_eq!((back, scene.held()), (vec!["2".to_owned(), "3".to_owned()], (0, 0)), "the first is at work");
@@ -154,7 +158,7 @@ async fn after_a_new_connection_all_go_back_but_local_retries_and_those_that_oth
 async fn once_the_server_may_have_given_jobs_to_others_each_is_claimed_before_it_starts() {
     let scene = scene();
     scene.announces("remote", 1);
-    let first = |scene: &Scene| scene.buffer().next().unwrap();
+    let first = |scene: &Scene| scene.buffer().next(Instant::now()).unwrap();
     scene.arrive([job("remote", 5, 1), job("remote", 5, 2), job("here", 5, 3)]);
     let running = first(&scene);
     assert!(matches!(running.start, Start::Unread { mark: 0 }), "a client's own job needs no record before its work");
@@ -175,7 +179,7 @@ async fn once_the_server_may_have_given_jobs_to_others_each_is_claimed_before_it
 async fn workers_notify_the_scheduler_after_32_jobs_and_when_none_is_left() {
     let scene = scene();
     let buffer = scene.buffer();
-    let take = |count: usize| (0..count).for_each(|_| assert!(buffer.next_after().is_some()));
+    let take = |count: usize| (0..count).for_each(|_| assert!(buffer.next_after(Instant::now()).is_some()));
     let is_notified = || buffer.taken().now_or_never().is_some();
     scene.arrive((1..=40).map(|number| job("here", 5, number)));
     take(31);
@@ -186,9 +190,9 @@ async fn workers_notify_the_scheduler_after_32_jobs_and_when_none_is_left() {
     assert!(!is_notified());
     take(1);
     assert!(is_notified(), "none is left");
-    assert!(buffer.next_after().is_none() && !is_notified());
+    assert!(buffer.next_after(Instant::now()).is_none() && !is_notified());
     scene.arrive([job("here", 5, 41), job("here", 5, 42)]);
-    assert!(buffer.next().is_some() && !is_notified(), "the scheduler itself took it");
+    assert!(buffer.next(Instant::now()).is_some() && !is_notified(), "the scheduler itself took it");
 }
 
 /// Given jobs that were published with one key, when workers take them at once, then the later ones wait until the first
@@ -201,7 +205,7 @@ async fn of_jobs_with_one_key_the_first_in_order_claims_first() {
         Incoming { options: Some(options), ..job("here", 5, number) }
     };
     scene.arrive([keyed("k", 2), keyed("k", 1), keyed("other", 3), job("here", 5, 4)]);
-    let mut taken: Vec<_> = std::iter::from_fn(|| scene.buffer().next()).collect();
+    let mut taken: Vec<_> = std::iter::from_fn(|| scene.buffer().next(Instant::now())).collect();
     assert_eq!(taken.iter().map(|job| number(job)).collect::<Vec<_>>(), [1, 2, 3, 4]);
     let [first, second, other, unkeyed] = &mut taken[..] else { panic!("four jobs arrived") };
     let claiming = first.come_to_place().now_or_never().expect("it waits for no other");
@@ -219,7 +223,7 @@ async fn the_oldest_buffered_job_is_found_among_those_in_order_and_those_that_wa
     scene.announces("remote", 1);
     assert_eq!(scene.buffer().oldest(), None);
     scene.arrive([job("remote", 5, 3), job("remote", 5, 7), job("here", 5, 8)]);
-    let running = scene.buffer().next();
+    let running = scene.buffer().next(Instant::now());
     assert_eq!(scene.leave(), ["s8"]);
     scene.arrive([job("here", 5, 9)]);
     let since = |number: i64| Timestamp::from_millis(1_000_000 + number);

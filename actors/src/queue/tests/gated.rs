@@ -1,6 +1,6 @@
 //! Jobs that a gate does not let start: which wait in the node, which are parked, and that they hold up no others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use longshore_domain::JobType;
@@ -21,7 +21,7 @@ fn scene() -> Scene {
 
 /// The next job that leaves the buffer, which keeps its permits.
 fn next(scene: &Scene) -> (String, Box<Assignment>) {
-    let next = scene.buffer().next().expect("a job can leave");
+    let next = scene.buffer().next(Instant::now()).expect("a job can leave");
     (format!("{}{}", if next.park.is_some() { 'p' } else { 's' }, number(&next)), next)
 }
 
@@ -47,7 +47,7 @@ async fn a_job_that_waits_starts_before_later_ones_of_its_type_as_soon_as_its_ha
     let scene = scene();
     scene.arrive([job("remote", 5, 1), job("remote", 5, 2)]);
     let (_, running) = next(&scene);
-    assert!(scene.buffer().next().is_none());
+    assert!(scene.buffer().next(Instant::now()).is_none());
     scene.arrive([job("remote", 5, 3), job("here", 1, 4)]);
     drop(running);
     let (second, running) = next(&scene);
@@ -79,7 +79,7 @@ async fn no_job_overtakes_those_of_its_type_that_are_parked() {
     assert!(buffer.any_parked());
     // The stream is asked, and has none any more.
     buffer.before_asking();
-    buffer.are_parked(&[], |_| Room::For(1));
+    buffer.are_parked(&[], Instant::now(), |_| Room::For(1));
     assert!(!buffer.any_parked());
     scene.arrive([job("remote", 5, 7)]);
     assert_eq!(scene.leave(), ["s7"]);
@@ -133,7 +133,7 @@ async fn the_jobs_of_a_paused_type_are_parked_at_once_and_tell_why_and_others_st
     assert_eq!(third, "p3", "behind the first");
     assert_eq!(parks.park.as_ref().unwrap().reason(), Some(DeferReason::Paused));
     assert_eq!(scene.leave(), ["s2"]);
-    let room = scene.buffer().gates.room_for(&longshore_domain::Queue::main(), &kind("here"), 9);
+    let room = scene.buffer().gates.room_for(&longshore_domain::Queue::main(), &kind("here"), 9, Instant::now());
     assert_eq!(room, Room::NotYet, "they stay parked while the pause lasts");
 }
 
@@ -155,7 +155,7 @@ async fn a_job_that_waits_for_a_full_handler_says_so() {
     let scene = scene();
     scene.arrive([job("remote", 5, 1), job("remote", 5, 2)]);
     let (_, running) = next(&scene);
-    assert!(scene.buffer().next().is_none());
+    assert!(scene.buffer().next(Instant::now()).is_none());
     let run =
         |number| Run::new(&scene.read(&job("remote", 5, number)).job, 3, longshore_domain::Timestamp::from_millis(0));
     assert_eq!(scene.buffer().reason_of(&run(2)), Some(DeferReason::Busy));
@@ -215,8 +215,9 @@ async fn as_many_parked_jobs_are_wanted_back_as_can_start_less_those_on_their_wa
     let buffer = scene.buffer();
     let asks = |room: Room| {
         buffer.before_asking();
-        buffer
-            .are_parked(&[kind("remote"), kind("other")], |of| if *of == kind("remote") { room } else { Room::NotYet })
+        buffer.are_parked(&[kind("remote"), kind("other")], Instant::now(), |of| {
+            if *of == kind("remote") { room } else { Room::NotYet }
+        })
     };
     assert_eq!(asks(Room::For(5)), (vec![5, 0], true), "none is here");
     // However slow this test is, they are still expected.
@@ -237,7 +238,7 @@ async fn a_new_scheduler_finds_nothing_of_what_the_former_one_buffered_or_parked
     let (fourth, _) = next(&scene);
     assert_eq!(fourth, "p4");
     scene.given_back();
-    scene.buffer().clear();
+    scene.buffer().clear(Instant::now());
     let mut back = scene.given_back();
     back.sort();
     assert_eq!(back, ["2", "3", "9"]);

@@ -26,6 +26,7 @@ use crate::limits::Limits;
 use crate::queue::buffer::{Arrived, JobBuffer};
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
+use crate::queue::wake_permits::WakePermits;
 use crate::shared::breakers::Breakers;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
@@ -116,7 +117,8 @@ impl Scene {
         let buffer = JobBuffer::new((Queue::main(), policy), LEASE, gates, park, closing.clone());
         // The first pulls had time to come back.
         buffer.lanes_asked(start.checked_sub(Duration::from_secs(1)).unwrap());
-        let queue = Arc::new(Dispatcher::new(Queue::main(), policy, buffer, Arc::clone(&pressure)));
+        let queue = Dispatcher::new((Queue::main(), policy), buffer, WakePermits::of_runtime(), Arc::clone(&pressure));
+        let queue = Arc::new(queue);
         let (returns, mut returned) = mpsc::unbounded_channel();
         let token = AckToken::without_connection(returns);
         let returned = move || returned.try_recv().ok().map(|reply| reply.to_string());
@@ -211,7 +213,7 @@ impl Scene {
     /// The jobs that leave the buffer one after the other, by number: `s` for one that starts, `p` for one that is parked.
     /// Their handlers are done at once, and what is parked has arrived there.
     pub(super) fn leave(&self) -> Vec<String> {
-        let all = std::iter::from_fn(|| self.buffer().next());
+        let all = std::iter::from_fn(|| self.buffer().next(Instant::now()));
         all.map(|assignment| self.settles(*assignment)).collect()
     }
 

@@ -1,0 +1,317 @@
+//! Which parked jobs are taken back in a round, and when the next round is.
+//!
+//! What the stream has, and the moves, are asked of [`ParkedPorts`]: the simulation drives this, too.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use longshore_backbone::Error;
+use longshore_backbone::parked::ParkedKind;
+use longshore_domain::rank::Rank;
+use longshore_domain::{JobType, Priority, RunId, Tenant};
+use tokio::sync::Semaphore;
+
+use crate::queue::buffer::JobBuffer;
+use crate::shared::kind::Kind;
+use crate::shared::park_permits::Position;
+
+/// How often parking polls while jobs are parked, while some of them could start, and while none are.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+pub(super) const SHORT_LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// At least so many messages of a kind are read ahead: more than may be on their way to be parked at once.
+const READ_AHEAD: usize = 512;
+/// No more is read ahead of a kind beyond so many bytes.
+const READ_AHEAD_BYTES: usize = 2 << 20;
+/// Beyond so many bytes of all kinds, what was read ahead is forgotten and read again.
+const AHEAD_BYTES: usize = 32 << 20;
+/// Kinds whose messages are read ahead.
+pub(super) const KINDS: usize = 256;
+/// Kinds that are read at once.
+const KINDS_AT_ONCE: usize = 16;
+/// Jobs that are brought back at once.
+const AT_ONCE: usize = 64;
+
+/// What taking parked jobs of a queue back asks.
+pub(crate) trait ParkedPorts {
+    /// A parked job, as it is stored.
+    type Job;
+
+    /// The buffer of the queue: it knows how many of a kind are wanted.
+    fn buffer(&self) -> &JobBuffer;
+    /// What the node's clock shows.
+    fn instant(&self) -> Instant;
+    /// Which kinds the stream has, and how many jobs of each.
+    ///
+    /// # Errors
+    /// The server did not answer; so of the others.
+    async fn kinds(&self) -> Result<Vec<ParkedKind>, Error>;
+    /// Some of the jobs of a kind and priority, from a sequence on, and where the next ones begin.
+    async fn page(
+        &self,
+        kind: &Kind,
+        priority: Priority,
+        from: u64,
+    ) -> Result<(Vec<Read<Self::Job>>, Option<u64>), Error>;
+    /// Whether jobs of this kind may be taken back, as far as the line of their key goes.
+    async fn is_open(&self, kind: &Kind) -> Result<bool, Error>;
+    /// Whether jobs of this kind have an order of their own.
+    fn has_order(&self, kind: &Kind) -> bool;
+    /// Brings back the job of such a kind whose turn it is, of each priority.
+    async fn bring_next_back(&self, kind: &Kind, priorities: &[Priority], sought: &mut Sought) -> Result<(), Error>;
+    /// Brings a job back into its queue; says whether it was still parked.
+    async fn bring_back(&self, job: Self::Job) -> Result<bool, Error>;
+}
+
+/// A parked job that was read, and where it stands.
+pub(crate) struct Read<T> {
+    pub(crate) position: Position,
+    pub(crate) sequence: u64,
+    pub(crate) bytes: usize,
+    pub(crate) job: T,
+}
+
+/// Of an `ordered` kind, by priority: the run that was last looked for among all that are parked, and when.
+pub(crate) type Sought = BTreeMap<Priority, (RunId, Instant)>;
+
+/// Takes the parked jobs of one queue back.
+pub(crate) struct Parking<P: ParkedPorts> {
+    pub(super) ports: P,
+    /// The jobs of each kind that were read ahead.
+    ahead: BTreeMap<Kind, Ahead<P::Job>>,
+    /// The last kind of which jobs were brought back, if there were too many kinds for one round.
+    last: Option<Kind>,
+    /// A permit for each move.
+    moves: Semaphore,
+}
+
+/// Parked jobs of a kind that were read ahead. Many workers and nodes park jobs at once, so that the stream holds them
+/// a little out of order: reading some ahead restores the order, and none is taken back before one that this node is
+/// still parking.
+pub(super) struct Ahead<T> {
+    pub(super) jobs: BTreeMap<(Rank, u64, u64), (Priority, usize, T)>,
+    /// Of each priority, the sequence from which the next ones are read, and how many are here.
+    of: BTreeMap<Priority, (u64, usize)>,
+    pub(super) bytes: usize,
+    sought: Sought,
+}
+
+impl<T> Default for Ahead<T> {
+    fn default() -> Self {
+        Self { jobs: BTreeMap::new(), of: BTreeMap::new(), bytes: 0, sought: Sought::new() }
+    }
+}
+
+impl<T> Ahead<T> {
+    /// From where on the next ones of a priority are read, if any are to be: some of each, so that the first in order is
+    /// among them.
+    pub(super) fn reads_from(&self, priority: Priority) -> Option<u64> {
+        let (from, here) = self.of.get(&priority).copied().unwrap_or((1, 0));
+        let has_room = self.jobs.len() < READ_AHEAD && self.bytes < READ_AHEAD_BYTES;
+        (here == 0 || has_room).then_some(from)
+    }
+
+    pub(super) fn add(&mut self, priority: Priority, read: Read<T>) {
+        let Read { position: (rank, number), sequence, bytes, job } = read;
+        let (from, here) = self.of.entry(priority).or_insert((1, 0));
+        (*from, *here) = (sequence + 1, *here + 1);
+        self.bytes += bytes;
+        self.jobs.insert((rank, number, sequence), (priority, bytes, job));
+    }
+
+    /// The first in order, unless one of its kind comes before it that may have been missing in what was read.
+    pub(super) fn take_first_before(&mut self, missed: Option<Position>) -> Option<T> {
+        let first = self.jobs.first_entry()?;
+        let (rank, number, _) = *first.key();
+        if missed.is_some_and(|missed| missed < (rank, number)) {
+            return None;
+        }
+        let (priority, bytes, job) = first.remove();
+        self.bytes -= bytes;
+        if let Some((_, here)) = self.of.get_mut(&priority) {
+            *here -= 1;
+        }
+        Some(job)
+    }
+}
+
+/// Jobs of a kind that are wanted back.
+struct Wanted<T> {
+    kind: Kind,
+    parked: Parked,
+    want: usize,
+    ahead: Ahead<T>,
+}
+
+/// What the stream has of a kind.
+#[derive(Default)]
+struct Parked {
+    priorities: Vec<Priority>,
+    jobs: u64,
+}
+
+impl<P: ParkedPorts> Parking<P> {
+    /// Nothing is known yet of what is parked.
+    pub(crate) fn new(ports: P) -> Self {
+        Self { ports, ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE) }
+    }
+
+    /// Takes back the jobs that are wanted; says when to look again.
+    pub(crate) async fn look(&mut self) -> Result<Duration, Error> {
+        self.ports.buffer().before_asking();
+        let found = self.ports.kinds().await?;
+        let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
+        for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
+            let kind = Kind { tenant: parked.tenant, job_type: parked.job_type, key: parked.key };
+            let of_kind = kinds.entry(kind).or_default();
+            of_kind.priorities.push(parked.priority);
+            of_kind.jobs += parked.jobs;
+        }
+        let names: Vec<Kind> = kinds.keys().cloned().collect();
+        let (buffer, now) = (self.ports.buffer(), self.ports.instant());
+        let (wants, is_short) = buffer.are_parked(&names, now, |kind| buffer.room_for(kind, now));
+        self.ahead.retain(|kind, _| kinds.contains_key(kind));
+        if self.ahead.len() > KINDS {
+            self.ahead.clear();
+        }
+        let wanted = kinds.into_iter().zip(wants).map(|((kind, parked), want)| (kind, parked, want));
+        let round = next_round(&mut self.last, wanted.filter(|(_, _, want)| *want > 0).collect());
+        self.bring_all_back(round).await?;
+        Ok(until_next(self.last.is_some(), self.ports.buffer().any_parked(), is_short))
+    }
+
+    /// Brings back what is wanted of these kinds.
+    async fn bring_all_back(&mut self, round: Vec<(Kind, Parked, usize)>) -> Result<(), Error> {
+        let Self { ports, ahead, moves, .. } = self;
+        let wanted = round.into_iter().map(|(kind, parked, want)| {
+            let ahead = ahead.remove(&kind).unwrap_or_default();
+            Wanted { kind, parked, want, ahead }
+        });
+        let wanted: Vec<Wanted<P::Job>> = wanted.collect();
+        let mut bytes: usize = ahead.values().map(|ahead| ahead.bytes).sum();
+        let each = wanted.into_iter().map(|wanted| bring_kind_back(ports, moves, wanted));
+        let mut each = futures_util::stream::iter(each).buffer_unordered(KINDS_AT_ONCE);
+        let mut failed = None;
+        while let Some((kind, result)) = each.next().await {
+            match result {
+                // What is not kept is read again.
+                Ok(Some(of_kind)) if bytes + of_kind.bytes <= AHEAD_BYTES => {
+                    bytes += of_kind.bytes;
+                    ahead.insert(kind, of_kind);
+                }
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// The kinds whose turn it is, and how many jobs of each; `last` is the kind with which the former round ended. Keys make
+/// many kinds, so each round takes some of them. Kinds of one tenant and type share their handlers: together they get what
+/// one of them could have.
+pub(super) fn next_round<P>(last: &mut Option<Kind>, mut wanted: Vec<(Kind, P, usize)>) -> Vec<(Kind, P, usize)> {
+    let begin = last.as_ref().map_or(0, |last| wanted.partition_point(|(kind, ..)| kind <= last));
+    let are_too_many = wanted.len() > KINDS;
+    if are_too_many {
+        let begin = begin % wanted.len();
+        wanted.rotate_left(begin);
+        wanted.truncate(KINDS);
+    }
+    let mut shared: HashMap<(Tenant, JobType), usize> = HashMap::new();
+    for (kind, _, want) in &wanted {
+        let most = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
+        *most = (*most).max(*want);
+    }
+    for (kind, _, want) in &mut wanted {
+        let left = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
+        // One of each, so that no key waits for the others to have room.
+        *want = (*want).min((*left).max(1));
+        *left = left.saturating_sub(*want);
+    }
+    *last = wanted.last().map(|(kind, ..)| kind.clone()).filter(|_| are_too_many);
+    wanted
+}
+
+/// How long to wait before the next poll.
+pub(super) fn until_next(are_kinds_left: bool, any_parked: bool, is_short: bool) -> Duration {
+    match any_parked {
+        // The kinds that had no turn yet.
+        _ if are_kinds_left => SHORT_LOOK_EVERY,
+        // Those that were taken back may have gone to other nodes.
+        true if is_short => SHORT_LOOK_EVERY,
+        true => LOOK_EVERY,
+        false => IDLE_LOOK_EVERY,
+    }
+}
+
+/// Brings back the first jobs of a kind; returns what is left of those that were read ahead.
+async fn bring_kind_back<P: ParkedPorts>(
+    ports: &P,
+    moves: &Semaphore,
+    wanted: Wanted<P::Job>,
+) -> (Kind, Result<Option<Ahead<P::Job>>, Error>) {
+    let Wanted { kind, parked, want, mut ahead } = wanted;
+    if ports.has_order(&kind) {
+        let result = ports.bring_next_back(&kind, &parked.priorities, &mut ahead.sought).await;
+        return (kind, result.map(|()| Some(ahead)));
+    }
+    let buffer = ports.buffer();
+    buffer.before_reading(&kind);
+    let read = async {
+        let is_open = ports.is_open(&kind).await?;
+        if is_open {
+            read_ahead(ports, &kind, &parked.priorities, &mut ahead).await?;
+        }
+        Ok(is_open)
+    };
+    match read.await {
+        Ok(true) => {}
+        Ok(false) => return (kind, Ok(Some(ahead))),
+        Err(error) => return (kind, Err(error)),
+    }
+    if ahead.jobs.is_empty() {
+        // Nothing is left beyond the last read: the jobs left over then are gone, or parked again. The next read begins
+        // at the first message.
+        return (kind, Ok(None));
+    }
+    let missed = buffer.first_missed(&kind);
+    let next: Vec<P::Job> = std::iter::from_fn(|| ahead.take_first_before(missed)).take(want).collect();
+    buffer.coming_back(&kind, next.len(), ports.instant());
+    let each = next.into_iter().map(async |job| {
+        let _permit = moves.acquire().await;
+        ports.bring_back(job).await
+    });
+    // They are sent in their order, unless this task has to yield between two of them: tokio wakes what yielded last first.
+    let moved = tokio::task::unconstrained(futures_util::stream::iter(each).buffered(AT_ONCE).collect());
+    let moved: Vec<Result<bool, Error>> = moved.await;
+    if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {
+        buffer.none_is_parked(&kind);
+    }
+    let are_as_read = moved.iter().all(|moved| matches!(moved, Ok(true)));
+    match moved.into_iter().find_map(Result::err) {
+        Some(error) => (kind, Err(error)),
+        // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are there.
+        None => (kind, Ok(are_as_read.then_some(ahead))),
+    }
+}
+
+/// Reads parked jobs of a kind ahead, as far as there are and may be any more.
+async fn read_ahead<P: ParkedPorts>(
+    ports: &P,
+    kind: &Kind,
+    priorities: &[Priority],
+    ahead: &mut Ahead<P::Job>,
+) -> Result<(), Error> {
+    for priority in priorities {
+        while let Some(from) = ahead.reads_from(*priority) {
+            let (jobs, next) = ports.page(kind, *priority, from).await?;
+            jobs.into_iter().for_each(|read| ahead.add(*priority, read));
+            if next.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
