@@ -4,7 +4,7 @@ use longshore_backbone::records::Found;
 use longshore_domain::follow_up;
 use longshore_domain::protocol::{self, Holder, Verdict};
 use longshore_domain::publication::Published;
-use longshore_domain::run::State;
+use longshore_domain::run::{DeferReason, State};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Run};
 
@@ -104,10 +104,22 @@ async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: B
 }
 
 /// A claim of this node or another whose answer was lost: the attempt was never started. The claim is written again
-/// first, as another node may be about to settle the attempt as lost.
-async fn take_up_claim<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
+/// first, as another node may be about to settle the attempt as lost. If this node's gates do not let the job start, the
+/// claim is taken back instead.
+async fn take_up_claim<P: Ports>(
+    ports: &P,
+    mut assignment: Box<Assignment>,
+    mut run: Box<Run>,
+    revision: u64,
+) -> Begun {
     let published = ports.server().published_at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
+    if let Some(park) = assignment.park.take() {
+        let outcome = Outcome::OverLimit(park.reason().unwrap_or(DeferReason::Busy));
+        let attempt_state = AttemptState::new(run, revision, published, true);
+        conclude::judge(ports, assignment, attempt_state, outcome).await;
+        return Begun::Over;
+    }
     run.begin_instead(ports.node(), ports.now());
     let attempt_state = AttemptState::new(run, revision, published, true);
     write_claim(ports, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {

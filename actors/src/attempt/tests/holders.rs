@@ -1,8 +1,10 @@
 //! A delivery of a job whose attempt runs: does its holder still have it?
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
+use longshore_domain::run::DeferReason;
 use longshore_domain::{ErrorKind, RunState};
 
 use super::begin::Scene;
@@ -10,6 +12,7 @@ use super::node::{Node, holds, writer_of};
 use super::server::{Fault, RUN, SEQUENCE, at, message};
 use super::{LEASE, completed};
 use crate::attempt::holders::answer_to;
+use crate::shared::park_permits::ParkPermit;
 
 /// What a delivery leads to if the record says that `n2` runs the attempt since the beginning, and `given` holds `after`
 /// so many milliseconds.
@@ -126,6 +129,25 @@ fn an_unclear_claim_of_another_node_is_taken_up_once_that_node_abandons_it() {
     let running = other.begins(assignment).unwrap();
     assert_eq!(other.sent(), ["record running 1/1"]);
     assert_eq!(running.attempt_state.run.node.as_deref(), Some("n2"));
+}
+
+/// Given a job whose claim had no answer, when it comes again and this node's gates do not let it start, then the claim is
+/// taken back and the job waits: it has no permit, for a handler or of a limit, that it could start with.
+#[test]
+fn an_unclear_claim_of_a_job_that_may_not_start_is_taken_back() {
+    for (reason, told) in [(None, DeferReason::Busy), (Some(DeferReason::Concurrency), DeferReason::Concurrency)] {
+        let mut scene = Scene::new();
+        scene.server.breaks(1, Fault::AnswerLost);
+        scene.begins();
+        let mut assignment = scene.claim();
+        assignment.park = ParkPermit::take(&Arc::default(), reason);
+        assert!(scene.node.begins(assignment).is_none(), "{reason:?}");
+        let run = scene.server.run(RUN);
+        assert_eq!((run.attempts.len(), run.deferral.map(|deferral| deferral.reason)), (0, Some(told)));
+        let waits =
+            ["record enqueued 1/0", "live deferred", "log enqueued deferred", "schedule 1/1 in 500 ms", "ack 7"];
+        assert_eq!(scene.node.sent(), waits);
+    }
 }
 
 #[test]
