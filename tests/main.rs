@@ -36,6 +36,7 @@ mod logs; // what happens to jobs is logged with run and trace, without secrets;
 mod main_job; // a job published with any NATS client runs, and its events are published in order
 mod metrics; // rare faults are counted and logged
 mod monitoring; // alert rules use only metrics and labels that there are
+mod never_served; // a misspelt type ends soon and says so; one that was served once is waited for
 mod nothing_lost; // kills and freezes while jobs run lose nothing
 mod offered; // nodes of one queue with different handlers in Rust share it
 mod on_busy; // a busy key drops new jobs, keeps the newest or cancels the one that runs, whichever node dies

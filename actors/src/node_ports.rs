@@ -7,8 +7,10 @@ use longshore_backbone::Backbone;
 use longshore_backbone::handlers::Caller;
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
+use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, Run, SmolStr, Timestamp};
 
+use crate::cluster::served_types;
 use crate::commit::handle::Committer;
 use crate::commit::pipeline::Input;
 use crate::commit::{Commit, Unlogged};
@@ -143,6 +145,11 @@ impl Ports for NodePorts {
 
     fn needs(&self, job: &Job) -> Option<Duration> {
         self.shed.needs(job, Instant::now())
+    }
+
+    async fn never_served(&self, job: &Job) -> Option<NeverServed> {
+        let is_known = served_types::refresh(&self.backbone.served_types(), &self.routing.served).await;
+        is_known.then(|| self.routing.never_served(&job.tenant, &job.job_type))?
     }
 
     fn gave_up(&self, run: &Run, reason: &'static str) {

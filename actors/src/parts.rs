@@ -18,7 +18,7 @@ use crate::cluster::tree_answers::Tree;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{
     circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
-    run_time_settings, stream_watch, unserved,
+    run_time_settings, served_types, stream_watch, unserved,
 };
 use crate::commit::committer::Committing;
 use crate::commit::handle::Committer;
@@ -283,6 +283,11 @@ impl Parts {
             queues: Arc::clone(&self.queues),
             system_events: self.system_events.clone(),
         }
+    }
+
+    /// The memory of served types: reads and stores it.
+    pub(crate) fn served_types(&self) -> served_types::Part {
+        served_types::Part { store: self.backbone.served_types(), routing: Arc::clone(&self.routing) }
     }
 
     /// The rate limiter: gets tokens from the cluster, and announces holds.

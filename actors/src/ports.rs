@@ -28,6 +28,7 @@ use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
+use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, Queue, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Author, Destination, EncodedEvents};
@@ -242,6 +243,8 @@ pub(crate) trait Ports: RunPorts {
     /// The least time that a successful attempt of a job like this took lately, if that is known and the job has a
     /// deadline.
     fn needs(&self, job: &Job) -> Option<Duration>;
+    /// The job's type, if it is certain that no handler of it was ever online in the whole cluster; asks the server.
+    async fn never_served(&self, job: &Job) -> Option<NeverServed>;
     /// A run is given up without being started, for this reason.
     fn gave_up(&self, run: &Run, reason: &'static str);
 

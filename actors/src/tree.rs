@@ -13,7 +13,7 @@ use crate::api::{service, waits};
 use crate::attempt::cancelled;
 use crate::cluster::{
     circuit_breaker, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, pressure_watch,
-    put_queues, run_time_settings, stream_watch, unserved,
+    put_queues, run_time_settings, served_types, stream_watch, unserved,
 };
 use crate::commit::committer;
 use crate::concurrency::keeper;
@@ -52,6 +52,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
+        ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),
         ChildSpec::with_messages("slot-keeper", &parts.gates.slots.address, parts.slot_keeper(), keeper::run),

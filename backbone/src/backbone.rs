@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) parked_space: ParkedSpace,
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
+    /// Whether the cluster had done work before this node started.
+    had_jobs: bool,
     /// How long the record of a run that completes now is kept, in milliseconds.
     pub(crate) completed_kept: AtomicU64,
 }
@@ -71,7 +73,7 @@ impl Backbone {
         let names = Names::new(&storage.namespace);
         let max_payload = jobs.server_info().max_payload;
         let ground = Ground { names: &names, storage: &storage, max_payload };
-        provision::everything(&jetstream, ground, &connection.shown_url(), queues).await?;
+        let had_jobs = provision::everything(&jetstream, ground, &connection.shown_url(), queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
         let outlasts = Arc::new(AtomicBool::new(false));
         tokio::spawn(nak_dropped(jobs.clone(), returned, Arc::clone(&outlasts)));
@@ -90,6 +92,7 @@ impl Backbone {
             custody: Mutex::default(),
             parked_space: ParkedSpace::default(),
             removed: AtomicU64::new(0),
+            had_jobs,
             completed_kept,
         })))
     }
@@ -136,6 +139,11 @@ impl Backbone {
     pub fn silent_writes(&self) -> Vec<(String, Duration)> {
         let now = Instant::now();
         self.connections().into_iter().flat_map(|link| link.silent_writes().list(now)).collect()
+    }
+
+    /// Whether the cluster had done work before this node started.
+    pub(crate) fn had_jobs(&self) -> bool {
+        self.0.had_jobs
     }
 
     /// Whether all connections are up.

@@ -58,7 +58,9 @@ pub use error::Error;
 pub use settings::{Connection, Storage};
 
 // Other crates name the modules without their folders.
-pub use cluster::{breakers, concurrency, control, deliveries, holders, limits, nodes, questions, run_time_settings};
+pub use cluster::{
+    breakers, concurrency, control, deliveries, holders, limits, nodes, questions, run_time_settings, served_types,
+};
 pub use connection::link;
 pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, poison, pull, renewal};
 pub use messages::{refusal, request, scan, window};

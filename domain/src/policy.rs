@@ -31,6 +31,9 @@ pub struct TypePolicy {
     pub slots: u32,
     /// How long a job waits for a remote handler before that counts as a failed attempt.
     pub no_handler_grace: Duration,
+    /// How long a job of a type that no handler was ever online for is tried before its run is dead, at least
+    /// `no_handler_grace`; `None`: as long as any other.
+    pub never_served_grace: Option<Duration>,
     /// The delays between attempts.
     pub backoff: Backoff,
     /// How much is kept of runs that complete at the first attempt.
@@ -91,6 +94,7 @@ impl Default for TypePolicy {
             heartbeat: None,
             slots: 8,
             no_handler_grace: Duration::from_secs(60),
+            never_served_grace: Some(Duration::from_secs(900)),
             backoff: Backoff::default(),
             history: History::All,
             timeout_max: None,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::policy::TypePolicy;
 use crate::run::{DeferReason, PutBack, RunResult};
+use crate::served::NeverServed;
 use crate::{ErrorKind, Failure, JobOptions, Run, RunId, Timestamp};
 
 /// How an attempt ended.
@@ -122,31 +124,51 @@ pub struct Terms<'a> {
     pub no_handler: Option<(Timestamp, u32)>,
     /// How long it may wait for a handler.
     pub no_handler_grace: Duration,
+    /// Since when the job could have been done, and since when nodes have tried to, in this round.
+    pub tried: Tried,
+    /// It is certain that no handler of the type was ever online.
+    pub never_served: Option<&'a NeverServed>,
+    /// How long it may wait then; `None`: as long as any other.
+    pub never_served_grace: Option<Duration>,
+}
+
+/// Since when a job waits for somebody to do it.
+#[derive(Debug, Clone, Copy)]
+pub struct Tried {
+    /// When it was due first.
+    pub due: Timestamp,
+    /// When a node tried it first, as far as the record says.
+    pub first: Option<Timestamp>,
 }
 
 impl<'a> Terms<'a> {
     /// The rules for the current attempt of `run`, from its record, its job and the limits of its type.
     #[must_use]
-    pub fn of(
-        run: &Run,
-        options: Option<&JobOptions>,
-        backoff: &'a Backoff,
-        max_snoozes: u32,
-        no_handler_grace: Duration,
-    ) -> Self {
+    pub fn of(run: &Run, options: Option<&JobOptions>, backoff: &'a Backoff, policy: &TypePolicy) -> Self {
         let in_a_row = |reason| run.deferred_for(reason).map_or(0, |deferral| deferral.count);
         let unserved = run.deferred_for(DeferReason::NoHandlerOnline);
+        let first_attempt = run.attempts_of_round().map(|attempt| attempt.started_at).next();
+        let first = first_attempt.into_iter().chain(unserved.map(|deferral| deferral.since)).min();
         Self {
             attempt: run.attempt,
             max_attempts: run.max_attempts,
             backoff,
             deadline: run.deadline(options),
             snoozes: in_a_row(DeferReason::Snoozed),
-            max_snoozes,
+            max_snoozes: policy.max_snoozes,
             busy: in_a_row(DeferReason::Busy),
             no_handler: unserved.map(|deferral| (deferral.since, deferral.count)),
-            no_handler_grace,
+            no_handler_grace: policy.no_handler_grace,
+            tried: Tried { due: run.waits_since(), first },
+            never_served: None,
+            never_served_grace: policy.never_served_grace,
         }
+    }
+
+    /// Whether an attempt that found no handler at `now` fails, and does not only wait.
+    #[must_use]
+    pub fn has_waited_for_handler(&self, now: Timestamp) -> bool {
+        now.since(self.no_handler.map_or(now, |(since, _)| since)) >= self.no_handler_grace
     }
 }
 
@@ -180,12 +202,10 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             defer(now.plus(spread(pause, chance)), DeferReason::Busy, put_back, terms)
         }
         Outcome::NoHandler => {
-            let (since, count) = terms.no_handler.unwrap_or((now, 0));
-            if now.since(since) >= terms.no_handler_grace {
-                let grace = crate::DurationText(terms.no_handler_grace);
-                let failure = Failure::new(ErrorKind::NoHandler, format!("no handler was online for {grace}"));
-                return fail(failure, None, terms, now, chance);
+            if terms.has_waited_for_handler(now) {
+                return without_handler(terms, now, chance);
             }
+            let count = terms.no_handler.map_or(0, |(_, count)| count);
             let wait = Duration::from_millis(250 << count.min(5)).min(NO_HANDLER_MAX);
             let wait = spread(wait, chance).min(terms.no_handler_grace);
             defer(now.plus(wait), DeferReason::NoHandlerOnline, None, terms)
@@ -211,6 +231,34 @@ fn defer(at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, terms: T
         return if put_back.is_some() { Settlement::Dead { failure } } else { Settlement::NotStarted { failure } };
     }
     Settlement::Defer { at, reason, put_back }
+}
+
+/// No handler came within the grace. If none ever was online, most likely the type or a subject is misspelt, and more
+/// attempts do not mend that: the run is dead once it was tried for long enough. Until then its attempts are those of any
+/// other run, but for one that comes as this time is over.
+fn without_handler(terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
+    let failed = |message| Failure::new(ErrorKind::NoHandler, message);
+    let Some(never) = terms.never_served else {
+        let grace = crate::DurationText(terms.no_handler_grace);
+        return fail(failed(format!("no handler was online for {grace}")), None, terms, now, chance);
+    };
+    let Some(grace) = terms.never_served_grace else {
+        return fail(failed(never.to_string()), None, terms, now, chance);
+    };
+    // Jobs that wait behind thousands of their type, or were published before any node was there, are looked at late: for the
+    // first the node's own looks count, for the second no time before.
+    let tried = terms.tried.first.map_or(never.missing_since, |first| first.min(never.missing_since));
+    let until = tried.max(terms.tried.due).plus(grace);
+    if until <= now {
+        return Settlement::Dead { failure: failed(never.to_string()) };
+    }
+    match fail(failed(never.to_string()), None, terms, now, chance) {
+        Settlement::Retry { at, failure } => {
+            let message = format!("{}; if none comes, the run is dead after {until}", failure.message);
+            Settlement::Retry { at: at.min(until), failure: failed(message) }
+        }
+        dead => dead,
+    }
 }
 
 fn fail(failure: Failure, after: Option<Duration>, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
@@ -245,6 +293,9 @@ mod tests {
             busy: 0,
             no_handler: None,
             no_handler_grace: Duration::from_secs(60),
+            tried: Tried { due: Timestamp::from_millis(NOW), first: None },
+            never_served: None,
+            never_served_grace: Some(Duration::from_secs(900)),
         };
         change(&mut terms);
         match settle(outcome, terms, Timestamp::from_millis(NOW), 0.5) {
@@ -305,5 +356,73 @@ mod tests {
         }
         assert_eq!(judge(Outcome::Released, 3, |_| ()), "release");
         assert_eq!(judge(Outcome::Cancelled, 3, |_| ()), "cancel");
+    }
+
+    /// What follows when an attempt found no handler for a minute; the job was due, first tried and its handler missed by this
+    /// node for so many seconds, and `grace` is how long a type may be tried that was never served.
+    fn unserved(due: i64, first: i64, missing: i64, grace: Option<u64>, change: impl FnOnce(&mut Terms<'_>)) -> String {
+        let ago = |seconds: i64| Timestamp::from_millis(NOW - seconds * 1_000);
+        let never = NeverServed {
+            job_type: crate::JobType::parse("rendr").unwrap(),
+            missing_since: ago(missing),
+            nearest: None,
+            subjects: ["l.work.acme.rendr", "l.work.*.rendr"].map(str::to_owned),
+        };
+        let backoff = Backoff::Delays(vec![Duration::from_secs(600)]);
+        let mut terms = Terms {
+            attempt: 1,
+            max_attempts: 3,
+            no_handler: Some((ago(60), 9)),
+            tried: Tried { due: ago(due), first: Some(ago(first)) },
+            never_served: Some(&never),
+            never_served_grace: grace.map(Duration::from_secs),
+            ..Terms::of(&run(), None, &backoff, &TypePolicy::default())
+        };
+        change(&mut terms);
+        match settle(Outcome::NoHandler, terms, Timestamp::from_millis(NOW), 0.5) {
+            Settlement::Retry { at, failure } => format!("retry +{} {}", (at.millis() - NOW) / 1_000, failure.message),
+            Settlement::Dead { failure } => format!("dead {:?} {}", failure.kind, failure.message),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn run() -> Run {
+        let job = crate::Job {
+            tenant: crate::Tenant::parse("acme").unwrap(),
+            queue: crate::Queue::main(),
+            priority: crate::Priority::DEFAULT,
+            job_type: crate::JobType::parse("rendr").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        Run::new(&job, 3, Timestamp::from_millis(NOW))
+    }
+
+    #[test]
+    fn a_type_that_was_never_served_is_tried_for_its_own_grace_and_then_dead() {
+        let never = "no handler of `rendr` was ever online; its handlers subscribe to l.work.acme.rendr, or for all \
+                     tenants to l.work.*.rendr";
+        let whole = |said: String| said.split("; if none comes").next().unwrap().to_owned();
+        assert_eq!(unserved(900, 900, 900, Some(900), |_| ()), format!("dead NoHandler {never}"));
+        let soon = unserved(899, 899, 899, Some(900), |_| ());
+        assert_eq!(whole(soon.clone()), format!("retry +1 {never}"), "no attempt waits beyond the end of the grace");
+        let until = Timestamp::from_millis(NOW + 1_000);
+        assert!(soon.ends_with(&format!("; if none comes, the run is dead after {until}")), "{soon}");
+        assert_eq!(whole(unserved(60, 60, 60, Some(900), |_| ())), format!("retry +600 {never}"));
+        // Of thousands of jobs the last is tried late; a job that was published days before any node was there is not.
+        assert!(unserved(2_000, 60, 900, Some(900), |_| ()).starts_with("dead"), "this node has looked for long");
+        assert!(unserved(2_000, 900, 60, Some(900), |_| ()).starts_with("dead"), "other nodes have");
+        assert!(unserved(2_000, 60, 60, Some(900), |_| ()).starts_with("retry"), "none has");
+        assert!(
+            unserved(60, 60, 2_000, Some(900), |_| ()).starts_with("retry"),
+            "the job is new, and a replayed one is"
+        );
+        assert_eq!(unserved(9_000, 9_000, 9_000, None, |_| ()), format!("retry +600 {never}"), "off");
+        let last = unserved(60, 60, 60, Some(900), |terms| terms.attempt = 3);
+        assert_eq!(last, format!("dead NoHandler {never}"), "its attempts are used up");
+        let served = unserved(9_000, 9_000, 9_000, Some(900), |terms| terms.never_served = None);
+        assert_eq!(served, "retry +600 no handler was online for 1m");
+        let first_look = |terms: &mut Terms<'_>| terms.no_handler = None;
+        assert!(unserved(9_000, 9_000, 9_000, Some(900), first_look).starts_with("Defer"), "the next one may find one");
     }
 }

@@ -10,6 +10,7 @@ use longshore_backbone::wire::api::{
 };
 use longshore_domain::fairness::FairBy;
 use longshore_domain::run::whole_millis;
+use longshore_domain::served::none_ever;
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Timestamp, duration};
 
 use super::client::Api;
@@ -289,7 +290,13 @@ fn without_handler(missing: &NoHandler, now: Timestamp) -> String {
         1 => ", 1 job waits".to_owned(),
         jobs => format!(", {} jobs wait", number(*jobs)),
     };
-    format!("no handler for {job_type} for {}{jobs}; handlers subscribe to {subject}", output::age(*since, now))
+    let never = never_served(missing).map_or_else(String::new, |never| format!("; {never}"));
+    format!("no handler for {job_type} for {}{jobs}; handlers subscribe to {subject}{never}", output::age(*since, now))
+}
+
+/// That no handler was ever online, if that is so, and which type may be meant.
+pub(crate) fn never_served(missing: &NoHandler) -> Option<String> {
+    missing.never_served.then(|| none_ever(missing.did_you_mean.as_ref()))
 }
 
 #[cfg(test)]
@@ -350,6 +357,8 @@ mod tests {
         let answer = json!({"queues": [main, bulk, idle], "no_handler": [
             {"tenant": "acme", "type": "mail", "jobs": 200, "since": "2026-11-21T11:58:00Z", "looked_at": "2026-11-21T12:00:00Z",
              "subject": "longshore.work.acme.mail"},
+            {"tenant": "acme", "type": "mial", "jobs": 1, "since": "2026-11-21T11:58:00Z", "looked_at": "2026-11-21T12:00:00Z",
+             "subject": "longshore.work.acme.mial", "never_served": true, "did_you_mean": "mail"},
         ]});
         let answer: Queues = serde_json::from_value(answer).unwrap();
         let table = output::table(&rows(&answer), &[1, 2, 3, 4, 5, 6]);
@@ -367,6 +376,8 @@ idle         0        0          ?         ?         ?                          
             [
                 "jobs wait in bulk and no node serves it",
                 "no handler for mail for 2 min, 200 jobs wait; handlers subscribe to longshore.work.acme.mail",
+                "no handler for mial for 2 min, 1 job waits; handlers subscribe to longshore.work.acme.mial; none was ever \
+                 online, did you mean mail?",
             ]
         );
     }

@@ -131,6 +131,7 @@ impl Checker<'_> {
             heartbeat: section.get(&entry::HEARTBEAT),
             slots: section.get(&entry::SLOTS),
             no_handler_grace: section.get(&entry::NO_HANDLER_GRACE),
+            never_served_grace: self.never_served_grace(section),
             backoff: self.backoff_or_preset(section),
             history: section.get(&entry::HISTORY),
             timeout_max: section.get(&entry::TIMEOUT_MAX),
@@ -170,6 +171,18 @@ impl Checker<'_> {
             let reason = longer(heartbeat, "timeout", timeout) + ": it would never be missed";
             self.problems.push(section.problem(entry::HEARTBEAT.name, reason));
         }
+    }
+
+    /// How long jobs of a type that was never served are tried: never for less than jobs of one whose handlers went away.
+    fn never_served_grace(&mut self, section: &Section<'_>) -> Option<Duration> {
+        let (grace, least) = (section.get(&entry::NEVER_SERVED_GRACE).0?, section.get(&entry::NO_HANDLER_GRACE));
+        // A type that only waits longer than others is not to say that twice: what [defaults] says of the rest gives way.
+        let is_own = section.origin(entry::NEVER_SERVED_GRACE.name).is_some_and(|(own, _)| own);
+        if is_own && grace < least {
+            let reason = format!("{} is shorter than no_handler_grace, {}", DurationText(grace), DurationText(least));
+            self.problems.push(section.problem(entry::NEVER_SERVED_GRACE.name, reason));
+        }
+        Some(grace.max(least))
     }
 
     /// The rate limit of a section, if it has one.

@@ -23,6 +23,7 @@ pub(crate) mod audit;
 pub(crate) mod breaker;
 pub(crate) mod fairness;
 mod intake;
+mod never_served;
 pub(crate) mod pressure;
 pub(crate) mod telemetry;
 
@@ -31,6 +32,7 @@ use intake::{ADMISSION, IDEMPOTENCY};
 pub(crate) use intake::{
     ADMISSION_TENANTS, ADMISSION_TYPES, IDEMPOTENCY_ON_MISMATCH, IDEMPOTENCY_RELEASE_ON, IDEMPOTENCY_WINDOW,
 };
+pub(crate) use never_served::NEVER_SERVED_GRACE;
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -318,6 +320,7 @@ static TYPE: Table = Table::of(
         One(&HEARTBEAT),
         One(&SLOTS),
         One(&NO_HANDLER_GRACE),
+        One(&NEVER_SERVED_GRACE),
         One(&HISTORY),
         One(&TIMEOUT_MAX),
         One(&MAX_SNOOZES),

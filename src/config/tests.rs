@@ -546,6 +546,24 @@ fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
 }
 
 #[test]
+fn a_type_that_was_never_served_is_tried_no_shorter_than_any_other() {
+    let of = |text: &str| settings(text).policies.of(&JobType::parse("a").unwrap()).never_served_grace;
+    let minutes = |minutes: u64| Some(Duration::from_secs(minutes * 60));
+    assert_eq!(of(""), minutes(15));
+    assert_eq!(of("[types.a]\nnever_served_grace = '2m'"), minutes(2));
+    assert_eq!(of("[defaults]\nnever_served_grace = 'off'"), None);
+    assert_eq!(of("[types.a]\nno_handler_grace = '1h'"), minutes(60), "it is enough to set the one");
+    assert_eq!(of("[defaults]\nnever_served_grace = '5m'\n[types.a]\nno_handler_grace = '1h'"), minutes(60));
+    let shorter =
+        |section: &str| problems(&format!("[{section}]\nno_handler_grace = '1h'\nnever_served_grace = '30m'"));
+    for (section, key) in [("types.a", "types.a"), ("defaults", "defaults")] {
+        let reason = format!("{key}.never_served_grace: 30m is shorter than no_handler_grace, 1h");
+        assert!(shorter(section).contains(&reason), "{}", shorter(section));
+    }
+    assert!(problems("[types.a]\nnever_served_grace = 'soon'").contains("or \"off\""));
+}
+
+#[test]
 fn a_type_switches_the_breaker_of_the_defaults_off() {
     let text = "[defaults]\nbreaker = { failures = 3 }\n[types.off]\nbreaker = \"off\"\n[types.own]\nbreaker = { failures = 7 }\n[types.same]\ntimeout = \"1s\"";
     let of = |name: &str| {

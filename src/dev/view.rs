@@ -261,7 +261,7 @@ impl<'s> View<'s> {
         rows.extend(seen.iter().flat_map(|(name, counts)| {
             // Nodes look at a few of them at a time, so the events of a moment are of a part of them.
             let of_type = self.no_handler.iter().filter(|missing| missing.job_type.as_str() == *name);
-            without_handler(self.namespace, name, counts, of_type.map(|missing| missing.jobs).sum())
+            without_handler(self.namespace, name, counts, &of_type.collect::<Vec<_>>())
         }));
         let is_seen = |missing: &NoHandler| seen.iter().any(|(name, _)| *name == missing.job_type.as_str());
         let unseen = self.no_handler.iter().filter(|missing| !is_seen(missing));
@@ -281,27 +281,31 @@ impl<'s> View<'s> {
 }
 
 /// The commonest mistake of the first day, in sight as long as it lasts.
-fn without_handler(namespace: &str, name: &str, counts: &Counts, known: u64) -> [String; 2] {
+fn without_handler(namespace: &str, name: &str, counts: &Counts, known: &[&NoHandler]) -> [String; 2] {
     let Counts { without_handler, tenant, without_handler_since, .. } = counts;
     let (name, tenant) = (output::cut(name, 60), output::cut(tenant, 64));
     let subject = format!("{namespace}.work.{tenant}.{name}");
-    warning_without_handler(&name, known.max(*without_handler), without_handler_since, &subject)
+    let jobs = known.iter().map(|missing| missing.jobs).sum::<u64>().max(*without_handler);
+    let never = known.iter().find_map(|missing| queues::never_served(missing));
+    warning_without_handler(&name, jobs, (without_handler_since, never), &subject)
 }
 
 /// The same of a type whose jobs have waited since before `dev` was started.
 fn known_without_handler(missing: &NoHandler) -> [String; 2] {
     let NoHandler { job_type, jobs, since, subject, .. } = missing;
-    warning_without_handler(&output::cut(job_type.as_str(), 60), *jobs, &since.to_string(), &output::cut(subject, 200))
+    let since = (&*since.to_string(), queues::never_served(missing));
+    warning_without_handler(&output::cut(job_type.as_str(), 60), *jobs, since, &output::cut(subject, 200))
 }
 
-fn warning_without_handler(name: &str, jobs: u64, since: &str, subject: &str) -> [String; 2] {
+fn warning_without_handler(name: &str, jobs: u64, (since, never): (&str, Option<String>), subject: &str) -> [String; 2] {
     let jobs = match jobs {
         0 => "jobs wait".to_owned(), // for their next look, or attempt
         1 => "1 job waits".to_owned(),
         more => format!("{} jobs wait", number(more)),
     };
     let since = output::time_of_day(since).get(..8).unwrap_or_default();
-    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {jobs} since {since}");
+    let never = never.map_or_else(String::new, |never| format!("; {never}"));
+    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {jobs} since {since}{never}");
     [jobs, format!("  handlers subscribe to {subject}")]
 }
 
@@ -456,8 +460,8 @@ mod tests {
         assert!(plain[1].contains("no handler for t1: 1 job waits since 12:00:00"), "{plain:?}");
         assert_eq!(plain[2], "  handlers subscribe to longshore.work.default.t1");
         assert!(plain[3].contains("deferred") && !plain[3].contains("cancelled"), "{}", plain[3]);
-        let missing = ["t1", "left.over"].map(|name| {
-            json!({"tenant": "acme", "type": name, "jobs": 3, "since": "2026-11-21T11:58:00Z",
+        let missing = [("t1", false), ("left.over", true)].map(|(name, never_served)| {
+            json!({"tenant": "acme", "type": name, "jobs": 3, "since": "2026-11-21T11:58:00Z", "never_served": never_served,
                 "looked_at": "2026-11-21T12:00:00Z", "subject": format!("ls.work.acme.{name}")})
         });
         let left = json!({"no_handler": missing, "queues": [{"queue": "main", "concurrency": 12, "depth": 0, "depths": {},
@@ -468,7 +472,8 @@ mod tests {
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 0 waiting, 0 running, 1,200 scheduled, 3 deferred");
         assert!(plain[1].contains("no handler for t1: 3 jobs wait since 12:00:00"), "all, by the answer: {plain:?}");
-        assert_eq!(plain[3], "no handler for left.over: 3 jobs wait since 11:58:00", "from before the start");
+        let left_over = "no handler for left.over: 3 jobs wait since 11:58:00; none was ever online";
+        assert_eq!(plain[3], left_over, "from before the start");
         assert_eq!(plain[4], "  handlers subscribe to ls.work.acme.left.over");
         view.address = Some("nats://127.0.0.1:28211".to_owned());
         let first = without_colours(&view.rows(&tally, start, (120, 24))[0]);

@@ -46,6 +46,8 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
         let tried = timed.as_ref().map_or(0, |timed| timed.without_handler(&missing.tenant, &missing.job_type));
         missing.jobs = parked(&missing.tenant, &missing.job_type) + tried;
         missing.subject = backbone.names().work(&missing.tenant, &missing.job_type);
+        let never_served = api.routing.never_served(&missing.tenant, &missing.job_type);
+        (missing.never_served, missing.did_you_mean) = (never_served.is_some(), never_served.and_then(|of| of.nearest));
     }
     let pauses = api.run_time_settings.pauses();
     let statuses = queues.iter().zip(&stored).map(|(queue, stored)| {
@@ -129,8 +131,10 @@ fn missing(nodes: &[Presence], tenant: Option<&Tenant>) -> Vec<NoHandler> {
     for missing in all.filter(|missing| tenant.is_none_or(|tenant| *tenant == missing.tenant)) {
         let MissingHandler { tenant, job_type, since, looked_at } = missing.clone();
         let known = types.entry((tenant.clone(), job_type.clone())).or_insert(NoHandler {
+            did_you_mean: None,
             jobs: 0,
             looked_at,
+            never_served: false,
             since,
             subject: String::new(),
             tenant,

@@ -7,7 +7,6 @@ use longshore_backbone::backlog::LaneBacklog;
 use longshore_backbone::control::{MissingHandler, Presence};
 use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{STRANDED, WaitingFor};
-use longshore_backbone::wire::subject::Names;
 use longshore_domain::breaker::record::{BreakerKey, State as BreakerState};
 use longshore_domain::limit::{LimitId, Scope};
 use longshore_domain::run::{DeferReason, Wait};
@@ -17,6 +16,7 @@ use longshore_domain::{QueueLane, Run, RunId, State, Timestamp};
 use crate::api::{Api, limits, queues};
 use crate::attempt::order;
 use crate::shared::now;
+use crate::shared::routing::Routing;
 use crate::time::stranded::{self, Lost};
 
 /// What a run waits for; `None`: it runs, has ended, or is about to start. A job in its lane has no revision: 0.
@@ -105,7 +105,7 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
         return Ok(Some(its_turn(&first, before.as_ref())));
     }
     if let Some(missing) = missing(&nodes, run) {
-        return Ok(Some(no_handler(api.backbone.names(), run, missing.since)));
+        return Ok(Some(no_handler(&api.routing, run, missing.since)));
     }
     if let Some(waiting_for) = breaker(api, run) {
         return Ok(Some(waiting_for));
@@ -203,9 +203,11 @@ fn missing<'n>(nodes: &'n [Presence], run: &Run) -> Option<&'n MissingHandler> {
     of_run.min_by_key(|missing| missing.since)
 }
 
-fn no_handler(names: &Names, run: &Run, since: Timestamp) -> WaitingFor {
-    let subject = names.work(&run.tenant, &run.job_type);
-    let what = format!("a handler of {}: none online since {since}; handlers subscribe to {subject}", run.job_type);
+fn no_handler(routing: &Routing, run: &Run, since: Timestamp) -> WaitingFor {
+    let (job_type, subject) = (&run.job_type, routing.subject_of(&run.tenant, &run.job_type));
+    let never = routing.never_served(&run.tenant, job_type).map(|of| of.briefly());
+    let lack = never.unwrap_or_else(|| format!("none online since {since}"));
+    let what = format!("a handler of {job_type}: {lack}; handlers subscribe to {subject}");
     said(DeferReason::NoHandlerOnline.as_str(), what)
 }
 
@@ -241,7 +243,7 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
             let since = run.deferral.as_ref().map(|deferral| deferral.since).unwrap_or_default();
             let nodes = queues::present(api).await.unwrap_or_default();
             let since = missing(&nodes, run).map_or(since, |missing| missing.since.min(since));
-            no_handler(api.backbone.names(), run, since)
+            no_handler(&api.routing, run, since)
         }
         DeferReason::BreakerOpen => breaker(api, run).unwrap_or_else(|| for_reason(run, reason, at)),
         _ => for_reason(run, reason, at),

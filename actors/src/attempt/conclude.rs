@@ -36,7 +36,7 @@ pub(crate) async fn judge<P: Ports>(
     outcome: Outcome,
 ) {
     tell_breaker(ports, &mut assignment, &outcome);
-    let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome);
+    let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome).await;
     carry_out(ports, assignment, attempt_state, settlement).await;
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn judge_or_hold<P: Ports>(
 ) -> Option<Box<HeldRetry>> {
     // A job that has to wait anyway does so elsewhere.
     let waits = tell_breaker(ports, &mut assignment, &outcome);
-    let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome);
+    let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome).await;
     match &settlement {
         Settlement::Retry { at, .. } if !waits && at.since(ports.now()) < SHORT_RETRY => {
             Box::pin(hold_locally(ports, assignment, attempt_state, settlement)).await
@@ -68,10 +68,14 @@ fn tell_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: &Outc
     pass.ended(Signal::of(outcome, count_permanent))
 }
 
-fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) -> Settlement {
-    let policy = ports.policy(job);
-    let (options, backoff) = (job.options.as_deref(), backoff(ports, job));
-    let terms = Terms::of(run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
+async fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) -> Settlement {
+    let mut terms = Terms::of(run, job.options.as_deref(), backoff(ports, job), ports.policy(job));
+    // Asks the server, so only where it matters.
+    let never_served = match outcome {
+        Outcome::NoHandler if terms.has_waited_for_handler(ports.now()) => Box::pin(ports.never_served(job)).await,
+        _ => None,
+    };
+    terms.never_served = never_served.as_ref();
     let settlement = settle(outcome, terms, ports.now(), ports.chance());
     if let Settlement::NotStarted { .. } = settlement {
         ports.gave_up(run, "deadline");

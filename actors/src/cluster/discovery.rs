@@ -48,6 +48,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         for handler in &announced {
             warn_of(handler, &mut warned);
         }
+        routing.saw(&announced);
         routing.discovery.replace(announced, at);
         routing.capacity.changed();
         for queue in queues.all().iter() {

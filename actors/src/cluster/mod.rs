@@ -2,7 +2,7 @@
 //!
 //! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer),
 //!   `system_events`.
-//! * What it learns from the cluster: `discovery` (of handlers), `run_time_settings`, `put_queues`, `circuit_breaker`,
+//! * What it learns from the cluster: `discovery` (of handlers), `served_types` (which were ever online), `run_time_settings`, `put_queues`, `circuit_breaker`,
 //!   `counts` (the cluster's jobs, for monitoring), `waiting` (admission by the number of waiting jobs).
 //! * What it does for others: `offered_handlers` runs its own handlers for nodes that lack them.
 //! * What it watches: `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted or
@@ -19,6 +19,7 @@ pub(crate) mod presence;
 pub(crate) mod put_queues;
 pub(crate) mod readiness;
 pub(crate) mod run_time_settings;
+pub(crate) mod served_types;
 pub(crate) mod system_events;
 pub(crate) mod waiting;
 

@@ -121,7 +121,13 @@ impl Readiness {
         self.routing.discovery.missing_handlers().into_iter().map(|missing| {
             let MissingHandler { tenant, job_type, since, .. } = missing;
             let subject = self.routing.subject_of(&tenant, &job_type);
-            format!("no handler for {job_type} of tenant {tenant} since {since}: handlers subscribe to {subject}")
+            let never = self
+                .routing
+                .never_served(&tenant, &job_type)
+                .map_or_else(String::new, |of| format!("; {}", of.briefly()));
+            format!(
+                "no handler for {job_type} of tenant {tenant} since {since}: handlers subscribe to {subject}{never}"
+            )
         })
     }
 }

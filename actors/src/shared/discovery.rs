@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::control::MissingHandler;
 use longshore_backbone::handlers::{Announced, falls_under};
-use longshore_domain::Job;
+use longshore_domain::{Job, Timestamp};
 use tokio::sync::Notify;
 
 use crate::shared::now;
@@ -85,6 +85,16 @@ impl Discovery {
             let subject = subject();
             self.retain_missing(|missing, _| *missing != subject);
         }
+    }
+
+    /// Whether a type has no handler.
+    pub(crate) fn misses_any(&self) -> bool {
+        self.any_missing.load(Ordering::Relaxed)
+    }
+
+    /// Since when none was found for jobs of this subject.
+    pub(crate) fn missing_since(&self, subject: &str) -> Option<Timestamp> {
+        self.missing().get(subject).map(|missing| missing.since)
     }
 
     /// The types for which no handler was found, since a handler was last found.

@@ -13,7 +13,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod pressure;
 
 // Where jobs go, and how many at once. `breakers` and `run_time_settings` are what the node knows of its circuit breakers
-// and of pauses, and for how long that counts; `shed` is how much time jobs with a deadline need, and how many came too late.
+// and of pauses, and for how long that counts; `served_types` is which types were ever served; `shed` is how much time jobs with a deadline need, and how many came too late.
 pub(crate) mod breakers;
 pub(crate) mod capacity;
 pub(crate) mod discovery;
@@ -24,6 +24,7 @@ pub(crate) mod park_permits;
 pub(crate) mod permits;
 pub(crate) mod routing;
 pub(crate) mod run_time_settings;
+pub(crate) mod served_types;
 pub(crate) mod shed;
 
 // What a node remembers of runs, and of other nodes' calls of its handlers (`offered_calls`).

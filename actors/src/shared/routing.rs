@@ -5,14 +5,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::handlers::Announced;
 use longshore_backbone::wire::subject::Names;
 use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, JobType, Tenant};
 
 use crate::handler::{Handler, Handlers};
 use crate::shared::capacity::{Capacity, HandlerCapacity};
 use crate::shared::discovery::{Discovery, Known};
 use crate::shared::kind::Kind;
+use crate::shared::now;
+use crate::shared::served_types::ServedTypes;
 
 /// The handlers of a node's jobs.
 pub(crate) struct Routing {
@@ -23,6 +27,8 @@ pub(crate) struct Routing {
     pub(crate) capacity: Arc<HandlerCapacity>,
     /// What remote handlers announce.
     pub(crate) discovery: Discovery,
+    /// The types that handlers were ever online for.
+    pub(crate) served: ServedTypes,
 }
 
 impl Routing {
@@ -33,7 +39,7 @@ impl Routing {
         names: Names,
         capacity: Arc<HandlerCapacity>,
     ) -> Self {
-        Self { policies, handlers, names, capacity, discovery: Discovery::default() }
+        Self { policies, handlers, names, capacity, discovery: Discovery::default(), served: ServedTypes::default() }
     }
 
     /// The policy for jobs of this type.
@@ -66,6 +72,12 @@ impl Routing {
         }
     }
 
+    /// The types that handlers inside this node serve.
+    pub(crate) fn types_here(&self) -> impl Iterator<Item = JobType> {
+        let named = self.handlers.names().filter_map(|name| JobType::parse(name).ok());
+        named.chain(self.policies.types.keys().cloned()).filter(|job_type| self.handler_of(job_type).is_some())
+    }
+
     /// The types whose handlers this node has and others may lack, with how many jobs of other nodes each takes at once.
     pub(crate) fn own_handlers(&self) -> Vec<(JobType, Arc<dyn Handler>, u32)> {
         let named = self.handlers.names().filter_map(|name| JobType::parse(name).ok());
@@ -88,7 +100,30 @@ impl Routing {
 
     /// A handler was there for this job.
     pub(crate) fn found_handlers(&self, job: &Job) {
+        self.served.saw(&job.job_type);
         self.discovery.found(|| self.names.work(&job.tenant, &job.job_type));
+    }
+
+    /// These handlers are online. Of those that subscribe with wildcards it is not known which types they are for.
+    pub(crate) fn saw(&self, announced: &[Announced]) {
+        for handler in announced {
+            let job_type = self.names.read_work(&handler.subject).and_then(|(_, of)| JobType::parse(of).ok());
+            job_type.into_iter().for_each(|job_type| self.served.saw(&job_type));
+        }
+    }
+
+    /// The type, if it is certain that no handler of it was ever online.
+    pub(crate) fn never_served(&self, tenant: &Tenant, job_type: &JobType) -> Option<NeverServed> {
+        if !self.served.was_never_served(job_type, now()) {
+            return None;
+        }
+        let subject = self.names.work(tenant, job_type);
+        Some(NeverServed {
+            job_type: job_type.clone(),
+            missing_since: self.discovery.missing_since(&subject).unwrap_or_else(now),
+            nearest: self.served.nearest(job_type),
+            subjects: [subject, self.names.work_of_all(job_type)],
+        })
     }
 
     /// The subject on which the handlers of a type listen.

@@ -1,4 +1,5 @@
-//! What nodes know of one another and share: presence, questions, limits, breakers, run-time settings.
+//! What nodes know of one another and share: presence, questions, limits, breakers, run-time settings, the types
+//! that were ever served.
 
 pub mod breakers;
 pub mod concurrency;
@@ -9,3 +10,4 @@ pub mod limits;
 pub mod nodes;
 pub mod questions;
 pub mod run_time_settings;
+pub mod served_types;

@@ -47,7 +47,8 @@ const PASSING: [ErrorCode; 11] = [
     ErrorCode::RAFT_GENERAL,
 ];
 
-/// Creates or updates everything: the common streams, and the lanes of each queue.
+/// Creates or updates everything: the common streams, and the lanes of each queue. Says whether the cluster had done work
+/// before.
 ///
 /// # Errors
 /// JetStream is not available, or a stream cannot be created or updated, for a minute or for good.
@@ -56,7 +57,7 @@ pub(crate) async fn everything<'a>(
     ground: Ground<'_>,
     url: &str,
     queues: impl Iterator<Item = &'a Queue>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let Ground { names, storage, .. } = ground;
     let until = Instant::now() + READY_WITHIN;
     let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
@@ -75,7 +76,7 @@ pub(crate) async fn everything<'a>(
             "{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit"
         );
     }
-    Ok(())
+    Ok(had_jobs)
 }
 
 /// Creates or updates the lanes of one queue.

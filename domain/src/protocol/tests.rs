@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::backoff::Backoff;
+use crate::policy::TypePolicy;
 use crate::run::{MessageId, RunResult};
 use crate::settlement::{Outcome, Settlement, Terms, settle};
 use crate::{ErrorKind, Failure, Job, RunId};
@@ -47,17 +48,7 @@ fn after(mut run: Run, settlement: Settlement) -> Run {
 
 fn failed(run: Run) -> Run {
     let backoff = Backoff::default();
-    let terms = Terms {
-        attempt: run.attempt,
-        max_attempts: 3,
-        backoff: &backoff,
-        deadline: None,
-        snoozes: 0,
-        max_snoozes: 3,
-        busy: 0,
-        no_handler: None,
-        no_handler_grace: std::time::Duration::ZERO,
-    };
+    let terms = Terms { max_attempts: 3, ..Terms::of(&run, None, &backoff, &TypePolicy::default()) };
     let failure = Failure::new(ErrorKind::Retryable, "x");
     let settlement = settle(Outcome::Failed { failure, retry_after: None }, terms, at(300), 0.5);
     after(run, settlement)

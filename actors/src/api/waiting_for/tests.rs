@@ -1,11 +1,17 @@
 //! What a person reads who asks why a run does not start.
 
+use std::sync::Arc;
+
+use longshore_backbone::served_types::Remembered;
+use longshore_backbone::wire::subject::Names;
 use longshore_domain::breaker::record::Cause;
+use longshore_domain::policy::Policies;
 use longshore_domain::run::PutBack;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, JobType, Tenant};
 
 use super::*;
+use crate::Handlers;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(seconds * 1_000)
@@ -180,10 +186,18 @@ fn a_run_without_a_handler_says_since_when_and_where_its_handlers_are_to_subscri
     );
     assert!(missing(&nodes[..1], &fresh()).is_none());
 
-    let names = Names::new("longshore");
-    let said = no_handler(&names, &fresh(), at(60));
+    let (names, policies) = (Names::new("longshore"), Arc::<Policies>::default());
+    let routing = Routing::new(policies, Handlers::new(), names.clone(), Arc::default());
+    let said = no_handler(&routing, &fresh(), at(60));
     assert_eq!(said.reason, "no_handler_online");
     assert!(said.message.contains("a handler of mail.send: none online since 1970-01-01T00:01:00.000Z"), "{said:?}");
     let run = fresh();
-    assert!(said.message.ends_with(&names.work(&run.tenant, &run.job_type).to_string()), "{said:?}");
+    let subject = names.work(&run.tenant, &run.job_type);
+    assert!(said.message.ends_with(&subject), "{said:?}");
+
+    routing.served.take_in((vec![Remembered::CompleteFrom(at(0))], 1));
+    routing.served.saw(&JobType::parse("mail.sent").unwrap());
+    let said = no_handler(&routing, &run, at(60)).message;
+    let none = "a handler of mail.send: none was ever online, did you mean mail.sent?; handlers subscribe to ";
+    assert!(said.contains(none) && said.ends_with(&subject), "{said}");
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use longshore_domain::policy::History;
+use longshore_domain::served::NeverServed;
 use longshore_domain::settlement::{Outcome, Settlement};
-use longshore_domain::{ErrorKind, Run, RunId, RunState};
+use longshore_domain::{ErrorKind, JobType, Run, RunId, RunState};
 use tokio::sync::oneshot;
 
 use super::begin::{Scene, after, held_by, retrying};
@@ -431,4 +432,28 @@ fn a_cancelled_end_keeps_the_place_in_flight_of_the_commit_that_it_replaces() {
     assert_eq!(in_flight.load(std::sync::atomic::Ordering::Relaxed), 1);
     drop(cleared);
     assert_eq!(in_flight.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+/// Given a job that no handler was found for within the grace, when no handler of its type was ever online and its own grace
+/// is over as well, then it is a dead letter at its first attempt; else it is tried again.
+#[test]
+fn a_job_of_a_type_that_was_never_served_is_not_tried_twelve_times() {
+    let ends = |never_served: bool, grace: Option<Duration>| {
+        let mut scene = Scene::new();
+        let policy = &mut scene.node.policies.default_type;
+        (policy.no_handler_grace, policy.never_served_grace) = (Duration::ZERO, grace);
+        let never = NeverServed {
+            job_type: JobType::parse("work").unwrap(),
+            missing_since: scene.server.now(),
+            nearest: None,
+            subjects: ["here", "everywhere"].map(str::to_owned),
+        };
+        *scene.node.never_served.borrow_mut() = never_served.then_some(never);
+        let running = scene.runs_claimed();
+        scene.ends(running, Outcome::NoHandler).swap_remove(0)
+    };
+    assert_eq!(ends(true, Some(Duration::ZERO)), "record dead 1/1");
+    for waits in [ends(true, Some(LONG)), ends(true, None), ends(false, Some(Duration::ZERO))] {
+        assert_eq!(waits, "record retrying 1/1");
+    }
 }

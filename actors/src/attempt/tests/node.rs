@@ -11,6 +11,7 @@ use longshore_backbone::wire::record;
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
 use longshore_domain::run::MessageId;
+use longshore_domain::served::NeverServed;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{Job, Run, SmolStr, Timestamp, format_smolstr};
 use tokio::sync::mpsc;
@@ -46,6 +47,8 @@ pub(super) struct Node {
     pub(super) draining: Cell<bool>,
     /// How long its successes took at least.
     pub(super) needs: Cell<Option<Duration>>,
+    /// What is certain of its jobs' type.
+    pub(super) never_served: RefCell<Option<NeverServed>>,
     pub(super) given_up: RefCell<Vec<&'static str>>,
     /// The log takes nothing: the committer has died.
     pub(super) log_is_gone: Cell<bool>,
@@ -76,6 +79,7 @@ impl Node {
             local_retries: Arc::default(),
             draining: Cell::new(false),
             needs: Cell::new(None),
+            never_served: RefCell::default(),
             given_up: RefCell::default(),
             log_is_gone: Cell::new(false),
             returned: RefCell::new(Box::new(returned)),
@@ -286,6 +290,10 @@ impl Ports for Node {
 
     fn needs(&self, _: &Job) -> Option<Duration> {
         self.needs.get()
+    }
+
+    async fn never_served(&self, _: &Job) -> Option<NeverServed> {
+        self.never_served.borrow().clone()
     }
 
     fn gave_up(&self, _: &Run, reason: &'static str) {

@@ -23,6 +23,7 @@ use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
+use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Destination, EncodedEvents};
@@ -594,6 +595,10 @@ impl Ports for Hand<'_> {
     fn needs(&self, _: &Job) -> Option<Duration> {
         self.judged_at.set(Some(self.world.clock.get()));
         self.plan.needs().filter(|_| !self.world.is(Mutation::TooLittleTimeNotSeen))
+    }
+
+    async fn never_served(&self, _: &Job) -> Option<NeverServed> {
+        None
     }
 
     fn gave_up(&self, _: &Run, _: &'static str) {}

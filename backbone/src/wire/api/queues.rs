@@ -251,10 +251,16 @@ pub struct Queues {
 /// A type without handler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoHandler {
+    /// The served type that may be meant, if none was ever online.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub did_you_mean: Option<JobType>,
     /// How many of its jobs wait out of the way of others, in the listed queues.
     pub jobs: u64,
     /// When a node last looked for a handler.
     pub looked_at: Timestamp,
+    /// Whether it is certain that none was ever online.
+    #[serde(default)]
+    pub never_served: bool,
     /// Since when none has been found.
     pub since: Timestamp,
     /// The subject on which a handler would listen.

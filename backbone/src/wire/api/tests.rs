@@ -268,7 +268,7 @@ fn check_queues() -> [&'static str; 5] {
         r#"{{"concurrency":64,"deferred":{{"busy":1}},"depth":0,"depths":{{{depths}}},"oldest_age_ms":null,"oldest_ms":{{"waiting":7}},"paused":true,"paused_types":[{{"type":"email.send","until":"{TIME}"}}],"paused_until":"{TIME}","queue":"main","retrying":2,"running":0,"scheduled":1,"served":true,"served_by":["n1"],"waiting":{{{depths}}}}}"#
     );
     let missing = format!(
-        r#"{{"jobs":3,"looked_at":"{TIME}","since":"{TIME}","subject":"longshore.work.acme.a","tenant":"acme","type":"a"}}"#
+        r#"{{"did_you_mean":"b","jobs":3,"looked_at":"{TIME}","never_served":true,"since":"{TIME}","subject":"longshore.work.acme.a","tenant":"acme","type":"a"}}"#
     );
     [
         check::<QueuesList>(

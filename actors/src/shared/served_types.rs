@@ -1,0 +1,129 @@
+//! Which types were ever served, as this node knows it: what the cluster remembers, and what this node has seen since.
+//!
+//! `cluster/served_types.rs` reads and stores it. A job of a type that is known costs the look into a table, and nothing else.
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use longshore_backbone::served_types::Remembered;
+use longshore_domain::served::ServedTypes as Types;
+use longshore_domain::{JobType, Timestamp};
+use tokio::sync::Notify;
+
+/// The types that handlers were ever online for.
+#[derive(Debug, Default)]
+pub(crate) struct ServedTypes {
+    table: RwLock<Table>,
+    seen: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    types: Types,
+    /// Types that this node has seen handlers of, until the cluster remembers them.
+    to_store: Vec<JobType>,
+    /// The revision up to which this node has read what the cluster remembers.
+    read_up_to: u64,
+}
+
+impl ServedTypes {
+    fn table(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handler of this type is online.
+    pub(crate) fn saw(&self, job_type: &JobType) {
+        if self.table().types.has(job_type) {
+            return;
+        }
+        let mut table = self.change();
+        if table.types.add(job_type.clone()) {
+            table.to_store.push(job_type.clone());
+            self.seen.notify_one();
+        }
+    }
+
+    /// Whether it is certain at `now` that no handler of the type was ever online.
+    pub(crate) fn was_never_served(&self, job_type: &JobType, now: Timestamp) -> bool {
+        self.table().types.was_never_served(job_type, now)
+    }
+
+    /// The served type that may be meant by another name.
+    pub(crate) fn nearest(&self, job_type: &JobType) -> Option<JobType> {
+        self.table().types.nearest(job_type).cloned()
+    }
+}
+
+/// For the parts that read and store it.
+impl ServedTypes {
+    /// Waits until there is a type that the cluster may not remember.
+    pub(crate) async fn new_one(&self) {
+        self.seen.notified().await;
+    }
+
+    /// A type that the cluster is to remember.
+    pub(crate) fn to_store(&self) -> Option<JobType> {
+        self.table().to_store.last().cloned()
+    }
+
+    /// The cluster remembers this type.
+    pub(crate) fn stored(&self, job_type: &JobType) {
+        self.change().to_store.retain(|of| of != job_type);
+    }
+
+    /// Up to which revision it was read.
+    pub(crate) fn read_up_to(&self) -> u64 {
+        self.table().read_up_to
+    }
+
+    /// This was read, up to that revision. What was known stays known.
+    pub(crate) fn take_in(&self, (remembered, up_to): (Vec<Remembered>, u64)) {
+        let mut table = self.change();
+        table.read_up_to = up_to;
+        for what in remembered {
+            match what {
+                Remembered::Type(job_type) => {
+                    table.to_store.retain(|of| *of != job_type);
+                    table.types.add(job_type);
+                }
+                Remembered::CompleteFrom(at) => table.types.are_complete_from(at),
+            }
+        }
+    }
+
+    /// Whether it is known from when on what the cluster remembers is complete.
+    pub(crate) fn knows_from_when(&self) -> bool {
+        self.table().types.is_dated()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str) -> JobType {
+        JobType::parse(name).unwrap()
+    }
+
+    #[test]
+    fn a_type_is_stored_once_and_what_the_cluster_remembers_is_not_stored_again() {
+        let served = ServedTypes::default();
+        let at = |second: i64| Timestamp::from_millis(second * 1_000);
+        for name in ["mail", "call", "mail"] {
+            served.saw(&of(name));
+        }
+        served.take_in((vec![Remembered::CompleteFrom(at(5)), Remembered::Type(of("mail"))], 7));
+        assert_eq!((served.to_store(), served.read_up_to(), served.knows_from_when()), (Some(of("call")), 7, true));
+        served.stored(&of("call"));
+        served.saw(&of("call"));
+        assert_eq!(served.to_store(), None);
+        let never = |name| served.was_never_served(&of(name), at(5));
+        assert_eq!([never("mail"), never("call"), never("mial")], [false, false, true]);
+        assert_eq!(served.nearest(&of("mial")), Some(of("mail")));
+        served.take_in((Vec::new(), 0));
+        assert!(!never("mail"), "a bucket that lost it does not make it forgotten here");
+    }
+}
