@@ -53,7 +53,7 @@ async fn a_misspelt_type_is_dead_soon_and_its_error_names_the_right_one() {
                   longshore.work.default.report.rendr,";
     assert!(message.starts_with(begins), "{message}");
     let _late = world.handler("report.rendr").start(async |_| Reply::json(json!("at last"))).await;
-    world.eventually_letters(1).await;
+    world.eventually_dead_letters(1).await;
     let answer = world.request("dlq.replay", json!({"type": "report.rendr"})).await;
     assert_eq!(answer["replayed"], 1, "{answer}");
     assert_eq!(world.wait(&run).await.state, "completed");

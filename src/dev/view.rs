@@ -297,7 +297,12 @@ fn known_without_handler(missing: &NoHandler) -> [String; 2] {
     warning_without_handler(&output::cut(job_type.as_str(), 60), *jobs, since, &output::cut(subject, 200))
 }
 
-fn warning_without_handler(name: &str, jobs: u64, (since, never): (&str, Option<String>), subject: &str) -> [String; 2] {
+fn warning_without_handler(
+    name: &str,
+    jobs: u64,
+    (since, never): (&str, Option<String>),
+    subject: &str,
+) -> [String; 2] {
     let jobs = match jobs {
         0 => "jobs wait".to_owned(), // for their next look, or attempt
         1 => "1 job waits".to_owned(),

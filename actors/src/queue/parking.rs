@@ -168,7 +168,7 @@ impl ParkedPorts for Part {
         from: u64,
     ) -> Result<(Vec<Read<Stored>>, Option<u64>), Error> {
         let (names, aging) = (self.backbone.names(), self.queue.policy.aging);
-        let subject = names.parked(&kind.tenant, &self.queue.name, priority, (&kind.job_type, &kind.key));
+        let subject = names.parked(&kind.tenant, &Lane::new(&self.queue.name, priority), (&kind.job_type, &kind.key));
         let page = self.backbone.page(&Source::Parked, &subject, from).await?;
         Ok((page.messages.into_iter().map(|stored| read(stored, priority, aging)).collect(), page.next))
     }

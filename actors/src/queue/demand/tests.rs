@@ -34,7 +34,11 @@ fn at_a_pace(per_tick: u64, lane: usize) -> Demand {
 fn a_queue_that_has_had_no_job_asks_every_lane_for_some() {
     assert_eq!(of_lanes(&Demand::new(7), workers(64, 64)), [7; QueueLane::COUNT]);
     assert_eq!(of_lanes(&Demand::new(7), workers(4, 4)), [1; QueueLane::COUNT], "one of each, at least");
-    assert_eq!(of_lanes(&Demand::new(7), workers(4, 0)), [0; QueueLane::COUNT], "no worker is idle, and none ends soon");
+    assert_eq!(
+        of_lanes(&Demand::new(7), workers(4, 0)),
+        [0; QueueLane::COUNT],
+        "no worker is idle, and none ends soon"
+    );
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl World {
                 What::Refusal(err_code) => {
                     self.answer(&arrived, Answer::Refused(Refusal { err_code, description: String::new() }));
                 }
-                What::Nobody => self.answer(&arrived, Answer::Nobody),
+                What::Nobody => self.answer(&arrived, Answer::NoResponders),
                 What::Record(_) | What::Batch(..) => self.arrives(arrived),
             }
         }
