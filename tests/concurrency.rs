@@ -48,7 +48,7 @@ async fn counting(world: &World, job_type: &str) -> (Handler, Arc<AtomicUsize>) 
 /// beyond their lease and started again, and the server is killed under their writes, then its handler never has more
 /// than three calls at once, every job completes, and jobs of another key and another type go on meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_has_no_more_attempts_at_once_than_it_allows_whoever_dies() {
+async fn a_key_has_no_more_attempts_at_once_than_it_allows_whichever_node_dies() {
     let world = world().await;
     let (jobs, faults) = (times("LONGSHORE_TEST_CONCURRENCY_JOBS", 400), times("LONGSHORE_TEST_FAULTS", 3));
     let (handler, most) = counting(&world, "counted").await;

@@ -369,7 +369,7 @@ async fn what_a_node_holds_and_what_is_left_of_a_limit_is_shown() {
     assert_eq!(Scrape::of(&node).await.value("longshore_rate_limit_tokens", &left), Some(10.0));
     let used = world.publish("limited").many((0..4).map(|number| json!(number))).await;
     assert!(world.ends(&used, WITHIN).await.iter().all(|state| state == "completed"));
-    // A busy machine has few of them in hand at a time: they are to last until a scrape sees some.
+    // A busy machine holds few of them at a time: they are to last until a scrape sees some.
     let short = world.publish("sleep").many((0..300).map(|_| json!({"ms": 30}))).await;
     eventually("jobs that wait in the node", WITHIN, async || {
         let buffered = Scrape::of(&node).await.sum("longshore_jobs_buffered", &[("queue", "main")]);

@@ -79,7 +79,7 @@ async fn assert_in_order(world: &World, handler: &Handler, jobs: &[&Receipt]) {
 /// started again or frozen beyond their lease, and, in a long run, the server is killed, then every job completes, each
 /// after those that came before it in its key; and jobs of other keys and types go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_key_runs_in_the_order_of_its_lane_whoever_dies() {
+async fn each_key_runs_in_the_order_of_its_lane_whichever_node_dies() {
     let world = world().await;
     let (count, faults) = (times("LONGSHORE_TEST_ORDERED_JOBS", 80), times("LONGSHORE_TEST_FAULTS", 2));
     let handler = steps(&world, Arc::default()).await;

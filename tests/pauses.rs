@@ -65,7 +65,7 @@ async fn many(world: &World, job_type: &str, queue: &str, count: i32, payload: V
     world.publish(job_type).queue(queue).many((0..count).map(|_| payload.clone())).await
 }
 
-/// Given three nodes that have jobs of two queues in hand, when one queue is paused, then nothing of it starts after the
+/// Given three nodes that hold jobs of two queues, when one queue is paused, then nothing of it starts after the
 /// answer, what runs goes on to its end, and the other queue goes on. After the end of the pause everything is done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_a_paused_queue_starts_after_the_answer() {
@@ -81,7 +81,7 @@ async fn nothing_of_a_paused_queue_starts_after_the_answer() {
         // Work enough for some seconds: it is not over before the pause, however late the first end is heard of.
         let mut jobs = many(&world, "sleep", "main", 200, json!({"ms": 60})).await;
         jobs.extend(many(&world, "call", "main", 200, json!({})).await);
-        // Jobs are in hand on several nodes.
+        // Several nodes hold jobs.
         let is_of = |jobs: &[Receipt], event: &Event| jobs.iter().any(|job| job.run_id == event.run_id);
         let first_end =
             |live: &Live| live.event().is_some_and(|event| event.event == EventName::Completed && is_of(&jobs, &event));

@@ -216,7 +216,7 @@ async fn a_run_says_what_it_waits_for() {
     assert!(node.stop().await.success());
 }
 
-/// Given runs that their node has in hand and cannot start, of a type, of a key, or for handlers that have as many as they
+/// Given runs that their node holds and cannot start, of a type, of a key, or for handlers that have as many as they
 /// take, when they are looked at, then each says so, though nothing was written of it.
 #[tokio::test]
 async fn a_run_that_its_node_holds_says_why() {

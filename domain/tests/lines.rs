@@ -66,7 +66,7 @@ impl State {
     }
 }
 
-/// How far a node is that has a job of a run in hand.
+/// How far a node is that holds a job of a run.
 #[derive(Debug, Clone)]
 enum At {
     Line,
@@ -156,7 +156,7 @@ impl World {
         Ok(())
     }
 
-    /// Jobs that no node has in hand come again, and now and then one comes twice.
+    /// Jobs that no node holds come again, and now and then one comes twice.
     fn deliver_again(&mut self) {
         let runs: Vec<(u64, State)> = self.runs.iter().map(|(run, state)| (*run, *state)).collect();
         for (run, state) in runs {

@@ -80,7 +80,7 @@ impl State {
     }
 }
 
-/// Who takes the steps: a node that has a message in hand, or one that takes parked jobs back.
+/// Who takes the steps: a node that holds a message, or one that takes parked jobs back.
 type Who = Option<Message>;
 
 #[derive(Debug, Clone)]
@@ -366,7 +366,7 @@ impl World {
         }
     }
 
-    /// A node reads and stores the record of a job in hand. A job whose run works, or is parked and was not taken back,
+    /// A node reads and stores the record of a job that it holds. A job whose run works, or is parked and was not taken back,
     /// has nothing more to say.
     fn meets(&mut self, (run, wait): Message) -> Result<Option<At>, String> {
         let now = self.waits[&run];

@@ -17,7 +17,7 @@ const SHOWN: usize = 25;
 const CHECK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// How long the event log may lag behind the records.
-const LOG_LAGS_AT_MOST: std::time::Duration = std::time::Duration::from_secs(20);
+const LOGGED_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// The events in the form that a test compares, one line each, repeats left out: the name, the attempt if there is one,
 /// the kind of error, the reason.
@@ -58,7 +58,7 @@ impl World {
     /// # Panics
     /// If they do not; with the report on the run.
     pub async fn eventually_reads(&self, run: &str, wanted: &str) -> Vec<Logged> {
-        let deadline = tokio::time::Instant::now() + LOG_LAGS_AT_MOST;
+        let deadline = tokio::time::Instant::now() + LOGGED_WITHIN;
         loop {
             let events = self.events(run).await;
             let found = reads(&events);
@@ -77,7 +77,7 @@ impl World {
     /// # Panics
     /// If it does not; with the report on the run.
     pub async fn eventually_ends(&self, run: &str) -> Vec<Logged> {
-        crate::eventually(&format!("the end of {run} in the log"), LOG_LAGS_AT_MOST, async || {
+        crate::eventually(&format!("the end of {run} in the log"), LOGGED_WITHIN, async || {
             let events = self.events(run).await;
             if events.iter().any(|logged| logged.event.event.is_end()) { Ok(events) } else { Err(reads(&events)) }
         })
@@ -129,7 +129,7 @@ impl World {
     /// # Panics
     /// If there are not that many by then.
     pub async fn eventually_dead_letters(&self, count: usize) -> Vec<DeadLetter> {
-        crate::eventually(&format!("{count} dead letters"), LOG_LAGS_AT_MOST, async || {
+        crate::eventually(&format!("{count} dead letters"), LOGGED_WITHIN, async || {
             let dead_letters = self.dead_letters("*").await;
             if dead_letters.len() == count {
                 Ok(dead_letters)

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_a_job_back_is_notified_after_it_has_arrived() {
+    fn the_one_that_wants_a_job_back_is_notified_after_it_has_arrived() {
         let (gate, _, _) = gate();
         let (on_their_way, wanted_back) = (OnTheirWay::default(), Arc::<Notify>::default());
         let mut permit = gate.take(None).unwrap();

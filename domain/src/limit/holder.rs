@@ -260,7 +260,7 @@ impl Holder {
     }
 }
 
-/// The first block is at least so large, if the limit allows that: as many jobs as a node soon has in hand, since those
+/// The first block is at least so large, if the limit allows that: as many jobs as a node soon holds, since those
 /// that find no token and no room are parked, which costs far more than a token that goes back.
 const FIRST: u32 = 4_096;
 /// The least time between two requests that are refused.

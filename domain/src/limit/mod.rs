@@ -128,7 +128,7 @@ impl RateLimit {
         self.per_ms() * BUCKET_LEASE.as_secs_f64() * 1_000.0
     }
 
-    /// Whether the burst is large beside what nodes have in hand.
+    /// Whether the burst is large beside what nodes hold.
     fn is_wide(&self) -> bool {
         self.burst >= 3 && f64::from(self.burst) >= 2.0 * self.in_a_lease() + 1.0
     }
@@ -162,8 +162,8 @@ impl RateLimit {
     #[must_use]
     pub fn capacity(&self) -> f64 {
         match self.window {
-            // A token counts as in hand until its lease is over. So that others flow in meanwhile, there must be more
-            // than are in hand, unless a lease is short beside the time in which a token flows in.
+            // A token counts as held until its lease is over. So that others flow in meanwhile, there must be more
+            // than are held, unless a lease is short beside the time in which a token flows in.
             Window::Bucket if self.is_wide() || f64::from(self.burst) >= 20.0 * self.in_a_lease() => self.burst.into(),
             Window::Bucket => f64::from(self.burst).max(2.0 * self.in_a_lease() + 1.0),
             Window::Fixed | Window::Sliding => f64::from(self.rate),

@@ -179,7 +179,7 @@ impl Record {
 
     /// The spans of time in which the bucket fills: the end of each is the end of a lease, and the last has none. In each
     /// it fills at most to the last value, so that it and the nodes' hands together never have more than the capacity:
-    /// then no more can be used at once, whatever the nodes do. A token counts as in hand until the end of its lease.
+    /// then no more can be used at once, whatever the nodes do. A token counts as held until the end of its lease.
     fn spans(&self, limit: &RateLimit) -> impl Iterator<Item = (Timestamp, Timestamp, f64)> {
         let mut ends: Vec<&Lease> = self.leases.values().filter(|lease| lease.until > self.at).collect();
         ends.sort_unstable_by_key(|lease| lease.until);

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_other_quotations_are_told_apart() {
+    fn paths_are_distinguished_from_other_quotations() {
         for path in ["actors/src/node.rs", "domain/src/", "docs/contract.md"] {
             assert!(is_path(path), "{path}");
         }

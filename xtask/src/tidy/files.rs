@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_told_from_code() {
+    fn tests_are_distinguished_from_code() {
         let text = "//! A.\nfn a() {}\n\n#[cfg(test)]\nmod tests {}\n";
         assert_eq!(count("domain/src/a.rs", text), 3);
         assert_eq!(count("domain/src/a.rs", "//! A.\n#[cfg(test)]\nmod tests;\nfn a() {}\n"), 4);

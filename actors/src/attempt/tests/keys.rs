@@ -160,7 +160,7 @@ fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_was_cancelled_since(
 }
 
 #[test]
-fn a_run_that_has_gone_on_is_not_ended_by_whoever_has_its_key() {
+fn a_run_that_has_gone_on_is_not_ended_by_the_one_that_has_its_key() {
     let gone_on: [fn(&mut Run); 4] = [
         |run| run.published = true,
         |run| run.held_by = Some(held_by(9)),

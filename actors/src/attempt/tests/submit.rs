@@ -218,7 +218,7 @@ fn a_job_for_later_is_stored_and_scheduled_and_its_schedule_is_what_starts_it() 
 }
 
 #[test]
-fn a_run_that_its_client_named_is_what_it_is_whoever_has_its_key_by_now() {
+fn a_run_that_its_client_named_is_what_it_is_whichever_run_has_its_key_by_now() {
     let scene = Scene::new();
     let own = |run: &str| Submission { own_id: Some(id(run)), ..keyed(run) };
     submit(&scene, own("r1"), None);
