@@ -110,16 +110,7 @@ pub(crate) async fn one<P: DeadLetterPorts>(
                 remove(ports, &dead_letter).await?;
                 return Ok(true);
             }
-            (DeadLetterVerdict::StaleRecord, _) => {
-                ports.metrics().stale_reads.inc();
-                let about = About::run(&dead_letter.run).traced(context::id_in(Some(&dead_letter.headers)));
-                log_run!(
-                    warn,
-                    about,
-                    "the record is older than the dead letter: read too early; nothing is done to it"
-                );
-                return Err("the record does not know of its end yet; try again".to_owned());
-            }
+            (DeadLetterVerdict::StaleRecord, _) => return Err(read_too_early(ports, &dead_letter)),
             (_, Some(found)) => (found.run, false),
             (_, None) => return Ok(false),
         };
@@ -140,6 +131,14 @@ pub(crate) async fn one<P: DeadLetterPorts>(
         remove(ports, &dead_letter).await?;
         return Ok(did);
     }
+}
+
+/// Counts and logs that the record is older than the dead letter; says what the client is to do.
+fn read_too_early<P: DeadLetterPorts>(ports: &P, dead_letter: &StoredDeadLetter) -> String {
+    ports.metrics().stale_reads.inc();
+    let about = About::run(&dead_letter.run).traced(context::id_in(Some(&dead_letter.headers)));
+    log_run!(warn, about, "the record is older than the dead letter: read too early; nothing is done to it");
+    "the record does not know of its end yet; try again".to_owned()
 }
 
 /// A replayed run needs its key, if its scope freed that when it died.
