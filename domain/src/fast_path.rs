@@ -23,7 +23,7 @@ pub struct Known<'a> {
     pub buffered_for: Duration,
     /// How long a node that cancels its run waits for this one to confirm.
     pub confirmed_within: Duration,
-    /// This node was told that its run is cancelled.
+    /// This node knows that its run is cancelled.
     pub is_cancelled: bool,
     /// Other jobs of its key have a say in whether it starts: it has a place in a line or an order.
     pub has_place: bool,

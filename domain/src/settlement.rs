@@ -78,7 +78,7 @@ pub enum Settlement {
     Park {
         /// The moment from which its rank counts.
         since: Timestamp,
-        /// What it waits for, if that is told as a deferral; `None`: the wait has no event.
+        /// What it waits for, if that is published as a deferral; `None`: the wait has no event.
         reason: Option<DeferReason>,
     },
     /// The job waits for its time.

@@ -120,7 +120,7 @@ impl Compiled {
             return Ok(None);
         }
         let Some(default) = version.as_deref().or_else(|| newest(files.keys().map(String::as_str))) else {
-            let reason = "which version is the newest cannot be told, as not all are numbers; set schema_version";
+            let reason = "which version is the newest is not clear, as not all are numbers; set schema_version";
             return Err(section.problem(SCHEMAS.name, reason.to_owned()));
         };
         let known = there_are(files.keys().map(String::as_str));

@@ -487,7 +487,7 @@ fn what_is_in_force_is_shown_with_its_origin() {
 
 #[test]
 fn settings_that_contradict_each_other_are_reported_before_the_start() {
-    for (text, told) in [
+    for (text, problem) in [
         ("namespace = 'Shop'", "namespace: \"Shop\" has 'S'; allowed are a-z 0-9 -"),
         ("namespace = 'my_shop'", "namespace: \"my_shop\" has '_'"),
         ("[storage]\nreplicas = 2", "storage.replicas: 2 is even"),
@@ -500,7 +500,7 @@ fn settings_that_contradict_each_other_are_reported_before_the_start() {
         ("[defaults]\ntimeout = '2m'\n[types.a]\ntimeout_max = '1m'", "defaults.timeout: 2m is longer"),
     ] {
         let problems = problems(text);
-        assert!(problems.contains(told), "{text}: {problems}");
+        assert!(problems.contains(problem), "{text}: {problems}");
     }
     settings("namespace = 'shop-2'\n[storage]\nreplicas = 3\nevents_max_age = '2m'\n[types.a]\ntimeout_max = '1s'");
 }
@@ -516,7 +516,7 @@ fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
     assert_eq!(payload, r#"{"at":"2027-01-31T09:30:00Z","parts":[1,0.5],"report":"daily"}"#);
     assert_eq!((put.job.timeout_ms, put.job.tags.as_deref()), (Some(300_000), Some(&["a".to_owned()][..])));
     assert!(settings("[schedules]").schedules.is_said && !settings("").schedules.is_said);
-    for (text, told) in [
+    for (text, problem) in [
         ("[schedules.a]\ncron = '0 0 3 * * *'", "schedules.a.type: is missing"),
         ("[schedules.a]\ntype = 't'", "schedules.a.cron: is missing; or give every"),
         (
@@ -541,7 +541,7 @@ fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
         ("[schedules.main-p5]\ntype = 't'\nevery = '5m'", "ends like the queue and priority"),
         ("[schedules.a]\ntype = 't'\nevery = '5m'\ncrom = 'x'", "schedules.a.crom: is not known; did you mean cron?"),
     ] {
-        assert!(problems(text).contains(told), "{text}: {}", problems(text));
+        assert!(problems(text).contains(problem), "{text}: {}", problems(text));
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {
         if lines.enqueues() {
             metrics.enqueued.inc();
         }
-        crate::commit::lines::tell(run, &assignment.payload, &lines);
+        crate::commit::lines::write(run, &assignment.payload, &lines);
         attempt_state.published = attempt_state.published.after_live(lines.count(), attempt_state.is_stored);
         if attempt_state.is_stored {
             attempt_state.lines = None;

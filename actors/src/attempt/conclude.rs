@@ -35,7 +35,7 @@ pub(crate) async fn judge<P: Ports>(
     attempt_state: AttemptState,
     outcome: Outcome,
 ) {
-    tell_breaker(ports, &mut assignment, &outcome);
+    report_to_breaker(ports, &mut assignment, &outcome);
     let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome).await;
     carry_out(ports, assignment, attempt_state, settlement).await;
 }
@@ -48,7 +48,7 @@ pub(crate) async fn judge_or_hold<P: Ports>(
     outcome: Outcome,
 ) -> Option<Box<HeldRetry>> {
     // A job that has to wait anyway does so elsewhere.
-    let waits = tell_breaker(ports, &mut assignment, &outcome);
+    let waits = report_to_breaker(ports, &mut assignment, &outcome);
     let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome).await;
     match &settlement {
         Settlement::Retry { at, .. } if !waits && at.since(ports.now()) < SHORT_RETRY => {
@@ -61,8 +61,8 @@ pub(crate) async fn judge_or_hold<P: Ports>(
     }
 }
 
-/// Tells the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait for it.
-fn tell_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: &Outcome) -> bool {
+/// Reports to the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait for it.
+fn report_to_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: &Outcome) -> bool {
     let Some(pass) = assignment.permits.breaker.take() else { return false };
     let count_permanent = ports.policy(&assignment.job).breaker.is_some_and(|policy| policy.count_permanent);
     pass.ended(Signal::of(outcome, count_permanent))

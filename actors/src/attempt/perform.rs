@@ -35,7 +35,7 @@ use crate::trace::TRACE_PARENT;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
 const LASTS: Duration = Duration::from_millis(250);
-/// How long a handler that was told to stop may take to do so before it is dropped.
+/// How long a handler that was asked to stop may take to do so before it is dropped.
 pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How the work ended.
@@ -149,7 +149,7 @@ async fn see_through(
     let whose = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
     match end_of(whose) {
         _ if stop.is_lost() => {
-            tell_lost(current);
+            stop_as_lost(current);
             End::NotOurs
         }
         Some(end) => end,
@@ -158,7 +158,7 @@ async fn see_through(
 }
 
 /// Its lease was not renewed in time, so that its handler was stopped, and its result counts for nothing.
-fn tell_lost(current: &CurrentAttempt) {
+fn stop_as_lost(current: &CurrentAttempt) {
     if let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
         let about = About::run(&running.attempt_state.run).traced(running.assignment.payload.trace_id());
         log_run!(warn, about, "lease lost: its handler was stopped");

@@ -21,7 +21,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
     pub(crate) routing: Arc<Routing>,
-    /// Their schedulers are told when there may be more capacity than before, or less.
+    /// Their schedulers are notified when there may be more capacity than before, or less.
     pub(crate) queues: Arc<ServedQueues>,
 }
 

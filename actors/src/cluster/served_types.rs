@@ -1,7 +1,7 @@
 //! The part that keeps this node's knowledge of served types and the cluster's memory of them in step.
 //!
 //! It reads the memory as the node starts and after each reconnection, and every few seconds while a type has no handler;
-//! it stores each type that this node is the first to see a handler of. Whoever is about to say that a type was never
+//! it stores each type that this node is the first to see a handler of. A node that is about to say that a type was never
 //! served reads first what others have stored since ([`refresh`]). What is to be stored is kept in
 //! [`crate::shared::served_types`], so that a death costs nothing.
 //!

@@ -86,10 +86,10 @@ impl Watch {
         if let Some(number) = self.findings.extra_turn(turn, &self.part.backbone.unanswered()) {
             self.look(number).await;
         }
-        self.part.health.set_streams(self.findings.told(Instant::now()));
+        self.part.health.set_streams(self.findings.report(Instant::now()));
     }
 
-    /// Looks at one stream. If no server answers for it nothing new is known: its consumer and its writes will tell.
+    /// Looks at one stream. If no server answers for it nothing new is known: its consumer and its writes will show it.
     async fn look(&mut self, number: usize) {
         let wanted = self.wanted[number].clone();
         let name = wanted.name();

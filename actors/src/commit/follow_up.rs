@@ -128,7 +128,7 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
     end.after = ack_token.map_or(AfterCommit::Nothing, AfterCommit::Ack);
     // It takes over the place in flight: a flush has to wait for this end, too.
     end.in_flight = commit.in_flight.take();
-    // Whoever cancelled the run ended its attempt in the record.
+    // The node that cancelled the run ended its attempt in the record.
     end.ends_attempt = commit.ends_attempt;
     end.deferred = commit.deferred;
     Some(Box::new(end))

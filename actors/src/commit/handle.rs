@@ -19,7 +19,7 @@ use crate::trace::Tracer;
 /// Sends commits to the committer. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
-    door: mpsc::Sender<Input>,
+    inbox: mpsc::Sender<Input>,
     /// Where its messages go.
     pub(crate) address: Address<Message>,
     /// In whose name commits are written, and for which server.
@@ -35,15 +35,15 @@ impl Committer {
         metrics: Arc<Metrics>,
         tracer: Option<Arc<Tracer>>,
     ) -> (Self, Arc<Mutex<Committing>>) {
-        let (door, commits) = mpsc::channel(QUEUED);
+        let (inbox, commits) = mpsc::channel(QUEUED);
         let committing = Committing::new(backbone.clone(), metrics, tracer, commits);
-        (Self { door, address: Address::default(), node, backbone }, Arc::new(Mutex::new(committing)))
+        (Self { inbox, address: Address::default(), node, backbone }, Arc::new(Mutex::new(committing)))
     }
 
     /// Sends input; waits while the committer is full.
     pub(crate) async fn send(&self, input: Input) {
         // The state lives as long as the node: a closed channel means that the process is ending.
-        let _ = self.door.send(input).await;
+        let _ = self.inbox.send(input).await;
     }
 
     /// Has a commit without a delivery carried out and waits for that; returns the revision of its record.

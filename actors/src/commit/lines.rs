@@ -1,8 +1,8 @@
 //! What happens to a job as lines of the node's own log: one per event, with run, attempt, tenant and trace, and never a
 //! payload, a result or a handler's words.
 //!
-//! A job that failed for good is told at level `info`; everything else only at `debug`, as it comes with every job. If
-//! nobody wants these lines, they cost a job two comparisons. Target `longshore::jobs`, so that they can be switched on
+//! A job that failed for good is logged at level `info`; everything else only at `debug`, as it comes with every job. If
+//! these lines are not wanted, they cost a job two comparisons. Target `longshore::jobs`, so that they can be switched on
 //! alone.
 
 use longshore_domain::{Run, RunState};
@@ -31,17 +31,17 @@ struct Failure {
     kind: String,
 }
 
-/// Tells what was published live of a run.
-pub(crate) fn tell(run: &Run, payload: &Payload, events: &EncodedEvents) {
-    let tells_all = tracing::enabled!(target: JOBS, Level::DEBUG);
-    if tells_all || (run.state.name() == RunState::Dead && tracing::enabled!(target: JOBS, Level::INFO)) {
+/// Logs what was published live of a run.
+pub(crate) fn write(run: &Run, payload: &Payload, events: &EncodedEvents) {
+    let writes_all = tracing::enabled!(target: JOBS, Level::DEBUG);
+    if writes_all || (run.state.name() == RunState::Dead && tracing::enabled!(target: JOBS, Level::INFO)) {
         for (_, event) in events.live() {
-            tell_one(run, payload, &event);
+            write_one(run, payload, &event);
         }
     }
 }
 
-fn tell_one(run: &Run, payload: &Payload, event: &[u8]) {
+fn write_one(run: &Run, payload: &Payload, event: &[u8]) {
     let Ok(Event { event, attempt, reason, error, duration_ms, retry_at }) = serde_json::from_slice(event) else {
         return;
     };

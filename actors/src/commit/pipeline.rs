@@ -281,7 +281,7 @@ impl Pipeline {
         if events.enqueues() {
             self.metrics.enqueued(&commit.run);
         }
-        lines::tell(&commit.run, &commit.payload, &events);
+        lines::write(&commit.run, &commit.payload, &events);
         outlets.publish_live(&events).await;
         if before.log().is_empty() && events.log().is_empty() {
             return finish(commit, outlets).await;

@@ -116,7 +116,7 @@ impl<T: HasPayload> Blocked<T> {
         self.kinds.get(kind)?.reason
     }
 
-    /// The job that is meant, if it waits here, and why, as far as that is known and told.
+    /// The job that is meant, if it waits here, and why, as far as that is known and published.
     pub(crate) fn find(&self, is_meant: impl Fn(&T) -> bool) -> Option<(&T, Option<DeferReason>)> {
         let each = self.kinds.values().map(|waiting| (waiting.jobs.iter().chain(&waiting.behind), waiting.reason));
         let mut all = each.flat_map(|(jobs, reason)| jobs.map(move |(_, job)| (job, reason)));
@@ -262,7 +262,7 @@ impl<T: HasPayload> Blocked<T> {
     }
 
     /// Takes the first in order of the kinds' first jobs that may start. Types may share capacity: the job that is
-    /// first in order gets it. `news` counts what the gates had to tell: while it stays the same and no job's time has
+    /// first in order gets it. `news` counts the changes of the gates: while it stays the same and no job's time has
     /// come, the jobs are not asked about again, because every start on this node would pay for it. Nor are those that
     /// `may_be_asked` leaves out: keys make many kinds, and news are of one of them.
     pub(crate) fn take(

@@ -209,7 +209,7 @@ impl JobBuffer {
         let is_its = |job: &Job| job.run_id == run.run_id && job.tenant == run.tenant;
         let (assignment, reason) = jobs.blocked.find(|assignment| is_its(&assignment.job))?;
         let routing = &self.gates.routing;
-        // This gate tells no reason.
+        // This gate gives no reason.
         let is_full =
             handler_capacity::applies_to(routing, assignment) && !handler_capacity::has_room(routing, assignment);
         if is_full { Some(DeferReason::Busy) } else { reason }

@@ -20,7 +20,7 @@ const MAX_PER_LANE: usize = 512;
 /// As many jobs are buffered as start within this time at the present rate.
 const AHEAD: Duration = Duration::from_millis(50);
 /// How long a buffered job and an idle worker may wait for each other while nothing starts.
-const PATIENCE: Duration = Duration::from_millis(2);
+const STALLED_AFTER: Duration = Duration::from_millis(2);
 
 /// What a scheduler knows of the pace of its queue.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Demand {
     pub(crate) fn has_dispatched(&mut self, held: &Buffered, idle: usize, now: Instant) {
         let waits = idle > 0 && held.of.iter().any(|held| *held > 0);
         let waits = waits && self.checked_at != Some(held.started);
-        self.stalled = waits.then(|| self.stalled.unwrap_or((now + PATIENCE, held.started)));
+        self.stalled = waits.then(|| self.stalled.unwrap_or((now + STALLED_AFTER, held.started)));
     }
 
     /// No job may start: none waits for a permit.

@@ -29,7 +29,7 @@ pub(crate) struct Work {
     pub(crate) permit: WakePermit,
 }
 
-/// What a queue's scheduler is told.
+/// What is sent to a queue's scheduler.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// The node takes no new work: return what is buffered, pull no more, then answer.
@@ -222,7 +222,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns once no worker is about to start an attempt by what it was told before this call: it has either entered
+    /// Returns once no worker is about to start an attempt by what it was sent before this call: it has either entered
     /// its attempt, or asks again.
     pub(crate) fn wait_for_starts(&self) {
         for (current, _) in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {

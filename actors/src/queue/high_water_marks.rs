@@ -109,8 +109,8 @@ impl HighWaterMarks {
         let (backbone, cancelled) = (self.backbone.clone(), Arc::clone(&self.cancelled));
         let (queue, lanes) = (self.queue.clone(), self.lanes);
         self.readers.spawn(async move {
-            patiently(&queue, || learn(&backbone, &cancelled)).await;
-            let marks = patiently(&queue, || backbone.marks(&queue)).await;
+            retry_until_done(&queue, || learn(&backbone, &cancelled)).await;
+            let marks = retry_until_done(&queue, || backbone.marks(&queue)).await;
             let names = backbone.names();
             let mark = |priority| marks.get(&names.lane_stream(&queue, priority)).copied().unwrap_or(0);
             let read = |(lane, priority)| Read { lane, asked: lanes[lane].asked, mark: mark(priority) };
@@ -137,8 +137,8 @@ impl HighWaterMarks {
         let (queue, asked) = (self.queue.clone(), self.lanes[lane].asked);
         self.readers.spawn(async move {
             let Some(priority) = Priority::all().nth(lane) else { return Vec::new() };
-            patiently(&queue, || learn(&backbone, &cancelled)).await;
-            let state = patiently(&queue, || backbone.lane_of(&queue, priority)).await;
+            retry_until_done(&queue, || learn(&backbone, &cancelled)).await;
+            let state = retry_until_done(&queue, || backbone.lane_of(&queue, priority)).await;
             vec![Read { lane, asked, mark: state.last_sequence }]
         });
     }
@@ -169,13 +169,13 @@ impl HighWaterMarks {
     }
 }
 
-async fn patiently<T, F: Future<Output = Result<T, Error>>>(queue: &Queue, read: impl Fn() -> F) -> T {
-    let mut told = false;
+async fn retry_until_done<T, F: Future<Output = Result<T, Error>>>(queue: &Queue, read: impl Fn() -> F) -> T {
+    let mut warned = false;
     loop {
         match read().await {
             Ok(found) => return found,
             Err(error) => {
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut warned, true) {
                     tracing::warn!(%queue, "cannot read a lane's mark, trying again: {}", error.with_causes());
                 }
                 tokio::time::sleep(AGAIN_AFTER).await;

@@ -12,7 +12,7 @@ use longshore_domain::rank::Rank;
 
 /// How long a head may take from the server: many times the round trip of a pull. So a wait ends in vain only if the
 /// server is very busy, or if other nodes took the last jobs of the lane.
-const PATIENCE: Duration = Duration::from_millis(100);
+const HOLD_OFF_MAX: Duration = Duration::from_millis(100);
 /// The part of the time that waits in vain may cost: waiting for urgent jobs must not idle the workers.
 const COST: f64 = 0.025;
 /// How much of that time can be saved up.
@@ -77,17 +77,17 @@ impl Lookahead {
             if !goes_before || !is_empty(number) {
                 continue;
             }
-            let patient_until = *lane.missed_since.get_or_insert(now) + PATIENCE;
-            if patient_until <= now {
+            let hold_off_until = *lane.missed_since.get_or_insert(now) + HOLD_OFF_MAX;
+            if hold_off_until <= now {
                 // Another node took it, or there was none. Nobody may have waited for the first pulls.
                 if matches!(lane.next, Next::Behind(_)) {
-                    self.credit = self.credit.saturating_sub(PATIENCE);
+                    self.credit = self.credit.saturating_sub(HOLD_OFF_MAX);
                 }
                 lane.next = Next::None;
-            } else if self.credit < PATIENCE {
+            } else if self.credit < HOLD_OFF_MAX {
                 lane.next = Next::None;
             } else {
-                until = until.max(Some(patient_until));
+                until = until.max(Some(hold_off_until));
             }
         }
         until
@@ -107,7 +107,7 @@ mod tests {
     fn a_head_on_its_way_is_waited_for_but_not_for_long() {
         let now = Instant::now();
         let mut coming = Lookahead::new(2, now);
-        let later = now + PATIENCE;
+        let later = now + HOLD_OFF_MAX;
         assert_eq!(coming.hold_off(rank(5), now, |_| true), Some(later), "nothing is known yet");
         assert_eq!(coming.hold_off(rank(5), later, |_| true), None);
 
@@ -127,18 +127,18 @@ mod tests {
         let start = Instant::now();
         let mut coming = Lookahead::new(2, start);
         coming.asked(start);
-        let soon = start + PATIENCE / 2;
+        let soon = start + HOLD_OFF_MAX / 2;
         assert_eq!(
             coming.hold_off(rank(5), soon, |_| true),
-            Some(start + PATIENCE),
+            Some(start + HOLD_OFF_MAX),
             "the other head may be on its way"
         );
-        assert_eq!(coming.hold_off(rank(5), start + PATIENCE, |_| true), None);
+        assert_eq!(coming.hold_off(rank(5), start + HOLD_OFF_MAX, |_| true), None);
 
         let mut coming = Lookahead::new(2, start);
         coming.asked(start);
-        coming.asked(start + PATIENCE);
-        assert_eq!(coming.hold_off(rank(5), start + PATIENCE, |_| true), None, "the first pulls found nothing");
+        coming.asked(start + HOLD_OFF_MAX);
+        assert_eq!(coming.hold_off(rank(5), start + HOLD_OFF_MAX, |_| true), None, "the first pulls found nothing");
         assert_eq!(coming.credit, CREDIT, "it has cost no time");
     }
 
@@ -155,6 +155,6 @@ mod tests {
             }
             now += Duration::from_millis(1);
         }
-        assert!(waited <= CREDIT + Duration::from_secs(100).mul_f64(COST) + PATIENCE, "{waited:?}");
+        assert!(waited <= CREDIT + Duration::from_secs(100).mul_f64(COST) + HOLD_OFF_MAX, "{waited:?}");
     }
 }

@@ -267,7 +267,7 @@ impl Scheduler {
 
     fn take(&mut self, lane: usize, delivery: Delivery) {
         if self.marks.is_repeated(lane, &delivery.holding) {
-            // Its job may be here, and may begin in this moment without a claim: only later can this be told from others.
+            // Its job may be here, and may begin in this moment without a claim: only later can this be distinguished from others.
             self.queue.buffer.claim_all();
             self.repeated.push(delivery.ack_token);
             return;

@@ -19,7 +19,7 @@ use crate::shared::park_permits::ParkGate;
 use crate::shared::pressure::MachinePressure;
 use crate::supervision::{ChildSpec, Question};
 
-/// What the root of the tree is told. It is not about single jobs: as many messages as queues are put.
+/// What is sent to the root of the tree. It is not about single jobs: as many messages as queues are put.
 pub(crate) enum Order {
     /// Start these children.
     Serve(QueueChildren),

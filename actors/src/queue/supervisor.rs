@@ -18,7 +18,7 @@ use crate::queue::{scheduler, unresponsive};
 use crate::shared::health::Health;
 use crate::supervision::{Answer, ChildSpec, Deaths, Question};
 
-/// What a queue's supervisor is told.
+/// What is sent to a queue's supervisor.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Check the workers.

@@ -1,4 +1,4 @@
-//! Unresponsive handlers: one that blocks its thread ends neither at its time limit nor when it is told to stop.
+//! Unresponsive handlers: one that blocks its thread ends neither at its time limit nor when it is asked to stop.
 //!
 //! The lease of such an attempt is kept until its time limit is over, as for any other. Then the attempt is settled as
 //! a time-out and the log names the handler; the job goes on elsewhere. The worker is replaced, up to [`SPARE_THREADS`]
@@ -27,7 +27,7 @@ pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// If a handler has not yielded once for this long, the check enters its attempt among the leases.
 const SILENT: Duration = Duration::from_secs(1);
 /// The extra time that a handler gets beyond its limit and its time to stop.
-const PATIENCE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(2);
 
 const RESPONDS: u8 = 0;
 const UNRESPONSIVE: u8 = 1;
@@ -86,7 +86,7 @@ pub(crate) fn check(
             return false;
         };
         let is_silent = assignment.entry.is_none() && now.duration_since(*since) > SILENT;
-        (is_silent, now.saturating_duration_since(*stop_at) > STOPS_WITHIN + PATIENCE)
+        (is_silent, now.saturating_duration_since(*stop_at) > STOPS_WITHIN + GRACE)
     };
     if !is_unresponsive {
         if is_silent {

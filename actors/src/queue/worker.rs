@@ -120,7 +120,7 @@ impl State {
     /// Enters the attempt as this worker's current one: now it starts. Returns it if it may not, because its queue or type
     /// was paused since the gates were asked, or the node has not read the run-time settings for too long.
     ///
-    /// The question is asked under the lock, so that whoever has locked it after a pause became known finds every attempt
+    /// The question is asked under the lock, so that the one that has locked it after a pause became known finds every attempt
     /// that started before ([`Dispatcher::wait_for_starts`]).
     fn enter(&self, running: RunningAttempt) -> Result<(), Box<RunningAttempt>> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -68,7 +68,7 @@ pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server:
                     ticks_at = Some(timing.fires_at(id, due));
                     set_tick(api, tenant, id, ticks_at).await?;
                 }
-                tell(&at.schedule, &next, due);
+                log(&at.schedule, &next, due);
                 next
             }
             Step::Wait(fires_at) if ticks_at == Some(fires_at) => return Ok(()),
@@ -194,7 +194,7 @@ fn is_final(error: &ApiError) -> bool {
     [Code::Malformed, Code::Forbidden, Code::WrongState, Code::TooLarge].iter().any(|code| code.number() == error.code)
 }
 
-fn tell(schedule: &Recurring, next: &Progress, due: Timestamp) {
+fn log(schedule: &Recurring, next: &Progress, due: Timestamp) {
     let skipped = next.last_skipped.as_ref().filter(|skipped| skipped.due_at == due && next.pending.is_none());
     let (id, tenant) = (schedule.id(), &schedule.tenant);
     match skipped {

@@ -2,7 +2,7 @@
 //!
 //! A run that waits for a time is, if that time is over and neither its schedule nor a message of it is there. A running
 //! run is, if its message is gone, as with a lane that somebody deleted, and no node works on it. Both are said only
-//! of a record that has not changed meanwhile. The sweep names such runs, and the API tells whoever asks for one.
+//! of a record that has not changed meanwhile. The sweep names such runs, and the API says so to a client that asks for one.
 
 use std::time::Duration;
 

@@ -135,7 +135,9 @@ fn an_unclear_claim_of_another_node_is_taken_up_once_that_node_abandons_it() {
 /// taken back and the job waits: it has no permit, for a handler or of a limit, that it could start with.
 #[test]
 fn an_unclear_claim_of_a_job_that_may_not_start_is_taken_back() {
-    for (reason, told) in [(None, DeferReason::Busy), (Some(DeferReason::Concurrency), DeferReason::Concurrency)] {
+    for (reason, deferred_for) in
+        [(None, DeferReason::Busy), (Some(DeferReason::Concurrency), DeferReason::Concurrency)]
+    {
         let mut scene = Scene::new();
         scene.server.breaks(1, Fault::AnswerLost);
         scene.begins();
@@ -143,7 +145,7 @@ fn an_unclear_claim_of_a_job_that_may_not_start_is_taken_back() {
         assignment.park = ParkPermit::take(&Arc::default(), reason);
         assert!(scene.node.begins(assignment).is_none(), "{reason:?}");
         let run = scene.server.run(RUN);
-        assert_eq!((run.attempts.len(), run.deferral.map(|deferral| deferral.reason)), (0, Some(told)));
+        assert_eq!((run.attempts.len(), run.deferral.map(|deferral| deferral.reason)), (0, Some(deferred_for)));
         let waits =
             ["record enqueued 1/0", "live deferred", "log enqueued deferred", "schedule 1/1 in 500 ms", "ack 7"];
         assert_eq!(scene.node.sent(), waits);

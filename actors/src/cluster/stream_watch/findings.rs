@@ -68,7 +68,7 @@ pub(super) enum Look {
 }
 
 impl Findings {
-    /// The node wants these streams now; of others nothing is told any more.
+    /// The node wants these streams now; others are not reported any more.
     pub(super) fn want(&mut self, wanted: Vec<Stream>) {
         self.wanted = wanted;
         let is_wanted = |name: &String| self.wanted.iter().any(|stream| stream.name == *name);
@@ -133,23 +133,23 @@ impl Findings {
     }
 
     /// What `health` says.
-    pub(super) fn told(&mut self, now: Instant) -> StreamFaults {
+    pub(super) fn report(&mut self, now: Instant) -> StreamFaults {
         self.remade.retain(|_, (_, at)| now.duration_since(*at) < WARNED_FOR);
-        let mut told = StreamFaults::default();
+        let mut faults = StreamFaults::default();
         for (name, (fault, _)) in &self.faults {
             let Some(stream) = self.wanted.iter().find(|stream| stream.name == *name) else { continue };
             let list = match fault {
-                _ if stream.is_dispensable => &mut told.warnings,
-                StreamFault::Missing | StreamFault::Unfit(_) => &mut told.reasons,
-                StreamFault::OtherBounds(_) => &mut told.warnings,
+                _ if stream.is_dispensable => &mut faults.warnings,
+                StreamFault::Missing | StreamFault::Unfit(_) => &mut faults.reasons,
+                StreamFault::OtherBounds(_) => &mut faults.warnings,
             };
             list.push(in_words(stream, fault));
         }
-        told.warnings.extend(self.full.iter().map(|(name, Full { messages, bytes })| {
+        faults.warnings.extend(self.full.iter().map(|(name, Full { messages, bytes })| {
             format!("stream {name} is full: it holds {messages} messages, {bytes} bytes, and refuses what is published to it")
         }));
-        told.warnings.extend(self.remade.values().map(|(text, _)| text.clone()));
-        told
+        faults.warnings.extend(self.remade.values().map(|(text, _)| text.clone()));
+        faults
     }
 }
 

@@ -99,9 +99,9 @@ fn a_node_that_is_short_of_memory_or_processor_pulls_less() {
 fn workers_are_woken_without_a_permit_once_nothing_starts_any_more() {
     let (mut demand, start) = (Demand::new(0), Instant::now());
     demand.has_dispatched(&held(&[(4, 3)], 5), 2, start);
-    let until = start + PATIENCE;
+    let until = start + STALLED_AFTER;
     assert_eq!(demand.stalled_until(), Some(until));
-    demand.has_dispatched(&held(&[(4, 3)], 5), 2, start + PATIENCE / 2);
+    demand.has_dispatched(&held(&[(4, 3)], 5), 2, start + STALLED_AFTER / 2);
     assert_eq!(demand.stalled_until(), Some(until), "the wait is not begun anew with each round of the loop");
     assert!(demand.is_stalled(5));
     assert_eq!(demand.stalled_until(), None);
@@ -113,7 +113,7 @@ fn while_jobs_start_no_worker_is_woken_without_a_permit() {
     demand.has_dispatched(&held(&[(4, 3)], 5), 2, start);
     assert!(!demand.is_stalled(6), "another one has started");
     demand.has_dispatched(&held(&[(4, 2)], 6), 2, start);
-    assert_eq!(demand.stalled_until(), Some(start + PATIENCE), "it is watched again");
+    assert_eq!(demand.stalled_until(), Some(start + STALLED_AFTER), "it is watched again");
 }
 
 #[test]

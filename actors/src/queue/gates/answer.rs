@@ -18,7 +18,7 @@ pub(crate) enum Answer {
     Go(Permits),
     /// It may not start before this moment; about so many of its kind will within a second of it.
     NotBefore(Instant, DeferReason, usize),
-    /// It may start only after another job gives its permit back. Without a reason, its wait is not told as a deferral.
+    /// It may start only after another job gives its permit back. Without a reason, its wait is not published as a deferral.
     WhenFreed(Option<DeferReason>),
     /// It waits for a slot, for this reason. While the cluster is being asked, up to so many may start in a moment.
     ForSlot(Waits, Option<DeferReason>, usize),
@@ -29,9 +29,9 @@ pub(crate) enum Answer {
 pub(crate) struct Permits {
     /// To be with a remote handler.
     pub(crate) _capacity: Option<CapacityPermit>,
-    /// What its circuit breaker is told of its end.
+    /// The report on its end to its circuit breaker.
     pub(crate) breaker: Option<BreakerPass>,
-    /// Of its concurrency limits. Whoever calls the handler has it, too, until the handler is done.
+    /// Of its concurrency limits. The call of the handler has it, too, until the handler is done.
     pub(crate) slots: Option<Arc<SlotPermit>>,
     /// Of a job that has to wait: the slot that it waits for.
     pub(crate) waits: Option<Waits>,
@@ -68,7 +68,7 @@ impl Permits {
 pub(crate) struct HeldUp {
     /// It cannot start before this moment; `None`: not before a permit comes back.
     pub(crate) until: Option<Instant>,
-    /// What it waits for, if that is told as a deferral.
+    /// What it waits for, if that is published as a deferral.
     pub(crate) reason: Option<DeferReason>,
     /// About how many of its kind start within a second once some may, if that is known.
     pub(crate) soon: usize,

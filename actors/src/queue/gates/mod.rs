@@ -41,7 +41,7 @@ pub(crate) struct Gates {
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
     pub(crate) slots: Arc<Slots>,
-    /// Told when a gate may let more jobs start.
+    /// Notified when a gate may let more jobs start.
     pub(crate) news: Arc<GateNews>,
 }
 

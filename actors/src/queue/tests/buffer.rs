@@ -48,7 +48,7 @@ async fn a_local_retry_takes_its_place_by_rank_among_the_jobs_that_arrived() {
 }
 
 /// Given a lane with more jobs than have arrived, when the next one of another lane ranks behind those, then it waits for
-/// them until their pull had time to come back, and the scheduler is told until when.
+/// them until their pull had time to come back, and the scheduler learns until when.
 #[tokio::test]
 async fn a_job_is_held_off_for_a_more_urgent_one_that_is_on_its_way() {
     let scene = scene();

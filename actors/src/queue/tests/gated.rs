@@ -122,7 +122,7 @@ async fn a_job_on_its_way_to_be_parked_is_known_to_be_missing_from_what_was_read
 }
 
 #[tokio::test]
-async fn the_jobs_of_a_paused_type_are_parked_at_once_and_tell_why_and_others_start() {
+async fn the_jobs_of_a_paused_type_are_parked_at_once_and_say_why_and_others_start() {
     let scene = scene();
     pauses(&scene, "here", true);
     scene.arrive([job("here", 1, 1), job("remote", 5, 2), job("here", 1, 3)]);

@@ -90,7 +90,7 @@ impl Hand<'_> {
             if self.is_released() {
                 return Some(Outcome::Released);
             }
-            if self.is_told_to_end(call.id) {
+            if self.has_order_to_end(call.id) {
                 return Some(Outcome::Cancelled);
             }
             if !asked && world.clock.get() > from + LASTS {

@@ -18,11 +18,11 @@ use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
 use crate::tests::simulation::server::{DeadLetter, Message, NEVER, Place};
 use crate::tests::simulation::worker::{Delivery, renew, seal_of, work};
 use crate::tests::simulation::world::{
-    AckTokens, Kind, LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp,
+    AckTokens, Kind, LEASE, OLD_READ_MAX, OrderToStop, RUNS, STORM, Weather, World, stamp,
 };
 
 /// A world is stuck if something is still under way this long after the storm.
-const PATIENCE: i64 = 300_000;
+const ENDS_WITHIN: i64 = 300_000;
 
 /// How often a lease-keeper looks through its leases.
 const KEEPS_EVERY: i64 = LEASE / 30;
@@ -193,7 +193,7 @@ impl<'w> Drive<'w> {
         }
         let Some(next) = self.next_moment() else { return false };
         let now = next.max(world.clock.get());
-        if now > world.quiet_from.get() + PATIENCE {
+        if now > world.quiet_from.get() + ENDS_WITHIN {
             world.accuse_stuck();
             return false;
         }
@@ -417,9 +417,9 @@ impl<'w> Drive<'w> {
         let started_at = state.dead_until.get();
         let server = self.world.server.borrow();
         for (plan, _) in server.cancel_notes.iter().filter(|(_, at)| *at <= started_at) {
-            let told =
-                ToldToStop { plan: *plan, told_as: self.world.number(), from: started_at, only_if_waiting: false };
-            state.told_to_stop.borrow_mut().push(told);
+            let order =
+                OrderToStop { plan: *plan, number: self.world.number(), from: started_at, only_if_waiting: false };
+            state.orders_to_stop.borrow_mut().push(order);
         }
     }
 

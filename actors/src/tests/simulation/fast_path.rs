@@ -68,12 +68,12 @@ impl Hand<'_> {
         is_open
     }
 
-    /// The node hears of the cancels that have reached it by now.
+    /// The node learns of the cancels that have reached it by now.
     pub(super) fn hears_cancels(&self) {
         let now = self.world.clock.get();
-        let told = self.world.nodes[self.client.node].told_to_stop.borrow();
-        for told in told.iter().filter(|told| told.from <= now) {
-            let job = self.world.plans[told.plan].job();
+        let orders = self.world.nodes[self.client.node].orders_to_stop.borrow();
+        for order in orders.iter().filter(|order| order.from <= now) {
+            let job = self.world.plans[order.plan].job();
             self.recently_cancelled.add(&job.tenant, &job.run_id);
         }
     }

@@ -113,7 +113,7 @@ impl Waiting {
 }
 
 impl Hand<'_> {
-    /// Whoever cancels runs that fit cancels no others.
+    /// A client that cancels runs that fit cancels no others.
     pub(super) fn check_filter(&self, plan: usize, run: &Run, expected: u64) {
         let filter = self.filter.borrow();
         let Some(filter) = filter.as_ref().filter(|_| run.state == RunState::Cancelled) else { return };

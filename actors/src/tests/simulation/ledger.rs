@@ -146,12 +146,12 @@ impl Ledger {
         let page = &mut self.pages[plan];
         let mut met = None;
         for event in events::of_round(after) {
-            let told = EventId::of(&event);
-            if !page.implied.contains(&told) {
-                let id = (told.kind, told.round, event.numbers());
-                met = page.ids.contains(&id).then(|| event.id()).or(met);
-                page.implied.push(told);
-                page.ids.push(id);
+            let id = EventId::of(&event);
+            if !page.implied.contains(&id) {
+                let key = (id.kind, id.round, event.numbers());
+                met = page.ids.contains(&key).then(|| event.id()).or(met);
+                page.implied.push(id);
+                page.ids.push(key);
             }
         }
         if let Some(id) = met {
@@ -245,7 +245,7 @@ impl Ledger {
         }
         let page = &mut self.pages[plan];
         if page.note_taken_up {
-            let counts = |told: &EventId| told.kind != EventKind::Scheduled || told.round > 1;
+            let counts = |id: &EventId| id.kind != EventKind::Scheduled || id.round > 1;
             page.logged.retain(counts);
             page.implied.retain(counts);
             page.live.retain(counts);
@@ -282,9 +282,9 @@ impl Ledger {
             return self.accuse(plan, what);
         }
         for round in 1..=run.round {
-            let told: Vec<EventId> = page.logged.iter().filter(|told| told.round == round).copied().collect();
-            if let Err(wrong) = check_round(&told, round == run.round, run.state.name()) {
-                return self.accuse(plan, format!("round {round}: {wrong}: {}", list(&told)));
+            let ids: Vec<EventId> = page.logged.iter().filter(|id| id.round == round).copied().collect();
+            if let Err(wrong) = check_round(&ids, round == run.round, run.state.name()) {
+                return self.accuse(plan, format!("round {round}: {wrong}: {}", list(&ids)));
             }
         }
     }
@@ -341,14 +341,14 @@ fn list(events: &[EventId]) -> String {
 }
 
 /// Checks one round as its reader sees it.
-fn check_round(told: &[EventId], last: bool, state: RunState) -> Result<(), &'static str> {
+fn check_round(ids: &[EventId], last: bool, state: RunState) -> Result<(), &'static str> {
     use EventKind::{Cancelled, Completed, Deferred, Discarded, Dlq, Duplicate, Enqueued, Expired};
     use EventKind::{Failed, Progress, Released, Replayed, Scheduled, Started};
     let mut open: Option<(u32, u32)> = None;
     let mut attempt = 0;
     let mut ended = false;
     let mut waits = false;
-    for event in told {
+    for event in ids {
         if ended && event.kind != Discarded {
             return Err("published after its end");
         }
@@ -378,7 +378,7 @@ fn check_round(told: &[EventId], last: bool, state: RunState) -> Result<(), &'st
                 }
             }
             // An unreadable job has this event alone.
-            Dlq if told.first() == Some(event) => ended = true,
+            Dlq if ids.first() == Some(event) => ended = true,
             // It made way for another run with its key while it waited for its time.
             Duplicate if !waits && open.is_none() => ended = true,
             Completed | Dlq | Expired | Duplicate => {

@@ -119,8 +119,8 @@ mutations! {
     ReplayPublishedBeforeItIsOnRecord: Log,
     // Judging.
     DropInsteadOfCarryOut: Lost | Log,
-    CancelledDroppedUntold: Log,
-    PutBackBeginsAgainUntold: Log,
+    CancelledDroppedUnpublished: Log,
+    PutBackBeginsAgainUnpublished: Log,
     PutBackAckedWhenItComesAgain: Lost,
     CarriedOutWithoutTakingOver: Lost,
     TakenOverAndHeldLocally: Lost,
@@ -157,7 +157,7 @@ mutations! {
     ClaimOverwrites: Step,
     EndOverwrites: Step,
     LostEndIsAcked: Lost,
-    ClaimIsTold: Live | Log,
+    ClaimIsPublished: Live | Log,
     // Names.
     OneScheduleSubjectPerRun: Lost,
     MovedUnderTheSameIdAfterADeferral: Lost,
@@ -190,15 +190,15 @@ mutations! {
     ReplayedRunBelievedToHaveItsKey: TwoOfAKey,
     ReplacedRunKept: TwoOfAKey,
     MadeWayWithoutConfirming: Lost,
-    MadeWayDroppedUntold: Log,
+    MadeWayDroppedUnpublished: Log,
     JobThatTakesAKeyOverTakenOut: Log,
     // Dead letters.
     ReplayNeverResumed: Lost,
     StaleLetterKept: Stuck,
-    StaleLetterDeletedUntold: Log,
+    StaleLetterDeletedUnpublished: Log,
     // Cancelling.
     CancelledTakenOutBeforeItIsOnRecord: Lost,
-    CancelledTakenOutUntold: Log,
+    CancelledTakenOutUnpublished: Log,
     CancelNotNoted: CalledAfterItsEnd,
     CancelsNotLearnedAtStart: CalledAfterItsEnd,
     NodesNotWaitedFor: CalledAfterItsEnd,

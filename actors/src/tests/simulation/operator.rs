@@ -23,7 +23,7 @@ use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Letter;
 use crate::tests::simulation::server::{DeadLetter, Message, MessageId, Place};
 use crate::tests::simulation::worker::{Delivery, Does, Hand};
-use crate::tests::simulation::world::{HEARD_WITHIN, ToldToStop, World, stamp};
+use crate::tests::simulation::world::{HEARD_WITHIN, OrderToStop, World, stamp};
 use crate::trace::Tracer;
 
 /// A run is replayed at most this often.
@@ -109,14 +109,14 @@ impl Hand<'_> {
         }
     }
 
-    /// Tells every node to stop a run, or some time later if it is slow; returns when each has received the order.
-    fn tell_to_stop(&self, plan: usize, slow: i64, only_if_waiting: bool) -> [Option<(u32, i64)>; 3] {
+    /// Orders every node to stop a run, or some time later if it is slow; returns when each has received the order.
+    fn order_to_stop(&self, plan: usize, slow: i64, only_if_waiting: bool) -> [Option<(u32, i64)>; 3] {
         let (world, now) = (self.world, self.world.clock.get());
         let mut heard_by = [None; 3];
         for (number, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.dead_until.get() <= now) {
             let from = now.max(node.frozen_until.get()) + if slow > 1 { world.chance.between(1, slow) } else { 1 };
-            let told = ToldToStop { plan, told_as: world.number(), from, only_if_waiting };
-            node.told_to_stop.borrow_mut().push(told);
+            let order = OrderToStop { plan, number: world.number(), from, only_if_waiting };
+            node.orders_to_stop.borrow_mut().push(order);
             heard_by[number] = Some((node.life.get(), from));
         }
         heard_by
@@ -189,7 +189,7 @@ impl CancelPorts for Hand<'_> {
         let asked_at = world.clock.get();
         let until = asked_at + HEARD_WITHIN;
         let slow = if world.chance.hits(4_000) { world.chance.between(10, HEARD_WITHIN) } else { 5 };
-        let heard_by = self.tell_to_stop(plan, slow, only_if_waiting);
+        let heard_by = self.order_to_stop(plan, slow, only_if_waiting);
         // A dead node reads the noted cancel when it starts.
         let all_heard = heard_by.iter().map(|heard| heard.map_or(until, |(_, from)| from)).max().unwrap_or(until);
         if !world.is(Mutation::NodesNotWaitedFor) {
@@ -206,7 +206,7 @@ impl CancelPorts for Hand<'_> {
 
     async fn notify_cancelled(&self, _: &Tenant, run: &RunId) {
         self.world.travel().await;
-        self.tell_to_stop(self.place_of(run).0, 1, false);
+        self.order_to_stop(self.place_of(run).0, 1, false);
     }
 
     async fn wait_for_end(&self, _: &Tenant, run: &RunId) -> Result<(), ApiError> {

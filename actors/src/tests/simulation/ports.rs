@@ -73,7 +73,7 @@ impl Hand<'_> {
     fn mutated(&self, verdict: Verdict) -> Verdict {
         match (verdict, self.world.mutation) {
             (Verdict::CarryOut | Verdict::TakeOver, Some(Mutation::DropInsteadOfCarryOut))
-            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUntold))
+            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUnpublished))
             | (
                 Verdict::StaleRecord,
                 Some(Mutation::StaleRecordTakenForTheNewest | Mutation::RecordsReadFromAnyReplica),
@@ -113,7 +113,7 @@ impl Rules for Hand<'_> {
         }
         let mut verdict = protocol::on_arrival(found, &arrival);
         let has_made_way = found.is_some_and(|run| run.published && run.state.duplicate_of().is_some());
-        if has_made_way && verdict == Verdict::PublishEnd && self.world.is(Mutation::MadeWayDroppedUntold) {
+        if has_made_way && verdict == Verdict::PublishEnd && self.world.is(Mutation::MadeWayDroppedUnpublished) {
             verdict = Verdict::Drop;
         }
         self.world.say(|| {
@@ -303,7 +303,7 @@ impl Server for Hand<'_> {
                 if does == Does::Reschedules {
                     self.world.ledger.borrow_mut().was_rescheduled(plan);
                 }
-                if self.world.is(Mutation::ClaimIsTold) && run.state == RunState::Running {
+                if self.world.is(Mutation::ClaimIsPublished) && run.state == RunState::Running {
                     let _ = self.publish_rest(&run, Published::at_redelivery(&run)).await;
                 }
                 Ok(Written::Won(revision))
@@ -544,9 +544,9 @@ impl RunPorts for Hand<'_> {
     }
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        let is_unpublished = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
-        if !is_unpublished && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
-            if self.does.get() == Does::Cancels && self.world.is(Mutation::CancelledTakenOutUntold) {
+        let is_unpublished = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUnpublished);
+        if !is_unpublished && !self.world.is(Mutation::PutBackBeginsAgainUnpublished) {
+            if self.does.get() == Does::Cancels && self.world.is(Mutation::CancelledTakenOutUnpublished) {
                 self.clear_away_early(self.place_of_run(run).0).await;
             }
             return self.publish_rest(run, published).await;

@@ -250,10 +250,10 @@ impl<'w> Hand<'w> {
     }
 
     /// Whether this node received an order to stop the run although it runs, after the world's number `since`.
-    pub(crate) fn is_told_to_end(&self, since: u64) -> bool {
-        let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
-        let mut told = told.iter().filter(|told| !told.only_if_waiting);
-        told.any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
+    pub(crate) fn has_order_to_end(&self, since: u64) -> bool {
+        let (orders, now) = (self.world.nodes[self.client.node].orders_to_stop.borrow(), self.world.clock.get());
+        let mut orders = orders.iter().filter(|order| !order.only_if_waiting);
+        orders.any(|order| order.plan == self.index && order.number > since && order.from <= now)
     }
 
     pub(crate) fn send(&self, word: Word) {

@@ -78,10 +78,10 @@ pub(crate) enum Kind {
 
 /// An order to a node to stop a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ToldToStop {
+pub(crate) struct OrderToStop {
     pub(crate) plan: usize,
     /// The world's number of the order.
-    pub(crate) told_as: u64,
+    pub(crate) number: u64,
     /// When the node reads it.
     pub(crate) from: i64,
     /// It goes on if it runs.
@@ -107,8 +107,8 @@ pub(crate) struct Node {
     /// Until the second time, the leaders that it reaches answer with the state that they knew at the first, and take
     /// no write.
     pub(crate) cut: Cell<(i64, i64)>,
-    /// Runs that it was told to stop, only in its memory.
-    pub(crate) told_to_stop: RefCell<Vec<ToldToStop>>,
+    /// Runs that it was ordered to stop, only in its memory.
+    pub(crate) orders_to_stop: RefCell<Vec<OrderToStop>>,
     /// The leases of messages that it works on, and what renews them.
     pub(crate) book: RefCell<Arc<Book>>,
     pub(crate) renewing: RefCell<Option<Renewing>>,
@@ -287,7 +287,7 @@ impl World {
         *state.recently_cancelled.borrow_mut() = Rc::default();
         *state.freshness.borrow_mut() = Some(self.fresh_since(state.dead_until.get()));
         *state.committing.borrow_mut() = Some(Rc::new(Committing::new(self.max_payload, Arc::clone(&self.metrics))));
-        state.told_to_stop.borrow_mut().clear();
+        state.orders_to_stop.borrow_mut().clear();
         state.learned.set(false);
     }
 

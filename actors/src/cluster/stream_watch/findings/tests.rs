@@ -61,8 +61,8 @@ fn a_bucket_that_decides_what_may_run_is_never_made_again() {
     findings.found(RUNS, found(Some(StreamFault::Missing)), start);
     let later = start + Duration::from_secs(3_600);
     assert_eq!(findings.found(RUNS, found(Some(StreamFault::Missing)), later), Look::StillWrong);
-    let told = findings.told(later);
-    assert!(told.reasons[0].contains("restore it from a backup"), "{told:?}");
+    let faults = findings.report(later);
+    assert!(faults.reasons[0].contains("restore it from a backup"), "{faults:?}");
 }
 
 #[test]
@@ -83,26 +83,26 @@ fn what_keeps_the_node_from_working_is_a_reason_and_the_rest_are_warnings() {
     findings.found(LANE, found(Some(StreamFault::Unfit(altered("discard")))), now);
     findings.found(RUNS, found(Some(StreamFault::OtherBounds(altered("max_age")))), now);
     findings.found(REPLIES, found(Some(StreamFault::Missing)), now);
-    let told = findings.told(now);
-    assert_eq!(told.reasons.len(), 1);
-    assert!(told.reasons[0].starts_with("stream lane was altered: discard is old, not new"), "{told:?}");
-    assert_eq!(told.warnings.len(), 2);
-    assert!(told.warnings[0].contains("KV_runs has other bounds than this node's settings: max_age is old, not new"));
-    assert!(told.warnings[1].contains("replies is gone"), "jobs run without it");
+    let faults = findings.report(now);
+    assert_eq!(faults.reasons.len(), 1);
+    assert!(faults.reasons[0].starts_with("stream lane was altered: discard is old, not new"), "{faults:?}");
+    assert_eq!(faults.warnings.len(), 2);
+    assert!(faults.warnings[0].contains("KV_runs has other bounds than this node's settings: max_age is old, not new"));
+    assert!(faults.warnings[1].contains("replies is gone"), "jobs run without it");
 }
 
 #[test]
-fn a_full_stream_is_told_of_until_it_takes_messages_again() {
+fn a_full_stream_is_reported_until_it_takes_messages_again() {
     let (mut findings, now) = (findings(), Instant::now());
     findings.found(LANE, Inspected { full: Some(Full { messages: 9, bytes: 90 }), ..found(None) }, now);
-    assert_eq!(findings.told(now).warnings.len(), 1);
-    assert!(findings.told(now).reasons.is_empty(), "its jobs run");
+    assert_eq!(findings.report(now).warnings.len(), 1);
+    assert!(findings.report(now).reasons.is_empty(), "its jobs run");
     findings.found(LANE, found(None), now);
-    assert!(findings.told(now).warnings.is_empty());
+    assert!(findings.report(now).warnings.is_empty());
 }
 
 #[test]
-fn that_a_stream_was_made_again_is_told_for_an_hour_and_what_it_held_is_known_from_the_last_look() {
+fn that_a_stream_was_made_again_is_reported_for_an_hour_and_what_it_held_is_known_from_the_last_look() {
     let (mut findings, start) = (findings(), Instant::now());
     let later = start + Duration::from_secs(9);
     assert_eq!(findings.held("lane", later), None);
@@ -110,19 +110,19 @@ fn that_a_stream_was_made_again_is_told_for_an_hour_and_what_it_held_is_known_fr
     findings.found(LANE, Inspected { messages: 0, ..found(Some(StreamFault::Missing)) }, later);
     assert_eq!(findings.held("lane", later), Some((7, Duration::from_secs(9))), "nothing is known of what is gone");
     findings.is_remade("lane", "made again".to_owned(), later);
-    let warnings = |findings: &mut Findings, at| findings.told(at).warnings.len();
+    let warnings = |findings: &mut Findings, at| findings.report(at).warnings.len();
     assert_eq!(warnings(&mut findings, later + WARNED_FOR - Duration::from_millis(1)), 1);
     assert_eq!(warnings(&mut findings, later + WARNED_FOR), 0);
 }
 
 #[test]
-fn of_the_streams_of_a_queue_that_the_node_no_longer_serves_nothing_is_told() {
+fn of_the_streams_of_a_queue_that_the_node_no_longer_serves_nothing_is_reported() {
     let (mut findings, now) = (findings(), Instant::now());
     findings.found(LANE, Inspected { full: Some(Full { messages: 9, bytes: 90 }), ..found(None) }, now);
     findings.found(LANE, found(Some(StreamFault::Missing)), now);
     findings.want(vec![stream("KV_runs", true, false)]);
     assert_eq!((findings.turn(7), findings.extra_turn(7, &[""; 0])), (0, None));
-    let told = findings.told(now);
-    assert!(told.reasons.is_empty() && told.warnings.is_empty(), "{told:?}");
+    let faults = findings.report(now);
+    assert!(faults.reasons.is_empty() && faults.warnings.is_empty(), "{faults:?}");
     assert_eq!(findings.held("lane", now), None);
 }
