@@ -195,6 +195,10 @@ pub(crate) trait RunPorts {
     fn node(&self) -> &SmolStr;
     /// A write token that no other write has.
     fn token(&self) -> SmolStr;
+    /// Signs a record that this node is about to write.
+    fn sign(&self, run: &mut Run) {
+        run.sign(self.node(), self.token());
+    }
 
     /// How long a delivery belongs to the node that got it.
     fn lease(&self) -> Duration;

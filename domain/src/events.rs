@@ -8,8 +8,9 @@
 use std::fmt;
 
 use smallvec::SmallVec;
+use smol_str::SmolStr;
 
-use crate::run::{Attempt, DeferReason, Deferral, PutBack, State};
+use crate::run::{Attempt, DeferReason, Deferral, PutBack, State, Wait};
 use crate::{ErrorKind, Run, RunState, Timestamp};
 
 /// What an event reports.
@@ -103,6 +104,45 @@ impl Event<'_> {
         format!("{}/{}/{}/{attempt}/{kind}{nth}", run.tenant, run.run_id, run.round)
     }
 
+    /// The node that it names: the one that ran the attempt, or decided what the event reports. It is the same when
+    /// another node publishes the event again; `None` before a record is written, of what the publishing node decided.
+    #[must_use]
+    pub fn node(&self) -> Option<&SmolStr> {
+        if let Some(attempt) = self.of {
+            return Some(&attempt.node);
+        }
+        match self.kind {
+            EventKind::Deferred => self.run.deferral.as_ref()?.node.as_ref(),
+            EventKind::Cancelled | EventKind::Expired | EventKind::Duplicate | EventKind::Discarded => {
+                self.run.ended_by.as_ref()
+            }
+            // A discarded run says who discarded it, no longer who found it dead.
+            _ => self.run.accepted_by.as_ref(),
+        }
+    }
+
+    /// Until when the run waits, of an event that says so. An end leaves a deferral's as it was.
+    #[must_use]
+    pub fn run_at(&self) -> Option<Timestamp> {
+        let waits_until = || match self.run.state.wait() {
+            Some(Wait::Until(at)) => Some(at),
+            // A parked job has no time: it is taken back as soon as it can start.
+            Some(Wait::Parked { .. }) | None => None,
+        };
+        match self.kind {
+            EventKind::Scheduled => waits_until(),
+            EventKind::Deferred => {
+                let stored = match self.of {
+                    Some(attempt) => attempt.retry_at,
+                    None => self.run.deferral.as_ref().and_then(|deferral| deferral.run_at),
+                };
+                // Records of earlier versions have it in the state alone.
+                stored.or_else(waits_until)
+            }
+            _ => None,
+        }
+    }
+
     /// The attempt and the ordinal in its id.
     #[must_use]
     pub fn numbers(&self) -> (u32, u32) {
@@ -157,13 +197,12 @@ pub fn of_round(run: &Run) -> Events<'_> {
         State::Cancelled { ended_at, .. } => (EventKind::Cancelled, *ended_at),
         State::Expired { ended_at } => (EventKind::Expired, *ended_at),
         State::Duplicate { ended_at, .. } => (EventKind::Duplicate, *ended_at),
-        State::Discarded { ended_at } => (EventKind::Discarded, *ended_at),
+        State::Discarded { ended_at, .. } => (EventKind::Discarded, *ended_at),
         State::Scheduled { .. } | State::Enqueued { .. } | State::Running | State::Retrying { .. } => return events,
     };
     let of = run.attempts_of_round().last();
-    if end == EventKind::Discarded {
-        let at = of.and_then(|attempt| attempt.ended_at).unwrap_or(ended_at);
-        events.push(Event { of, ..event(EventKind::Dlq, run.attempt, at) });
+    if let State::Discarded { died_at, .. } = run.state {
+        events.push(Event { of, ..event(EventKind::Dlq, run.attempt, died_at) });
     }
     let made_way =
         end == EventKind::Cancelled && run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Cancelled);

@@ -99,7 +99,7 @@ pub(crate) async fn one<P: CancelPorts>(
         let carrier = carrier_of(ports, &before, carried_on.as_ref()).await;
         let mut run = before.clone();
         run.settle(Settlement::Cancel, ports.now());
-        run.token = ports.token();
+        ports.sign(&mut run);
         match ports.server().write_record(&run, expected).await.map_err(|error| unavailable(&error))? {
             Written::Won(_) => {
                 ports.metrics().run_ended(&run);

@@ -248,7 +248,7 @@ async fn decide<P: DeadLetterPorts>(
         }
         Action::Discard => run.discard(ports.now()),
     }
-    run.token = ports.token();
+    ports.sign(&mut run);
     if run.seal.is_empty() {
         run.seal = ports.seal();
     }

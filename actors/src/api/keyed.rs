@@ -246,7 +246,8 @@ async fn mark_owner<P: SubmitPorts>(ports: &P, own: Found, key: &Key<'_>) -> Res
     let Found { mut run, mut revision } = own;
     loop {
         key.note_claimed(&mut run);
-        (run.published, run.token) = (true, ports.token());
+        run.published = true;
+        ports.sign(&mut run);
         match ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
             Written::Won(_) => return Ok(run.state.name()),
             // A node has taken the run up already.

@@ -200,7 +200,7 @@ pub(crate) async fn one<P: WaitingPorts>(
         run.published |= standing.is_some();
         run.priority = change.priority.unwrap_or(run.priority);
         run.queue = change.queue.clone().unwrap_or(run.queue);
-        run.token = ports.token();
+        ports.sign(&mut run);
         match ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
             Written::Won(_) => fail_point::pass("after-rescheduling"),
             Written::Lost(_) => continue,

@@ -153,7 +153,8 @@ pub(super) async fn make_durable<P: SubmitPorts>(
 pub(super) fn new_run<P: SubmitPorts>(ports: &P, submission: &Submission) -> Run {
     let job = &submission.job;
     let mut run = Run::new(job, ports.max_attempts(job), ports.now());
-    (run.seal, run.token) = (ports.seal(), ports.token());
+    run.seal = ports.seal();
+    ports.sign(&mut run);
     run.trace_id = trace::context::id_in(Some(&submission.headers));
     if let Some(key) = keys::key_of(ports, job) {
         key.note_wanted(&mut run);
@@ -224,7 +225,8 @@ fn has_begun(run: &Run) -> bool {
 /// # Errors
 /// The record may not be marked: a client that were answered could not rely on its run.
 async fn mark_record<P: SubmitPorts>(ports: &P, run: &mut Run, revision: u64) -> Result<Option<Run>, ApiError> {
-    (run.published, run.token) = (true, ports.token());
+    run.published = true;
+    ports.sign(run);
     match ports.server().write_record(run, revision).await.map_err(|error| unavailable(&error))? {
         Written::Won(_) => Ok(None),
         Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => Ok(Some(found.run)),

@@ -144,7 +144,7 @@ fn write_up<P: Ports>(
     };
     run.settle(settlement, ports.now());
     run.held_by = Some(arrival.holding.clone());
-    run.token = ports.token();
+    ports.sign(&mut run);
     if needs_seal(&run) {
         // The message that comes back later proves by it that a node sent it.
         run.seal = ports.seal();

@@ -154,7 +154,7 @@ pub(super) async fn record_first<P: Ports>(
         run.settle(settlement.clone(), ports.now());
         run.seal = ports.seal();
     }
-    run.token = ports.token();
+    ports.sign(run);
     match ports.server().write_record(run, attempt_state.expected).await? {
         Written::Won(revision) => attempt_state.expected = revision,
         Written::Lost(found) => return Ok(Some(AtBegin::Overtaken(found))),
@@ -245,7 +245,7 @@ async fn confirm<P: RunPorts>(ports: &P, job: &Job, revision: &mut u64) -> Resul
     let Some(Found { mut run, .. }) = found.as_ref().filter(|found| found.revision == *revision).cloned() else {
         return Ok(Some(Owner::Unknown(found.map(Box::new))));
     };
-    run.token = ports.token();
+    ports.sign(&mut run);
     match ports.server().write_record(&run, *revision).await? {
         Written::Won(written) => {
             *revision = written;
@@ -285,7 +285,7 @@ pub(crate) async fn holder<P: RunPorts>(
 pub(crate) async fn make_way<P: RunPorts>(ports: &P, found: Found, of: &RunId) -> Result<Option<Run>, Error> {
     let Found { mut run, revision } = found;
     run.make_way(of.clone(), ports.now());
-    run.token = ports.token();
+    ports.sign(&mut run);
     match ports.server().write_record(&run, revision).await? {
         Written::Won(_) => {
             ports.metrics().run_ended(&run);
@@ -354,7 +354,7 @@ async fn end_unpublished<P: RunPorts>(ports: &P, job: &Job, run_id: &RunId) -> R
             return Ok(());
         }
         run.lose_key(job.run_id.clone(), ports.now());
-        run.token = ports.token();
+        ports.sign(&mut run);
         if matches!(ports.server().write_record(&run, revision).await?, Written::Won(_)) {
             is_ended_here = true;
             ports.metrics().run_ended(&run);

@@ -135,7 +135,7 @@ async fn end<P: RunPorts>(
         }
         let mut run = before.clone();
         run.settle(makes_way(OnBusy::KeepNewest, by), ports.now());
-        run.token = ports.token();
+        ports.sign(&mut run);
         if let Written::Won(_) = ports.server().write_record(&run, revision).await? {
             ports.metrics().run_ended(&run);
             fail_point::pass("after-make-way");

@@ -262,7 +262,7 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
     let (mut run, mut expected, arrival, payload) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return Owner::Another };
-        attempt_state.run.token = ports.token();
+        ports.sign(&mut attempt_state.run);
         (attempt_state.run.clone(), attempt_state.expected, assignment.arrival.clone(), assignment.payload.clone())
     };
     let revision = loop {

@@ -3,14 +3,15 @@
 
 use longshore_domain::Run;
 use longshore_domain::events::{Event, EventKind};
-use longshore_domain::run::{RunResult, Wait, whole_millis};
+use longshore_domain::run::{RunResult, whole_millis};
 
 use super::json::{field, number, quoted, text};
 
 /// Maximum bytes of a result that an event repeats.
 pub const RESULT_MAX: usize = 4 * 1024;
 
-/// Writes one event, without a line break. `node` is the node that publishes it.
+/// Writes one event, without a line break. `node` is the node that publishes it, which is named if no record says which
+/// node decided what the event reports.
 pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
     let run = event.run;
     let (in_id, nth) = event.numbers();
@@ -36,7 +37,7 @@ pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
     text(out, &[r#","at":""#]);
     out.extend_from_slice(&event.at.text());
     text(out, &[r#"","node":"#]);
-    quoted(out, event.of.map_or(node, |attempt| &attempt.node));
+    quoted(out, event.node().map_or(node, |decided| decided));
     write_details(event, out);
     if !run.tags.is_empty() {
         field(out, "tags", &run.tags);
@@ -55,12 +56,7 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
         number(out, whole_millis(took));
     }
     match kind {
-        EventKind::Scheduled | EventKind::Deferred => {
-            // A parked job has no time: it is taken back as soon as it can start.
-            if let Some(Wait::Until(at)) = run.state.wait() {
-                field(out, "run_at", &at);
-            }
-        }
+        EventKind::Scheduled | EventKind::Deferred => event.run_at().iter().for_each(|at| field(out, "run_at", at)),
         EventKind::Failed => {
             if let Some(attempt) = of {
                 attempt.retry_at.iter().for_each(|at| field(out, "retry_at", at));

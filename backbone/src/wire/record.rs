@@ -119,6 +119,11 @@ fn append_result(run: &Run, out: &mut Vec<u8>) {
 }
 
 fn append_protocol(run: &Run, out: &mut Vec<u8>) {
+    // Most jobs are accepted by the node that starts them first.
+    maybe(out, "accepted_by", run.accepted_by.as_ref().filter(|node| run.first_node() != Some(*node)));
+    // The last attempt's node names itself in the event of the end.
+    maybe(out, "ended_by", run.ended_by.as_ref().filter(|_| run.first_node().is_none()));
+    time(out, "died_at", run.state.died_at());
     maybe(out, "key_claimed_ms", run.key_claimed_ms.as_ref());
     maybe(out, "unique_key", run.unique_key.as_ref());
     if run.replaces {

@@ -23,7 +23,7 @@ pub struct Attempt {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// When the next attempt was due.
+    /// When the next attempt was due, or this one once more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     /// Why it was requeued without being used up.

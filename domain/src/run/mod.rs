@@ -63,6 +63,11 @@ pub struct Run {
     pub started_at: Option<Timestamp>,
     /// The node that works or last worked on it.
     pub node: Option<SmolStr>,
+    /// The node that wrote the first record of its round. Events that are about no attempt name it, whichever node
+    /// publishes them; `None` before there is a record.
+    pub accepted_by: Option<SmolStr>,
+    /// The node that ended it, if it has ended; its end's event names it if no attempt was started.
+    pub ended_by: Option<SmolStr>,
     /// The progress that its handler last reported.
     pub progress: Option<Box<RawValue>>,
     /// What its handlers last wrote into its log.
@@ -128,6 +133,8 @@ impl Run {
             enqueued_at: Some(enqueued_at),
             started_at: None,
             node: None,
+            accepted_by: None,
+            ended_by: None,
             progress: None,
             log: None,
             error: None,
@@ -270,7 +277,7 @@ impl Run {
         self.attempt = 0;
         self.enqueued_at = Some(now);
         self.started_at = None;
-        self.node = None;
+        (self.node, self.accepted_by, self.ended_by) = (None, None, None);
         self.progress = None;
         self.error = None;
         self.deferral = None;
@@ -282,7 +289,8 @@ impl Run {
 
     /// Its dead letter is discarded.
     pub fn discard(&mut self, now: Timestamp) {
-        self.state = State::Discarded { ended_at: now };
+        self.ended_by = None;
+        self.state = State::Discarded { ended_at: now, died_at: self.state.ended_at().unwrap_or(now) };
     }
 
     /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
@@ -297,6 +305,25 @@ impl Run {
             error.message.clear();
         }
         self.erased_at = self.erased_at.or(Some(now));
+    }
+
+    /// Signs this version of the record, which `node` is about to write: `token` is of this version alone. Who decided
+    /// what stays as it is in later versions, so that whichever node publishes an event once more publishes the same.
+    pub fn sign(&mut self, node: &SmolStr, token: SmolStr) {
+        self.token = token;
+        self.accepted_by.get_or_insert_with(|| node.clone());
+        if let Some(deferral) = &mut self.deferral {
+            deferral.node.get_or_insert_with(|| node.clone());
+        }
+        if self.state.is_terminal() {
+            self.ended_by.get_or_insert_with(|| node.clone());
+        }
+    }
+
+    /// The node of the first attempt of its round.
+    #[must_use]
+    pub fn first_node(&self) -> Option<&SmolStr> {
+        self.attempts_of_round().next().map(|first| &first.node)
     }
 
     /// Its handler wrote a line into its log.

@@ -36,7 +36,7 @@ impl Run {
             }
             Settlement::Defer { at, reason, put_back } => self.defer(at, reason, put_back, now),
             Settlement::Release => {
-                self.put_back(PutBack::Released, now);
+                self.put_back(PutBack::Released, None, now);
                 self.deferral = None;
                 self.state = State::Enqueued { wait: None };
             }

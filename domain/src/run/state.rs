@@ -142,6 +142,8 @@ pub enum State {
     Discarded {
         /// When.
         ended_at: Timestamp,
+        /// When it ended with the failure that the dead letter was kept for.
+        died_at: Timestamp,
     },
 }
 
@@ -199,6 +201,12 @@ impl State {
         matches!(self.wait(), Some(Wait::Parked { .. }))
     }
 
+    /// When the run died whose dead letter was discarded; `None` in any other state.
+    #[must_use]
+    pub fn died_at(&self) -> Option<Timestamp> {
+        if let Self::Discarded { died_at, .. } = self { Some(*died_at) } else { None }
+    }
+
     /// When the run ended; `None` if it has not.
     #[must_use]
     pub fn ended_at(&self) -> Option<Timestamp> {
@@ -209,7 +217,7 @@ impl State {
             | Self::Cancelled { ended_at, .. }
             | Self::Expired { ended_at }
             | Self::Duplicate { ended_at, .. }
-            | Self::Discarded { ended_at } => Some(*ended_at),
+            | Self::Discarded { ended_at, .. } => Some(*ended_at),
         }
     }
 

@@ -1,6 +1,7 @@
 //! How a run waits: since when, until when at the latest, and why it waits although its time has come.
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use super::{PutBack, Run, RunState, State, Wait};
 use crate::{JobOptions, Timestamp};
@@ -78,6 +79,12 @@ pub struct Deferral {
     /// The number of the wait in the round; 0 in records of versions that did not park jobs, where it is the last wait.
     #[serde(default)]
     pub nth: u32,
+    /// Until when the job waits; `None` if that is not known, as of a parked one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Timestamp>,
+    /// The node that deferred it last; `None` until its record is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<SmolStr>,
 }
 
 impl Run {
@@ -86,7 +93,7 @@ impl Run {
     pub(super) fn park(&mut self, since: Timestamp, reason: Option<DeferReason>, now: Timestamp) {
         self.deferrals += 1;
         if let Some(reason) = reason {
-            self.note_deferral(reason, now);
+            self.note_deferral(reason, None, now);
         }
         self.wait_elsewhere(Wait::Parked { since }, self.state == RunState::Retrying);
     }
@@ -97,7 +104,7 @@ impl Run {
     }
 
     /// Counts a wait that has just begun among the consecutive deferrals for one reason.
-    fn note_deferral(&mut self, reason: DeferReason, now: Timestamp) {
+    fn note_deferral(&mut self, reason: DeferReason, run_at: Option<Timestamp>, now: Timestamp) {
         let before = self.deferral.take().filter(|before| before.reason == reason);
         self.deferral = Some(Deferral {
             reason,
@@ -105,6 +112,8 @@ impl Run {
             at: now,
             count: before.map_or(1, |before| before.count + 1),
             nth: self.deferrals,
+            run_at,
+            node: None,
         });
     }
 
@@ -119,9 +128,10 @@ impl Run {
         true
     }
 
-    pub(super) fn put_back(&mut self, why: PutBack, now: Timestamp) {
+    pub(super) fn put_back(&mut self, why: PutBack, again_at: Option<Timestamp>, now: Timestamp) {
         if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
             attempt.ended_at = Some(now);
+            attempt.retry_at = again_at;
             attempt.put_back = Some(why);
         }
     }
@@ -129,14 +139,14 @@ impl Run {
     pub(super) fn defer(&mut self, at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, now: Timestamp) {
         let is_retry = match (&self.state, put_back) {
             (State::Running, Some(why)) => {
-                self.put_back(why, now);
+                self.put_back(why, Some(at), now);
                 false
             }
             (State::Running, None) => self.take_back_start(now),
             (before, _) => *before == RunState::Retrying,
         };
         self.deferrals += 1;
-        self.note_deferral(reason, now);
+        self.note_deferral(reason, Some(at), now);
         self.wait_elsewhere(Wait::Until(at), is_retry);
     }
 
@@ -145,7 +155,7 @@ impl Run {
     pub(super) fn take_back_start(&mut self, now: Timestamp) -> bool {
         if self.attempts.last().is_some_and(|last| last.start > 1) {
             // It was started before and requeued; its entry keeps count of the starts.
-            self.put_back(PutBack::NotStarted, now);
+            self.put_back(PutBack::NotStarted, None, now);
             return false;
         }
         self.attempts.pop();

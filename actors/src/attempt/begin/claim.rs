@@ -124,7 +124,7 @@ pub(super) async fn write_claim<P: Ports>(
     assignment: Box<Assignment>,
     mut attempt_state: AttemptState,
 ) -> Result<Begun, AnothersClaim> {
-    attempt_state.run.token = ports.token();
+    ports.sign(&mut attempt_state.run);
     fail_point::pass("before-claim");
     match ports.server().write_record(&attempt_state.run, attempt_state.expected).await {
         Ok(Written::Won(revision)) => {

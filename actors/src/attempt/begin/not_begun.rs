@@ -70,7 +70,7 @@ pub(super) async fn not_begun<P: Ports>(
 async fn take_over<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
     let published = ports.server().published_at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
-    run.token = ports.token();
+    ports.sign(&mut run);
     let follow_up = follow_up::plan(&run).follow_up;
     let mut commit = Commit::to_write(run, assignment.payload, revision, published, ports.author());
     commit.arrival = Some(assignment.arrival);

@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use longshore_domain::events::{self, Event, EventKind};
-use longshore_domain::{ErrorKind, Run, RunState, State, Timestamp};
+use longshore_domain::run::DeferReason;
+use longshore_domain::{ErrorKind, Run, RunState, SmolStr, State, Timestamp};
 
 /// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,24 @@ impl std::fmt::Display for EventId {
     }
 }
 
+/// What the texts of an event would differ in, if its repeats differed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Body {
+    at: Timestamp,
+    node: SmolStr,
+    reason: Option<DeferReason>,
+    run_at: Option<Timestamp>,
+    retry_at: Option<Timestamp>,
+}
+
+impl Body {
+    pub(crate) fn of(event: &Event<'_>, publisher: &str) -> Self {
+        let retry_at = event.of.filter(|_| event.kind == EventKind::Failed).and_then(|of| of.retry_at);
+        let node = event.node().cloned().unwrap_or_else(|| publisher.into());
+        Self { at: event.at, node, reason: event.reason, run_at: event.run_at(), retry_at }
+    }
+}
+
 /// The ledger's knowledge of one run.
 #[derive(Debug, Default)]
 struct Page {
@@ -40,6 +59,8 @@ struct Page {
     ids: Vec<(EventKind, u32, (u32, u32))>,
     /// The event log, repeats left out.
     logged: Vec<EventId>,
+    /// What each said that was logged.
+    bodies: Vec<(EventId, Body)>,
     /// The events that were published live, with repeats.
     live: Vec<EventId>,
     pub(crate) calls: u32,
@@ -190,10 +211,18 @@ impl Ledger {
 
     /// An event reached the log; `last` was the last attempt of its run when it was written. The log has every event of
     /// the attempts before that one: its claim proves it, so none of them is published again.
-    pub(crate) fn logged(&mut self, plan: usize, id: EventId, last: u32) {
+    pub(crate) fn logged(&mut self, plan: usize, (id, body): (EventId, Body), last: u32) {
         let page = &mut self.pages[plan];
+        let before = page.bodies.iter().find(|(logged, _)| *logged == id).map(|(_, before)| before.clone());
+        if before.is_none() {
+            page.bodies.push((id, body.clone()));
+        }
+        // A client gave the run another time meanwhile, which no event says.
+        let is_rescheduled = page.live_again && id.kind == EventKind::Scheduled;
         if !page.logged.contains(&id) {
             page.logged.push(id);
+        } else if let Some(before) = before.filter(|before| *before != body && !is_rescheduled) {
+            self.accuse(plan, format!("{id} published again, with another body: {before:?}, then {body:?}"));
         } else if (1..last).contains(&id.attempt) {
             self.accuse(plan, format!("{id} published again, though attempt {last} was claimed"));
         }

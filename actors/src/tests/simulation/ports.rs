@@ -251,7 +251,7 @@ impl Destination for Hand<'_> {
     }
 
     fn encode_event(&self, event: &Event<'_>, node: &str, text: &mut Vec<u8>) {
-        self.world.write_event(self.place_of_run(event.run).0, event, text);
+        self.world.write_event(self.place_of_run(event.run).0, event, node, text);
         if self.world.encodes {
             event::write(event, node, text);
         }

@@ -212,7 +212,7 @@ impl World {
     /// Publishes events live.
     pub(crate) fn publish_live(&self, node: usize, events: &EncodedEvents) {
         for (_, body) in events.live() {
-            let (plan, event, _) = self.read_event(&body);
+            let (plan, (event, _), _) = self.read_event(&body);
             self.ledger.borrow_mut().live(plan, event);
             self.say(|| format!("{} publishes {event} of run {plan} live", self.names[node]));
         }
@@ -221,8 +221,9 @@ impl World {
     fn log(&self, node: usize, body: &[u8]) {
         for line in body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let (plan, event, attempt) = self.read_event(line);
+            let id = event.0;
             self.ledger.borrow_mut().logged(plan, event, attempt);
-            self.say(|| format!("{} logs {event} of run {plan}", self.names[node]));
+            self.say(|| format!("{} logs {id} of run {plan}", self.names[node]));
         }
     }
 }

@@ -9,7 +9,9 @@
 //!   and parked is `enqueued`, because its job is where parked jobs are.
 //! * A wait for no known time is over: it was until the run's origin, or, parked, since it was enqueued.
 //! * A run that ended at no known time ended at its origin.
+//! * A run whose dead letter was discarded died at no known time when its last attempt ended.
 //! * A duplicate of no known run names itself.
+//! * A run that says not which node accepted it was accepted by that of its first attempt: most are, so records leave it out.
 
 use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunLog, RunResult, RunState, State, Wait};
@@ -86,6 +88,12 @@ pub(super) struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trace_id: Option<TraceId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) accepted_by: Option<SmolStr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ended_by: Option<SmolStr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) died_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key_claimed_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) unique_key: Option<String>,
@@ -111,7 +119,7 @@ impl Fields {
     /// The run that the record describes.
     pub(super) fn into_run(mut self) -> Run {
         let state = self.take_state();
-        Run {
+        let mut run = Run {
             state,
             run_id: self.run_id,
             tenant: self.tenant,
@@ -124,6 +132,8 @@ impl Fields {
             enqueued_at: self.enqueued_at,
             started_at: self.started_at,
             node: self.node,
+            accepted_by: self.accepted_by,
+            ended_by: self.ended_by,
             progress: self.progress,
             log: self.log,
             error: self.error,
@@ -144,7 +154,11 @@ impl Fields {
             held_by: self.held_by,
             origin: self.origin,
             token: self.token,
+        };
+        if run.accepted_by.is_none() {
+            run.accepted_by = run.first_node().cloned();
         }
+        run
     }
 
     fn take_state(&mut self) -> State {
@@ -162,7 +176,10 @@ impl Fields {
                 let of = self.duplicate_of.take().unwrap_or_else(|| self.run_id.clone());
                 State::Duplicate { ended_at, of, left: self.wait() }
             }
-            RunState::Discarded => State::Discarded { ended_at },
+            RunState::Discarded => {
+                let last = self.attempts.last().and_then(|last| last.ended_at);
+                State::Discarded { ended_at, died_at: self.died_at.or(last).unwrap_or(ended_at) }
+            }
         }
     }
 

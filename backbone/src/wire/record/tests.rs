@@ -78,11 +78,22 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
         error: there().then_some(failure),
         attempts,
         tags: (0..has % 3).map(|tag| format!("{words}{tag}")).collect(),
-        deferral: there().then_some(Deferral { reason: DeferReason::Snoozed, since: at, at, count: 3, nth: 7 }),
+        deferral: there().then_some(Deferral {
+            reason: DeferReason::Snoozed,
+            since: at,
+            at,
+            count: 3,
+            nth: 7,
+            run_at: there().then_some(at),
+            node: there().then(|| words.into()),
+        }),
         deferrals: number as u32 % 3,
         keep_ms: there().then_some(number),
         erased_at: there().then_some(at),
         trace_id: there().then_some(longshore_domain::TraceId(7 << 64)),
+        accepted_by: there().then(|| words.into()),
+        died_at: there().then_some(at),
+        ended_by: there().then(|| words.into()),
         key_claimed_ms: there().then_some(number),
         unique_key: there().then(|| words.to_owned()),
         replaces: there(),
@@ -103,8 +114,12 @@ fn run(state: RunState, has: u64, number: u64, words: &str) -> Run {
 /// The fields that describe a run. Does not compile when a field is added, which [`append`] must then write.
 fn fields_of(run: Run) -> Fields {
     #[rustfmt::skip]
-    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, error, attempts, tags, deferral, deferrals, keep_ms, erased_at, trace_id, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
+    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, error, attempts, tags, deferral, deferrals, keep_ms, erased_at, trace_id, accepted_by, ended_by, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
+    let first = attempts.iter().find(|attempt| attempt.round == round).map(|first| &first.node);
+    let (accepted_by, ended_by) =
+        (accepted_by.filter(|node| first != Some(node)), ended_by.filter(|_| first.is_none()));
     let (word, wait, ended_at) = (state.name(), state.wait(), state.ended_at());
+    let died_at = state.died_at();
     let (mut result, mut result_base64, mut result_content_type, mut result_bytes) = (None, None, None, None);
     let mut duplicate_of = None;
     match state {
@@ -120,7 +135,7 @@ fn fields_of(run: Run) -> Fields {
     }
     let (run_at, parked) = (wait.map(Wait::run_at), matches!(wait, Some(Wait::Parked { .. })));
     #[rustfmt::skip]
-    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, trace_id, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
+    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
     fields
 }
 
