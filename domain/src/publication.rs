@@ -50,6 +50,8 @@ pub enum Carrier {
     Stands,
     /// Nothing is known of it.
     MayCome,
+    /// It is delivered to a node, now or when its time comes, and nobody deletes it before.
+    Comes,
     /// The run was running, and its message is gone, as with a lane that was deleted: no node gets it again.
     Gone,
 }
@@ -113,7 +115,8 @@ impl Published {
 
     /// A run that was cancelled through the API; `before` is its state until then. Only the cancel is new or, if no
     /// node has seen the run, all of its events. If the run was running, the log is left to its message, which comes
-    /// again if its node does not log the end, unless it is gone.
+    /// again if its node does not log the end, unless it is gone; so it is if its message comes in any case. Were the log
+    /// given the end here as well, it would have it twice.
     #[must_use]
     pub fn at_cancel(before: &Run, cancelled: &Run, carrier: Carrier) -> Self {
         let events = of_round(cancelled);
@@ -122,7 +125,11 @@ impl Published {
         let is_new = before.is_unseen() && before.round == 1;
         let live = if is_new { 0 } else { last };
         let published = Self { live, log: if carrier == Carrier::Stands { last } else { proven(cancelled, &events) } };
-        let is_left = before.state == RunState::Running && carrier != Carrier::Gone;
+        let is_left = match carrier {
+            Carrier::Comes => true,
+            Carrier::Stands | Carrier::MayCome => before.state == RunState::Running,
+            Carrier::Gone => false,
+        };
         if is_left { published.for_live_only() } else { published }
     }
 

@@ -139,10 +139,12 @@ async fn end<P: RunPorts>(
         if let Written::Won(_) = ports.server().write_record(&run, revision).await? {
             ports.metrics().run_ended(&run);
             fail_point::pass("after-make-way");
-            let is_logged = ports.publish(&run, Published::at_cancel(&before, &run, Carrier::MayCome)).await.is_ok();
+            // It came to the line with its message. A parked one is taken out; any other comes, and logs the end.
+            let is_parked = before.state.is_parked();
+            let carrier = if is_parked { Carrier::MayCome } else { Carrier::Comes };
+            let is_logged = ports.publish(&run, Published::at_cancel(&before, &run, carrier)).await.is_ok();
             ports.server().notify_cancelled(tenant, &member.run_id).await;
-            // Else its message publishes its end when it comes.
-            if is_logged && before.state.is_parked() {
+            if is_logged && is_parked {
                 ports.server().take_out_parked(&before, key).await?;
             }
             return Ok(());

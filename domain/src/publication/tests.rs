@@ -162,6 +162,10 @@ fn what_the_api_decides_is_published_live_once() {
         "1000/cancelled | 1000/started 1000/cancelled",
         "no message is left to do it"
     );
+    let before = enqueued();
+    let cancelled = settled(before.clone(), Settlement::Cancel);
+    let published = Published::at_cancel(&before, &cancelled, Carrier::Comes);
+    assert_eq!(rest(published, &cancelled), "0/cancelled | ", "its message gives the log the rest, and nobody else");
     let unseen = Run { held_by: None, ..enqueued() };
     let cancelled = settled(unseen.clone(), Settlement::Cancel);
     let published = Published::at_cancel(&unseen, &cancelled, Carrier::MayCome);

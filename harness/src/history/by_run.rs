@@ -86,11 +86,10 @@ impl<'h> Runs<'h> {
     }
 }
 
-/// The difference between two copies of one event. The publishing node and the time may differ, and with them the
-/// duration and an error's text: one holder may have to publish an event that a dead holder could not.
+/// The difference between two copies of one event: whichever node publishes it, it says the same.
 fn difference(first: &Event, again: &Event) -> Option<String> {
     let facts = |event: &Event| {
-        let error = event.error.as_ref().map_or("", |error| &error.kind).to_owned();
+        let error = event.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)).unwrap_or_default();
         [
             ("event", event.event.to_string()),
             ("run_id", event.run_id.clone()),
@@ -100,6 +99,8 @@ fn difference(first: &Event, again: &Event) -> Option<String> {
             ("type", event.job_type.clone()),
             ("round", event.round.to_string()),
             ("attempt", event.attempt.to_string()),
+            ("at", event.at.to_string()),
+            ("node", event.node.clone().unwrap_or_default()),
             ("max_attempts", event.max_attempts.to_string()),
             ("run_at", format!("{:?}", event.run_at)),
             ("retry_at", format!("{:?}", event.retry_at)),

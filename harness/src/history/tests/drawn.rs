@@ -216,8 +216,7 @@ fn draw(seed: u64, runs: usize) -> History {
             None => drop(lives.swap_remove(whose)),
         }
         if chance(&mut rng, 15) && !history.events.is_empty() {
-            let mut again = history.events[rng.random_range(0..history.events.len())].event.clone();
-            (again.node, again.at) = (Some("n2".to_owned()), at(9_999));
+            let again = history.events[rng.random_range(0..history.events.len())].event.clone();
             log(&mut history, again);
         }
     }
