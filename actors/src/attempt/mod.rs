@@ -4,7 +4,8 @@
 //! * `begin` starts it or claims it first: with `keys` (idempotency), `line` and `order` (of a concurrency key),
 //!   `holders` (who else may work on it) and `cancelled`.
 //! * `announce` publishes its start.
-//! * `perform` calls the handler, or `remote` if the handler is elsewhere. `clock` has its time limit, `progress` takes
+//! * `perform` calls the handler, or `remote` if the handler is elsewhere. `stop` says what ends its work and how the
+//!   attempt ends then, `clock` has its time limit, `progress` takes
 //!   what it reports, from a handler inside the node by `reporter`.
 //! * `conclude` has its end judged.
 
@@ -24,6 +25,7 @@ pub(crate) mod perform;
 pub(crate) mod progress;
 pub(crate) mod remote;
 pub(crate) mod reporter;
+pub(crate) mod stop;
 
 pub(crate) mod conclude;
 

@@ -15,7 +15,7 @@ use longshore_backbone::wire::{header, record};
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{DurationText, ErrorKind, Failure, Run, RunId, RunState};
+use longshore_domain::{ErrorKind, Failure, Run, RunId, RunState};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::announce::announce;
@@ -23,6 +23,7 @@ use crate::attempt::assignment::Assignment;
 use crate::attempt::clock::{clock, stop_at};
 use crate::attempt::remote;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::stop::{self, End, Event, Handler, Owner, STOPS_WITHIN};
 use crate::commit::follow_up::has_other_id;
 use crate::concurrency::{SlotPermit, while_it_lasts};
 use crate::handler::{BoxFuture, Context, HandlerError, Reporter, Success};
@@ -35,17 +36,6 @@ use crate::trace::TRACE_PARENT;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
 const LASTS: Duration = Duration::from_millis(250);
-/// How long a handler that was asked to stop may take to do so before it is dropped.
-pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
-
-/// How the work ended.
-pub(crate) enum End {
-    /// It ended with this outcome, which is still to be judged.
-    Outcome(Outcome),
-    /// The lease is gone, or the run went on elsewhere: nothing is sent.
-    NotOurs,
-}
-
 /// Does the work of the current attempt; `reporter` takes what a handler inside the node says of it.
 pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Reporter>) -> End {
     // Kept here until the handler is done, whatever becomes of the attempt meanwhile.
@@ -95,66 +85,53 @@ async fn see_through(
     token: CancellationToken,
 ) -> End {
     let Some((_, mut stop_at)) = clock(current) else { return End::NotOurs };
-    let Some(stop) = enter(ports, current) else { return End::NotOurs };
+    let Some(lease) = enter(ports, current) else { return End::NotOurs };
     let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
     let mut claimed = is_on_record(current);
     let mut claim: Option<BoxFuture<'_, Owner>> = None;
-    let outcome = loop {
-        tokio::select! {
+    let (end, handler) = loop {
+        let event = tokio::select! {
             biased;
-            outcome = &mut work => match outcome {
-                Some(outcome) => break outcome,
-                // Others may have its slots, so it gets no time to stop.
-                None => {
-                    token.cancel();
-                    return End::NotOurs;
-                }
-            },
+            outcome = &mut work => outcome.map_or(Event::SlotsLost, Event::Done),
             () = &mut lasts, if !claimed => {
                 claimed = true;
                 claim = Some(Box::pin(claim_running(ports, current)));
+                continue;
             }
             // Beside the work, which goes on: without a quorum, the write may take a minute.
-            whose = in_flight(&mut claim) => {
+            owner = in_flight(&mut claim) => {
                 claim = None;
-                if let Some(end) = end_of(whose) {
-                    token.cancel();
-                    let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
-                    return end;
-                }
+                Event::Owned(owner)
             }
-            () = stop.token.cancelled() => {
-                token.cancel();
-                if stop.is_released() {
-                    break Outcome::Released;
-                }
-                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
-                break Outcome::Cancelled;
-            }
+            () = lease.token.cancelled() => Event::Stopped { released: lease.is_released() },
             () = tokio::time::sleep_until(tokio::time::Instant::from_std(stop_at)) => {
                 let Some((since, now_at)) = clock(current) else { return End::NotOurs };
                 if now_at > stop_at {
                     stop_at = now_at;
                     continue;
                 }
-                let limit = stop_at.saturating_duration_since(since);
-                token.cancel();
-                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
-                let message = format!("the attempt took longer than its limit of {}", DurationText(limit_text(limit)));
-                break failed(ErrorKind::Timeout, message);
+                Event::OutOfTime { limit: stop_at.saturating_duration_since(since) }
             }
+        };
+        if let Some(ended) = stop::by(event) {
+            break ended;
         }
     };
-    // The attempt's end is written on the revision that this write leaves, so it waits for the write.
-    let whose = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
-    match end_of(whose) {
-        _ if stop.is_lost() => {
-            stop_as_lost(current);
-            End::NotOurs
-        }
-        Some(end) => end,
-        None => End::Outcome(outcome),
+    if handler != Handler::Ended {
+        token.cancel();
     }
+    if handler == Handler::Stops {
+        let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+    }
+    if matches!(end, End::NotOurs) {
+        return end;
+    }
+    // The attempt's end is written on the revision that this write leaves, so it waits for the write.
+    let owner = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
+    if lease.is_lost() {
+        stop_as_lost(current);
+    }
+    stop::at_last(end, owner, lease.is_lost())
 }
 
 /// Its lease was not renewed in time, so that its handler was stopped, and its result counts for nothing.
@@ -171,21 +148,6 @@ async fn in_flight(claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
         Some(claim) => claim.await,
         None => std::future::pending().await,
     }
-}
-
-/// How an attempt ends if its run is no longer ours.
-fn end_of(whose: Owner) -> Option<End> {
-    match whose {
-        Owner::Us => None,
-        // The record has its end already; judging it once more publishes and acknowledges it.
-        Owner::Cancelled => Some(End::Outcome(Outcome::Cancelled)),
-        Owner::Another => Some(End::NotOurs),
-    }
-}
-
-/// Limits are written in whole milliseconds; rounding hides the time that has passed since.
-fn limit_text(left: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
 }
 
 fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
@@ -248,13 +210,6 @@ fn is_on_record(current: &CurrentAttempt) -> bool {
         .unwrap_or_else(PoisonError::into_inner)
         .as_ref()
         .is_some_and(|running| running.attempt_state.is_stored)
-}
-
-/// The owner of a run that was begun without a record.
-pub(crate) enum Owner {
-    Us,
-    Cancelled,
-    Another,
 }
 
 /// The run lasts: stores that it runs. Says whether it is still ours.

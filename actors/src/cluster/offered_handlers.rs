@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::attempt::perform::STOPS_WITHIN;
+use crate::attempt::stop::STOPS_WITHIN;
 use crate::handler::{BoxFuture, Context, Handler, HandlerError, Reporter, Success};
 use crate::shared::now;
 use crate::shared::offered_calls::{OfferedCalls, OpenCall};

@@ -13,8 +13,9 @@ use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Queue};
 
 use crate::attempt::conclude;
-use crate::attempt::perform::{STOPS_WITHIN, enter};
+use crate::attempt::perform::enter;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::stop::STOPS_WITHIN;
 use crate::node_ports::NodePorts;
 use crate::shared::health::Health;
 use crate::shared::log_run::{About, log_run};

@@ -8,9 +8,10 @@ use longshore_domain::{Run, RunState};
 use crate::attempt::announce::announce;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::conclude;
-use crate::attempt::perform::{Owner, claim_running};
+use crate::attempt::perform::claim_running;
 use crate::attempt::running::RunningAttempt;
-use crate::tests::simulation::handler::{End, Script, script};
+use crate::attempt::stop::{self, Event, Handler, Owner};
+use crate::tests::simulation::handler::{End, Script, millis, script};
 use crate::tests::simulation::ledger::Call;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{Place, Schedule};
@@ -75,46 +76,66 @@ impl Hand<'_> {
         let from = world.clock.get();
         world.say(|| format!("{} calls the handler of run {} for {lasts} ms", self.client.name(), self.index));
         // A handler without capacity says so before its start could be published.
-        let mut started = !matches!(ends, End::Returns(Outcome::Busy { started: false }));
+        let started = !matches!(ends, End::Returns(Outcome::Busy { started: false }));
         if started {
             self.announce().await;
         }
-        let mut asked = self.is_stored();
-        while world.clock.get() < from + lasts {
-            let until = if asked { from + lasts } else { from + lasts.min(LASTS + 1) };
-            self.hold_until(until).await;
-            call.holds(self.is_stored());
-            if self.is_lost() {
-                return None;
+        let until = from + lasts;
+        let mut work = Work { call, ends, from, until, started, asked: self.is_stored(), is_cancelled: false };
+        let (end, handler) = loop {
+            let event = self.next_event(&mut work).await?;
+            if let Some(ended) = event.and_then(stop::by) {
+                break ended;
             }
-            if self.is_released() {
-                return Some(Outcome::Released);
-            }
-            if self.has_order_to_end(call.id) {
-                return Some(Outcome::Cancelled);
-            }
-            if !asked && world.clock.get() > from + LASTS {
-                asked = true;
-                match claim_running(self, &self.current).await {
-                    Owner::Us => {
-                        call.holds(self.is_stored());
-                        // It is published with its record.
-                        started |= self.is_stored();
-                    }
-                    // Its end is stored already; judged once more, it is published and acknowledged.
-                    Owner::Cancelled => return Some(Outcome::Cancelled),
-                    Owner::Another => return None,
-                }
-            }
+        };
+        if handler == Handler::Stops {
+            self.stops().await;
         }
-        match ends {
-            End::Returns(Outcome::Busy { .. }) => Some(Outcome::Busy { started }),
-            End::Returns(outcome) => Some(outcome),
-            End::KillsItsNode => {
-                world.nodes[self.client.node].doomed.set(true);
-                world.pause(1).await;
-                None
-            }
+        let is_lost = self.is_lost() && !world.is(Mutation::EndedWithoutTheLease);
+        let stop::End::Outcome(outcome) = stop::at_last(end, Owner::Us, is_lost) else { return None };
+        if matches!(outcome, Outcome::Cancelled) && !work.is_cancelled && !self.has_order_to_end(work.call.id) {
+            world.ledger.borrow_mut().accuse(self.index, "its attempt is cancelled, though nobody asked for that");
+        }
+        Some(outcome)
+    }
+
+    /// Waits until something happens to the attempt, or only for a while. `None`: its node dies.
+    async fn next_event(&self, work: &mut Work<'_>) -> Option<Option<Event>> {
+        let now = || self.world.clock.get();
+        if now() >= work.until {
+            return Some(Some(match &work.ends {
+                End::Returns(Outcome::Busy { .. }) => Event::Done(Outcome::Busy { started: work.started }),
+                End::Returns(outcome) => Event::Done(outcome.clone()),
+                End::RunsOutOfTime => Event::OutOfTime { limit: millis(work.until - work.from) },
+                End::KillsItsNode => {
+                    self.world.nodes[self.client.node].doomed.set(true);
+                    self.world.pause(1).await;
+                    return None;
+                }
+            }));
+        }
+        let until = if work.asked { work.until } else { work.until.min(work.from + LASTS + 1) };
+        self.hold_until(until).await;
+        work.call.holds(self.is_stored());
+        if self.is_lost() || self.is_released() || self.has_order_to_end(work.call.id) {
+            return Some(Some(Event::Stopped { released: self.is_released() }));
+        }
+        if work.asked || now() <= work.from + LASTS {
+            return Some(None);
+        }
+        work.asked = true;
+        let owner = claim_running(self, &self.current).await;
+        work.call.holds(self.is_stored());
+        // It is published with its record.
+        work.started |= self.is_stored();
+        work.is_cancelled |= owner == Owner::Cancelled;
+        Some(Some(Event::Owned(owner)))
+    }
+
+    /// A handler that is told to stop takes some time for that, often none.
+    async fn stops(&self) {
+        if self.world.chance.hits(3_000) {
+            self.world.pause(self.world.chance.between(1, LEASE / 15)).await;
         }
     }
 
@@ -139,6 +160,20 @@ pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
     let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
     let at = run.state.run_at().unwrap_or_default().millis();
     Schedule::new(Place { plan, round, attempt, deferrals, timed }, seal_of(run), at)
+}
+
+/// The work of an attempt, as its script has it.
+struct Work<'w> {
+    call: Calling<'w>,
+    ends: End,
+    from: i64,
+    until: i64,
+    /// Its start is published.
+    started: bool,
+    /// The record was asked to say that it runs.
+    asked: bool,
+    /// The record has said that the run is cancelled.
+    is_cancelled: bool,
 }
 
 /// A running handler; the ledger lists it for as long as it runs.

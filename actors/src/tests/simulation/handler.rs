@@ -20,6 +20,8 @@ pub(crate) struct Script {
 
 pub(crate) enum End {
     Returns(Outcome),
+    /// It would go on for longer than it may.
+    RunsOutOfTime,
     KillsItsNode,
 }
 
@@ -31,22 +33,24 @@ pub(crate) fn script(world: &World, plan: usize, run: &Run) -> Option<Script> {
     let quick = world.chance.hits(2_500);
     let lasts = if quick { world.chance.between(0, 15) } else { plan.takes };
     let script = |outcome| Some(Script { lasts, ends: End::Returns(outcome) });
-    let short = || Duration::from_millis(u64::try_from(world.chance.between(0, 1_500)).unwrap_or(0));
+    let short = || millis(world.chance.between(0, 1_500));
     match plan.behaviour {
         Behaviour::Unserved(until) if world.clock.get() < until => None,
         Behaviour::Fails(times) if first_round && run.attempt <= times => script(failed(ErrorKind::Retryable)),
         Behaviour::AlwaysFails => script(failed(world.chance.pick(&[ErrorKind::Retryable, ErrorKind::Panic]))),
         Behaviour::Refuses if first_round => script(failed(ErrorKind::Permanent)),
         Behaviour::Kills if first_round => Some(Script { lasts, ends: End::KillsItsNode }),
-        Behaviour::Hangs if first_round => {
-            Some(Script { lasts: TIME_LIMIT, ends: End::Returns(failed(ErrorKind::Timeout)) })
-        }
+        Behaviour::Hangs if first_round => Some(Script { lasts: TIME_LIMIT, ends: End::RunsOutOfTime }),
         Behaviour::Snoozes(times) if calls < times => script(Outcome::Snoozed(short())),
         Behaviour::Snoozes(_) if calls < 6 && world.chance.hits(2_000) => {
             script(Outcome::Busy { started: world.chance.hits(5_000) })
         }
         _ => script(Outcome::Completed(RunResult::None)),
     }
+}
+
+pub(crate) fn millis(millis: i64) -> Duration {
+    Duration::from_millis(millis.unsigned_abs())
 }
 
 fn failed(kind: ErrorKind) -> Outcome {

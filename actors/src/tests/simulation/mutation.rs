@@ -30,7 +30,7 @@ enum Harm {
     Stuck,
     /// A filter means it, and it was left alone.
     PassedOver,
-    /// It was cancelled, although the filter does not mean it.
+    /// It was cancelled, although the filter does not mean it, or nobody asked.
     Unmeant,
 }
 
@@ -54,7 +54,7 @@ impl Harm {
             Self::Forgotten => &["its record goes away by itself"],
             Self::Stuck => &["stuck: "],
             Self::PassedOver => &["fits, and was left alone"],
-            Self::Unmeant => &["does not fit, and was cancelled"],
+            Self::Unmeant => &["does not fit, and was cancelled", "cancelled, though nobody asked"],
         }
     }
 }
@@ -172,6 +172,7 @@ mutations! {
     LeaseClockFromReading: CalledAfterItsEnd,
     NoLookAtTheLeaseBeforeTheWork: Twice,
     LeasesNotRenewed: LeaseLost,
+    EndedWithoutTheLease: Unmeant,
     LeaseJudgedByCount: LeaseTaken,
     HolderJudgedByALaterClock: LeaseTaken,
     SilentHolderTakenForDead: LeaseTaken,

@@ -1,0 +1,142 @@
+//! What ends the work of an attempt, and how the attempt ends then. Pure: no clock, no handler, no server.
+//!
+//! Whoever waits for a handler says what happened; this says what follows. The lease has the last word: once it is gone,
+//! nothing that the handler did counts.
+
+use std::time::Duration;
+
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{DurationText, ErrorKind, Failure};
+
+/// How long a handler that was told to stop may take to do so before it is dropped.
+pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How the work ended.
+#[derive(Debug, Clone)]
+pub(crate) enum End {
+    /// It ended with this outcome, which is still to be judged.
+    Outcome(Outcome),
+    /// The lease is gone, or the run went on elsewhere: nothing is sent.
+    NotOurs,
+}
+
+/// The owner of a run that was begun without a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Us,
+    Cancelled,
+    Another,
+}
+
+/// Something that happens to an attempt while its handler works.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The handler is done.
+    Done(Outcome),
+    /// Others may have the attempt's slots.
+    SlotsLost,
+    /// The write of the record that says that the attempt runs has told whose run it is.
+    Owned(Owner),
+    /// The lease-keeper stops the attempt: `released`, as its node ends; else as its run is cancelled or its lease gone.
+    Stopped { released: bool },
+    /// It has worked for as long as it may.
+    OutOfTime { limit: Duration },
+}
+
+/// What becomes of the handler when the attempt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handler {
+    /// It has ended by itself.
+    Ended,
+    /// It is told to stop and dropped at once: another attempt may begin.
+    Dropped,
+    /// It is told to stop, and has [`STOPS_WITHIN`] for that.
+    Stops,
+}
+
+/// What ends the attempt by this event; `None`: it goes on.
+pub(crate) fn by(event: Event) -> Option<(End, Handler)> {
+    Some(match event {
+        Event::Done(outcome) => (End::Outcome(outcome), Handler::Ended),
+        Event::SlotsLost => (End::NotOurs, Handler::Dropped),
+        Event::Owned(owner) => (end_of(owner)?, Handler::Stops),
+        Event::Stopped { released: true } => (End::Outcome(Outcome::Released), Handler::Dropped),
+        Event::Stopped { released: false } => (End::Outcome(Outcome::Cancelled), Handler::Stops),
+        Event::OutOfTime { limit } => {
+            let message = format!("the attempt took longer than its limit of {}", DurationText(whole(limit)));
+            let failure = Failure::new(ErrorKind::Timeout, message);
+            (End::Outcome(Outcome::Failed { failure, retry_after: None }), Handler::Stops)
+        }
+    })
+}
+
+/// How an attempt ends whose handler has stopped: `owner` is what a write of its record says that was still under way.
+pub(crate) fn at_last(end: End, owner: Owner, is_lease_lost: bool) -> End {
+    if is_lease_lost { End::NotOurs } else { end_of(owner).unwrap_or(end) }
+}
+
+/// How an attempt ends if its run is no longer ours.
+fn end_of(owner: Owner) -> Option<End> {
+    match owner {
+        Owner::Us => None,
+        // The record has its end already; judging it once more publishes and acknowledges it.
+        Owner::Cancelled => Some(End::Outcome(Outcome::Cancelled)),
+        Owner::Another => Some(End::NotOurs),
+    }
+}
+
+/// Limits are written in whole milliseconds; rounding hides the time that has passed since.
+fn whole(limit: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use longshore_domain::run::RunResult;
+
+    fn completed() -> Outcome {
+        Outcome::Completed(RunResult::None)
+    }
+
+    /// An end in a few words.
+    fn said(end: &End) -> String {
+        match end {
+            End::NotOurs => "not ours".to_owned(),
+            End::Outcome(Outcome::Failed { failure, .. }) => format!("{:?}: {}", failure.kind, failure.message),
+            End::Outcome(outcome) => format!("{outcome:?}"),
+        }
+    }
+
+    #[test]
+    fn what_each_event_means_for_attempt_and_handler() {
+        let limit = Duration::from_micros(1_499_300);
+        let rows = [
+            (Event::Done(completed()), "Completed(None)", Handler::Ended),
+            (Event::SlotsLost, "not ours", Handler::Dropped),
+            (Event::Stopped { released: true }, "Released", Handler::Dropped),
+            (Event::Stopped { released: false }, "Cancelled", Handler::Stops),
+            (Event::Owned(Owner::Cancelled), "Cancelled", Handler::Stops),
+            (Event::Owned(Owner::Another), "not ours", Handler::Stops),
+            (Event::OutOfTime { limit }, "Timeout: the attempt took longer than its limit of 1500ms", Handler::Stops),
+        ];
+        for (event, end, handler) in rows {
+            let text = format!("{event:?}");
+            let ended = by(event).expect("it ends the attempt");
+            assert_eq!((said(&ended.0).as_str(), ended.1), (end, handler), "{text}");
+        }
+        assert!(by(Event::Owned(Owner::Us)).is_none());
+    }
+
+    #[test]
+    fn the_lease_has_the_last_word_and_the_record_the_one_before() {
+        let done = || End::Outcome(completed());
+        for (owner, end) in
+            [(Owner::Us, "Completed(None)"), (Owner::Cancelled, "Cancelled"), (Owner::Another, "not ours")]
+        {
+            assert_eq!(said(&at_last(done(), owner, false)), end);
+            assert_eq!(said(&at_last(done(), owner, true)), "not ours", "{owner:?}");
+        }
+    }
+}
