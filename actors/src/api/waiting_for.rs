@@ -205,9 +205,9 @@ fn missing<'n>(nodes: &'n [Presence], run: &Run) -> Option<&'n MissingHandler> {
 
 fn no_handler(routing: &Routing, run: &Run, since: Timestamp) -> WaitingFor {
     let (job_type, subject) = (&run.job_type, routing.subject_of(&run.tenant, &run.job_type));
-    let never = routing.never_served(&run.tenant, job_type).map(|of| of.briefly());
-    let lack = never.unwrap_or_else(|| format!("none online since {since}"));
-    let what = format!("a handler of {job_type}: {lack}; handlers subscribe to {subject}");
+    let never = routing.never_served(&run.tenant, job_type);
+    let never = never.map_or_else(String::new, |of| format!(" ({})", of.briefly()));
+    let what = format!("a handler of {job_type}: none online since {since}{never}; handlers subscribe to {subject}");
     said(DeferReason::NoHandlerOnline.as_str(), what)
 }
 

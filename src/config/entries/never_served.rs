@@ -28,7 +28,10 @@ impl Kind for OrOff {
     fn read(value: &Value) -> Result<Self, String> {
         match text(value, &Self::noun())? {
             "off" => Ok(Self(None)),
-            _ => Duration::read(value).map(|duration| Self(Some(duration))),
+            _ => {
+                let read = Duration::read(value).map(|duration| Self(Some(duration)));
+                read.map_err(|reason| format!("{reason}, or \"off\""))
+            }
         }
     }
 

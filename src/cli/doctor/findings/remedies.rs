@@ -62,7 +62,9 @@ fn of_bucket(reason: &str) -> Option<&'static str> {
 
 /// What to do about a warning of a node's health.
 pub(super) fn of_warning(warning: &str) -> &'static str {
-    if warning.starts_with("no handler for ") {
+    if warning.starts_with("no handler for ") && warning.contains("none was ever online") {
+        "start a handler that subscribes to this subject; or, if the type is misspelt, submit its jobs under the right one"
+    } else if warning.starts_with("no handler for ") {
         "start a handler that subscribes to this subject"
     } else if warning.starts_with("no node serves queue ") {
         "start a node whose configuration names this queue"

@@ -134,13 +134,21 @@ fn a_node_that_takes_no_work_is_a_failure() {
         "stream LONGSHORE_EVENTS has other bounds than this node's settings: max_bytes is 1, not 2".to_owned(),
         "short of memory (97 % of its memory is in use): gives jobs to one in 8 of its workers".to_owned(),
         "no handler for call of tenant default since 2026-11-21T12:00:00Z: handlers subscribe to longshore.work.default.call".to_owned(),
+        "no handler for cal of tenant default since 2026-11-21T12:00:00Z: handlers subscribe to longshore.work.default.cal; none \
+         was ever online, did you mean call?".to_owned(),
     ];
     let remedies: Vec<_> = facts
         .findings()
         .into_iter()
         .filter_map(|finding| finding.text.starts_with("node n1: ").then_some(finding.remedy).flatten())
         .collect();
-    let each = [("larger storage", 0), ("same storage settings", 1), ("more memory", 2), ("start a handler", 3)];
+    let each = [
+        ("larger storage", 0),
+        ("same storage settings", 1),
+        ("more memory", 2),
+        ("start a handler", 3),
+        ("misspelt", 4),
+    ];
     assert!(each.iter().all(|(words, at)| remedies[*at].contains(words)), "{remedies:?}");
     let faults = facts.findings().into_iter().filter(|finding| finding.level > Level::Note);
     assert!(faults.into_iter().all(|finding| finding.remedy.is_some()));
