@@ -58,6 +58,7 @@ async fn a_misspelt_type_is_dead_soon_and_its_error_names_the_right_one() {
     assert_eq!(answer["replayed"], 1, "{answer}");
     assert_eq!(world.wait(&run).await.state, "completed");
     assert!(node.stop().await.success());
+    world.history(&[], Vec::new()).await.assert_sound();
 }
 
 /// Given a type with its own grace, as long as that lasts its job is tried, and its error says for how long.
