@@ -46,7 +46,9 @@ impl Body {
     pub(crate) fn of(event: &Event<'_>, publisher: &str) -> Self {
         let retry_at = event.of.filter(|_| event.kind == EventKind::Failed).and_then(|of| of.retry_at);
         let node = event.node().cloned().unwrap_or_else(|| publisher.into());
-        Self { at: event.at, node, reason: event.reason, run_at: event.run_at(), retry_at }
+        // A client may give the run another time meanwhile, which no event says: it reschedules it, or submits it once more.
+        let run_at = event.run_at().filter(|_| event.kind != EventKind::Scheduled);
+        Self { at: event.at, node, reason: event.reason, run_at, retry_at }
     }
 }
 
@@ -217,11 +219,9 @@ impl Ledger {
         if before.is_none() {
             page.bodies.push((id, body.clone()));
         }
-        // A client gave the run another time meanwhile, which no event says.
-        let is_rescheduled = page.live_again && id.kind == EventKind::Scheduled;
         if !page.logged.contains(&id) {
             page.logged.push(id);
-        } else if let Some(before) = before.filter(|before| *before != body && !is_rescheduled) {
+        } else if let Some(before) = before.filter(|before| *before != body) {
             self.accuse(plan, format!("{id} published again, with another body: {before:?}, then {body:?}"));
         } else if (1..last).contains(&id.attempt) {
             self.accuse(plan, format!("{id} published again, though attempt {last} was claimed"));
