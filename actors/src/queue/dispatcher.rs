@@ -144,7 +144,7 @@ impl Dispatcher {
     }
 
     fn wake_one(&self) -> bool {
-        let Some((number, work)) = self.next_work(Instant::now()) else { return false };
+        let Some((number, work)) = self.next_work(Instant::now) else { return false };
         if let Some(Work { permit, .. }) = self.send(number, work) {
             // The worker is dead; its supervisor starts another, and the job, dropped here, is returned.
             tracing::debug!(worker = number, "a dead worker was given a job; it goes back");
@@ -153,13 +153,13 @@ impl Dispatcher {
         true
     }
 
-    /// The next job that leaves the buffer, and the idle worker that is woken for it.
-    pub(crate) fn next_work(&self, now: Instant) -> Option<(usize, Work)> {
+    /// The next job that leaves the buffer, and the idle worker that is woken for it. Without one the clock is not read.
+    pub(crate) fn next_work(&self, now: impl FnOnce() -> Instant) -> Option<(usize, Work)> {
         if self.is_crowded(0) {
             return None;
         }
         let number = self.idle.take()?;
-        let Some(assignment) = self.buffer.next(now) else {
+        let Some(assignment) = self.buffer.next(now()) else {
             self.idle.put_quietly(number);
             return None;
         };

@@ -52,23 +52,23 @@ const FIRST_PAGE: usize = 8;
 /// Brings parked jobs back until the queue closes.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let closing = part.queue.buffer.closing.clone();
-    let mut parking = Parking::new(part);
+    let mut parking = Parking::new();
     let mut pause = IDLE_LOOK_EVERY;
     loop {
         tokio::select! {
             () = closing.cancelled() => break,
-            () = parking.ports.queue.buffer.wanted_back() => {}
+            () = part.queue.buffer.wanted_back() => {}
             () = tokio::time::sleep(pause) => {}
         }
-        if !parking.ports.queue.buffer.is_open(Instant::now()) {
+        if !part.queue.buffer.is_open(Instant::now()) {
             // It is paused: what is parked stays there.
             tokio::time::sleep(LOOK_EVERY).await;
             continue;
         }
-        match parking.look().await {
+        match parking.look(&part).await {
             Ok(until_next) => pause = until_next,
             Err(error) => {
-                tracing::debug!(queue = %parking.ports.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
+                tracing::debug!(queue = %part.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
             }
         }
         tokio::time::sleep(PAUSE).await;

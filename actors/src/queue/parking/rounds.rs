@@ -17,7 +17,7 @@ use crate::shared::kind::Kind;
 use crate::shared::park_permits::Position;
 
 /// How often parking polls while jobs are parked, while some of them could start, and while none are.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) const SHORT_LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
 /// At least so many messages of a kind are read ahead: more than may be on their way to be parked at once.
@@ -76,10 +76,9 @@ pub(crate) struct Read<T> {
 pub(crate) type Sought = BTreeMap<Priority, (RunId, Instant)>;
 
 /// Takes the parked jobs of one queue back.
-pub(crate) struct Parking<P: ParkedPorts> {
-    pub(super) ports: P,
+pub(crate) struct Parking<T> {
     /// The jobs of each kind that were read ahead.
-    ahead: BTreeMap<Kind, Ahead<P::Job>>,
+    ahead: BTreeMap<Kind, Ahead<T>>,
     /// The last kind of which jobs were brought back, if there were too many kinds for one round.
     last: Option<Kind>,
     /// A permit for each move.
@@ -151,16 +150,17 @@ struct Parked {
     jobs: u64,
 }
 
-impl<P: ParkedPorts> Parking<P> {
+impl<T> Parking<T> {
     /// Nothing is known yet of what is parked.
-    pub(crate) fn new(ports: P) -> Self {
-        Self { ports, ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE) }
+    pub(crate) fn new() -> Self {
+        Self { ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE) }
     }
 
     /// Takes back the jobs that are wanted; says when to look again.
-    pub(crate) async fn look(&mut self) -> Result<Duration, Error> {
-        self.ports.buffer().before_asking();
-        let found = self.ports.kinds().await?;
+    pub(crate) async fn look<P: ParkedPorts<Job = T>>(&mut self, ports: &P) -> Result<Duration, Error> {
+        let buffer = ports.buffer();
+        buffer.before_asking();
+        let found = ports.kinds().await?;
         let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
         for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
             let kind = Kind { tenant: parked.tenant, job_type: parked.job_type, key: parked.key };
@@ -169,7 +169,7 @@ impl<P: ParkedPorts> Parking<P> {
             of_kind.jobs += parked.jobs;
         }
         let names: Vec<Kind> = kinds.keys().cloned().collect();
-        let (buffer, now) = (self.ports.buffer(), self.ports.instant());
+        let now = ports.instant();
         let (wants, is_short) = buffer.are_parked(&names, now, |kind| buffer.room_for(kind, now));
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {
@@ -177,18 +177,22 @@ impl<P: ParkedPorts> Parking<P> {
         }
         let wanted = kinds.into_iter().zip(wants).map(|((kind, parked), want)| (kind, parked, want));
         let round = next_round(&mut self.last, wanted.filter(|(_, _, want)| *want > 0).collect());
-        self.bring_all_back(round).await?;
-        Ok(until_next(self.last.is_some(), self.ports.buffer().any_parked(), is_short))
+        self.bring_all_back(ports, round).await?;
+        Ok(until_next(self.last.is_some(), buffer.any_parked(), is_short))
     }
 
     /// Brings back what is wanted of these kinds.
-    async fn bring_all_back(&mut self, round: Vec<(Kind, Parked, usize)>) -> Result<(), Error> {
-        let Self { ports, ahead, moves, .. } = self;
+    async fn bring_all_back<P: ParkedPorts<Job = T>>(
+        &mut self,
+        ports: &P,
+        round: Vec<(Kind, Parked, usize)>,
+    ) -> Result<(), Error> {
+        let Self { ahead, moves, .. } = self;
         let wanted = round.into_iter().map(|(kind, parked, want)| {
             let ahead = ahead.remove(&kind).unwrap_or_default();
             Wanted { kind, parked, want, ahead }
         });
-        let wanted: Vec<Wanted<P::Job>> = wanted.collect();
+        let wanted: Vec<Wanted<T>> = wanted.collect();
         let mut bytes: usize = ahead.values().map(|ahead| ahead.bytes).sum();
         let each = wanted.into_iter().map(|wanted| bring_kind_back(ports, moves, wanted));
         let mut each = futures_util::stream::iter(each).buffer_unordered(KINDS_AT_ONCE);

@@ -6,8 +6,7 @@ use longshore_domain::settlement::Outcome;
 use longshore_domain::{Run, RunState};
 
 use crate::attempt::announce::announce;
-use crate::attempt::assignment::Assignment;
-use crate::attempt::conclude;
+use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::perform::claim_running;
 use crate::attempt::running::RunningAttempt;
 use crate::attempt::stop::{self, Event, Handler, Owner};
@@ -19,8 +18,8 @@ use crate::tests::simulation::worker::{Hand, LENGTH, seal_of};
 use crate::tests::simulation::world::{LASTS, LEASE, World, stamp};
 
 impl Hand<'_> {
-    /// Performs an attempt that has begun, and has it judged; returns the next one, if it was held locally.
-    pub(crate) async fn attempt(&self, running: RunningAttempt) -> Option<Box<Assignment>> {
+    /// Performs an attempt that has begun, and has it judged; returns its retry, if that is held locally.
+    pub(crate) async fn attempt(&self, running: RunningAttempt) -> Option<Box<HeldRetry>> {
         self.check_time(&running.attempt_state.run);
         let is_over = running.assignment.lease_is_over(self.clock(), LENGTH);
         let may_begin = !is_over || self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork);
@@ -32,8 +31,7 @@ impl Hand<'_> {
             return None;
         };
         if self.world.chance.hits(8_000) {
-            let held = conclude::judge_or_hold(self, assignment, attempt_state, outcome).await?;
-            return held.wait(self).await.map(Box::new);
+            return conclude::judge_or_hold(self, assignment, attempt_state, outcome).await;
         }
         conclude::judge(self, assignment, attempt_state, outcome).await;
         None
@@ -218,6 +216,9 @@ impl<'w> Calling<'w> {
         let is_of_this_server = hand.delivery.server_life == world.server_life.get();
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
         let ack_token = hand.ack_token_number();
+        if let Some(slots) = world.slots.filter(|slots| ledger.calls_on(node) >= *slots as usize) {
+            ledger.accuse(plan, format!("called though its handlers are full: they take {slots}"));
+        }
         ledger.called(Call { id, plan, node, ack_token, claimed, leased_until }, is_of_this_server, now);
         Self { world, id }
     }

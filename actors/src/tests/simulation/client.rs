@@ -14,7 +14,7 @@ use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{
     Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, TakenFrom, Word,
 };
-use crate::tests::simulation::world::{Kind, LEASE, OLD_READ_MAX, World};
+use crate::tests::simulation::world::{Kind, OLD_READ_MAX, World};
 
 /// A sender gives up on an answer after this long.
 const TIME_OUT: i64 = 150;
@@ -227,7 +227,7 @@ impl<'w> Client<'w> {
         self.world.say(|| format!("{} schedules {place:?} at {}", self.name(), schedule.at));
         let one_a_run = self.world.is(Mutation::OneScheduleSubjectPerRun);
         let same = |other: Place| other == place || one_a_run && other.plan == place.plan;
-        self.call(|server| server.schedule(schedule, self.world.clock.get(), same)).await;
+        self.call(|server| server.schedule(schedule, same)).await;
     }
 
     /// Parks a job. A park has no message id: without an answer, the job is parked once more.
@@ -236,7 +236,7 @@ impl<'w> Client<'w> {
         world.say(|| format!("{} parks {:?}", self.name(), parked.place));
         let twice = world.kind == Kind::Waits && world.chance.hits(3_000);
         for _ in 0..1 + u32::from(twice) {
-            self.call(|server| server.park(parked, world.clock.get() + world.chance.between(1, LEASE))).await;
+            self.call(|server| server.park(parked)).await;
         }
     }
 

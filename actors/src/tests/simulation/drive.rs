@@ -11,15 +11,18 @@ use longshore_domain::{ErrorKind, Priority, Queue, Run, RunId, RunState};
 
 use crate::tests::simulation::client::set;
 use crate::tests::simulation::filter::{Wish, cancel_those};
-use crate::tests::simulation::intake::{job, submit, sweep, take_back, take_due};
+use crate::tests::simulation::intake::{job, submit, take_due};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::operator::{REPLAYS, attend, cancel, reschedule};
 use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
+use crate::tests::simulation::queue::Paused;
 use crate::tests::simulation::server::{DeadLetter, Message, NEVER, Place};
-use crate::tests::simulation::worker::{Delivery, renew, seal_of, work};
+use crate::tests::simulation::worker::{renew, seal_of};
 use crate::tests::simulation::world::{
     AckTokens, Kind, LEASE, OLD_READ_MAX, OrderToStop, RUNS, STORM, Weather, World, stamp,
 };
+
+mod queues;
 
 /// A world is stuck if something is still under way this long after the storm.
 const ENDS_WITHIN: i64 = 300_000;
@@ -50,6 +53,8 @@ enum Event {
     Expire(usize),
     KillServer,
     Drain(usize),
+    /// Whether it is paused from then on.
+    Pause(Paused, bool),
     MakeLaneAnew,
     AttendLetters,
     Quiet,
@@ -104,6 +109,13 @@ impl<'w> Drive<'w> {
         let anew = if world.kind == Kind::LanesMadeAnew { 5 } else { u32::from(world.chance.hits(1_000)) };
         for _ in 0..anew {
             self.plan_for(storm(world.chance.between(1_000, STORM)), Event::MakeLaneAnew);
+        }
+        let pauses = if world.kind.parks() { 4 } else { world.chance.pick(&[0, 0, 1, 2]) };
+        for _ in 0..pauses {
+            let (at, paused) =
+                (storm(world.chance.between(0, STORM)), world.chance.pick(&[Paused::Queue, Paused::Type]));
+            self.plan_for(at, Event::Pause(paused, true));
+            self.plan_for(at + world.chance.between(100, 3_000), Event::Pause(paused, false));
         }
         let filters = if world.kind == Kind::Filters { 4 } else { u32::from(world.chance.hits(600)) };
         for _ in 0..filters {
@@ -207,45 +219,33 @@ impl<'w> Drive<'w> {
         }
         world.deliver(now);
         self.call_committers(now);
-        (0..3).for_each(|node| self.keep_leases(node, now));
+        for node in 0..3 {
+            self.keep_leases(node, now);
+            self.run_queue(node, now);
+        }
         self.go_on(now);
         true
     }
 
     fn next_moment(&mut self) -> Option<i64> {
         let world = self.world;
-        let (own, for_nodes) = world.server.borrow().next();
-        self.serves_at = own.min(for_nodes);
+        let (own, due, lanes) = world.server.borrow().next();
         let frozen_until = self.frozen_until();
         let tasks = self.tasks.iter().map(|task| task.at.max(frozen_until[task.node]));
         let agenda = self.agenda.last().map(|(at, _)| *at);
         let keepers = (0..3).filter(|node| world.nodes[*node].book.borrow().count() > 0);
         let keepers = keepers.map(|node| world.nodes[node].keeps_at.get().max(frozen_until[node]));
-        let next = tasks.chain(agenda).chain(keepers).fold(own.min(world.next_arrival.get()), i64::min);
-        if for_nodes >= next {
-            return (next < NEVER).then_some(next);
-        }
-        // Without capacity, something else has to come first: a task's end or a node's return.
-        let now = world.clock.get();
-        let room = (0..3).filter_map(|node| self.has_room_at(node, now)).min().unwrap_or(NEVER);
-        let next = room.max(for_nodes).min(next);
+        let queues = (0..3).map(|node| self.runs_queue_at(node, frozen_until[node]));
+        let next = tasks.chain(agenda).chain(keepers).chain(queues).fold(world.next_arrival.get(), i64::min);
+        // Without a node that has pulled or is there, something else has to come first.
+        let due = if due < NEVER { due.max(self.alive_at()) } else { NEVER };
+        self.serves_at = own.min(due).min(self.pulled_at(lanes)).min(self.looks_at());
+        let next = next.min(self.serves_at);
         (next < NEVER).then_some(next)
     }
 
     fn frozen_until(&self) -> [i64; 3] {
         self.world.nodes.each_ref().map(|node| node.frozen_until.get())
-    }
-
-    /// When the node takes another delivery; `None`: not before one of its tasks ends.
-    fn has_room_at(&self, node: usize, now: i64) -> Option<i64> {
-        let state = self.world.nodes.get(node)?;
-        let busy = self.tasks.iter().filter(|task| task.is_delivery && task.node == node).count();
-        (busy < self.world.room && !state.draining.get()).then(|| state.dead_until.get().max(now))
-    }
-
-    fn node_with_room(&self, now: i64) -> Option<usize> {
-        let first = self.world.chance.below(3) as usize;
-        (first..first + 3).map(|node| node % 3).find(|node| self.has_room_at(*node, now) == Some(now))
     }
 
     fn node_alive(&self, now: i64) -> Option<usize> {
@@ -298,26 +298,41 @@ impl<'w> Drive<'w> {
             },
             Event::Forge(plan) => self.forge(plan, now),
             Event::Expire(plan) => self.expire(plan, now),
+            Event::Pause(paused, is_paused) => world.pauses(paused, is_paused && now < world.quiet_from.get()),
             Event::MakeLaneAnew => self.make_lane_anew(now),
-            Event::KillServer => {
-                world.say(|| "the server dies".to_owned());
-                let mut server = world.server.borrow_mut();
-                server.die(now, &world.chance);
-                self.floor = server.last_of_lane();
-                world.server_life.set(world.server_life.get() + 1);
-            }
-            Event::Drain(node) => {
-                world.say(|| format!("{} drains", world.names[node]));
-                world.nodes[node].draining.set(true);
-                world.nodes[node].book.borrow().release();
-                self.end_drain(node, now);
-            }
+            Event::KillServer => self.kill_server(now),
+            Event::Drain(node) => self.drain(node, now),
             Event::AttendLetters => self.attend_letters(now),
             Event::Quiet => {
                 world.say(|| "no more faults".to_owned());
                 world.weather.set(Weather::default());
+                [Paused::Queue, Paused::Type].into_iter().for_each(|paused| world.pauses(paused, false));
             }
         }
+    }
+
+    fn kill_server(&mut self, now: i64) {
+        let world = self.world;
+        world.say(|| "the server dies".to_owned());
+        let mut server = world.server.borrow_mut();
+        server.die(now, &world.chance);
+        self.floor = server.last_of_lane();
+        world.server_life.set(world.server_life.get() + 1);
+        drop(server);
+        for queue in (0..3).filter_map(|node| world.queue_of(node)) {
+            queue.loses_its_server(now + world.chance.between(1, 150));
+        }
+    }
+
+    fn drain(&mut self, node: usize, now: i64) {
+        let world = self.world;
+        world.say(|| format!("{} drains", world.names[node]));
+        world.nodes[node].draining.set(true);
+        world.nodes[node].book.borrow().release();
+        if let Some(queue) = world.queue_of(node) {
+            queue.has_news();
+        }
+        self.end_drain(node, now);
     }
 
     fn was_tried(&self, plan: usize) -> bool {
@@ -383,7 +398,7 @@ impl<'w> Drive<'w> {
         if !world.server.borrow().claim_of(index).is_some_and(|claim| claim.published) {
             return;
         }
-        if world.server.borrow().has_message_of(index) || !self.tasks.is_empty() {
+        if world.server.borrow().has_message_of(index) || self.is_any_at_work() {
             return self.plan_for(now + 1_000, Event::Expire(index));
         }
         world.say(|| format!("the record of run {index} has been kept for long enough"));
@@ -392,11 +407,17 @@ impl<'w> Drive<'w> {
         self.plan_for(now + 10, Event::Submit(index + 1));
     }
 
+    /// Whether a node does something, or holds a delivery.
+    fn is_any_at_work(&self) -> bool {
+        let holds = |node| self.world.queue_of(node).is_some_and(|queue| !queue.is_empty());
+        !self.tasks.is_empty() || (0..3).any(holds)
+    }
+
     /// The lane's stream is deleted and created again, as soon as it is empty and no node holds a delivery; jobs that
     /// wait for their time continue.
     fn make_lane_anew(&mut self, now: i64) {
         let mut server = self.world.server.borrow_mut();
-        if server.lane.is_empty() && server.due.is_empty() && self.tasks.is_empty() {
+        if server.lane.is_empty() && server.due.is_empty() && !self.is_any_at_work() {
             self.world.say(|| "the lane is made anew".to_owned());
             server.make_lane_anew();
             self.floor = 0;
@@ -502,17 +523,7 @@ impl<'w> Drive<'w> {
             let Some(due) = world.server.borrow_mut().hand_out_due(now) else { break };
             self.spawn(node, false, Box::pin(take_due(world, node, due)));
         }
-        while world.server.borrow().lane.iter().any(|message| message.until <= now) {
-            let Some(node) = self.node_with_room(now) else { break };
-            let Some(message) = world.server.borrow_mut().hand_out(now, &world.chance) else { break };
-            self.learn_cancels(node);
-            world.say(|| {
-                let (sequence, delivered, name) = (message.sequence, message.delivered, &world.names[node]);
-                format!("{sequence}#{delivered} of run {} goes to {name}", message.place.plan)
-            });
-            let delivery = Delivery { message, sent_at: now, server_life: world.server_life.get(), floor: self.floor };
-            self.spawn(node, true, Box::pin(work(world, node, delivery)));
-        }
+        self.deliver(now);
     }
 
     /// The lease-keeper of a node looks through its leases. What it asks for is sent beside the rest.
@@ -536,22 +547,6 @@ impl<'w> Drive<'w> {
                 continue;
             }
             self.spawn(node, false, Box::pin(renew(world, node, renewal)));
-        }
-    }
-
-    /// Nodes sweep schedules that did not fire, and take parked jobs back.
-    fn take_stored(&mut self, now: i64) {
-        let world = self.world;
-        while world.server.borrow().schedules.iter().any(|schedule| schedule.swept_at <= now) {
-            let Some(node) = self.node_alive(now) else { break };
-            let Some(overdue) = world.server.borrow_mut().hand_out_overdue(now) else { break };
-            self.spawn(node, false, Box::pin(sweep(world, node, overdue)));
-        }
-        while world.server.borrow().parked.iter().any(|parked| parked.until <= now) {
-            let Some(node) = self.node_alive(now) else { break };
-            let again = now + world.chance.between(20, LEASE);
-            let Some(parked) = world.server.borrow_mut().hand_out_parked(now, again) else { break };
-            self.spawn(node, false, Box::pin(take_back(world, node, parked)));
         }
     }
 
@@ -593,7 +588,7 @@ impl<'w> Drive<'w> {
             return self.committer_dies(at, now);
         }
         let task = &mut self.tasks[at];
-        let is_committer = task.is_committer;
+        let (is_committer, is_delivery) = (task.is_committer, task.is_delivery);
         let is_pending = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
         let wait = world.take_wait();
         if is_pending {
@@ -601,7 +596,8 @@ impl<'w> Drive<'w> {
         } else {
             self.tasks.swap_remove(at);
         }
-        self.start_what_was_asked(node, is_committer, now);
+        let goes_on = !is_pending || wait < NEVER;
+        self.start_what_was_asked(node, is_committer || is_delivery && goes_on, now);
         if world.nodes[node].doomed.take() {
             self.die(node, now);
         }
@@ -629,7 +625,8 @@ impl<'w> Drive<'w> {
     /// A drained node ends, and another takes its place.
     fn end_drain(&mut self, node: usize, now: i64) {
         let draining = self.world.nodes[node].draining.get();
-        if draining && !self.tasks.iter().any(|task| task.node == node) {
+        let is_closed = draining && self.world.queue_of(node).is_none_or(|queue| queue.is_closed());
+        if is_closed && !self.tasks.iter().any(|task| task.node == node) {
             self.check_drained(node);
             self.die(node, now);
         }

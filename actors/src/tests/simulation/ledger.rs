@@ -139,6 +139,11 @@ impl Ledger {
         self.pages[plan].calls
     }
 
+    /// How many handlers run for a node.
+    pub(crate) fn calls_on(&self, node: usize) -> usize {
+        self.calls.iter().filter(|call| call.node == node).count()
+    }
+
     /// A record was written.
     pub(crate) fn written(&mut self, plan: usize, before: Option<&Run>, after: &Run, now: Timestamp) {
         let before = before.filter(|before| before.origin == after.origin);

@@ -14,9 +14,14 @@ mod world;
 
 mod client;
 
+mod parking;
+mod queue;
+mod sweep;
+
 mod publication;
 
 mod attempt;
+mod delivery;
 mod fast_path;
 mod handler;
 mod ports;

@@ -32,6 +32,8 @@ enum Harm {
     PassedOver,
     /// It was cancelled, although the filter does not mean it, or nobody asked.
     Unmeant,
+    /// Its handlers had more jobs of a node than they take.
+    OverCapacity,
 }
 
 impl Harm {
@@ -55,6 +57,7 @@ impl Harm {
             Self::Stuck => &["stuck: "],
             Self::PassedOver => &["fits, and was left alone"],
             Self::Unmeant => &["does not fit, and was cancelled", "cancelled, though nobody asked"],
+            Self::OverCapacity => &["though its handlers are full"],
         }
     }
 }
@@ -206,4 +209,10 @@ mutations! {
     ParkedJobsNotSearched: PassedOver,
     SearchedOnce: PassedOver,
     FilterNotKept: Unmeant,
+    // From the lanes to a worker, and back.
+    BufferedJobsAckedAtDrain: Lost,
+    WorkersNotIdleAgain: Stuck,
+    FullHandlersNotSeen: OverCapacity,
+    ParkedJobsNeverWantedBack: Stuck,
+    SweepNeverBeginsAgain: Stuck,
 }

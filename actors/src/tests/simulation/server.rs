@@ -16,9 +16,6 @@ use crate::tests::simulation::plan::OF_A_KEY;
 /// How long the server waits for an ack: the lease and some time for the way there.
 pub(crate) const ACK_WAIT: i64 = crate::tests::simulation::world::LEASE + 60;
 
-/// The sweep leaves a schedule alone for this long after it is due: a third of the lease, as in the product.
-const GRACE: i64 = crate::tests::simulation::world::LEASE / 3;
-
 /// No time at which anything happens.
 pub(crate) const NEVER: i64 = i64::MAX;
 
@@ -92,14 +89,12 @@ pub(crate) struct Schedule {
     pub(crate) at: i64,
     /// When the server fires it: later than it should, or never, if it fell due while its stream had no leader.
     pub(crate) fires_at: i64,
-    /// When a node sweeps it next, if it stands then.
-    pub(crate) swept_at: i64,
 }
 
 impl Schedule {
     /// Waits until `at`.
     pub(crate) fn new(place: Place, seal: u64, at: i64) -> Self {
-        Self { sequence: 0, place, seal, at, fires_at: at, swept_at: 0 }
+        Self { sequence: 0, place, seal, at, fires_at: at }
     }
 }
 
@@ -174,7 +169,7 @@ pub(crate) struct Server {
     pub(crate) schedules: Vec<Schedule>,
     pub(crate) due: Vec<Due>,
     due_acked: Vec<Due>,
-    /// Parked jobs, and when a node takes each back next.
+    /// Parked jobs.
     pub(crate) parked: Vec<Due>,
     pub(crate) letters: Vec<DeadLetter>,
 }
@@ -310,11 +305,10 @@ impl Server {
     }
 
     /// One schedule per subject: a later write replaces an earlier one.
-    pub(crate) fn schedule(&mut self, schedule: Schedule, now: i64, same_subject: impl Fn(Place) -> bool) {
+    pub(crate) fn schedule(&mut self, schedule: Schedule, same_subject: impl Fn(Place) -> bool) {
         self.schedules.retain(|other| !same_subject(other.place));
         self.sequence += 1;
-        let swept_at = schedule.at.max(now) + GRACE;
-        self.schedules.push(Schedule { sequence: self.sequence, swept_at, ..schedule });
+        self.schedules.push(Schedule { sequence: self.sequence, ..schedule });
     }
 
     /// Stores due jobs; rarely one of them twice, and rarely one much later or never.
@@ -341,38 +335,24 @@ impl Server {
         }
     }
 
-    /// A schedule that should have fired, for a node that sweeps.
-    pub(crate) fn hand_out_overdue(&mut self, now: i64) -> Option<Schedule> {
-        let overdue = self.schedules.iter_mut().find(|schedule| schedule.swept_at <= now)?;
-        overdue.swept_at = now + GRACE;
-        Some(*overdue)
-    }
-
-    /// When the server next has something to do, and when a node has: a job in its lane or due, a parked job, or an
-    /// overdue schedule.
-    pub(crate) fn next(&self) -> (i64, i64) {
-        let (mut own, mut for_nodes) = (NEVER, NEVER);
+    /// When the server next has something to do, when it has a due job for a node, and when a job of either lane.
+    pub(crate) fn next(&self) -> (i64, i64, [i64; 2]) {
+        let (mut own, mut due, mut lanes) = (NEVER, NEVER, [NEVER; 2]);
         self.late.iter().for_each(|late| own = own.min(late.at));
         self.late_words.iter().for_each(|(at, ..)| own = own.min(*at));
-        for schedule in &self.schedules {
-            (own, for_nodes) = (own.min(schedule.fires_at), for_nodes.min(schedule.swept_at));
+        self.schedules.iter().for_each(|schedule| own = own.min(schedule.fires_at));
+        for message in &self.lane {
+            let lane = &mut lanes[usize::from(message.returned)];
+            *lane = (*lane).min(message.until);
         }
-        self.lane.iter().for_each(|message| for_nodes = for_nodes.min(message.until));
-        self.due.iter().chain(&self.parked).for_each(|due| for_nodes = for_nodes.min(due.until));
-        (own, for_nodes)
+        self.due.iter().for_each(|job| due = due.min(job.until));
+        (own, due, lanes)
     }
 
-    /// Stores a parked job; a node takes it back from `until` on.
-    pub(crate) fn park(&mut self, schedule: Schedule, until: i64) {
+    /// Stores a parked job.
+    pub(crate) fn park(&mut self, schedule: Schedule) {
         self.sequence += 1;
-        self.parked.push(Due { sequence: self.sequence, schedule, until });
-    }
-
-    /// A parked job for a node that takes it back; another may try the same from `again` on.
-    pub(crate) fn hand_out_parked(&mut self, now: i64, again: i64) -> Option<Due> {
-        let parked = self.parked.iter_mut().find(|parked| parked.until <= now)?;
-        parked.until = again;
-        Some(*parked)
+        self.parked.push(Due { sequence: self.sequence, schedule, until: 0 });
     }
 
     /// Deletes the parked job with this sequence; says whether it was there.
@@ -429,15 +409,23 @@ impl Server {
             && self.late.is_empty()
     }
 
-    /// Delivers a waiting message: any of them, because several lanes and redeliveries have no order.
-    pub(crate) fn hand_out(&mut self, now: i64, chance: &Chance) -> Option<Message> {
-        let waits = |message: &Message| message.until <= now;
+    /// Delivers a waiting message of the lanes that were pulled from: any of them, because redeliveries have no order. Says
+    /// how many more wait in its lane.
+    pub(crate) fn hand_out(
+        &mut self,
+        now: i64,
+        is_pulled: impl Fn(&Message) -> bool,
+        chance: &Chance,
+    ) -> Option<(Message, u64)> {
+        let waits = |message: &Message| message.until <= now && is_pulled(message);
         let count = self.lane.iter().filter(|message| waits(message)).count();
         let nth = chance.below(u32::try_from(count).ok()?) as usize;
         let message = self.lane.iter_mut().filter(|message| waits(message)).nth(nth)?;
         message.delivered += 1;
         message.until = now + ACK_WAIT;
-        Some(*message)
+        let message = *message;
+        let is_behind = |other: &&Message| other.until <= now && other.returned == message.returned;
+        Some((message, self.lane.iter().filter(is_behind).count() as u64))
     }
 
     pub(crate) fn hand_out_due(&mut self, now: i64) -> Option<Due> {

@@ -3,12 +3,13 @@
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::committer::carry_out;
 use crate::tests::simulation::drive::{Drive, Task};
+use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{NEVER, Word};
 use crate::tests::simulation::slow_work::do_slowly;
 
 impl Drive<'_> {
-    /// Starts what the last step of a node has asked for.
-    pub(super) fn start_what_was_asked(&mut self, node: usize, was_committer: bool, now: i64) {
+    /// Starts what the last step of a node has asked for; it may wake tasks that wait for others.
+    pub(super) fn start_what_was_asked(&mut self, node: usize, wakes: bool, now: i64) {
         let world = self.world;
         self.return_dropped(node);
         loop {
@@ -17,22 +18,24 @@ impl Drive<'_> {
             self.spawn(node, false, Box::pin(do_slowly(world, node, slow)));
         }
         self.call_committers(now);
-        if was_committer {
+        if wakes {
             self.wake_those_that_wait(node, now);
         }
     }
 
     /// Jobs whose ack tokens were dropped go back to the server.
-    fn return_dropped(&self, node: usize) {
+    pub(super) fn return_dropped(&self, node: usize) {
         let world = self.world;
+        let is_lost = world.nodes[node].draining.get() && world.is(Mutation::BufferedJobsAckedAtDrain);
+        let word = if is_lost { Word::Ack } else { Word::HandBack(0) };
         while let Some(number) = world.ack_tokens.take_dropped() {
             if let Some(sequence) = world.ack_tokens.sequence_of(number) {
-                Client { world, node }.send(sequence, Word::HandBack(0));
+                Client { world, node }.send(sequence, word);
             }
         }
     }
 
-    /// Tasks without a time to go on wait for a commit.
+    /// Tasks without a time to go on wait for a commit, or for a worker's claim.
     fn wake_those_that_wait(&mut self, node: usize, now: i64) {
         self.tasks.iter_mut().filter(|task| task.node == node && task.at == NEVER).for_each(|task| task.at = now);
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::delivery::AckToken;
 use longshore_domain::Run;
 use longshore_domain::protocol::Arrival;
-use longshore_domain::run::{DeferReason, Holding, MessageId};
+use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{Job, RunId, SmolStr, format_smolstr};
 
 use crate::api::filter::Filter;
@@ -21,7 +21,6 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::Payload;
 use crate::lease_keeper::{Book, Stop};
 use crate::queue::gates::answer::Permits;
-use crate::shared::park_permits::ParkPermit;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::tests::simulation::client::Client;
@@ -41,12 +40,23 @@ pub(crate) struct Delivery {
     pub(crate) server_life: u32,
     /// The last sequence in the lane when the node last had to connect again.
     pub(crate) floor: u64,
+    /// How many more messages waited behind it in its lane.
+    pub(crate) behind: u64,
+}
+
+/// A delivery whose job is in the buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Kept {
+    pub(crate) delivery: Delivery,
+    /// The number of its ack token.
+    pub(crate) number: u64,
+    leased_from: i64,
 }
 
 impl Delivery {
     /// A message that a node only looks at in its lane.
     pub(crate) fn of_stored(message: Message, now: i64) -> Self {
-        Self { message, sent_at: now, server_life: 0, floor: 0 }
+        Self { message, sent_at: now, server_life: 0, floor: 0, behind: 0 }
     }
 }
 
@@ -91,22 +101,13 @@ pub(crate) struct Hand<'w> {
     pub(crate) current: CurrentAttempt,
 }
 
-/// Handles a delivery until its end.
-pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
-    let mut hand = Hand::new(world, node, delivery);
-    // A lease runs from when the server may have sent the delivery, not from when a frozen node came to read it.
-    if !world.is(Mutation::LeaseClockFromReading) {
-        hand.leased_from = world.read_since(node, delivery.sent_at);
-    }
-    let first = hand.assignment().in_time(hand.clock(), LENGTH);
-    work_on(&hand, first).await;
-}
-
-/// Works on a job, and on what it holds locally after that.
+/// Works on a job, and on what it holds locally after that: for a mutation that has an attempt of its own.
 pub(crate) async fn work_on(hand: &Hand<'_>, mut next: Option<Box<Assignment>>) {
     while let Some(assignment) = next.take() {
-        if let Begun::Work(running) = begin(hand, assignment).await {
-            next = hand.attempt(running).await;
+        if let Begun::Work(running) = begin(hand, assignment).await
+            && let Some(held) = hand.attempt(running).await
+        {
+            next = held.wait(hand).await.map(Box::new);
         }
     }
 }
@@ -143,10 +144,31 @@ impl<'w> Hand<'w> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The delivery, read as a job.
+    /// A hand on the job that leaves the buffer.
+    pub(crate) fn of(world: &'w World, node: usize, kept: Kept) -> Self {
+        let hand = Self::new(world, node, kept.delivery);
+        hand.ack_token.set(Some(kept.number));
+        Self { leased_from: kept.leased_from, ..hand }
+    }
+
+    /// What of it is kept while its job is in the buffer.
+    pub(crate) fn kept(&self) -> Kept {
+        let number = self.ack_token.get().expect("it was read");
+        Kept { delivery: self.delivery, number, leased_from: self.leased_from }
+    }
+
+    /// The delivery, read as a job. Its lease runs from when the server may have sent it, not from when a frozen node came to
+    /// read it.
+    pub(crate) fn read(&mut self) -> (Kept, Box<Assignment>) {
+        if !self.world.is(Mutation::LeaseClockFromReading) {
+            self.leased_from = self.world.read_since(self.client.node, self.delivery.sent_at);
+        }
+        let assignment = self.assignment();
+        (self.kept(), assignment)
+    }
+
     fn assignment(&self) -> Box<Assignment> {
-        let Message { place, at, since, .. } = self.delivery.message;
-        let parks = place.deferrals < 3 && self.world.chance.hits(self.world.parks);
+        let Message { place, at, since, returned, .. } = self.delivery.message;
         let job = if place.timed { self.plan.timed_job(stamp(at)) } else { self.plan.job() };
         Box::new(Assignment {
             job: Arc::new(job.clone()),
@@ -156,9 +178,9 @@ impl<'w> Hand<'w> {
             leased_from: self.world.instant(self.leased_from),
             entry: None,
             permits: Permits::default(),
-            park: parks.then(|| ParkPermit::take(&Arc::default(), self.reason_to_wait())).flatten(),
+            park: None,
             place: None,
-            is_returned: false,
+            is_returned: returned,
             ack_token: self.ack_token(),
             start: self.start(),
         })
@@ -168,11 +190,6 @@ impl<'w> Hand<'w> {
         let number = self.world.number();
         self.ack_token.set(Some(number));
         self.world.ack_tokens.make(number, self.sequence())
-    }
-
-    /// Why a parked job waits: for handlers with capacity, or because it is over its rate limit.
-    fn reason_to_wait(&self) -> Option<DeferReason> {
-        self.world.chance.hits(5_000).then_some(DeferReason::RateLimited)
     }
 
     fn arrival(&self) -> Arrival {

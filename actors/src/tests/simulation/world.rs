@@ -29,8 +29,10 @@ use crate::tests::simulation::ledger::{Body, EventId, Ledger};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
 use crate::tests::simulation::ports::METRICS;
+use crate::tests::simulation::queue::{NodeQueue, Paused};
 use crate::tests::simulation::server::{DERIVED, Key, NEVER, Server, Stored, TIMED};
 use crate::tests::simulation::slow_work::Slow;
+use crate::tests::simulation::sweep::Sweep;
 use crate::tests::simulation::window::OnItsWay;
 use crate::tests::simulation::worker::LENGTH;
 
@@ -76,6 +78,13 @@ pub(crate) enum Kind {
     ShortFreezes,
 }
 
+impl Kind {
+    /// Whether jobs are parked all the time.
+    pub(crate) fn parks(self) -> bool {
+        matches!(self, Self::Waits | Self::Filters)
+    }
+}
+
 /// An order to a node to stop a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OrderToStop {
@@ -88,7 +97,7 @@ pub(crate) struct OrderToStop {
     pub(crate) only_if_waiting: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Node {
     /// It starts at this time; after that it is alive.
     pub(crate) dead_until: Cell<i64>,
@@ -124,6 +133,9 @@ pub(crate) struct Node {
     pub(crate) is_called: Cell<bool>,
     /// What carries out its commits.
     committing: RefCell<Option<Rc<Committing>>>,
+    /// Its queue, once there was something for it.
+    pub(crate) queue: RefCell<Option<Rc<NodeQueue>>>,
+    pub(crate) sweep: Sweep,
 }
 
 /// Ack tokens for the deliveries of a world.
@@ -198,8 +210,10 @@ pub(crate) struct World {
     pub(crate) mutation: Option<Mutation>,
     /// How many deliveries one node holds at once.
     pub(crate) room: usize,
-    /// How many of 10,000 jobs that could start are parked.
-    pub(crate) parks: u32,
+    /// How many jobs of a node its remote handlers take at once; `None`: it has the handlers itself.
+    pub(crate) slots: Option<u32>,
+    /// What an operator has paused.
+    pub(crate) paused: RefCell<Vec<Paused>>,
     pub(crate) stream: SmolStr,
     /// How often the server was killed.
     pub(crate) server_life: Cell<u32>,
@@ -254,7 +268,8 @@ impl World {
             quiet_from: Cell::new(STORM),
             mutation,
             room: chance.pick(&[4, 4, 4, 1]),
-            parks: if matches!(kind, Kind::Waits | Kind::Filters) { 5_000 } else { chance.pick(&[0, 0, 2_000]) },
+            slots: if kind.parks() { Some(1) } else { chance.pick(&[None, None, Some(1), Some(2), Some(4)]) },
+            paused: RefCell::default(),
             stream: SmolStr::from("LANE"),
             server_life: Cell::new(0),
             start: Instant::now(),
@@ -289,6 +304,8 @@ impl World {
         *state.committing.borrow_mut() = Some(Rc::new(Committing::new(self.max_payload, Arc::clone(&self.metrics))));
         state.orders_to_stop.borrow_mut().clear();
         state.learned.set(false);
+        state.sweep.starts();
+        *state.queue.borrow_mut() = None;
     }
 
     /// The process of a node has a part of its tokens that no other has.

@@ -1,0 +1,130 @@
+//! Taking parked jobs back: which, how many and in which order is what ships; here is what the stream of parked jobs
+//! answers.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use longshore_backbone::Error;
+use longshore_backbone::parked::ParkedKind;
+use longshore_backbone::wire::kind_key::KindKey;
+use longshore_domain::rank::Rank;
+use longshore_domain::{Priority, Queue};
+
+use crate::attempt::assignment::number_of;
+use crate::queue::buffer::JobBuffer;
+use crate::queue::parking::rounds::{IDLE_LOOK_EVERY, LOOK_EVERY, ParkedPorts, Parking, Read, Sought};
+use crate::shared::kind::Kind;
+use crate::tests::simulation::client::Client;
+use crate::tests::simulation::intake::take_back;
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::queue::NodeQueue;
+use crate::tests::simulation::server::{Due, NEVER};
+use crate::tests::simulation::world::{World, stamp};
+
+/// How many parked jobs a node reads at once.
+const PAGE: usize = 3;
+
+/// A node that takes parked jobs back.
+struct TakesBack<'w> {
+    client: Client<'w>,
+    queue: Rc<NodeQueue>,
+}
+
+impl World {
+    /// When a node looks for parked jobs next: never, while none is there and the node knows of none.
+    pub(crate) fn next_look(&self, node: usize, are_parked: bool) -> i64 {
+        let (state, queue) = (&self.nodes[node], self.nodes[node].queue.borrow());
+        let Some(queue) = queue.as_ref() else {
+            // A node that has had nothing to do takes them back, too.
+            return if are_parked { self.starts_queue_at(node) } else { NEVER };
+        };
+        let may_look = are_parked || queue.knows_of_parked.get();
+        if !may_look || state.draining.get() || queue.parking.borrow().is_none() {
+            return NEVER;
+        }
+        if queue.buffer().wanted_back().now_or_never().is_some() {
+            queue.looks_at.set(self.clock.get());
+        }
+        queue.looks_at.get().max(state.frozen_until.get())
+    }
+}
+
+/// Looks once for parked jobs that are wanted back, and takes those back. It is at it from this call on.
+pub(crate) fn look(world: &World, node: usize, queue: Rc<NodeQueue>) -> impl Future<Output = ()> {
+    let parking = queue.parking.take();
+    async move {
+        if let Some(parking) = parking {
+            look_with(parking, world, node, queue).await;
+        }
+    }
+}
+
+async fn look_with(mut parking: Parking<Due>, world: &World, node: usize, queue: Rc<NodeQueue>) {
+    let ports = TakesBack { client: Client { world, node }, queue: Rc::clone(&queue) };
+    let pause = match queue.buffer().is_open(ports.instant()) {
+        true => parking.look(&ports).await.unwrap_or(IDLE_LOOK_EVERY),
+        false => LOOK_EVERY,
+    };
+    queue.looks_at.set(world.clock.get() + i64::try_from(pause.as_millis()).unwrap_or(NEVER));
+    *queue.parking.borrow_mut() = Some(parking);
+    queue.has_news();
+}
+
+impl ParkedPorts for TakesBack<'_> {
+    type Job = Due;
+
+    fn buffer(&self) -> &JobBuffer {
+        self.queue.buffer()
+    }
+
+    fn instant(&self) -> Instant {
+        let world = self.client.world;
+        world.instant(world.clock.get())
+    }
+
+    async fn kinds(&self) -> Result<Vec<ParkedKind>, Error> {
+        let found = self.client.list(|server| server.parked.clone()).await;
+        if found.is_empty() || self.client.world.is(Mutation::ParkedJobsNeverWantedBack) {
+            return Ok(Vec::new());
+        }
+        let job = self.client.world.plans[found[0].schedule.place.plan].job();
+        let (tenant, job_type, jobs) = (job.tenant.clone(), job.job_type.clone(), found.len() as u64);
+        let (queue, priority, key) = (Queue::main(), Priority::DEFAULT, KindKey::default());
+        Ok(vec![ParkedKind { tenant, queue, priority, job_type, key, jobs }])
+    }
+
+    async fn page(&self, _: &Kind, priority: Priority, from: u64) -> Result<(Vec<Read<Due>>, Option<u64>), Error> {
+        let world = self.client.world;
+        let is_later = |parked: &&Due| parked.sequence >= from;
+        let mut found =
+            self.client.list(|server| server.parked.iter().filter(is_later).copied().collect::<Vec<Due>>()).await;
+        found.sort_unstable_by_key(|parked| parked.sequence);
+        let next = found.get(PAGE).map(|parked| parked.sequence);
+        let read = found.into_iter().take(PAGE).map(|parked| {
+            let (place, sequence) = (parked.schedule.place, parked.sequence);
+            let number = number_of(&world.plans[place.plan].job().run_id, sequence);
+            let rank = Rank::new(stamp(parked.schedule.at), priority, self.queue.dispatcher.policy.aging);
+            Read { position: (rank, number), sequence, bytes: 0, job: parked }
+        });
+        Ok((read.collect(), next))
+    }
+
+    // Jobs of these worlds have no concurrency key.
+
+    async fn is_open(&self, _: &Kind) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    fn has_order(&self, _: &Kind) -> bool {
+        false
+    }
+
+    async fn bring_next_back(&self, _: &Kind, _: &[Priority], _: &mut Sought) -> Result<(), Error> {
+        unreachable!("no job has a concurrency key")
+    }
+
+    async fn bring_back(&self, job: Due) -> Result<bool, Error> {
+        take_back(self.client.world, self.client.node, job).await
+    }
+}
