@@ -1,6 +1,6 @@
 //! What ends the work of an attempt, and how the attempt ends then. Pure: no clock, no handler, no server.
 //!
-//! Whoever waits for a handler says what happened; this says what follows. The lease has the last word: once it is gone,
+//! The code that waits for a handler says what happened; this says what follows. The lease has the last word: once it is gone,
 //! nothing that the handler did counts.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure};
 
-/// How long a handler that was told to stop may take to do so before it is dropped.
+/// How long a handler that was asked to stop may take to do so before it is dropped.
 pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How the work ended.
@@ -35,7 +35,7 @@ pub(crate) enum Event {
     Done(Outcome),
     /// Others may have the attempt's slots.
     SlotsLost,
-    /// The write of the record that says that the attempt runs has told whose run it is.
+    /// The write of the record that says that the attempt runs was answered, and shows whose run it is.
     Owned(Owner),
     /// The lease-keeper stops the attempt: `released`, as its node ends; else as its run is cancelled or its lease gone.
     Stopped { released: bool },
@@ -48,9 +48,9 @@ pub(crate) enum Event {
 pub(crate) enum Handler {
     /// It has ended by itself.
     Ended,
-    /// It is told to stop and dropped at once: another attempt may begin.
+    /// It is asked to stop and dropped at once: another attempt may begin.
     Dropped,
-    /// It is told to stop, and has [`STOPS_WITHIN`] for that.
+    /// It is asked to stop, and has [`STOPS_WITHIN`] for that.
     Stops,
 }
 

@@ -130,7 +130,7 @@ impl Hand<'_> {
         Some(Some(Event::Owned(owner)))
     }
 
-    /// A handler that is told to stop takes some time for that, often none.
+    /// A handler that is asked to stop takes some time for that, often none.
     async fn stops(&self) {
         if self.world.chance.hits(3_000) {
             self.world.pause(self.world.chance.between(1, LEASE / 15)).await;

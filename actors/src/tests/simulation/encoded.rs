@@ -5,6 +5,9 @@ use longshore_domain::events::Event;
 use crate::tests::simulation::ledger::{Body, EventId};
 use crate::tests::simulation::world::World;
 
+/// Whose event it is, which, what it says, and the last attempt of its run when it was written.
+pub(crate) type Encoded = (usize, (EventId, Body), u32);
+
 /// Bytes of a number, seven bits in each, so that none is the end of a line.
 const BYTES: usize = 3;
 
@@ -19,7 +22,7 @@ impl World {
     }
 
     /// Whose event it is, which, what it says, and the attempt of its run when it was written.
-    pub(crate) fn read_event(&self, text: &[u8]) -> (usize, (EventId, Body), u32) {
+    pub(crate) fn read_event(&self, text: &[u8]) -> Encoded {
         let bytes = text.iter().take(BYTES).enumerate();
         let number: usize = bytes.map(|(byte, bits)| usize::from(bits & 0x7f) << (7 * byte)).sum();
         self.encoded.borrow()[number].clone()

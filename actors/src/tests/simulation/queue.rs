@@ -41,7 +41,7 @@ use crate::tests::simulation::world::{World, stamp};
 
 /// How many workers may be awake without waiting.
 const WAKE_PERMITS: usize = 2;
-/// What a node was told at its start counts for as long as it lives.
+/// What a node learned at its start counts for as long as it lives.
 const AGES: Duration = Duration::from_secs(86_400);
 /// The lanes of these worlds: that which clients publish to, and that of returned jobs.
 const LANES: [QueueLane; 2] = [QueueLane::Of(Priority::DEFAULT), QueueLane::Returned];

@@ -25,7 +25,8 @@ use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::tests::simulation::committer::{Committing, Origin};
-use crate::tests::simulation::ledger::{Body, EventId, Ledger};
+use crate::tests::simulation::encoded::Encoded;
+use crate::tests::simulation::ledger::Ledger;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
 use crate::tests::simulation::ports::METRICS;
@@ -234,7 +235,7 @@ pub(crate) struct World {
     /// When the next of them arrives.
     pub(crate) next_arrival: Cell<i64>,
     /// Events that were written, with their plans and the last attempts of their runs then.
-    pub(crate) encoded: RefCell<Vec<(usize, (EventId, Body), u32)>>,
+    pub(crate) encoded: RefCell<Vec<Encoded>>,
     /// Bytes of a message of the log.
     max_payload: usize,
     pub(crate) talks: bool,
