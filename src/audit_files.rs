@@ -1,5 +1,5 @@
-//! The audit's files, of actions and of events: lines of JSON that other programs take up, in files of a bounded size and
-//! number.
+//! The audit's files, of actions and of events: lines of JSON that other programs take up, in files of a bounded size
+//! and number.
 //!
 //! It only appends and renames, so that a program that follows a file needs to know nothing of it. Every line is on its
 //! way to the disk before the append returns, and none is split over two files. A process that is killed, or a disk

@@ -93,12 +93,12 @@ impl Client {
         Ok(self)
     }
 
-    /// Publishes a job with its payload as JSON, in queue `main` with priority 5, by one message to JetStream: the fastest
-    /// way. Returns the run's id once the job is durable.
+    /// Publishes a job with its payload as JSON, in queue `main` with priority 5, by one message to JetStream: the
+    /// fastest way. Returns the run's id once the job is durable.
     ///
     /// # Errors
-    /// The payload or the type cannot be written, the lane is full, or the server did not confirm the job: then it may be
-    /// there or not.
+    /// The payload or the type cannot be written, the lane is full, or the server did not confirm the job: then it may
+    /// be there or not.
     pub async fn publish(&self, job_type: &str, payload: &impl Serialize) -> Result<RunId, ClientError> {
         let payload = serde_json::to_vec(payload).map_err(ClientError::Payload)?;
         let (lane, job_type) = (Lane::new(&Queue::main(), Priority::DEFAULT), JobType::parse(job_type)?);
@@ -146,8 +146,8 @@ impl Client {
         }
     }
 
-    /// All that happens from now on, live: who does not read fast enough misses events, which the event log has. The stream
-    /// ends with an error when the server refuses it, which it says some time after the subscription.
+    /// All that happens from now on, live: who does not read fast enough misses events, which the event log has. The
+    /// stream ends with an error when the server refuses it, which it says some time after the subscription.
     ///
     /// # Errors
     /// There is no connection.

@@ -1,5 +1,5 @@
-//! JSON Schemas of payloads. Compiled once; a schema reaches neither files nor the network. Errors say where a payload is
-//! wrong and what was wanted there, and never repeat what stands there: it may be secret, and of any size.
+//! JSON Schemas of payloads. Compiled once; a schema reaches neither files nor the network. Errors say where a payload
+//! is wrong and what was wanted there, and never repeat what stands there: it may be secret, and of any size.
 
 use std::path::{Path, PathBuf};
 

@@ -65,8 +65,8 @@ fn filter_of(level: &str) -> Result<EnvFilter, String> {
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The filter of a plain level, which leaves libraries out: at `trace` the NATS client shows every message that it reads, and
-/// with it payloads.
+/// The filter of a plain level, which leaves libraries out: at `trace` the NATS client shows every message that it
+/// reads, and with it payloads.
 fn of_level(text: &str) -> Option<String> {
     let level = LEVELS.into_iter().find(|known| known.eq_ignore_ascii_case(text))?;
     Some(if ["off", "error", "warn"].contains(&level) { level.to_owned() } else { format!("{level}{QUIET}") })
@@ -90,8 +90,8 @@ pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage>
     Ok(Arc::new(Log { apply: Box::new(apply) }))
 }
 
-/// Has a panic be one line of the log, with its backtrace if `RUST_BACKTRACE` asks for one: what reads lines of JSON cannot
-/// read the standard report.
+/// Has a panic be one line of the log, with its backtrace if `RUST_BACKTRACE` asks for one: what reads lines of JSON
+/// cannot read the standard report.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         if longshore_backbone::link::is_clients_own(panic) {

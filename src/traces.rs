@@ -75,7 +75,8 @@ fn exporter_by(
     Ok(Some(Arc::new(Otlp { exporter, sampling: Sampling::of(settings, &variable)?, scope })))
 }
 
-/// Refuses values of variables that the exporter would pass over without a word. Those that may be secret are not shown.
+/// Refuses values of variables that the exporter would pass over without a word. Those that may be secret are not
+/// shown.
 fn mean_something(variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
     let refused = |name, right, value: Option<String>| Error::Variable {
         variable: name,
@@ -164,8 +165,8 @@ struct Sampling {
     thinning: Option<Mutex<Thinning>>,
 }
 
-/// If nobody has said otherwise, a node exports about so many traces a second that no publisher has decided on. They cost
-/// some 12 µs each: so traces take about a hundredth of a processor, however many jobs there are.
+/// If nobody has said otherwise, a node exports about so many traces a second that no publisher has decided on. They
+/// cost some 12 µs each: so traces take about a hundredth of a processor, however many jobs there are.
 const TRACES_PER_SECOND: f64 = 1_000.0;
 
 /// Keeps traces to about [`TRACES_PER_SECOND`], by their ids: nodes that have much the same to do choose the same ones.

@@ -1,5 +1,5 @@
-//! Only jobs that the settings take are run: `submit` refuses the others and names the bound, and a bare publish becomes a
-//! dead letter that says why.
+//! Only jobs that the settings take are run: `submit` refuses the others and names the bound, and a bare publish
+//! becomes a dead letter that says why.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ async fn a_job_that_is_not_taken_is_refused_by_the_bound_it_met() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given the same bounds, when jobs beyond them are published bare, then they become dead letters that name the bound; a
-/// job within them runs; and once the bound is gone, the dead letter can be replayed.
+/// Given the same bounds, when jobs beyond them are published bare, then they become dead letters that name the bound;
+/// a job within them runs; and once the bound is gone, the dead letter can be replayed.
 #[tokio::test]
 async fn a_bare_publish_that_is_not_taken_is_a_dead_letter_that_says_why() {
     let world = world().await;
@@ -174,9 +174,9 @@ async fn clients_of_several_nodes_cannot_pass_the_stated_bound() {
     assert!(all <= 2 * 60 + 3, "{all}");
 }
 
-/// Given types with schemas, one of them in two versions, when jobs are submitted, then those whose payload is wrong are
-/// refused with the path of the wrong field, in a batch, too; each version checks its own jobs, one that is not there is
-/// refused, and types without a schema take anything.
+/// Given types with schemas, one of them in two versions, when jobs are submitted, then those whose payload is wrong
+/// are refused with the path of the wrong field, in a batch, too; each version checks its own jobs, one that is not
+/// there is refused, and types without a schema take anything.
 #[tokio::test]
 async fn submit_refuses_a_payload_that_does_not_match_its_schema() {
     let world = world().await;
@@ -223,7 +223,8 @@ async fn submit_refuses_a_payload_that_does_not_match_its_schema() {
 }
 
 /// Given a type with schemas, when wrong payloads are published bare, then they are dead letters of kind `invalid` that
-/// say where they are wrong, and a replay that mends the payload runs; a node whose schema cannot be read does not start.
+/// say where they are wrong, and a replay that mends the payload runs; a node whose schema cannot be read does not
+/// start.
 #[tokio::test]
 async fn a_bare_publish_that_does_not_match_its_schema_is_an_invalid_dead_letter() {
     let world = world().await;

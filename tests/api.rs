@@ -103,8 +103,8 @@ async fn what_is_wrong_with_a_submit_is_said() {
     assert_eq!(world.event_log("*").await.len(), 0);
 }
 
-/// Given a full lane, when another job arrives, then it is refused, whether it is submitted or published bare, and `health`
-/// warns of it.
+/// Given a full lane, when another job arrives, then it is refused, whether it is submitted or published bare, and
+/// `health` warns of it.
 #[tokio::test]
 async fn a_full_lane_refuses() {
     let world = world().await;
@@ -128,8 +128,8 @@ async fn a_full_lane_refuses() {
     drop(node);
 }
 
-/// Given a batch of good and bad jobs, when it is submitted, then each has its answer at its position, and those that need
-/// nothing else come into their lane in its order.
+/// Given a batch of good and bad jobs, when it is submitted, then each has its answer at its position, and those that
+/// need nothing else come into their lane in its order.
 #[tokio::test]
 async fn a_batch_is_answered_job_by_job() {
     let world = world().await;

@@ -30,8 +30,8 @@ async fn entries(world: &World, tenant: &str, count: usize) -> Vec<Value> {
     .await
 }
 
-/// Given actions of a tenant, an operator and one who may not, when the audit is read, then each action has an entry from before
-/// it and one from after it, without payloads; reading and submitting have none; a tenant sees its own.
+/// Given actions of a tenant, an operator and one who may not, when the audit is read, then each action has an entry
+/// from before it and one from after it, without payloads; reading and submitting have none; a tenant sees its own.
 #[tokio::test]
 async fn every_action_is_written_down_before_and_after_it() {
     let world = world().await;
@@ -93,8 +93,8 @@ async fn every_action_is_written_down_before_and_after_it() {
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()) && !lines.contains("s3cret"));
 }
 
-/// Given requests of which a field is misspelt or of another kind, when the audit is read, then it has what they were about and
-/// which field was wrong, and neither the request nor its refusal has a value that may be a payload.
+/// Given requests of which a field is misspelt or of another kind, when the audit is read, then it has what they were
+/// about and which field was wrong, and neither the request nor its refusal has a value that may be a payload.
 #[tokio::test]
 async fn a_request_that_cannot_be_read_leaves_no_payload_in_the_audit() {
     let world = world().await;
@@ -120,8 +120,8 @@ async fn a_request_that_cannot_be_read_leaves_no_payload_in_the_audit() {
     assert!(lines.lines().count() == 6 && !lines.contains("s3cret") && !json!(all).to_string().contains("s3cret"));
 }
 
-/// Given a stream of the audit that takes no more entries, when an action is asked for, then it is carried out all the same, and
-/// its entries are in the log and counted.
+/// Given a stream of the audit that takes no more entries, when an action is asked for, then it is carried out all the
+/// same, and its entries are in the log and counted.
 #[tokio::test]
 async fn an_action_is_carried_out_also_where_the_audit_cannot_be_written() {
     let world = world().await;
@@ -137,8 +137,8 @@ async fn an_action_is_carried_out_also_where_the_audit_cannot_be_written() {
     assert!(lost >= 1.0, "{lost}");
 }
 
-/// Given a file that cannot be made, when a node starts that is to write the audit into it, then it does not take work without:
-/// it ends, and names the setting and the reason.
+/// Given a file that cannot be made, when a node starts that is to write the audit into it, then it does not take work
+/// without: it ends, and names the setting and the reason.
 #[tokio::test]
 async fn a_node_does_not_start_if_it_cannot_write_the_files_of_the_audit() {
     let world = world().await;

@@ -116,9 +116,9 @@ async fn others_for(world: &World, lasts: Duration) -> usize {
     done
 }
 
-/// Given two nodes and a service that is switched off for some seconds while jobs wait for it, when it is on again, then
-/// it was called meanwhile no more than the settings imply, every job is completed, and jobs of other types were done
-/// all the time.
+/// Given two nodes and a service that is switched off for some seconds while jobs wait for it, when it is on again,
+/// then it was called meanwhile no more than the settings imply, every job is completed, and jobs of other types were
+/// done all the time.
 #[tokio::test]
 async fn a_service_that_is_off_is_left_alone_until_it_is_on() {
     let world = world().await;
@@ -324,8 +324,8 @@ async fn the_probe_of_a_node_that_died_comes_back() {
     assert!(other.stop().await.success());
 }
 
-/// Given a type that has a breaker per key, when the service of one key fails, then jobs of other keys are done, also those
-/// behind many that wait; and the jobs that waited are done once it works again.
+/// Given a type that has a breaker per key, when the service of one key fails, then jobs of other keys are done, also
+/// those behind many that wait; and the jobs that waited are done once it works again.
 #[tokio::test]
 async fn a_key_whose_service_fails_holds_up_no_other_key() {
     let world = world().await;
@@ -355,8 +355,8 @@ async fn a_key_whose_service_fails_holds_up_no_other_key() {
     assert!(node.stop().await.success());
 }
 
-/// Given a run whose retry is scheduled, when its breaker opens before the retry is due, then the retry waits as well, and
-/// is the second attempt when it starts.
+/// Given a run whose retry is scheduled, when its breaker opens before the retry is due, then the retry waits as well,
+/// and is the second attempt when it starts.
 #[tokio::test]
 async fn a_retry_that_falls_due_waits_too() {
     let world = world().await;

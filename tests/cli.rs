@@ -118,8 +118,8 @@ async fn many_jobs_are_submitted_from_lines() {
     assert_eq!(names, ["enqueued", "started", "completed"]);
 }
 
-/// Given jobs that are over, when the event log is asked for, then the answer ends with the log, also where it has nothing;
-/// with `--follow` it goes on with what happens next.
+/// Given jobs that are over, when the event log is asked for, then the answer ends with the log, also where it has
+/// nothing; with `--follow` it goes on with what happens next.
 #[tokio::test]
 async fn an_extract_of_the_event_log_ends_and_a_follower_goes_on() {
     let world = world().await;
@@ -183,8 +183,8 @@ async fn completions_and_manual_pages_are_written() {
     assert!(page.contains(".TH longshore-dlq-replay 1"), "{page}");
 }
 
-/// Given a reader that ends early, or one that takes nothing, when a command prints, then the one is a success without a
-/// word, and the other is an error that says what could not be written.
+/// Given a reader that ends early, or one that takes nothing, when a command prints, then the one is a success without
+/// a word, and the other is an error that says what could not be written.
 #[tokio::test]
 async fn what_reads_the_output_may_end_early() {
     let longshore = env!("CARGO_BIN_EXE_longshore");
@@ -378,8 +378,8 @@ async fn dev_joins_a_cluster_only_if_the_command_line_says_so() {
     }
 }
 
-/// Given schedules that a file declared, when another file is compared with the cluster, then each difference is shown, the
-/// exit code says whether there are any, and nothing is changed.
+/// Given schedules that a file declared, when another file is compared with the cluster, then each difference is shown,
+/// the exit code says whether there are any, and nothing is changed.
 #[tokio::test]
 async fn a_file_of_schedules_is_compared_with_the_cluster() {
     let world = world().await;

@@ -95,8 +95,8 @@ fn at_once(handler: &Handler, runs: &[&str]) -> i32 {
     most
 }
 
-/// Given a type that allows two at once, run by a handler inside the nodes, when two nodes have a backlog of it and one is
-/// killed, then no more than two attempts overlap, and all jobs complete.
+/// Given a type that allows two at once, run by a handler inside the nodes, when two nodes have a backlog of it and one
+/// is killed, then no more than two attempts overlap, and all jobs complete.
 #[tokio::test]
 async fn a_type_has_no_more_attempts_at_once_than_it_allows() {
     let world = world().await;

@@ -254,8 +254,8 @@ async fn every_node_shows_the_jobs_of_the_whole_cluster() {
     assert_eq!(deferred(&Scrape::of(&a).await) + deferred(&Scrape::of(&b).await), 3);
 }
 
-/// Given jobs that a node gave back as it ended, and a node that does not serve their queue, then that one shows how many
-/// wait, and since when.
+/// Given jobs that a node gave back as it ended, and a node that does not serve their queue, then that one shows how
+/// many wait, and since when.
 #[tokio::test]
 async fn jobs_that_came_back_have_waited_since_they_were_published() {
     let world = world().await;
@@ -335,8 +335,8 @@ async fn deaths_and_lost_leases_are_counted() {
     shows(&node, &[("longshore_leases_lost_total", &[], 1.0)]).await;
 }
 
-/// Given a type with a circuit breaker, when its handler keeps failing, then the breaker is shown as open, and as closed once
-/// an operator closes it.
+/// Given a type with a circuit breaker, when its handler keeps failing, then the breaker is shown as open, and as
+/// closed once an operator closes it.
 #[tokio::test]
 async fn the_state_of_a_breaker_is_shown() {
     let world = world().await;
@@ -356,8 +356,8 @@ async fn the_state_of_a_breaker_is_shown() {
     shows(&node, &[("longshore_breaker_state", &of_type, 0.0)]).await;
 }
 
-/// Given a node whose only worker is busy, and a limit of which four of ten tokens are used, then it shows the jobs that
-/// it holds, and the tokens that are left; and when a lane is gone, that no server answers for it.
+/// Given a node whose only worker is busy, and a limit of which four of ten tokens are used, then it shows the jobs
+/// that it holds, and the tokens that are left; and when a lane is gone, that no server answers for it.
 #[tokio::test]
 async fn what_a_node_holds_and_what_is_left_of_a_limit_is_shown() {
     let world = world().await;
@@ -396,8 +396,8 @@ async fn what_a_node_holds_and_what_is_left_of_a_limit_is_shown() {
     shows(&node, &[("longshore_lanes_unanswered", &[], 1.0)]).await;
 }
 
-/// Given an event log that takes nothing, when more jobs end than may be unconfirmed, then the node shows how many wait for
-/// it; and given a server that does not answer, that it sends again. Once both are mended nothing waits any more.
+/// Given an event log that takes nothing, when more jobs end than may be unconfirmed, then the node shows how many wait
+/// for it; and given a server that does not answer, that it sends again. Once both are mended nothing waits any more.
 #[tokio::test]
 async fn what_waits_for_its_confirmation_is_shown() {
     let world = world().await;

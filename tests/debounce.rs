@@ -27,8 +27,8 @@ async fn results(world: &World, handler: &Handler) -> Vec<Value> {
     results
 }
 
-/// Given jobs of one key that come faster than its wait, when they have come, then the last of them runs, once, not before
-/// its wait is over; the others end as its duplicates, and a later job of the key is another run.
+/// Given jobs of one key that come faster than its wait, when they have come, then the last of them runs, once, not
+/// before its wait is over; the others end as its duplicates, and a later job of the key is another run.
 #[tokio::test]
 async fn only_the_last_of_several_changes_runs() {
     let world = world().await;

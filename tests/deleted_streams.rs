@@ -65,8 +65,8 @@ async fn remade(nodes: &[&Node]) -> f64 {
     sum
 }
 
-/// Given a running job and two that wait, when their lane is deleted, then it is there again within seconds, the job that
-/// runs completes, and its late acknowledgement takes no other job away, though its node is killed.
+/// Given a running job and two that wait, when their lane is deleted, then it is there again within seconds, the job
+/// that runs completes, and its late acknowledgement takes no other job away, though its node is killed.
 #[tokio::test]
 async fn a_deleted_lane_is_made_again_and_its_old_jobs_harm_no_new_one() {
     let world = world().await;
@@ -101,8 +101,8 @@ async fn a_deleted_lane_is_made_again_and_its_old_jobs_harm_no_new_one() {
     assert_eq!(world.wait(&new).await.state, "completed");
 }
 
-/// Given two nodes, when a lane is deleted, then one of them makes it again, and says so in log, audit, metric, health and
-/// `doctor`.
+/// Given two nodes, when a lane is deleted, then one of them makes it again, and says so in log, audit, metric, health
+/// and `doctor`.
 #[tokio::test]
 async fn the_node_that_makes_a_stream_again_says_so() {
     let world = world().await;
@@ -215,8 +215,8 @@ async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
     assert_eq!(world.wait(&run).await.state, "completed");
 }
 
-/// Given a job whose node is frozen while it runs, when its lane is deleted and another node creates it at its start, then
-/// the late acknowledgement takes no new job away, and no id comes again; the lanes of a new queue begin at 1.
+/// Given a job whose node is frozen while it runs, when its lane is deleted and another node creates it at its start,
+/// then the late acknowledgement takes no new job away, and no id comes again; the lanes of a new queue begin at 1.
 #[tokio::test]
 async fn a_lane_that_a_node_creates_at_its_start_has_no_sequence_again() {
     let world = world().await;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 const UNIT: &str = include_str!("../deploy/longshore.service");
 
-/// Given the systemd unit, when systemd reads it, then it finds nothing wrong; without systemd here, only what follows is
-/// checked: its command is one of the program's, and systemd waits longer for the end than a drain may take.
+/// Given the systemd unit, when systemd reads it, then it finds nothing wrong; without systemd here, only what follows
+/// is checked: its command is one of the program's, and systemd waits longer for the end than a drain may take.
 #[test]
 fn systemd_accepts_the_unit() {
     let folder = tempfile::tempdir().unwrap();

@@ -191,8 +191,8 @@ async fn rights_that_are_missing_are_named() {
     node.stop().await;
 }
 
-/// Given streams that are missing, changed, full or without their consumer, a queue that nobody serves, and no node, when
-/// one asks, then each is said.
+/// Given streams that are missing, changed, full or without their consumer, a queue that nobody serves, and no node,
+/// when one asks, then each is said.
 #[tokio::test]
 async fn streams_out_of_shape_are_named() {
     let world = world().await;
@@ -229,8 +229,8 @@ async fn streams_out_of_shape_are_named() {
     drop(node);
 }
 
-/// Given a node whose clock is wrong, a queue that nobody serves, a message that no client can read and a connection that
-/// was lost, when one asks, then each is said, and warnings have their own exit code.
+/// Given a node whose clock is wrong, a queue that nobody serves, a message that no client can read and a connection
+/// that was lost, when one asks, then each is said, and warnings have their own exit code.
 #[tokio::test]
 async fn what_goes_wrong_while_nodes_run_is_named() {
     let world = world().await;
@@ -272,8 +272,8 @@ async fn what_goes_wrong_while_nodes_run_is_named() {
     node.stop().await;
 }
 
-/// Given records that are older than their job and schedules that the server has lost, when one asks, then what the node
-/// counted of each is said, with a remedy.
+/// Given records that are older than their job and schedules that the server has lost, when one asks, then what the
+/// node counted of each is said, with a remedy.
 #[tokio::test]
 async fn what_nodes_have_counted_is_named() {
     let world = world().await;

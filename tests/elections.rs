@@ -178,7 +178,8 @@ async fn ask_all(client: &async_nats::Client, run: &str) -> Vec<Said> {
     ENDPOINTS.into_iter().zip(answers).filter_map(|(endpoint, said)| Some((endpoint, said?))).collect()
 }
 
-/// What is answered of a recurring schedule by each endpoint that says so if there is none; `doomed` is one that may go.
+/// What is answered of a recurring schedule by each endpoint that says so if there is none; `doomed` is one that may
+/// go.
 async fn ask_all_of_schedule(client: &async_nats::Client, id: &str, doomed: &str) -> Vec<Said> {
     const ENDPOINTS: [&str; 6] = [
         "schedules.get",
@@ -249,8 +250,9 @@ impl BothSides {
     }
 }
 
-/// Given three servers of which one leads the records and a lane, when it is cut off from the others and jobs are accepted
-/// there, then a node that knows the cut-off server alone may say "not now" of their runs, but never that there are none.
+/// Given three servers of which one leads the records and a lane, when it is cut off from the others and jobs are
+/// accepted there, then a node that knows the cut-off server alone may say "not now" of their runs, but never that
+/// there are none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_was_accepted_is_not_unknown_to_a_node_behind_a_cut() {
     let world = three_servers().await;
@@ -302,7 +304,8 @@ async fn a_run_that_was_accepted_is_not_unknown_to_a_node_behind_a_cut() {
 }
 
 /// Given three servers of which one leads the recurring schedules, when it is cut off from the others and schedules are
-/// made there, then a node that knows the cut-off server alone may say "not now" of them, but never that there are none.
+/// made there, then a node that knows the cut-off server alone may say "not now" of them, but never that there are
+/// none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schedule_that_was_made_is_not_unknown_to_a_node_behind_a_cut() {
     let world = three_servers().await;
@@ -312,7 +315,8 @@ async fn a_schedule_that_was_made_is_not_unknown_to_a_node_behind_a_cut() {
     servers.isolate(cut);
     let began = Instant::now();
     let (mut made, mut said) = (Vec::new(), std::collections::BTreeMap::<String, usize>::new());
-    // The leader that is cut off answers for up to 20 s, what nobody leads is answered with 503 for as long as the cut lasts.
+    // The leader that is cut off answers for up to 20 s, what nobody leads is answered with 503 for as long as the cut
+    // lasts.
     while began.elapsed() < Duration::from_secs(24) || (!said.contains_key("503") && began.elapsed() < WITHIN) {
         let (kept, doomed) = (format!("kept-{}", made.len()), format!("doomed-{}", made.len()));
         let put = |id: &str| ask(&beyond, "schedules.put", json!({"id": id, "every": "365d", "type": "held"}));
@@ -342,8 +346,8 @@ async fn a_schedule_that_was_made_is_not_unknown_to_a_node_behind_a_cut() {
     }
 }
 
-/// Given three servers, a node at one of them that lacks what the leader of the dead letters stores, when a job fails for
-/// good at another node, then the first may say "not now" of its dead letter, but never that there is none.
+/// Given three servers, a node at one of them that lacks what the leader of the dead letters stores, when a job fails
+/// for good at another node, then the first may say "not now" of its dead letter, but never that there is none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_that_was_written_is_not_unknown_to_a_node_whose_server_lacks_it() {
     let world = three_servers().await;

@@ -182,8 +182,8 @@ async fn looking_for_a_handler_again_and_again_is_published_once() {
     assert!(published.iter().all(|id| id.starts_with(&format!("default/{run}/1/"))), "{published:?}");
 }
 
-/// Given more jobs than their handler has slots for, when each fails once and its retry, which the node holds, finds all slots
-/// taken for longer than a job stays buffered, then the log has each event once.
+/// Given more jobs than their handler has slots for, when each fails once and its retry, which the node holds, finds
+/// all slots taken for longer than a job stays buffered, then the log has each event once.
 #[tokio::test]
 async fn a_retry_that_waits_for_a_slot_is_published_once() {
     let world = world().await;

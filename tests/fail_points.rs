@@ -137,8 +137,8 @@ async fn nothing_is_lost_at(point: &str) {
     println!("{point}: {findings}; {} jobs in all ({})", load.accepted.len(), load.counts());
 }
 
-/// Given an attempt whose start is published, when the committer dies before it publishes anything else, then the log has
-/// every event.
+/// Given an attempt whose start is published, when the committer dies before it publishes anything else, then the log
+/// has every event.
 #[tokio::test]
 async fn a_committer_that_dies_before_its_first_events_loses_no_start() {
     let world = world().await;

@@ -30,8 +30,8 @@ async fn flood(world: &World, slow: usize, quick: usize) -> Vec<Receipt> {
     world.publish("sleep").tenant("flood").many(payloads).await
 }
 
-/// Jobs of the quiet tenant, of every way of publishing one. Each is repeated until it is stored, as servers may be about to
-/// elect a leader; no two calls have the same `name`.
+/// Jobs of the quiet tenant, of every way of publishing one. Each is repeated until it is stored, as servers may be
+/// about to elect a leader; no two calls have the same `name`.
 async fn quiet(world: &World, name: &str) -> Vec<Receipt> {
     let publish = |job_type: &'static str| world.publish(job_type).tenant("quiet");
     let mut jobs = Vec::new();
@@ -101,8 +101,8 @@ fn started_twice(starts: &[Logged]) -> Vec<String> {
     times.into_iter().filter(|(_, times)| *times > 1).map(|((run, _), _)| run).collect()
 }
 
-/// Given two nodes and a tenant that has flooded their queue, when another tenant's jobs arrive behind the flood, then they
-/// start long before it is over; and also after the node that moved them was killed.
+/// Given two nodes and a tenant that has flooded their queue, when another tenant's jobs arrive behind the flood, then
+/// they start long before it is over; and also after the node that moved them was killed.
 #[tokio::test]
 async fn a_quiet_tenant_does_not_wait_for_anothers_flood() {
     const SLOW: usize = 8_000;
@@ -132,8 +132,8 @@ async fn a_quiet_tenant_does_not_wait_for_anothers_flood() {
     assert!(quick.stop().await.success() && second.stop().await.success());
 }
 
-/// How many jobs of the flood were started among these jobs, without the first third: until then the tenant's share was being
-/// found out.
+/// How many jobs of the flood were started among these jobs, without the first third: until then the tenant's share was
+/// being found out.
 fn flood_among(starts: &[Logged], jobs: &[Receipt]) -> usize {
     let start = |job: &Receipt| starts.iter().position(|logged| logged.event.run_id == job.run_id).unwrap();
     let (first, last) = (start(&jobs[jobs.len() / 3]), start(&jobs[jobs.len() - 1]));
@@ -152,8 +152,8 @@ async fn a_tenants_weight_decides_its_share_and_is_changed_by_a_restart() {
         few_complete(&world, &jobs[JOBS - 1..]).await;
         flood_among(&starts(&world).await, &jobs)
     };
-    // Moving a job takes six writes; on a machine that is busy with something else fewer are moved than a share is. So it is
-    // tried three times.
+    // Moving a job takes six writes; on a machine that is busy with something else fewer are moved than a share is. So
+    // it is tried three times.
     for tries_left in (0..3).rev() {
         let node = of_weight(3).start().await;
         flood(&world, 8_000, 0).await;
@@ -174,8 +174,8 @@ async fn a_tenants_weight_decides_its_share_and_is_changed_by_a_restart() {
     }
 }
 
-/// Given a queue that is fair by type, by its configuration or by `queues.put`, when a tenant has flooded it with jobs of
-/// one type, then the jobs of another type of that same tenant start long before the flood is over.
+/// Given a queue that is fair by type, by its configuration or by `queues.put`, when a tenant has flooded it with jobs
+/// of one type, then the jobs of another type of that same tenant start long before the flood is over.
 #[tokio::test]
 async fn a_queue_may_be_fair_between_types() {
     const SLOW: usize = 4_000;
@@ -201,8 +201,8 @@ async fn a_queue_may_be_fair_between_types() {
     }
 }
 
-/// Given a node that dies between two steps of moving jobs forward, when it is started again, then every job ends, and no
-/// job that was to be moved was begun twice.
+/// Given a node that dies between two steps of moving jobs forward, when it is started again, then every job ends, and
+/// no job that was to be moved was begun twice.
 async fn nothing_is_lost_at(point: &str) {
     let world = world().await;
     let doomed = node(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start().await;
@@ -217,7 +217,8 @@ async fn nothing_is_lost_at(point: &str) {
     assert!(node.stop().await.success());
 }
 
-/// Waits for the flood; checks that no quiet job was begun twice, that nothing is left over, and that the history is sound.
+/// Waits for the flood; checks that no quiet job was begun twice, that nothing is left over, and that the history is
+/// sound.
 async fn is_sound(world: &World, all: &mut Vec<Receipt>, jobs: Vec<Receipt>, interruptions: Vec<Interruption>) {
     complete(world, all).await;
     world.lanes_run_dry(WITHIN).await;
@@ -253,8 +254,8 @@ async fn killed_after_a_job_came_back() {
     nothing_is_lost_at("after-forward").await;
 }
 
-/// Given a node that freezes after it has copied jobs and before it deletes them, when another node goes on with the copies
-/// and the first one wakes up, then every job ends, and none was begun twice.
+/// Given a node that freezes after it has copied jobs and before it deletes them, when another node goes on with the
+/// copies and the first one wakes up, then every job ends, and none was begun twice.
 #[tokio::test]
 async fn what_a_frozen_node_was_moving_is_begun_once() {
     let world = world().await;
@@ -271,8 +272,8 @@ async fn what_a_frozen_node_was_moving_is_begun_once() {
     assert!(frozen.stop().await.success() && other.stop().await.success());
 }
 
-/// Given three servers and two nodes with a flooded queue, when the server that leads the lane is killed, then a node, while
-/// another tenant's jobs are moved forward, then every job ends once, and nothing is left over.
+/// Given three servers and two nodes with a flooded queue, when the server that leads the lane is killed, then a node,
+/// while another tenant's jobs are moved forward, then every job ends once, and nothing is left over.
 #[tokio::test]
 async fn on_three_servers_the_death_of_a_leader_and_of_a_node_loses_no_job_that_is_moved() {
     let world = crate::three_servers().await;

@@ -93,8 +93,8 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     world.history(&all, calls).await.assert_sound();
 }
 
-/// Given more jobs of a full type at once than a node may have on their way to be parked, when there is capacity again, then
-/// they start in the order in which they were published.
+/// Given more jobs of a full type at once than a node may have on their way to be parked, when there is capacity again,
+/// then they start in the order in which they were published.
 #[tokio::test]
 async fn a_flood_of_a_full_type_starts_in_its_order() {
     let world = world().await;
@@ -186,8 +186,8 @@ async fn killed_as_it_is_taken_back() {
     nothing_is_lost_at("after-return").await;
 }
 
-/// Given a type whose parked jobs are all done, when later jobs arrive one at a time, then they start straight from their
-/// lane: no job is parked only because another one was.
+/// Given a type whose parked jobs are all done, when later jobs arrive one at a time, then they start straight from
+/// their lane: no job is parked only because another one was.
 #[tokio::test]
 async fn once_none_is_parked_later_jobs_start_from_their_lane() {
     let world = world().await;

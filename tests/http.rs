@@ -115,9 +115,9 @@ async fn a_node_without_nats_is_alive_and_not_ready() {
     becomes(address, (200, &[])).await;
 }
 
-/// Given a node, when its supervisor of a queue stands still, then the node is not alive, by HTTP and by NATS, while its
-/// jobs go on; and when somebody deletes a stream or alters one so that jobs may be lost, then it is not ready, and says
-/// which streams those are, until they are as before.
+/// Given a node, when its supervisor of a queue stands still, then the node is not alive, by HTTP and by NATS, while
+/// its jobs go on; and when somebody deletes a stream or alters one so that jobs may be lost, then it is not ready, and
+/// says which streams those are, until they are as before.
 #[tokio::test]
 async fn what_is_wrong_with_a_node_and_with_its_streams_is_said() {
     let world = world().await;

@@ -53,7 +53,8 @@ async fn one_id_is_one_run() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a node, when jobs with one key, or one id, are published bare one right after the other, then the first is the run.
+/// Given a node, when jobs with one key, or one id, are published bare one right after the other, then the first is the
+/// run.
 #[tokio::test]
 async fn of_jobs_that_are_published_together_the_first_is_the_run() {
     let world = world().await;

@@ -94,8 +94,8 @@ async fn a_key_is_free_again_once_its_scope_says() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given bare publishes of a key that is free once its run has ended, when another comes while the first runs, then that
-/// one ends as its duplicate and `runs.get` shows it; when another comes after it, then it runs.
+/// Given bare publishes of a key that is free once its run has ended, when another comes while the first runs, then
+/// that one ends as its duplicate and `runs.get` shows it; when another comes after it, then it runs.
 #[tokio::test]
 async fn a_bare_publish_of_a_key_in_use_is_a_duplicate() {
     let world = world().await;
@@ -229,7 +229,8 @@ async fn a_job_that_has_not_started_can_be_replaced() {
 
     open.send_replace(true);
 
-    // Many at once, at three nodes: none of them ends as the duplicate of one that made way for it, and one of each key stays.
+    // Many at once, at three nodes: none of them ends as the duplicate of one that made way for it, and one of each key
+    // stays.
     let _others = (workers(world.node(), 1).start().await, workers(world.node(), 1).start().await);
     let submitted = (0..48).map(|number| {
         let crowd =

@@ -287,9 +287,9 @@ async fn limit_of(world: &World, what: &serde_json::Value) -> serde_json::Value 
     limits.iter().find(|limit| limit[field] == *name).cloned().unwrap_or_default()
 }
 
-/// Given three nodes that drain a backlog under a limit, when the limit is made ten times smaller, all nodes are restarted,
-/// and it is made larger than ever, then from one second after each answer starts keep to the new limit, the restarts
-/// change nothing, every job runs once, and a reset brings the configured limit back.
+/// Given three nodes that drain a backlog under a limit, when the limit is made ten times smaller, all nodes are
+/// restarted, and it is made larger than ever, then from one second after each answer starts keep to the new limit, the
+/// restarts change nothing, every job runs once, and a reset brings the configured limit back.
 #[tokio::test]
 async fn a_limit_changed_during_a_drain_holds_within_a_second_and_outlasts_restarts() {
     let world = world().await;
@@ -340,8 +340,8 @@ async fn a_limit_changed_during_a_drain_holds_within_a_second_and_outlasts_resta
     assert!(answer["limit"]["set_in"].as_str().unwrap().contains(".toml:"), "{answer}");
 }
 
-/// Given types and tenants without a limit, when limits are set for them at run time, then they hold, at the node that was
-/// asked and at others; a tenant sees only its own; and what is wrong or not configured is refused.
+/// Given types and tenants without a limit, when limits are set for them at run time, then they hold, at the node that
+/// was asked and at others; a tenant sees only its own; and what is wrong or not configured is refused.
 #[tokio::test]
 async fn limits_can_be_set_where_there_were_none() {
     let world = world().await;

@@ -178,8 +178,8 @@ async fn each_run_is_listed_in_its_state() {
     assert_eq!(of(json!({"state": "dead", "until": "2026-01-01T00:00:00Z"})).await, BTreeSet::new());
 }
 
-/// Given completed runs of which the oldest are written again while their list is read, and delayed runs that are put off
-/// meanwhile, then the rest of the list still has them.
+/// Given completed runs of which the oldest are written again while their list is read, and delayed runs that are put
+/// off meanwhile, then the rest of the list still has them.
 #[tokio::test]
 async fn a_run_that_changes_while_the_list_is_read_is_not_missed() {
     let world = world().await;
@@ -213,8 +213,8 @@ async fn a_run_that_changes_while_the_list_is_read_is_not_missed() {
     node.stop().await;
 }
 
-/// Given jobs that no node has seen when the first page is read, when they have run before the others are, then the list
-/// has them.
+/// Given jobs that no node has seen when the first page is read, when they have run before the others are, then the
+/// list has them.
 #[tokio::test]
 async fn a_job_that_runs_while_the_list_is_read_is_not_missed() {
     let world = world().await;
@@ -242,8 +242,8 @@ async fn a_job_that_runs_while_the_list_is_read_is_not_missed() {
     node.stop().await;
 }
 
-/// Given a tenant with many runs, one with few, and a stream of records most of whose versions are gone, when each lists
-/// its runs, then it gets its own, the operator all, the last written first.
+/// Given a tenant with many runs, one with few, and a stream of records most of whose versions are gone, when each
+/// lists its runs, then it gets its own, the operator all, the last written first.
 #[tokio::test]
 async fn few_runs_among_many_are_found_whatever_lies_between() {
     let world = world().await;

@@ -13,8 +13,8 @@ async fn set_level(world: &World, level: &str) {
     assert_eq!(answer["node"], "n1");
 }
 
-/// Given a node that runs, when its log is asked for errors alone and then for everything again, then lines in between are
-/// missing and others are not.
+/// Given a node that runs, when its log is asked for errors alone and then for everything again, then lines in between
+/// are missing and others are not.
 #[tokio::test]
 async fn the_level_of_the_log_is_changed_while_the_node_runs() {
     let world = world().await;
@@ -116,8 +116,8 @@ async fn what_happens_to_a_job_is_logged_with_run_attempt_tenant_and_trace() {
     assert!(!text.iter().any(|line| line.contains("s3cret")));
 }
 
-/// Given a node whose log is read by a machine, when a handler panics, then that is one line, too; and a level that is none is
-/// refused at the start.
+/// Given a node whose log is read by a machine, when a handler panics, then that is one line, too; and a level that is
+/// none is refused at the start.
 #[tokio::test]
 async fn every_line_is_json_whatever_panics() {
     let world = world().await;

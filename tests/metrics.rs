@@ -1,7 +1,7 @@
 //! Rare faults are counted and logged: each counter moves together with its log line.
 //!
-//! The node runs in the test's own process, through the library, and on the test's own thread: that is how its log lines
-//! are separated from those of other tests.
+//! The node runs in the test's own process, through the library, and on the test's own thread: that is how its log
+//! lines are separated from those of other tests.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -187,8 +187,8 @@ pub(crate) async fn retrying_after(records: &kv::Store, key: &str, attempt: u64)
     .await
 }
 
-/// Given a long job, when its node freezes as the job ends, then the node that takes it over counts the lease as lost; and
-/// the thawed one counts its result as too late.
+/// Given a long job, when its node freezes as the job ends, then the node that takes it over counts the lease as lost;
+/// and the thawed one counts its result as too late.
 #[tokio::test]
 async fn leases_judged_lost_are_counted_and_said() {
     const LOST: (&str, &str) = ("longshore_leases_judged_lost_total", "its holder lost the lease");

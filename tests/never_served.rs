@@ -1,5 +1,5 @@
-//! A job whose type no handler was ever online for, which is most likely misspelt, ends soon and says so; a type that was
-//! served once is waited for.
+//! A job whose type no handler was ever online for, which is most likely misspelt, ends soon and says so; a type that
+//! was served once is waited for.
 
 use longshore_harness::{NodeBuilder, Record, Reply, World, eventually};
 use serde_json::json;
@@ -35,8 +35,9 @@ fn error(record: &Record) -> (&str, &str) {
     (&error.kind, &error.message)
 }
 
-/// Given a type with a handler, when a job of a misspelt type comes, then its run is dead soon, and its error names the right
-/// type and the subject on which a handler would listen. Once such a handler is there, a replay gets the job done.
+/// Given a type with a handler, when a job of a misspelt type comes, then its run is dead soon, and its error names the
+/// right type and the subject on which a handler would listen. Once such a handler is there, a replay gets the job
+/// done.
 #[tokio::test]
 async fn a_misspelt_type_is_dead_soon_and_its_error_names_the_right_one() {
     let world = world().await;
@@ -81,8 +82,8 @@ async fn until_its_grace_is_over_its_error_says_when_that_will_be() {
     assert!(node.stop().await.success());
 }
 
-/// Given a type that was served once and whose handler is gone, when its jobs have waited for as long as those of a misspelt
-/// type may, then they are tried on; so they are on a node that came later, which has that from the cluster.
+/// Given a type that was served once and whose handler is gone, when its jobs have waited for as long as those of a
+/// misspelt type may, then they are tried on; so they are on a node that came later, which has that from the cluster.
 #[tokio::test]
 async fn a_type_that_was_served_once_is_waited_for_on_every_node() {
     let world = world().await;
@@ -110,8 +111,8 @@ async fn a_type_that_was_served_once_is_waited_for_on_every_node() {
     assert!(second.stop().await.success());
 }
 
-/// Given a cluster that had done work before its nodes remembered types, as one that is upgraded, when a type has no handler,
-/// then no node claims that it never had one.
+/// Given a cluster that had done work before its nodes remembered types, as one that is upgraded, when a type has no
+/// handler, then no node claims that it never had one.
 #[tokio::test]
 async fn a_cluster_that_is_older_than_its_memory_claims_nothing() {
     let world = world().await;

@@ -43,8 +43,8 @@ async fn start_mortal(
     starting.await.unwrap()
 }
 
-/// Given two nodes of one queue, one of which has a handler of its own, when jobs of its type are published, then all of
-/// them run at their first attempt, none is deferred, and both nodes hold some.
+/// Given two nodes of one queue, one of which has a handler of its own, when jobs of its type are published, then all
+/// of them run at their first attempt, none is deferred, and both nodes hold some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn jobs_run_where_their_handler_is() {
     const JOBS: usize = 200;
@@ -182,8 +182,8 @@ async fn a_drain_hands_back_what_runs_for_others() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a node that dies while its handler works for another node, when the lease is over, then the attempt is lost and
-/// the next one runs elsewhere.
+/// Given a node that dies while its handler works for another node, when the lease is over, then the attempt is lost
+/// and the next one runs elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_death_of_a_node_ends_the_attempts_that_it_runs_for_others() {
     let world = world().await;

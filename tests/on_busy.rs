@@ -21,7 +21,8 @@ fn node<'w>(world: &'w World, timeout: &str) -> NodeBuilder<'w> {
     node.with("types.sleep", "on_busy = 'cancel_running'")
 }
 
-/// Says of each run that made way that it has a reason, in its record and its event, and no attempt beside those started.
+/// Says of each run that made way that it has a reason, in its record and its event, and no attempt beside those
+/// started.
 async fn made_way(world: &World, job: &Receipt) {
     let record = world.record(&job.run_id).await.unwrap();
     let error = record.error.expect("it says why");
@@ -33,9 +34,9 @@ async fn made_way(world: &World, job: &Receipt) {
     assert_eq!((&end.event, end.reason.as_deref()), (&EventName::Cancelled, Some("concurrency")), "{events:?}");
 }
 
-/// Given two nodes and keys that are busy, when more of their jobs come, then of a type that drops new ones all of them end
-/// as cancelled; of a type that keeps the newest all but the last; of a type that cancels the running one each that runs.
-/// Jobs of other keys go on, and what was not cancelled completes.
+/// Given two nodes and keys that are busy, when more of their jobs come, then of a type that drops new ones all of them
+/// end as cancelled; of a type that keeps the newest all but the last; of a type that cancels the running one each that
+/// runs. Jobs of other keys go on, and what was not cancelled completes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_key_drops_new_jobs_keeps_the_newest_or_cancels_the_one_that_runs() {
     let world = world().await;
@@ -93,9 +94,9 @@ async fn a_busy_key_drops_new_jobs_keeps_the_newest_or_cancels_the_one_that_runs
     }
 }
 
-/// Given a burst of jobs behind one that is at work, when their node dies at each of the steps by which a job comes to its
-/// key's line and another makes way, and two others go on, then every job ends, as completed or cancelled; of each burst
-/// the newest completes where it is to be kept, and where new ones are dropped, one does.
+/// Given a burst of jobs behind one that is at work, when their node dies at each of the steps by which a job comes to
+/// its key's line and another makes way, and two others go on, then every job ends, as completed or cancelled; of each
+/// burst the newest completes where it is to be kept, and where new ones are dropped, one does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_death_loses_the_job_that_a_busy_key_keeps() {
     let world = world().await;

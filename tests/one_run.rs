@@ -414,8 +414,8 @@ async fn an_invalid_dead_letter_is_replayed_once_it_is_repaired() {
     assert_eq!(end.max_attempts, 3);
 }
 
-/// Given a lane that somebody deletes and creates again as it was while a retry of one of its runs waits, when a job gets the
-/// same sequence in it, then both runs end, each under its own id.
+/// Given a lane that somebody deletes and creates again as it was while a retry of one of its runs waits, when a job
+/// gets the same sequence in it, then both runs end, each under its own id.
 #[tokio::test]
 async fn a_lane_made_anew_overwrites_no_run() {
     let world = world().await;

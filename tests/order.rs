@@ -60,9 +60,9 @@ async fn a_job_that_waited_longer_than_the_lead_of_the_urgent_starts_first() {
 /// (docs/queues.md).
 const BUFFERED: usize = 3 * (4 + 64);
 
-/// Given three nodes that get more jobs than they can do, nearly all of them urgent, when a few less urgent ones are among
-/// them, then those get through as the aging says, and no job waits behind more jobs of a later rank than nodes may
-/// have buffered.
+/// Given three nodes that get more jobs than they can do, nearly all of them urgent, when a few less urgent ones are
+/// among them, then those get through as the aging says, and no job waits behind more jobs of a later rank than nodes
+/// may have buffered.
 #[tokio::test]
 async fn in_a_flood_of_urgent_jobs_each_job_waits_within_its_bound() {
     const AGING_MS: i64 = 100;

@@ -50,8 +50,8 @@ async fn steps(world: &World, go: Arc<Notify>) -> Handler {
     handler.await
 }
 
-/// Says what is wrong with the order of these jobs of one key: a call of one must not begin before the last call of each
-/// that came before it has, nor its run's first attempt before their runs had ended.
+/// Says what is wrong with the order of these jobs of one key: a call of one must not begin before the last call of
+/// each that came before it has, nor its run's first attempt before their runs had ended.
 async fn assert_in_order(world: &World, handler: &Handler, jobs: &[&Receipt]) {
     let mut calls: BTreeMap<String, Vec<(Timestamp, Option<Timestamp>)>> = BTreeMap::new();
     for call in handler.calls() {
@@ -113,8 +113,8 @@ async fn each_key_runs_in_the_order_of_its_lane_whichever_node_dies() {
     }
 }
 
-/// Given a job that is at work and others of its key behind it, then each says for which it waits; and when one of them is
-/// cancelled, one expires and one fails for good, the last runs after those that were before it, on whichever node.
+/// Given a job that is at work and others of its key behind it, then each says for which it waits; and when one of them
+/// is cancelled, one expires and one fails for good, the last runs after those that were before it, on whichever node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_is_cancelled_expires_or_fails_for_good_releases_those_behind_it() {
     let world = world().await;
@@ -151,9 +151,9 @@ async fn a_job_that_is_cancelled_expires_or_fails_for_good_releases_those_behind
     assert_in_order(&world, &handler, &all.iter().collect::<Vec<_>>()).await;
 }
 
-/// Given three servers, two nodes and keys with jobs that succeed, fail first or fail for good, when the servers that lead
-/// their lane, the parked jobs and the orders are killed one after the other, and a node as well, then every job ends, each
-/// after those that came before it in its key.
+/// Given three servers, two nodes and keys with jobs that succeed, fail first or fail for good, when the servers that
+/// lead their lane, the parked jobs and the orders are killed one after the other, and a node as well, then every job
+/// ends, each after those that came before it in its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_three_servers_the_death_of_leaders_and_of_a_node_changes_no_order() {
     let world = three_servers().await;

@@ -18,8 +18,8 @@ fn node(world: &World) -> NodeBuilder<'_> {
     node.with("types.call", &served_by("remote", "slots = 4"))
 }
 
-/// Asks as the operator. A pause that a silent node has to be waited for takes a while; and it is asked for again if the
-/// request went to that very node.
+/// Asks as the operator. A pause that a silent node has to be waited for takes a while; and it is asked for again if
+/// the request went to that very node.
 async fn order(world: &World, endpoint: &str, body: Value) -> Value {
     // One of two nodes gets it, whichever.
     for _ in 0..20 {
@@ -233,7 +233,8 @@ async fn a_pause_ends_by_itself() {
     assert!(nodes[0].stop().await.success());
 }
 
-/// Given a node that dies over a pause after it was stored, when the request is repeated, then it is answered, and holds.
+/// Given a node that dies over a pause after it was stored, when the request is repeated, then it is answered, and
+/// holds.
 #[tokio::test]
 async fn a_pause_survives_the_node_that_was_asked() {
     let world = world().await;

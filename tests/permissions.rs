@@ -30,8 +30,8 @@ fn granted(kind: &str) -> String {
     subjects.iter().map(|subject| format!("{subject:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Given a node with exactly the rights that the document grants, when jobs run, fail, are deferred, parked, held up by a
-/// circuit breaker, cancelled, replayed, discarded, erased and counted, then the server refuses it nothing.
+/// Given a node with exactly the rights that the document grants, when jobs run, fail, are deferred, parked, held up by
+/// a circuit breaker, cancelled, replayed, discarded, erased and counted, then the server refuses it nothing.
 #[tokio::test]
 async fn a_node_needs_no_more_than_the_document_grants() {
     use_binary();
@@ -97,8 +97,8 @@ async fn a_node_needs_no_more_than_the_document_grants() {
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
-/// Given a tenant's client with exactly the rights that the contract names, when it submits, looks and follows by the command
-/// line, which is given its inbox, then the server refuses it nothing; without, it gets no answer.
+/// Given a tenant's client with exactly the rights that the contract names, when it submits, looks and follows by the
+/// command line, which is given its inbox, then the server refuses it nothing; without, it gets no answer.
 #[tokio::test]
 async fn the_command_line_works_with_the_rights_of_a_tenant() {
     use_binary();
@@ -142,8 +142,8 @@ async fn the_command_line_works_with_the_rights_of_a_tenant() {
     assert!(node.stop().await.success());
 }
 
-/// Given users who each lack one right of a tenant's client, when they follow events, read the log or ask a node, then the
-/// command ends and names the right and the subject.
+/// Given users who each lack one right of a tenant's client, when they follow events, read the log or ask a node, then
+/// the command ends and names the right and the subject.
 #[tokio::test]
 async fn a_command_that_lacks_a_right_ends_and_names_it() {
     use_binary();

@@ -73,7 +73,8 @@ async fn a_few_jobs_that_wait_are_counted_at_once() {
     assert!(node.stop().await.success());
 }
 
-/// Given jobs of two tenants in every state, when the queues are listed, then a tenant sees its own and the operator all.
+/// Given jobs of two tenants in every state, when the queues are listed, then a tenant sees its own and the operator
+/// all.
 #[tokio::test]
 async fn a_tenant_sees_its_own_jobs_and_the_operator_all() {
     let world = world().await;
@@ -114,8 +115,8 @@ async fn a_tenant_sees_its_own_jobs_and_the_operator_all() {
     assert!(node.stop().await.success());
 }
 
-/// Given jobs whose type nobody serves, when queues, health and runs are looked at, then each says so; once a handler is
-/// there, they are done and nothing says so any more.
+/// Given jobs whose type nobody serves, when queues, health and runs are looked at, then each says so; once a handler
+/// is there, they are done and nothing says so any more.
 #[tokio::test]
 async fn work_without_a_handler_is_seen_everywhere() {
     let world = world().await;
@@ -177,8 +178,8 @@ async fn waits_for(world: &World, run: &str) -> Value {
     world.request("runs.get", json!({"run_id": run})).await["waiting_for"].clone()
 }
 
-/// Given runs that wait for different things, when they are looked at, then each says what it waits for; one that runs or
-/// has ended says nothing.
+/// Given runs that wait for different things, when they are looked at, then each says what it waits for; one that runs
+/// or has ended says nothing.
 #[tokio::test]
 async fn a_run_says_what_it_waits_for() {
     let world = world().await;
@@ -245,7 +246,8 @@ async fn a_run_that_its_node_holds_says_why() {
 }
 
 /// Given a queue with waiting, delayed and running jobs of two tenants, when it is purged, then what does not run is
-/// cancelled with its record and event, what runs goes on, also if it has no record yet, and other queues are left alone.
+/// cancelled with its record and event, what runs goes on, also if it has no record yet, and other queues are left
+/// alone.
 #[tokio::test]
 async fn a_purge_cancels_what_has_not_begun() {
     let world = world().await;
@@ -318,8 +320,8 @@ async fn a_purge_that_a_crash_cut_short_is_repeated() {
     assert!(node.stop().await.success());
 }
 
-/// Given jobs in a queue whose only node has gone, when another node looks after the cluster, then a system event and its
-/// health say so, and no more once a node serves the queue.
+/// Given jobs in a queue whose only node has gone, when another node looks after the cluster, then a system event and
+/// its health say so, and no more once a node serves the queue.
 #[tokio::test]
 async fn a_queue_with_jobs_that_no_node_serves_is_reported() {
     let world = world().await;

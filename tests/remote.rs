@@ -59,8 +59,8 @@ async fn a_subscription_is_a_handler_as_it_stands() {
     assert_eq!((job.payload.as_ref(), handler.calls().len()), (br#"{"to":"a@b.c"}"#.as_slice(), 1));
 }
 
-/// Given a job with a content type of its own, in any case, when it arrives, then its handler gets that one and no other. And
-/// given a handler that sends the headers of its request back with a text, then the text is not called JSON.
+/// Given a job with a content type of its own, in any case, when it arrives, then its handler gets that one and no
+/// other. And given a handler that sends the headers of its request back with a text, then the text is not called JSON.
 #[tokio::test]
 async fn a_content_type_is_the_jobs_own_and_says_nothing_of_another_text() {
     let world = world().await;

@@ -71,8 +71,8 @@ async fn a_rescheduled_run_starts_at_its_new_time_alone() {
     node.stop().await;
 }
 
-/// Given a run that is rescheduled, when the node dies right after its decision and nobody asks again, then the run starts
-/// at the new time, also if its schedule stands for a much later one; once, whichever schedule fires.
+/// Given a run that is rescheduled, when the node dies right after its decision and nobody asks again, then the run
+/// starts at the new time, also if its schedule stands for a much later one; once, whichever schedule fires.
 #[tokio::test]
 async fn a_rescheduling_that_was_cut_off_loses_no_run_and_starts_none_early() {
     let world = world().await;

@@ -81,8 +81,8 @@ async fn a_signal_drains_a_program() {
     assert!(released && record.state == "enqueued", "{record:?}");
 }
 
-/// An example of this package, which is built first if it is not there: `cargo test` builds examples, but not if it is to
-/// run one test program.
+/// An example of this package, which is built first if it is not there: `cargo test` builds examples, but not if it is
+/// to run one test program.
 fn example(name: &str) -> PathBuf {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_longshore"));
     let built = binary.with_file_name("examples").join(name);

@@ -83,8 +83,8 @@ async fn what_belongs_to_a_key_needs_one() {
     }
 }
 
-/// Given a dead run with a key, when a replay would take the key away and leave what belongs to it, then the replay fails
-/// and says so, and the dead letter stays; without both it runs.
+/// Given a dead run with a key, when a replay would take the key away and leave what belongs to it, then the replay
+/// fails and says so, and the dead letter stays; without both it runs.
 #[tokio::test]
 async fn a_replay_leaves_nothing_that_needs_a_key_without_one() {
     let world = world().await;
@@ -103,8 +103,8 @@ async fn a_replay_leaves_nothing_that_needs_a_key_without_one() {
     assert_eq!(world.wait(&run).await.state, "completed");
 }
 
-/// Given a job under a key, when its JSON comes again as another library writes it, then it is the same job; with another
-/// value, also of a number that is merely written otherwise, it is another one.
+/// Given a job under a key, when its JSON comes again as another library writes it, then it is the same job; with
+/// another value, also of a number that is merely written otherwise, it is another one.
 #[tokio::test]
 async fn the_same_json_is_the_same_job_however_it_is_written() {
     let world = world().await;

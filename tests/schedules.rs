@@ -178,8 +178,8 @@ async fn what_cannot_be_a_schedule_is_refused_with_the_remedy() {
     assert_eq!((&shown["ends_at"], shown["next_run"].as_array().unwrap().len()), (&made["ends_at"], 5), "{shown}");
 }
 
-/// Given a zone whose clocks change, when a schedule is put, then the hour that they leave out has no time, and the hour
-/// that they repeat has two.
+/// Given a zone whose clocks change, when a schedule is put, then the hour that they leave out has no time, and the
+/// hour that they repeat has two.
 #[tokio::test]
 async fn times_follow_the_clocks_of_their_zone() {
     let world = world().await;
@@ -262,8 +262,8 @@ async fn a_tick_that_the_server_forgot_is_made_up_for() {
     assert_sound(&world, vec![stop]).await;
 }
 
-/// Given two nodes, when one is killed between any two steps of a firing, or freezes or panics there, then each time has
-/// its run, exactly once.
+/// Given two nodes, when one is killed between any two steps of a firing, or freezes or panics there, then each time
+/// has its run, exactly once.
 async fn no_firing_is_lost_at(point: &str) {
     let world = world().await;
     let builder = |name: &str| named(&world, name);
@@ -351,8 +351,8 @@ async fn missed_times_have_one_run_together_or_none() {
     node.stop().await;
 }
 
-/// Given a run that takes longer than the time between two firings, when the schedule skips overlaps, then no two of its
-/// runs are there at once; when it allows them, they are.
+/// Given a run that takes longer than the time between two firings, when the schedule skips overlaps, then no two of
+/// its runs are there at once; when it allows them, they are.
 #[tokio::test]
 async fn a_schedule_that_skips_overlaps_has_one_run_at_a_time() {
     let world = world().await;

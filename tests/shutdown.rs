@@ -94,8 +94,8 @@ async fn what_outlasts_the_grace_is_released_unused() {
     history.assert_sound();
 }
 
-/// Asks a node with one worker to end while it runs a job of so many milliseconds, and has others behind that: it ends, and
-/// hands back the one that it runs, and the others.
+/// Asks a node with one worker to end while it runs a job of so many milliseconds, and has others behind that: it ends,
+/// and hands back the one that it runs, and the others.
 async fn hands_back(world: &World, node: &Node, live: &mut LiveEvents, ms: u64) -> (Receipt, Vec<Receipt>) {
     let running = world.publish("sleep").send(json!({"ms": ms}).to_string()).await.unwrap();
     live.until_published("started", &running.run_id).await;
@@ -107,8 +107,8 @@ async fn hands_back(world: &World, node: &Node, live: &mut LiveEvents, ms: u64) 
     (running, waiting)
 }
 
-/// Given jobs that the only node returned as it ended, one that had begun and others that it had buffered, when the server
-/// ends as well, then a later start of both brings them at once, long before the lease is over.
+/// Given jobs that the only node returned as it ended, one that had begun and others that it had buffered, when the
+/// server ends as well, then a later start of both brings them at once, long before the lease is over.
 #[tokio::test]
 async fn what_the_last_node_returns_does_not_wait_for_the_lease_after_a_restart_of_the_server() {
     let world = world().await;
@@ -128,8 +128,8 @@ async fn what_the_last_node_returns_does_not_wait_for_the_lease_after_a_restart_
     history.assert_sound();
 }
 
-/// Given a drain over which the scheduler and the lease-keeper die, then the ones that follow do what was asked: the node
-/// ends in order, what it had buffered goes back, and what outlasts the grace period is released.
+/// Given a drain over which the scheduler and the lease-keeper die, then the ones that follow do what was asked: the
+/// node ends in order, what it had buffered goes back, and what outlasts the grace period is released.
 #[tokio::test]
 async fn a_drain_outlives_the_parts_that_die_over_it() {
     let world = world().await;

@@ -135,8 +135,8 @@ async fn an_attempt_ends_at_its_time_limit() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a type whose jobs have needed two seconds lately, when a job comes whose deadline leaves less, then it is not started
-/// only to fail, and the node says so; a deadline before the end of the time limit keeps no job from starting.
+/// Given a type whose jobs have needed two seconds lately, when a job comes whose deadline leaves less, then it is not
+/// started only to fail, and the node says so; a deadline before the end of the time limit keeps no job from starting.
 #[tokio::test]
 async fn a_job_that_has_too_little_time_left_is_not_started() {
     let world = world().await;

@@ -1,9 +1,9 @@
 //! The tutorial's commands work as they are printed.
 //!
 //! Blocks of `docs/tutorial.md` that say `sh` are run, in order, in a folder of their own; a block `text` behind one is
-//! what it prints, in lines that stand in this order, `…` for any text. `background` goes on until the end; `once` is not
-//! run, as the program is built; `network` may fail where no package can be had, and then the blocks that say `python` are
-//! left out. `dev` joins the test's server, because its usual port may be taken.
+//! what it prints, in lines that stand in this order, `…` for any text. `background` goes on until the end; `once` is
+//! not run, as the program is built; `network` may fail where no package can be had, and then the blocks that say
+//! `python` are left out. `dev` joins the test's server, because its usual port may be taken.
 
 use std::path::Path;
 use std::process::Command;

@@ -117,7 +117,8 @@ async fn what_a_handler_said_is_answered_as_it_was_sent() {
     }
 }
 
-/// Given a handler whose progress and result are `null`, when its run is read again, then both are there: they are JSON.
+/// Given a handler whose progress and result are `null`, when its run is read again, then both are there: they are
+/// JSON.
 #[tokio::test]
 async fn a_result_of_null_is_a_result() {
     let world = world().await;

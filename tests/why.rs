@@ -146,8 +146,8 @@ async fn why_says_for_which_run_another_made_way() {
     node.kill9().await;
 }
 
-/// Given jobs that came too late, were duplicates, were cancelled by filter, or were replayed, when one asks why, then the
-/// answer says by which rule, after how long, and which run it is about.
+/// Given jobs that came too late, were duplicates, were cancelled by filter, or were replayed, when one asks why, then
+/// the answer says by which rule, after how long, and which run it is about.
 #[tokio::test]
 async fn why_says_why_a_run_ended_without_an_attempt() {
     let world = world().await;
@@ -257,8 +257,8 @@ async fn why_says_by_what_a_run_is_held_up() {
     node.kill9().await;
 }
 
-/// Given jobs that wait for a handler, its room, the end of its hold or a time that it asked for, when one asks why, then the
-/// answer says for which of them.
+/// Given jobs that wait for a handler, its room, the end of its hold or a time that it asked for, when one asks why,
+/// then the answer says for which of them.
 #[tokio::test]
 async fn a_run_that_waits_for_its_handler_says_so() {
     let world = world().await;

@@ -38,8 +38,8 @@ where
     }
 }
 
-/// A handler that gets the payload as a value of its own type, read from JSON, and returns any value that can be written
-/// as JSON. A payload that is not of that type fails for good.
+/// A handler that gets the payload as a value of its own type, read from JSON, and returns any value that can be
+/// written as JSON. A payload that is not of that type fails for good.
 ///
 /// ```
 /// use longshore_actors::{Context, HandlerError, Handlers, typed};
@@ -104,8 +104,8 @@ pub struct Context {
     pub job: Arc<Job>,
     /// The client's own bytes.
     pub payload: Bytes,
-    /// The client's own headers, without those of NATS and Longshore. A content type is among them only if it is another
-    /// one than `application/json`, which holds where it is absent.
+    /// The client's own headers, without those of NATS and Longshore. A content type is among them only if it is
+    /// another one than `application/json`, which holds where it is absent.
     pub headers: Arc<Vec<(String, String)>>,
     /// The round: above 1 after a replay.
     pub round: u32,
@@ -138,8 +138,8 @@ impl Context {
         serde_json::from_slice(&self.payload).map_err(|error| HandlerError::permanent(format!("payload: {error}")))
     }
 
-    /// Reports progress: an event, and kept in the record. At most 4,096 bytes of JSON; a report that is larger, or cannot
-    /// be written, is dropped with a warning in the node's log.
+    /// Reports progress: an event, and kept in the record. At most 4,096 bytes of JSON; a report that is larger, or
+    /// cannot be written, is dropped with a warning in the node's log.
     pub async fn progress(&self, progress: &impl Serialize) {
         match serde_json::to_vec(progress) {
             Ok(json) => self.reporter.progress(&self.job, json.into()).await,

@@ -87,7 +87,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Whether its lease is lost. The keeper looks now and then, and a node that was frozen may get here before it does.
+    /// Whether its lease is lost. The keeper looks now and then, and a node that was frozen may get here before it
+    /// does.
     pub(crate) fn is_lost(&self, now: Instant, length: Duration) -> bool {
         self.ends_at(length).is_none_or(|end| end <= now)
     }
@@ -242,7 +243,8 @@ impl Renewing {
         Self { book, length, asked: HashMap::new(), to_send: VecDeque::new() }
     }
 
-    /// Stops the attempts whose leases are lost, and asks for renewals of those that are due; returns how many are lost.
+    /// Stops the attempts whose leases are lost, and asks for renewals of those that are due; returns how many are
+    /// lost.
     pub(crate) fn tick(&mut self, now: Instant) -> u64 {
         let (due, lost) = self.book.due(now, self.length);
         self.asked.extend(due.iter().map(|(number, _)| (*number, now)));

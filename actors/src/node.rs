@@ -127,8 +127,8 @@ impl Node {
             ends,
         };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
-        // A client that learns that the node is ready may send it requests, and find the declared schedules. If that takes
-        // longer, it comes later.
+        // A client that learns that the node is ready may send it requests, and find the declared schedules. If that
+        // takes longer, it comes later.
         let started = async {
             parts.lifecycle.serving.cancelled().await;
             parts.lifecycle.in_line.cancelled().await;

@@ -59,8 +59,8 @@ pub(crate) struct NodePorts {
 }
 
 impl NodePorts {
-    /// Whether an attempt of this job may start now: neither its queue nor its type is paused, as far as this node knows,
-    /// and it knows that.
+    /// Whether an attempt of this job may start now: neither its queue nor its type is paused, as far as this node
+    /// knows, and it knows that.
     pub(crate) fn may_start(&self, job: &Job) -> bool {
         self.run_time_settings.may_start(&job.queue, &job.job_type, Instant::now())
     }

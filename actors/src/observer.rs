@@ -47,8 +47,8 @@ impl Observer {
         self.readiness.status().await.reasons
     }
 
-    /// What is wrong with the process itself, so that only another start helps; `None`: nothing, or it is ending by itself.
-    /// Takes a second at most.
+    /// What is wrong with the process itself, so that only another start helps; `None`: nothing, or it is ending by
+    /// itself. Takes a second at most.
     pub async fn reason_not_alive(&self) -> Option<&'static str> {
         (!self.readiness.is_alive().await).then_some(SILENT_TREE)
     }

@@ -1,6 +1,6 @@
 //! What an attempt, its commit, a submission, a cancellation, a rescheduling and the replay of a dead letter ask of the
-//! world outside them. In a node [`NodePorts`](crate::node_ports::NodePorts), the API and the [`Backbone`] answer; a test
-//! may answer from memory, without NATS, a clock or chance.
+//! world outside them. In a node [`NodePorts`](crate::node_ports::NodePorts), the API and the [`Backbone`] answer; a
+//! test may answer from memory, without NATS, a clock or chance.
 //!
 //! The traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
 //! or acknowledged is decided by those who ask and by the rules in `domain`.
@@ -109,9 +109,9 @@ pub(crate) trait Rules {
         Published::at_cancel(before, cancelled, carrier)
     }
 
-    /// Whether this pass, counted from 0, was the last of a search for the runs that a filter means. Retries and delayed
-    /// jobs move between sources meanwhile, and one pass misses a job that moves behind it in both. So only a pass that
-    /// finds none is the last, and never the first.
+    /// Whether this pass, counted from 0, was the last of a search for the runs that a filter means. Retries and
+    /// delayed jobs move between sources meanwhile, and one pass misses a job that moves behind it in both. So only a
+    /// pass that finds none is the last, and never the first.
     fn is_last_pass(&self, number: usize, has_found: bool) -> bool {
         number > 0 && !has_found
     }

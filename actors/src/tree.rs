@@ -30,8 +30,8 @@ use crate::supervision::{Answer, ChildSpec, Deaths, Question};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace;
 
-/// All children of the root except those of queues, in the order in which they start. Each is given its part of the node
-/// (`parts.rs`), and no other child's.
+/// All children of the root except those of queues, in the order in which they start. Each is given its part of the
+/// node (`parts.rs`), and no other child's.
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
     let (committer, leases, breakers) = (&parts.committer.address, &parts.leases, &parts.circuit_breaker);
     let mut children = vec![

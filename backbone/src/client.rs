@@ -181,8 +181,8 @@ impl Client {
         Ok(until_refused(messages, refused.map(failed)))
     }
 
-    /// Reads the event log of a tenant, `*` for all, from a time on and then as it grows; says first how many batches the
-    /// log has of that. The server's consumer is replaced by itself when it is lost, without a gap.
+    /// Reads the event log of a tenant, `*` for all, from a time on and then as it grows; says first how many batches
+    /// the log has of that. The server's consumer is replaced by itself when it is lost, without a gap.
     ///
     /// # Errors
     /// The server has no event log, or the user may not read it. The stream ends with an error when it cannot go on.

@@ -29,8 +29,8 @@ pub struct Connection {
     pub key: Option<PathBuf>,
     /// JetStream domain, for leaf nodes: `NATS_JS_DOMAIN`.
     pub jetstream_domain: Option<String>,
-    /// The first part of the subjects of answers, `_INBOX` by default: `NATS_INBOX_PREFIX`. Nodes answer only below subjects
-    /// that begin with `_INBOX`.
+    /// The first part of the subjects of answers, `_INBOX` by default: `NATS_INBOX_PREFIX`. Nodes answer only below
+    /// subjects that begin with `_INBOX`.
     pub inbox_prefix: Option<String>,
 }
 

@@ -60,7 +60,8 @@ pub(crate) struct Drain {
     /// traces exported to a collector, actions and events in the audit's files, a log of JSON lines.
     #[arg(long, conflicts_with_all = ["product_only", "scrape"])]
     pub observed: bool,
-    /// Pairs of the product with the jobs of one tenant, and with those of so many in turn, whose shares fairness sees to.
+    /// Pairs of the product with the jobs of one tenant, and with those of so many in turn, whose shares fairness sees
+    /// to.
     #[arg(long, conflicts_with_all = ["product_only", "scrape", "observed"])]
     pub tenants: Option<u64>,
     /// Which part of the traces is exported then; as `telemetry` has it by default if absent.

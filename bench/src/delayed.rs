@@ -1,5 +1,5 @@
-//! Delayed jobs that fall due together: whether one starts early, how late they start, how fast they fire, and what they
-//! cost in memory while they wait; also with kills of the server while they fire.
+//! Delayed jobs that fall due together: whether one starts early, how late they start, how fast they fire, and what
+//! they cost in memory while they wait; also with kills of the server while they fire.
 //!
 //! Lateness counts from the time that a job was given to its handler's start, both by the clock of this machine. So it
 //! has in it all that is between: the server's timer (250 ms), its firing, the move into the lane, and the worker.

@@ -1,5 +1,5 @@
-//! Draws chance from a seed: the same seed gives the same world, on every machine. The simulations of the protocol and of
-//! the circuit breakers play their worlds by it.
+//! Draws chance from a seed: the same seed gives the same world, on every machine. The simulations of the protocol and
+//! of the circuit breakers play their worlds by it.
 //!
 //! SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", 2014): one multiplication
 //! chain per draw, and good enough to choose which node dies. The domain itself draws nothing.

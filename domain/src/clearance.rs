@@ -16,7 +16,8 @@ pub enum Clearance {
     Expired,
     /// The deadline of the whole run passed before an attempt could start: the run ends dead, with kind `timeout`.
     TooLate,
-    /// The deadline is still to come, but nearer than an attempt of its kind takes: it would be started only to be stopped.
+    /// The deadline is still to come, but nearer than an attempt of its kind takes: it would be started only to be
+    /// stopped.
     NoTimeLeft {
         /// The time until the deadline.
         left: Duration,
@@ -73,8 +74,8 @@ pub struct Waiting<'a> {
     /// An attempt was started before, so it can no longer expire.
     pub started_before: bool,
     /// The least time that a successful attempt of its kind took lately, if that is known
-    /// ([`Quickest`](crate::quickest::Quickest)). Never its time limit: that is a bound, and most attempts are done long
-    /// before.
+    /// ([`Quickest`](crate::quickest::Quickest)). Never its time limit: that is a bound, and most attempts are done
+    /// long before.
     pub needs: Option<Duration>,
 }
 

@@ -211,7 +211,8 @@ pub fn of_round(run: &Run) -> Events<'_> {
     events
 }
 
-/// Whether the run's last deferral has an event of its own: it is published once per reason and wait, not at every check.
+/// Whether the run's last deferral has an event of its own: it is published once per reason and wait, not at every
+/// check.
 #[must_use]
 pub fn publishes_last_deferral(run: &Run) -> bool {
     let Some(deferral) = &run.deferral else { return false };

@@ -1,5 +1,5 @@
-//! Fairness in a lane: how much of what a queue starts each fairness key is entitled to, and how many of its jobs are to be
-//! moved forward for that. A key is a tenant, or a type where a queue is set so.
+//! Fairness in a lane: how much of what a queue starts each fairness key is entitled to, and how many of its jobs are
+//! to be moved forward for that. A key is a tenant, or a type where a queue is set so.
 //!
 //! A lane is served in the order of arrival, so a key's first job stands behind everything that came before it. At each
 //! *look* a node counts how many jobs of each key wait, and how many began since the look before. The starts of a look
@@ -8,8 +8,8 @@
 //! jobs forward.
 //!
 //! A key that is served in its lane gets nothing moved for small deviations, which are the chance of arrivals and
-//! would cost six writes for each job: only once it lacks half of a look's part and at least [`NOTICED`] jobs, or gets less
-//! than a quarter of its parts.
+//! would cost six writes for each job: only once it lacks half of a look's part and at least [`NOTICED`] jobs, or gets
+//! less than a quarter of its parts.
 
 use std::collections::BTreeMap;
 
@@ -57,8 +57,9 @@ impl FairBy {
 
 /// A key whose jobs begin by themselves must lack more than so many before any is moved.
 pub const NOTICED: f64 = 32.0;
-/// So much of its part a key is paid by moves, if it has more jobs than that. Less than all of it, so that the lane catches
-/// up with keys whose jobs are moved only because others of them were before: they are served there again, for nothing.
+/// So much of its part a key is paid by moves, if it has more jobs than that. Less than all of it, so that the lane
+/// catches up with keys whose jobs are moved only because others of them were before: they are served there again, for
+/// nothing.
 const PAID: f64 = 0.9;
 
 impl FairnessKey {
@@ -111,8 +112,8 @@ pub struct Shares(BTreeMap<FairnessKey, Account>);
 struct Account {
     /// How many jobs may be moved for it.
     credit: f64,
-    /// What it lacks of its parts so far, or has had too much: the last look counts most, as older deviations are halved
-    /// at each look.
+    /// What it lacks of its parts so far, or has had too much: the last look counts most, as older deviations are
+    /// halved at each look.
     lacks: f64,
     /// Jobs that were moved forward and have not begun, as far as that is known.
     on_their_way: u64,

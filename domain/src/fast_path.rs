@@ -1,9 +1,9 @@
 //! Whether a job takes the fast path: it begins without a record, so nothing is read or written before the work.
 //!
-//! It may do so only if nothing can be stored that speaks of its run: no node has had the job, no other job can have its
-//! key or its id, and nobody has cancelled it. This is decided once, as the attempt begins, from all that the node knows
-//! by then. If anything is in doubt, the record is read and claimed first, which is always safe. Pure: no server, no
-//! clock.
+//! It may do so only if nothing can be stored that speaks of its run: no node has had the job, no other job can have
+//! its key or its id, and nobody has cancelled it. This is decided once, as the attempt begins, from all that the node
+//! knows by then. If anything is in doubt, the record is read and claimed first, which is always safe. Pure: no server,
+//! no clock.
 
 use std::time::Duration;
 

@@ -83,8 +83,8 @@ pub fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool {
 /// Whether a run makes way for one that replaces it.
 ///
 /// Each run makes way for a later one only, in an order that all runs have, so that of several that replace at once all
-/// nodes mean the same one to stay. The time of a submission is its node's; [`replacing_since`] sees to it that it is later
-/// than what it replaces.
+/// nodes mean the same one to stay. The time of a submission is its node's; [`replacing_since`] sees to it that it is
+/// later than what it replaces.
 #[must_use]
 pub fn makes_way(run: &Run, by: (Timestamp, &RunId)) -> bool {
     is_replaceable(run) && (run.origin, &run.run_id) < by

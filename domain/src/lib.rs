@@ -6,9 +6,9 @@
 //!
 //! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may
 //! it start now; [`quickest`]: not without the time that it needs; [`breaker`]: not while its service fails;
-//! [`fast_path`]: and without its record), [`limit`] (how many may, in the whole cluster), [`protocol`] (what a delivery
-//! means, given the run's record), [`backoff`], [`served`] (was a handler of its type ever online) and [`settlement`]
-//! (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies),
+//! [`fast_path`]: and without its record), [`limit`] (how many may, in the whole cluster), [`protocol`] (what a
+//! delivery means, given the run's record), [`backoff`], [`served`] (was a handler of its type ever online) and
+//! [`settlement`] (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies),
 //! [`publication`] (which of them are still to be published), [`follow_up`] (the steps after that). [`setting`] has
 //! what operators set while the cluster runs, [`pressure`] how far a node holds back while its machine is short of
 //! memory.

@@ -1,8 +1,8 @@
 //! Merges the lanes' heads: of all buffered jobs, the one with the smallest rank is next.
 //!
-//! Within a lane jobs stand by rank, so only its head competes. Nearly all come in that order; one that was returned comes
-//! again after younger ones, and goes before them. There are at most ten lanes, so a scan of the heads is faster than any
-//! heap and needs no upkeep when a lane runs dry or fills again.
+//! Within a lane jobs stand by rank, so only its head competes. Nearly all come in that order; one that was returned
+//! comes again after younger ones, and goes before them. There are at most ten lanes, so a scan of the heads is faster
+//! than any heap and needs no upkeep when a lane runs dry or fills again.
 
 use std::collections::VecDeque;
 
@@ -148,9 +148,9 @@ mod tests {
             prop_assert_eq!(merge.held(), 0);
         }
 
-        /// Brute force, while jobs come, start, are parked and come back in turns: of all that are held, the one with the
-        /// smallest rank starts. Those that were parked or deferred come back through a lane of their own, in whatever order
-        /// they were freed, with the rank that they had.
+        /// Brute force, while jobs come, start, are parked and come back in turns: of all that are held, the one with
+        /// the smallest rank starts. Those that were parked or deferred come back through a lane of their own, in
+        /// whatever order they were freed, with the rank that they had.
         #[test]
         fn jobs_that_were_parked_or_deferred_take_their_place_again(
             steps in proptest::collection::vec(step(), 0..300), aging in prop_oneof![Just(0), 1u64..30_000],

@@ -67,7 +67,8 @@ pub struct TypePolicy {
     /// Whether jobs of one concurrency key and lane start in their order, each only once those before it have ended
     /// ([`crate::concurrency::Order`]). Then `key_concurrency` is 1 and `on_busy` is to wait.
     pub ordered: bool,
-    /// Its share of a queue that is fair by type, beside the weights of the other types that have jobs there; 1 to 1,000.
+    /// Its share of a queue that is fair by type, beside the weights of the other types that have jobs there; 1 to
+    /// 1,000.
     pub weight: u32,
 }
 

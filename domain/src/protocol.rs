@@ -44,7 +44,8 @@ pub struct Arrival {
     /// Its run id was derived from its sequence.
     pub has_derived_id: bool,
     /// It was stored longer ago than a read may be stale, so a read now shows everything that led to it. One lease is
-    /// taken for that: a leader that is cut off steps down within 20 s, so a shorter lease proves nothing on several servers.
+    /// taken for that: a leader that is cut off steps down within 20 s, so a shorter lease proves nothing on several
+    /// servers.
     pub has_aged: bool,
 }
 
@@ -82,9 +83,9 @@ pub enum Verdict {
     HeldElsewhere,
     /// The record's decision was made under this very message: carry it out again, completely.
     CarryOut,
-    /// The same for a waiting run that another node may still hold locally until its time comes, or that was rescheduled
-    /// to a later time than that of this message: first write the record again, unchanged, under this delivery; then
-    /// write its schedule and acknowledge. Never hold it locally.
+    /// The same for a waiting run that another node may still hold locally until its time comes, or that was
+    /// rescheduled to a later time than that of this message: first write the record again, unchanged, under this
+    /// delivery; then write its schedule and acknowledge. Never hold it locally.
     TakeOver,
     /// The run was cancelled, or ended as a duplicate before its message came: publish that, then acknowledge.
     PublishEnd,
@@ -166,7 +167,8 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         _ if is_holder && run.state.wait().is_some() => Verdict::TakeOver,
         _ if is_holder => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
         _ if !speaks_for_it => Verdict::Drop,
-        // The run was rescheduled after its schedule had fired, or the node that did so died before it wrote the new one.
+        // The run was rescheduled after its schedule had fired, or the node that did so died before it wrote the new
+        // one.
         _ if is_before_its_time(run, arrival) => Verdict::TakeOver,
         _ if run.held_by.is_none() => {
             // `submit` made the record and published its own message, and only that one counts; if `submit` died before

@@ -115,8 +115,8 @@ impl Published {
 
     /// A run that was cancelled through the API; `before` is its state until then. Only the cancel is new or, if no
     /// node has seen the run, all of its events. If the run was running, the log is left to its message, which comes
-    /// again if its node does not log the end, unless it is gone; so it is if its message comes in any case. Were the log
-    /// given the end here as well, it would have it twice.
+    /// again if its node does not log the end, unless it is gone; so it is if its message comes in any case. Were the
+    /// log given the end here as well, it would have it twice.
     #[must_use]
     pub fn at_cancel(before: &Run, cancelled: &Run, carrier: Carrier) -> Self {
         let events = of_round(cancelled);

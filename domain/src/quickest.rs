@@ -1,16 +1,16 @@
 //! How quickly attempts of a kind have succeeded lately: the least time that the next one needs, as far as a node has
 //! seen. It is what [`clearance`](crate::clearance) compares with the time that a deadline leaves.
 //!
-//! The minimum and not a typical value: a job that is not started for want of time has no second chance, so it must have
-//! had none. What was seen is forgotten after a while, so that a kind whose jobs all have too little time is tried again:
-//! otherwise nothing would ever show that it has become faster.
+//! The minimum and not a typical value: a job that is not started for want of time has no second chance, so it must
+//! have had none. What was seen is forgotten after a while, so that a kind whose jobs all have too little time is tried
+//! again: otherwise nothing would ever show that it has become faster.
 
 use std::time::{Duration, Instant};
 
 use crate::two_spans::TwoSpans;
 
-/// Successes are forgotten together with all others of their span, once the span after it is over as well: after two and
-/// a half to five minutes.
+/// Successes are forgotten together with all others of their span, once the span after it is over as well: after two
+/// and a half to five minutes.
 pub const SPAN: Duration = Duration::from_secs(150);
 /// Of fewer successes nothing is concluded.
 pub const ENOUGH: u32 = 20;
@@ -86,8 +86,8 @@ mod tests {
         assert!(!quickest.is_forgotten(from + 2 * SPAN) && quickest.is_forgotten(from + 3 * SPAN));
     }
 
-    /// Against a list of all successes, at random times: it never says more than the least of the last span, and never less
-    /// than the least of the last two.
+    /// Against a list of all successes, at random times: it never says more than the least of the last span, and never
+    /// less than the least of the last two.
     #[test]
     fn it_lies_between_the_least_of_one_span_and_of_two() {
         let from = Instant::now();

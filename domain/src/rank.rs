@@ -2,8 +2,8 @@
 //!
 //! `rank = since + (priority − 1) × aging`, the smallest first, where `since` is when the job was enqueued or, if it
 //! was delayed or retried, when it became due. With aging `a`, only jobs that came at most `(p − q) × a` after a job of
-//! priority `p` overtake it, where `q` is their own, more urgent priority. So no job waits behind one that came more than
-//! `(p − 1) × a` later, and a p1 overtakes a p9 that came up to `8 × a` before it. An aging of 0 means strict
+//! priority `p` overtake it, where `q` is their own, more urgent priority. So no job waits behind one that came more
+//! than `(p − 1) × a` later, and a p1 overtakes a p9 that came up to `8 × a` before it. An aging of 0 means strict
 //! priorities: see [`Rank::new`].
 
 use std::time::Duration;

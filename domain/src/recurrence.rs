@@ -22,8 +22,8 @@ pub const SHORTEST: Duration = Duration::from_secs(1);
 const EXPRESSION_MAX: usize = 256;
 /// Changes of offset that are passed in search of the next time: those of 200 years in a zone with four a year.
 const CHANGES: usize = 800;
-/// 2026-01-01T00:00:00Z, the year of the first version: an expression that matches no time after it matches none. Earlier
-/// times do not count: zones had other rules then.
+/// 2026-01-01T00:00:00Z, the year of the first version: an expression that matches no time after it matches none.
+/// Earlier times do not count: zones had other rules then.
 const BEGINNING: i64 = 1_767_225_600_000;
 
 /// When a recurring schedule is due.

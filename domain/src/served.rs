@@ -1,5 +1,5 @@
-//! The types that handlers were ever online for, as the cluster remembers them, and what may be said of a type that is not
-//! among them: most likely it is misspelt, in the job or in the handler's subject.
+//! The types that handlers were ever online for, as the cluster remembers them, and what may be said of a type that is
+//! not among them: most likely it is misspelt, in the job or in the handler's subject.
 //!
 //! It is never guessed that a type was not served. A memory that began after the first jobs, or that is full, is not
 //! complete, and then every type counts as served.
@@ -13,8 +13,8 @@ use crate::{JobType, Timestamp};
 /// The most types that are remembered. Beyond them the memory is not complete.
 pub const MAX_TYPES: usize = 4_096;
 
-/// For how long after its begin the memory of a cluster that had jobs before it is not complete: a type whose handler was
-/// not online once in that time is as good as new.
+/// For how long after its begin the memory of a cluster that had jobs before it is not complete: a type whose handler
+/// was not online once in that time is as good as new.
 const LEARNS_FOR: Duration = Duration::from_secs(365 * 86_400);
 
 /// From when on a memory that begins at `now` is complete; `had_jobs`: the cluster has done work before.

@@ -153,8 +153,8 @@ const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(3);
 /// Whether a node that does not answer may still start attempts by what it knew before a setting was stored at
 /// `stored_at`; its presence was last stored at `present_at`.
 ///
-/// A node's knowledge counts for [`KNOWN_FOR`] from the moment at which it sent its presence, or its question if that was
-/// earlier. So its last presence bounds it.
+/// A node's knowledge counts for [`KNOWN_FOR`] from the moment at which it sent its presence, or its question if that
+/// was earlier. So its last presence bounds it.
 #[must_use]
 pub fn may_be_unaware(present_at: Timestamp, stored_at: Timestamp) -> bool {
     present_at.plus(KNOWN_FOR + CLOCKS_DIFFER_BY) > stored_at

@@ -56,8 +56,8 @@ pub enum Settlement {
         /// Why.
         failure: Failure,
     },
-    /// The same, but its attempt did not start, because it could do so only when it is too late: it is as if the attempt
-    /// had never begun.
+    /// The same, but its attempt did not start, because it could do so only when it is too late: it is as if the
+    /// attempt had never begun.
     NotStarted {
         /// Why.
         failure: Failure,
@@ -234,8 +234,8 @@ fn defer(at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, terms: T
 }
 
 /// No handler came within the grace. If none ever was online, most likely the type or a subject is misspelt, and more
-/// attempts do not mend that: the run is dead once it was tried for long enough. Until then its attempts are those of any
-/// other run, but for one that comes as this time is over.
+/// attempts do not mend that: the run is dead once it was tried for long enough. Until then its attempts are those of
+/// any other run, but for one that comes as this time is over.
 fn without_handler(terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
     let failed = |message| Failure::new(ErrorKind::NoHandler, message);
     let Some(never) = terms.never_served else {
@@ -245,8 +245,8 @@ fn without_handler(terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement 
     let Some(grace) = terms.never_served_grace else {
         return fail(failed(never.to_string()), None, terms, now, chance);
     };
-    // Jobs that wait behind thousands of their type, or were published before any node was there, are looked at late: for the
-    // first the node's own looks count, for the second no time before.
+    // Jobs that wait behind thousands of their type, or were published before any node was there, are looked at late:
+    // for the first the node's own looks count, for the second no time before.
     let tried = terms.tried.first.map_or(never.missing_since, |first| first.min(never.missing_since));
     let until = tried.max(terms.tried.due).plus(grace);
     if until <= now {
@@ -358,8 +358,8 @@ mod tests {
         assert_eq!(judge(Outcome::Cancelled, 3, |_| ()), "cancel");
     }
 
-    /// What follows when an attempt found no handler for a minute; the job was due, first tried and its handler missed by this
-    /// node for so many seconds, and `grace` is how long a type may be tried that was never served.
+    /// What follows when an attempt found no handler for a minute; the job was due, first tried and its handler missed
+    /// by this node for so many seconds, and `grace` is how long a type may be tried that was never served.
     fn unserved(due: i64, first: i64, missing: i64, grace: Option<u64>, change: impl FnOnce(&mut Terms<'_>)) -> String {
         let ago = |seconds: i64| Timestamp::from_millis(NOW - seconds * 1_000);
         let never = NeverServed {

@@ -38,8 +38,8 @@ impl Timestamp {
         self.0
     }
 
-    /// Reads an RFC 3339 time with any offset; fractions of a millisecond are cut off. A moment before 1970 or after the
-    /// year 9999 becomes that bound.
+    /// Reads an RFC 3339 time with any offset; fractions of a millisecond are cut off. A moment before 1970 or after
+    /// the year 9999 becomes that bound.
     ///
     /// # Errors
     /// Refuses everything else, also times without an offset.
@@ -127,8 +127,8 @@ impl Timestamp {
     }
 }
 
-/// Reads a time of the last hours of the year 9999, which people write for "never" and nodes for what is later still, in
-/// milliseconds since 1970 UTC. `jiff` leaves these 26 hours out, so that a moment has a local time in any zone.
+/// Reads a time of the last hours of the year 9999, which people write for "never" and nodes for what is later still,
+/// in milliseconds since 1970 UTC. `jiff` leaves these 26 hours out, so that a moment has a local time in any zone.
 fn last_hours(text: &str) -> Option<i64> {
     let pieces = Pieces::parse(text).ok()?;
     let local = pieces.date().to_datetime(pieces.time()?);

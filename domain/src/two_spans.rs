@@ -1,5 +1,5 @@
-//! What was seen in the span of time that goes on, and in the one before it: enough to say what was lately, without a list
-//! of when.
+//! What was seen in the span of time that goes on, and in the one before it: enough to say what was lately, without a
+//! list of when.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! The cluster's protocol for concurrency limits, in seeded worlds: nodes that take and give back the slots of one record
-//! by compare-and-set, with requests and answers that are late or lost, nodes that die or freeze at any moment, handlers
-//! in the nodes and elsewhere. The domain's own functions decide, handlers are counted one by one; each rule is also
-//! broken on purpose, and some world must notice.
+//! The cluster's protocol for concurrency limits, in seeded worlds: nodes that take and give back the slots of one
+//! record by compare-and-set, with requests and answers that are late or lost, nodes that die or freeze at any moment,
+//! handlers in the nodes and elsewhere. The domain's own functions decide, handlers are counted one by one; each rule
+//! is also broken on purpose, and some world must notice.
 
 #![expect(clippy::disallowed_methods, reason = "an Instant has no other origin")]
 

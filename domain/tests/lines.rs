@@ -1,6 +1,6 @@
-//! The lines of concurrency keys, in seeded worlds: runs of one key come to its line from nodes that die, freeze and lose
-//! their answers between any two steps, and come again. The domain's own functions decide; what the runs' records say is
-//! the truth that is checked. Each rule is also broken on purpose, and some world must notice.
+//! The lines of concurrency keys, in seeded worlds: runs of one key come to its line from nodes that die, freeze and
+//! lose their answers between any two steps, and come again. The domain's own functions decide; what the runs' records
+//! say is the truth that is checked. Each rule is also broken on purpose, and some world must notice.
 
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 

@@ -1,7 +1,7 @@
-//! The order of a concurrency key, in seeded worlds: jobs of one key and lane come to nodes that die, freeze and lose their
-//! answers between any two steps, are parked and taken back, retried and cancelled. The domain's own functions decide; that
-//! no run starts before all with a lower number in the lane have ended is checked against the lane itself. Each rule is
-//! also broken on purpose, and some world must notice.
+//! The order of a concurrency key, in seeded worlds: jobs of one key and lane come to nodes that die, freeze and lose
+//! their answers between any two steps, are parked and taken back, retried and cancelled. The domain's own functions
+//! decide; that no run starts before all with a lower number in the lane have ended is checked against the lane itself.
+//! Each rule is also broken on purpose, and some world must notice.
 
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
@@ -124,7 +124,8 @@ enum At {
     Acknowledge,
 }
 
-/// A run, and which of its waits the message speaks for: 0 in its lane, one more each time that it is parked or retried.
+/// A run, and which of its waits the message speaks for: 0 in its lane, one more each time that it is parked or
+/// retried.
 type Message = (u64, u32);
 
 struct World {
@@ -366,8 +367,8 @@ impl World {
         }
     }
 
-    /// A node reads and stores the record of a job that it holds. A job whose run works, or is parked and was not taken back,
-    /// has nothing more to say.
+    /// A node reads and stores the record of a job that it holds. A job whose run works, or is parked and was not taken
+    /// back, has nothing more to say.
     fn meets(&mut self, (run, wait): Message) -> Result<Option<At>, String> {
         let now = self.waits[&run];
         match self.states[&run] {

@@ -67,8 +67,8 @@ impl World {
         events
     }
 
-    /// The whole event log of a tenant; `*` for all tenants. An event whose publish was not confirmed in time is published
-    /// again, under the same id: it is here once. Two different events under one id are both here.
+    /// The whole event log of a tenant; `*` for all tenants. An event whose publish was not confirmed in time is
+    /// published again, under the same id: it is here once. Two different events under one id are both here.
     ///
     /// # Panics
     /// If it cannot be read, or holds something that is not a valid event.

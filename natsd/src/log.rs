@@ -15,7 +15,8 @@ use crate::error::Error;
 /// Lines kept in memory: enough to hold a start with a long recovery, at most a few hundred KiB.
 const RECENT: usize = 2_000;
 
-/// A file above this size is set aside as `<name>.old` when the log is opened, so a long-lived folder holds two at most.
+/// A file above this size is set aside as `<name>.old` when the log is opened, so a long-lived folder holds two at
+/// most.
 const LARGE: u64 = 16 << 20;
 
 /// A growing log; shared between its writer and the tasks that wait for its lines.

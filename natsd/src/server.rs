@@ -223,8 +223,8 @@ impl Drop for Server {
     }
 }
 
-/// The end of a log, without the stacks that Go writes when a program panics: they would push the reason out of sight. With
-/// a full disk the server panics at its start.
+/// The end of a log, without the stacks that Go writes when a program panics: they would push the reason out of sight.
+/// With a full disk the server panics at its start.
 fn last_words(lines: &[String]) -> String {
     let stacks = lines.iter().position(|line| line.starts_with("goroutine ")).unwrap_or(lines.len());
     let said = &lines[..stacks];

@@ -13,7 +13,8 @@ pub(crate) struct Arguments {
     /// Every tenant's entries and those of operators, for operators: the same as --tenant _all
     #[arg(long)]
     all: bool,
-    /// What this tenant's callers or, with --all, any did under this endpoint, dlq.replay for example, or a whole group, dlq
+    /// What this tenant's callers or, with --all, any did under this endpoint, dlq.replay for example, or a whole
+    /// group, dlq
     #[arg(long, value_name = "ENDPOINT")]
     action: Option<String>,
     /// Those since this time, 2027-01-31T09:30:00Z or 1h for an hour ago

@@ -158,8 +158,8 @@ pub(crate) fn line(event: &Value) -> String {
     line_within(event, usize::MAX)
 }
 
-/// One event on one line, for a window of so many columns: so that its details stay in sight, a long id loses its middle,
-/// and then the type its padding, if that is enough.
+/// One event on one line, for a window of so many columns: so that its details stay in sight, a long id loses its
+/// middle, and then the type its padding, if that is enough.
 pub(crate) fn line_within(event: &Value, columns: usize) -> String {
     /// Of an id that nodes make, the random part.
     const LEAST_ID: usize = 17;

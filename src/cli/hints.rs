@@ -114,8 +114,8 @@ const SERVER: &str = "no private NATS server";
 /// Where a connection to NATS is refused.
 const CONNECT: &str = "cannot connect to NATS";
 
-/// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port says
-/// nothing of whose it is; so the first part names what was being done.
+/// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port
+/// says nothing of whose it is; so the first part names what was being done.
 const TEXTS: [(&str, &str, &str); 19] = [
     ("", "the NATS user lacks the right", LACKS_A_RIGHT),
     (
@@ -213,8 +213,8 @@ fn of_answer(answer: &ApiError) -> Option<&'static str> {
     ANSWERS.iter().find(fits).map(|row| row.hint)
 }
 
-/// A wrong command line's error: with what a lonely duration was meant for, and without the suggestion of an option that
-/// the command's help does not show.
+/// A wrong command line's error: with what a lonely duration was meant for, and without the suggestion of an option
+/// that the command's help does not show.
 pub(crate) fn improved(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument

@@ -46,7 +46,8 @@ pub(crate) fn styled(text: &str, style: Style, width: usize) -> String {
     format!("{style}{text:<width$}{style:#}")
 }
 
-/// A table of texts: first row the heading; columns named in `right` are numbers. A column without any text is left out.
+/// A table of texts: first row the heading; columns named in `right` are numbers. A column without any text is left
+/// out.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let widths = widths(rows);
     let mut out = String::new();
@@ -74,8 +75,8 @@ fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     (0..columns).map(width).collect()
 }
 
-/// A table for a terminal of so many columns. If it is too wide, its columns without values go first, then those named in
-/// `spare`, the first one first. The last column takes the width that the others leave.
+/// A table for a terminal of so many columns. If it is too wide, its columns without values go first, then those named
+/// in `spare`, the first one first. The last column takes the width that the others leave.
 pub(crate) fn fitted(mut rows: Vec<Vec<String>>, columns: usize, spare: &[usize]) -> Vec<Vec<String>> {
     /// Columns go until this much is left for the last one.
     const WANTED: usize = 24;
@@ -206,7 +207,8 @@ pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     say(&serde_json::to_string(value)?)
 }
 
-/// Returns when the reader of stdout has gone: the other end of its pipe or socket is closed. Of a file it waits for ever.
+/// Returns when the reader of stdout has gone: the other end of its pipe or socket is closed. Of a file it waits for
+/// ever.
 pub(crate) async fn reader_has_gone() {
     let (sender, gone) = tokio::sync::oneshot::channel();
     // A thread of its own, as the runtime would wait at the end for one of its pool.

@@ -47,8 +47,8 @@ enum Command {
     Pause(PauseArguments),
     /// End a pause (operators)
     Resume(ResumeArguments),
-    /// Cancel every run of a queue whose attempt does not run: waiting, delayed and between two attempts, of all tenants
-    /// (operators)
+    /// Cancel every run of a queue whose attempt does not run: waiting, delayed and between two attempts, of all
+    /// tenants (operators)
     Purge(PurgeArguments),
 }
 
@@ -70,7 +70,8 @@ struct PutArguments {
     /// How many of its jobs run at once on each node, 1 to 10000 [default: 64]
     #[arg(long, value_name = "NUMBER")]
     concurrency: Option<usize>,
-    /// How much later a job of the next more urgent priority may come and still overtake; 0s: strict priorities [default: 30s]
+    /// How much later a job of the next more urgent priority may come and still overtake; 0s: strict priorities
+    /// [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     aging: Option<Duration>,
     /// Between whom its starts are shared out while jobs of several wait

@@ -173,10 +173,12 @@ impl Checker<'_> {
         }
     }
 
-    /// How long jobs of a type that was never served are tried: never for less than jobs of one whose handlers went away.
+    /// How long jobs of a type that was never served are tried: never for less than jobs of one whose handlers went
+    /// away.
     fn never_served_grace(&mut self, section: &Section<'_>) -> Option<Duration> {
         let (grace, least) = (section.get(&entry::NEVER_SERVED_GRACE).0?, section.get(&entry::NO_HANDLER_GRACE));
-        // A type that only waits longer than others is not to say that twice: what [defaults] says of the rest gives way.
+        // A type that only waits longer than others is not to say that twice: what [defaults] says of the rest gives
+        // way.
         let is_own = section.origin(entry::NEVER_SERVED_GRACE.name).is_some_and(|(own, _)| own);
         if is_own && grace < least {
             let reason = format!("{} is shorter than no_handler_grace, {}", DurationText(grace), DurationText(least));

@@ -7,7 +7,8 @@ use super::problem::Problem;
 use super::schema::Entry;
 use super::section::Section;
 
-/// Beyond waiting, every run of a key that was let in is looked at for every job that comes, so there is a bound on them.
+/// Beyond waiting, every run of a key that was let in is looked at for every job that comes, so there is a bound on
+/// them.
 const MAX_IN_LINE: u32 = 100;
 
 pub(crate) static TYPE_CONCURRENCY: Entry<Option<u32>> = Entry::new(

@@ -98,8 +98,8 @@ impl Options {
     /// The connection that these options describe.
     ///
     /// # Errors
-    /// The context cannot be read, or asks for something that is not supported here; half of a client certificate; an inbox
-    /// prefix that nobody answers to.
+    /// The context cannot be read, or asks for something that is not supported here; half of a client certificate; an
+    /// inbox prefix that nobody answers to.
     pub fn connection(&self) -> Result<Connection, Error> {
         let context = match some(&self.context) {
             Some(name) => Context::load(&name)?,

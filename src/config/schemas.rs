@@ -1,5 +1,5 @@
-//! The settings of payload schemas, `schema`, `schemas` and `schema_version` of `[defaults]` and `[types.<name>]`: reads
-//! the files and compiles them, once. What cannot be read or is no schema is a mistake of the configuration.
+//! The settings of payload schemas, `schema`, `schemas` and `schema_version` of `[defaults]` and `[types.<name>]`:
+//! reads the files and compiles them, once. What cannot be read or is no schema is a mistake of the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

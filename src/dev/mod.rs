@@ -52,8 +52,8 @@ pub(crate) struct Arguments {
     port: Option<u16>,
 }
 
-/// What of the log is shown; beside the live view without the warning of types that lack a handler, which has a place of its
-/// own there as long as it lasts.
+/// What of the log is shown; beside the live view without the warning of types that lack a handler, which has a place
+/// of its own there as long as it lasts.
 const LOG: &str = "warn,longshore_natsd=info,longshore::handler=info";
 const LIVE_LOG: &str = "warn,longshore_natsd=info,longshore::handler=info,longshore_actors::shared::discovery=error";
 

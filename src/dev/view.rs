@@ -24,8 +24,8 @@ use crate::cli::{events, queues};
 const MIN_LATEST: usize = 4;
 const MAX_LATEST: usize = 100;
 
-/// Rows above the picture at most that are left to the newest lines of the log: else each would scroll out of sight as it is
-/// written.
+/// Rows above the picture at most that are left to the newest lines of the log: else each would scroll out of sight as
+/// it is written.
 const LOG_ROWS: usize = 5;
 
 /// Types in the picture; the others share one line.
@@ -337,8 +337,8 @@ const COLUMNS: [Column; 8] = [
     Column { heading: "dead", always: true, rank: 0, count: |counts| counts.dead },
 ];
 
-/// The table of the types: the last line sums up those for which there is no room. If it does not fit into `width`, long
-/// names lose their middle, then the least important columns are left out.
+/// The table of the types: the last line sums up those for which there is no room. If it does not fit into `width`,
+/// long names lose their middle, then the least important columns are left out.
 fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant, width: usize) -> Vec<String> {
     let is_shown = |column: &Column| column.always || types.iter().any(|(_, counts)| (column.count)(counts) > 0);
     let mut columns: Vec<Column> = COLUMNS.into_iter().filter(is_shown).collect();
@@ -385,8 +385,8 @@ fn terminal_size() -> (u16, u16) {
     }
 }
 
-/// A row cut to `columns`, which its last character says then, its colours closed. Counts characters: a wide one may cost a
-/// broken line until the next picture.
+/// A row cut to `columns`, which its last character says then, its colours closed. Counts characters: a wide one may
+/// cost a broken line until the next picture.
 fn cut(row: &str, columns: usize) -> String {
     let is_too_long = without_colours(row).chars().count() > columns;
     let (mut out, mut shown, mut rest) = (String::with_capacity(row.len()), 0, row.chars());

@@ -41,8 +41,8 @@ fn page(status: StatusCode, media_type: &'static str, body: String) -> Response 
     (status, [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-/// An answer at all says that the process can work: its threads run; and the node's supervisors answer. What it lacks from
-/// outside is not its own fault, and another start would not bring it.
+/// An answer at all says that the process can work: its threads run; and the node's supervisors answer. What it lacks
+/// from outside is not its own fault, and another start would not bring it.
 async fn alive(State(shown): State<Shown>) -> Response {
     let wrong = match shown.node.get() {
         Some(node) => node.reason_not_alive().await,

@@ -168,8 +168,8 @@ async fn a_handler_in_python_gets_the_span_of_its_attempt() {
     handler.kill_now();
 }
 
-/// Asserts that each line of a node's log that names a run says its tenant, attempt and trace, too, and returns how many there
-/// are.
+/// Asserts that each line of a node's log that names a run says its tenant, attempt and trace, too, and returns how
+/// many there are.
 fn lines_about_runs(node: &Node) -> usize {
     let lines = node.log().since(0).into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
     let about: Vec<Value> = lines.filter(|line| line.get("run_id").is_some()).collect();
@@ -220,8 +220,8 @@ async fn a_submission_a_dead_letter_and_its_replay_are_one_trace() {
     assert!(resource.contains(&"service.name=longshore".to_owned()), "{resource:?}");
 }
 
-/// Given a trace context in the headers of a request, when it submits a job that has none, then job and handler are part of
-/// that trace, with what the caller's tracing system has added.
+/// Given a trace context in the headers of a request, when it submits a job that has none, then job and handler are
+/// part of that trace, with what the caller's tracing system has added.
 #[tokio::test]
 async fn a_submission_continues_the_trace_of_its_request() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
@@ -286,8 +286,8 @@ async fn a_trace_survives_the_death_of_a_node() {
     assert_eq!((root.len(), &root[0].span_id), (1, &of("2").parent_span_id));
 }
 
-/// Given jobs without a readable context that are moved before anybody starts them, or never start, then each trace has one
-/// root, and no span hangs from one that nobody wrote.
+/// Given jobs without a readable context that are moved before anybody starts them, or never start, then each trace has
+/// one root, and no span hangs from one that nobody wrote.
 #[tokio::test]
 async fn a_trace_has_a_root_whatever_happens_before_the_first_attempt() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
@@ -320,8 +320,8 @@ async fn a_trace_has_a_root_whatever_happens_before_the_first_attempt() {
     }
 }
 
-/// Given a job that its handler snoozes once, then the trace has the wait before and the wait after, one behind the other, and
-/// only the second says why.
+/// Given a job that its handler snoozes once, then the trace has the wait before and the wait after, one behind the
+/// other, and only the second says why.
 #[tokio::test]
 async fn a_wait_says_what_it_was_for() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
@@ -347,8 +347,9 @@ async fn a_wait_says_what_it_was_for() {
     assert_eq!(second.start_time_unix_nano, snoozed.end_time_unix_nano);
 }
 
-/// Given runs that wait for their time, in their lane and for their next attempt, when they are cancelled, then each trace
-/// says how long that last wait was, under its publisher's span if there is one, with what its tracing system has added.
+/// Given runs that wait for their time, in their lane and for their next attempt, when they are cancelled, then each
+/// trace says how long that last wait was, under its publisher's span if there is one, with what its tracing system has
+/// added.
 #[tokio::test]
 async fn a_run_that_is_cancelled_while_it_waits_has_that_wait_in_its_trace() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
@@ -415,9 +416,9 @@ async fn a_publishers_decision_against_a_trace_holds() {
     assert!(!found.is_empty() && found.iter().all(|span| attribute(span, "longshore.run_id") == traced), "{found:?}");
 }
 
-/// Given a collector that is not there, that refuses, or that takes connections or calls and never answers, by HTTP and by
-/// gRPC, when thousands of jobs run, then none is lost or waits for it, no more spans are kept than the bound, what is lost is
-/// counted and said once, and the node ends in time.
+/// Given a collector that is not there, that refuses, or that takes connections or calls and never answers, by HTTP and
+/// by gRPC, when thousands of jobs run, then none is lost or waits for it, no more spans are kept than the bound, what
+/// is lost is counted and said once, and the node ends in time.
 #[tokio::test]
 async fn no_collector_can_disturb_a_job() {
     let world = world().await;

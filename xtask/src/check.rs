@@ -106,8 +106,8 @@ fn play(root: &Path, tests: &str) -> anyhow::Result<()> {
             configs.push(format!("profile.dev.package.{name}.overflow-checks=true"));
         }
     }
-    // Of this package alone: for the whole workspace, cargo would compile its library with optimisation as well, which takes
-    // longer than the dependencies that have other features then.
+    // Of this package alone: for the whole workspace, cargo would compile its library with optimisation as well, which
+    // takes longer than the dependencies that have other features then.
     let test = ["test", "-p", "longshore-actors", "--lib"].into_iter();
     let test = test.chain(configs.iter().flat_map(|config| ["--config", config.as_str()]));
     let test: Vec<&str> = test.chain([tests, "--", "--include-ignored"]).collect();

@@ -1,8 +1,8 @@
 //! The one command for all checks: `cargo xtask check`. It uses plain cargo throughout; it needs no other tool except
 //! python3 with pip, and that only if no new enough nats-server is on PATH.
 //!
-//! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation, in
-//! full; `cargo xtask release` makes the archive of a release.
+//! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation,
+//! in full; `cargo xtask release` makes the archive of a release.
 
 mod check;
 mod release;

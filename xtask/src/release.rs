@@ -1,9 +1,9 @@
 //! A release: one archive with everything that a machine needs, and its checksum.
 //!
-//! `target/release-archives/longshore-<version>-<target>.tar.gz` holds the program, completions, manual pages, the systemd
-//! unit, the commented configuration, the documents and examples to which the README leads, and the licences;
-//! `SHA256SUMS` beside it is what `sha256sum --check` reads. Files are in order, with the time of the last commit and no
-//! owner, so that the same source makes the same archive.
+//! `target/release-archives/longshore-<version>-<target>.tar.gz` holds the program, completions, manual pages, the
+//! systemd unit, the commented configuration, the documents and examples to which the README leads, and the licences;
+//! `SHA256SUMS` beside it is what `sha256sum --check` reads. Files are in order, with the time of the last commit and
+//! no owner, so that the same source makes the same archive.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -2,9 +2,9 @@
 //! answered.
 //!
 //! The entry `asked` is stored before anything is done, so an action that was carried out has one, whatever dies. It
-//! never stands in an action's way: where it cannot be stored within [`ASKED_WITHIN`], the action goes on, and the entry
-//! goes to the log instead, as a warning that counts. The second entry, `done` or `refused`, is written beside the
-//! answer, which does not wait for it; a node's death may lose it, and then `asked` stands alone.
+//! never stands in an action's way: where it cannot be stored within [`ASKED_WITHIN`], the action goes on, and the
+//! entry goes to the log instead, as a warning that counts. The second entry, `done` or `refused`, is written beside
+//! the answer, which does not wait for it; a node's death may lose it, and then `asked` stands alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,8 +198,8 @@ fn line(entry: &AuditEntry) -> String {
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-/// A request of this endpoint without what may be secret: payloads and headers, and, if the endpoint cannot read it, every
-/// value but the names of what it is about. A misspelt field may hold a payload.
+/// A request of this endpoint without what may be secret: payloads and headers, and, if the endpoint cannot read it,
+/// every value but the names of what it is about. A misspelt field may hold a payload.
 pub(super) fn shown<E: Endpoint>(body: &[u8]) -> Option<Box<RawValue>> {
     let mut asked: Value = serde_json::from_slice(body).ok()?;
     match (&mut asked, E::read(body)) {

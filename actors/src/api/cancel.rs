@@ -175,8 +175,9 @@ async fn would<P: FilterPorts>(
 
 /// The sources that may hold jobs of runs that fit, each with the subject to read.
 ///
-/// A job that goes from a lane to the parked ones is in one of them whenever they are read, as lanes come first. One that
-/// is taken back goes the other way: so the lanes of returned jobs are read once more, unless jobs are only counted.
+/// A job that goes from a lane to the parked ones is in one of them whenever they are read, as lanes come first. One
+/// that is taken back goes the other way: so the lanes of returned jobs are read once more, unless jobs are only
+/// counted.
 async fn places<P: FilterPorts>(ports: &P, filter: &Filter, pass: Pass) -> Result<Vec<(Source, String)>, ApiError> {
     let names = ports.server().names();
     let queues = match &filter.wanted.queue {
@@ -202,8 +203,9 @@ async fn places<P: FilterPorts>(ports: &P, filter: &Filter, pass: Pass) -> Resul
     Ok(places)
 }
 
-/// Whether a schedule brings its job into another queue, or one of another type, than the filter has: a record is not read
-/// for each of them. Their subjects have the run alone, as it may be moved to another queue, so all are paged through.
+/// Whether a schedule brings its job into another queue, or one of another type, than the filter has: a record is not
+/// read for each of them. Their subjects have the run alone, as it may be moved to another queue, so all are paged
+/// through.
 fn is_for_others<P: FilterPorts>(ports: &P, filter: &Filter, place: &Source, stored: &Stored) -> bool {
     let target = stored.headers.get(names::SCHEDULE_TARGET).filter(|_| *place == Source::Schedules);
     let Some((queue, job_type)) = target.and_then(|target| ports.server().names().read_due(target.as_str())) else {

@@ -162,8 +162,8 @@ async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
     }
 }
 
-/// Deletes the message of a run that waited; `None`: there was none, else the trace that it named. If that fails, nothing
-/// is lost: the record says that the run is cancelled.
+/// Deletes the message of a run that waited; `None`: there was none, else the trace that it named. If that fails,
+/// nothing is lost: the record says that the run is cancelled.
 async fn clear_away<P: CancelPorts>(
     ports: &P,
     before: &Run,

@@ -1,5 +1,6 @@
-//! Debouncing: of the jobs of a key that follow each other soon, the last one runs. It adds nothing to keys but the bound
-//! on the whole wait: the key is free again once its job starts, each job replaces the one before, and waits in turn.
+//! Debouncing: of the jobs of a key that follow each other soon, the last one runs. It adds nothing to keys but the
+//! bound on the whole wait: the key is free again once its job starts, each job replaces the one before, and waits in
+//! turn.
 
 use std::time::Duration;
 

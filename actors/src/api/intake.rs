@@ -1,9 +1,9 @@
 //! Intake: takes jobs over request-reply. Answers once the job is durable.
 //!
 //! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. For
-//! any other job intake claims the key (`keyed`), writes the pre-created record, publishes the job, and marks record and claim as
-//! published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same submit that
-//! finds it publishes the job again.
+//! any other job intake claims the key (`keyed`), writes the pre-created record, publishes the job, and marks record
+//! and claim as published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same
+//! submit that finds it publishes the job again.
 
 use std::sync::OnceLock;
 use std::time::Instant;

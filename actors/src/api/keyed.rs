@@ -1,5 +1,5 @@
-//! Intake of jobs with an idempotency key: takes the key, or finds the run that has it and does what the client asks for
-//! in that case.
+//! Intake of jobs with an idempotency key: takes the key, or finds the run that has it and does what the client asks
+//! for in that case.
 //!
 //! Whether the run of a claim still has its key, its record says, as for jobs that are about to start
 //! ([`keys`](crate::attempt::keys)). A claim that is not marked published is of a `submit` that died, or is under way:
@@ -133,8 +133,8 @@ pub(super) fn mismatch(of: &RunId) -> ApiError {
     ApiError::new(Code::IdempotencyMismatch, message)
 }
 
-/// Begins the run of a claim that this submission made. A repeat of it may have been faster and gone on with the run, which
-/// it answers as a repeat: the run is this submission's all the same, so one of the answers says that it is new.
+/// Begins the run of a claim that this submission made. A repeat of it may have been faster and gone on with the run,
+/// which it answers as a repeat: the run is this submission's all the same, so one of the answers says that it is new.
 async fn begin<P: SubmitPorts>(
     ports: &P,
     submission: &Submission,
@@ -208,8 +208,8 @@ async fn replace<P: SubmitPorts>(
         let replaces = Some((run.origin, &mut revision));
         let wanted = Wanted { key, print: submission.print().clone(), replaces, again: false };
         match keys::own(ports, job, wanted).await.map_err(|error| unavailable(&error))? {
-            // A node is about to begin its job, and has only confirmed the record: this one may not leave it at that, as
-            // the other run would stay if that node dies.
+            // A node is about to begin its job, and has only confirmed the record: this one may not leave it at that,
+            // as the other run would stay if that node dies.
             Owner::Unknown(Some(found)) if key::is_undecided(&found.run) => Found { run, revision } = *found,
             owner => break owner,
         }
@@ -229,8 +229,8 @@ async fn replace<P: SubmitPorts>(
         Owner::Unknown(None) => return Err(ApiError::unavailable("the run's record changes; try again")),
         Owner::Other(holder) => holder,
     };
-    // The other run started meanwhile, or another submission, made at the same time, is later: this one makes way, unless
-    // a node has found that out already.
+    // The other run started meanwhile, or another submission, made at the same time, is later: this one makes way,
+    // unless a node has found that out already.
     let own = Found { run: run.clone(), revision };
     keys::make_way(ports, own, &holder).await.map_err(|error| unavailable(&error))?;
     tidy(ports, run, &holder).await;

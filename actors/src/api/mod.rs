@@ -6,8 +6,8 @@
 //!   `dead_letter`.
 //! * Changing the cluster: `pauses`, `limits`, `breakers`, `put_queue`, `schedules`.
 //!
-//! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log` writes
-//! down what was asked.
+//! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
+//! writes down what was asked.
 
 mod fields;
 pub(crate) mod filter;

@@ -1,7 +1,7 @@
 //! Pauses of queues and types.
 //!
-//! A pause is answered once it holds everywhere. Every node that is there says so itself; one that is silent, because it
-//! is frozen, cut off or dead, starts no attempt any more once what it knows is too old to count
+//! A pause is answered once it holds everywhere. Every node that is there says so itself; one that is silent, because
+//! it is frozen, cut off or dead, starts no attempt any more once what it knows is too old to count
 //! ([`longshore_domain::setting`]). Repeating a request is harmless, and waits again until the pause holds.
 
 use std::time::{Duration, Instant};

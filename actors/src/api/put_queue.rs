@@ -1,8 +1,8 @@
 //! Declares queues while the cluster runs.
 //!
 //! The lanes come first, so that no node serves what is not there; then the run-time setting, which every node reads,
-//! also after a restart. Whatever dies between the two, a repeat goes on. Nothing is ever taken away: a queue that is put
-//! again is served otherwise, and its lanes stay.
+//! also after a restart. Whatever dies between the two, a repeat goes on. Nothing is ever taken away: a queue that is
+//! put again is served otherwise, and its lanes stay.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! The endpoint `queues.list`: what waits and runs in each queue, and for what.
 //!
-//! A fixed number of questions per queue, however many jobs there are. Jobs that wait for a time are counted at once if they
-//! are few; else by the sweep, which reads all of them anyway: what it has counted may be as old as one of its passes takes.
+//! A fixed number of questions per queue, however many jobs there are. Jobs that wait for a time are counted at once if
+//! they are few; else by the sweep, which reads all of them anyway: what it has counted may be as old as one of its
+//! passes takes.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Rescheduling a run that waits for its time or for its next attempt.
 //!
-//! The record decides, as everywhere: its new time is written by compare-and-set, then the schedule is written again, in
-//! place of the old one. A firing of the old one that comes all the same finds the record: it was too early, and the node
-//! that got it writes the schedule again; or it is late enough, and the run begins.
+//! The record decides, as everywhere: its new time is written by compare-and-set, then the schedule is written again,
+//! in place of the old one. A firing of the old one that comes all the same finds the record: it was too early, and the
+//! node that got it writes the schedule again; or it is late enough, and the run begins.
 //!
 //! The simulation drives [`one`], too; [`WaitingPorts`] is what it asks for.
 

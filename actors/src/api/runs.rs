@@ -49,8 +49,8 @@ async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found
     recorded_for_certain(&api.backbone, tenant, run_id).await
 }
 
-/// The record of a run that was found neither stored nor in its lane, which it leaves only once its end is stored: the run
-/// may have ended between the two reads, or who answered them may have been cut off from the others.
+/// The record of a run that was found neither stored nor in its lane, which it leaves only once its end is stored: the
+/// run may have ended between the two reads, or who answered them may have been cut off from the others.
 pub(crate) async fn recorded_for_certain(
     backbone: &Backbone,
     tenant: &Tenant,

@@ -222,8 +222,9 @@ impl Control {
         }
         let one = |job: Encoded<SubmitRequest>| async move {
             let submitted = self.take_in(tenant, api::Submit::read(job.as_bytes()));
-            // Each is polled for the first time in the order of the list, and sends its publish then, if it needs nothing
-            // before. With the runtime's budget, those from the 125th on are put off and come the other way round.
+            // Each is polled for the first time in the order of the list, and sends its publish then, if it needs
+            // nothing before. With the runtime's budget, those from the 125th on are put off and come the other way
+            // round.
             let submitted = tokio::task::unconstrained(submitted);
             let answer = AssertUnwindSafe(submitted).catch_unwind().await.unwrap_or_else(|_| {
                 tracing::error!(%tenant, "a job of a batch panicked");

@@ -202,7 +202,8 @@ async fn mark<P: SubmitPorts>(
         Some((own, None)) if has_begun(own) => return Ok(answer(&job.run_id, own.state.name(), false)),
         // The other submission has died, or is under way: whose run has the key in the end is not known yet.
         _ if !taken_by.published => return Err(changes()),
-        // Nor whether this job, which is another one, will run: that is known once it has begun, or ended as a duplicate.
+        // Nor whether this job, which is another one, will run: that is known once it has begun, or ended as a
+        // duplicate.
         _ if keyed::is_mismatch(ports, submission, &taken_by) => return Err(changes()),
         _ => taken_by.run_id.clone(),
     };

@@ -129,9 +129,9 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     in_lane(api, run).await
 }
 
-/// Whether no token is left of the rate limit of its type, or of the one that its type shares, and when there is the next
-/// one, if that is known. A job that a node holds until there are tokens has nothing else to show for it. Which limit key
-/// the job has, its record does not say.
+/// Whether no token is left of the rate limit of its type, or of the one that its type shares, and when there is the
+/// next one, if that is known. A job that a node holds until there are tokens has nothing else to show for it. Which
+/// limit key the job has, its record does not say.
 async fn spent(api: &Api, run: &Run) -> Result<Option<Option<Timestamp>>, Error> {
     let named = api.policies.of(&run.job_type).limit.clone().map(Scope::Named);
     for scope in std::iter::once(Scope::Type(run.job_type.clone())).chain(named) {

@@ -1,11 +1,11 @@
 //! A walk over the runs that fit a filter, for lists and counts, in bounded steps.
 //!
-//! It goes through legs, in an order in which no run can slip through. A record that is written again moves to the end of
-//! its stream. So records are read from the newest to the oldest; and those that were written since the walk began are
-//! read at last, forwards, because there nothing can move behind the reader. Jobs that no node has seen have no record: of
-//! them, lanes are read in between. Runs in a state in which they wait are found by their messages instead, which are far
-//! fewer than all records: each such run has one message, and messages are read in the order in which they move on
-//! without a record being written (schedules, due, parked, lanes); any other move writes one.
+//! It goes through legs, in an order in which no run can slip through. A record that is written again moves to the end
+//! of its stream. So records are read from the newest to the oldest; and those that were written since the walk began
+//! are read at last, forwards, because there nothing can move behind the reader. Jobs that no node has seen have no
+//! record: of them, lanes are read in between. Runs in a state in which they wait are found by their messages instead,
+//! which are far fewer than all records: each such run has one message, and messages are read in the order in which
+//! they move on without a record being written (schedules, due, parked, lanes); any other move writes one.
 //!
 //! A walk has no state beside its cursor, reads from any replica, and decides nothing.
 

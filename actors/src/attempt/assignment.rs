@@ -113,7 +113,8 @@ impl Assignment {
         }
     }
 
-    /// Waits until no earlier job of its queue is about to claim the same key or id. The others wait for what is returned.
+    /// Waits until no earlier job of its queue is about to claim the same key or id. The others wait for what is
+    /// returned.
     pub(crate) async fn come_to_place(&mut self) -> Option<ClaimPlace> {
         let place = self.place.take()?;
         place.comes().await;
@@ -171,17 +172,17 @@ impl Assignment {
         About::job(&self.job, self.arrival.attempt).traced(self.payload.trace_id())
     }
 
-    /// Whether so little of its lease is left that its handler must not be called any more: the first renewal may come too
-    /// late, and another node would call its own meanwhile. Only a node that was frozen finds such jobs, as those that wait
-    /// are returned after a third.
+    /// Whether so little of its lease is left that its handler must not be called any more: the first renewal may come
+    /// too late, and another node would call its own meanwhile. Only a node that was frozen finds such jobs, as those
+    /// that wait are returned after a third.
     pub(crate) fn is_too_late_to_start(&self, now: Instant, lease: Duration) -> bool {
         let is_renewed = self.entry.is_some() || self.is_held_locally();
         let starts = !is_renewed && self.park.is_none();
         starts && now.saturating_duration_since(self.leased_from) > lease * 2 / 3
     }
 
-    /// The job, if it may still be started or parked. If its lease is over, it is abandoned; if little of that is left, it
-    /// is returned.
+    /// The job, if it may still be started or parked. If its lease is over, it is abandoned; if little of that is left,
+    /// it is returned.
     pub(crate) fn in_time(self: Box<Self>, now: Instant, lease: Duration) -> Option<Box<Self>> {
         if self.lease_is_over(now, lease) || self.is_too_late_to_start(now, lease) {
             self.return_or_abandon(now, lease);

@@ -93,8 +93,8 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
                 on(ports, &assignment, Some(found), round, attempt)
             }
             // The id is that of an earlier run, which has ended. A job without a key overwrites that run. A job with a
-            // key goes on under another id (below) and keeps it, as its claim names it: the earlier run may be replayed,
-            // and under that run's id the job would be a duplicate of itself.
+            // key goes on under another id (below) and keeps it, as its claim names it: the earlier run may be
+            // replayed, and under that run's id the job would be a duplicate of itself.
             (Verdict::BeginAnew, Some(found))
                 if keys::key_of(ports, &assignment.job).is_none()
                     && !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>

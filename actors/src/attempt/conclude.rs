@@ -61,7 +61,8 @@ pub(crate) async fn judge_or_hold<P: Ports>(
     }
 }
 
-/// Reports to the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait for it.
+/// Reports to the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait for
+/// it.
 fn report_to_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: &Outcome) -> bool {
     let Some(pass) = assignment.permits.breaker.take() else { return false };
     let count_permanent = ports.policy(&assignment.job).breaker.is_some_and(|policy| policy.count_permanent);

@@ -5,8 +5,8 @@
 //! has the key ([`key`](longshore_domain::key)).
 //!
 //! A claim that is not marked may come from a `submit` that died. Then the node that has a job with that key takes the
-//! claim over. If a job of the first run turns up after all, it ends as a duplicate. The claim names the run it was taken
-//! from until that run's end is in the log.
+//! claim over. If a job of the first run turns up after all, it ends as a duplicate. The claim names the run it was
+//! taken from until that run's end is in the log.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -51,8 +51,8 @@ pub(crate) fn key_of<'j, P: RunPorts>(ports: &P, job: &'j Job) -> Option<Key<'j>
 }
 
 impl Key<'_> {
-    /// Notes in the record of a run that the key is claimed. A record outlasts the window of its key; a key that the run
-    /// gives back needs that no longer.
+    /// Notes in the record of a run that the key is claimed. A record outlasts the window of its key; a key that the
+    /// run gives back needs that no longer.
     pub(crate) fn note_claimed(&self, run: &mut Run) {
         let kept = if self.unique == Unique::Window { self.window } else { Duration::ZERO };
         run.key_claimed_ms = Some(whole_millis(kept));
@@ -115,8 +115,8 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     let run = &mut attempt_state.run;
     let Payload { headers, body, .. } = &assignment.payload;
     let print = Fingerprint::of(job.job_type.as_str(), headers.as_deref(), body);
-    // Of two runs that replace, the later one stays. This one may be the earlier: its `submit` may have died, and a later
-    // job have come since.
+    // Of two runs that replace, the later one stays. This one may be the earlier: its `submit` may have died, and a
+    // later job have come since.
     let replaces = run.replaces.then_some((run.origin, &mut attempt_state.expected));
     let wanted = Wanted { key: &key, print, replaces, again: run.round > 1 };
     Ok(match own(ports, job, wanted).await? {
@@ -233,13 +233,13 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
     }
 }
 
-/// Writes the record of a run once more, as it is, after the run was read that is to make way for it, and before that is
-/// ended. What it says if another write came first.
+/// Writes the record of a run once more, as it is, after the run was read that is to make way for it, and before that
+/// is ended. What it says if another write came first.
 ///
-/// The node that accepts a job and the one that begins it may look at its key at once. If one of them finds that run at an
-/// attempt, which is put back then, and the other finds it waiting, the first ends this run as the duplicate of that one and
-/// the second ends that one as the duplicate of this: both are lost. This write makes the first one's fail, unless it has
-/// read the record after this, and so that run, too.
+/// The node that accepts a job and the one that begins it may look at its key at once. If one of them finds that run at
+/// an attempt, which is put back then, and the other finds it waiting, the first ends this run as the duplicate of that
+/// one and the second ends that one as the duplicate of this: both are lost. This write makes the first one's fail,
+/// unless it has read the record after this, and so that run, too.
 async fn confirm<P: RunPorts>(ports: &P, job: &Job, revision: &mut u64) -> Result<Option<Owner>, Error> {
     let found = ports.server().read_record(&job.tenant, &job.run_id).await?;
     let Some(Found { mut run, .. }) = found.as_ref().filter(|found| found.revision == *revision).cloned() else {
@@ -257,7 +257,8 @@ async fn confirm<P: RunPorts>(ports: &P, job: &Job, revision: &mut u64) -> Resul
 }
 
 /// The run that has the key of a claim, with its record if that is still there; `None`: the key is free for the run
-/// that asks. A claim may name a run that made way, if the node died that was about to write the claim for the next run.
+/// that asks. A claim may name a run that made way, if the node died that was about to write the claim for the next
+/// run.
 pub(crate) async fn holder<P: RunPorts>(
     ports: &P,
     (tenant, asks): (&Tenant, &RunId),
@@ -265,8 +266,8 @@ pub(crate) async fn holder<P: RunPorts>(
 ) -> Result<Option<(RunId, Option<Found>)>, Error> {
     let release_on = ports.policies().keys.release_on;
     let mut run_id = claim.run_id.clone();
-    // As many as replaced each other before one of them could write the claim. They never form a ring; if they did, no run
-    // would have the key.
+    // As many as replaced each other before one of them could write the claim. They never form a ring; if they did, no
+    // run would have the key.
     let mut passed: HashSet<RunId> = HashSet::new();
     while passed.insert(run_id.clone()) {
         let found = ports.server().read_record(tenant, &run_id).await?;
@@ -280,8 +281,8 @@ pub(crate) async fn holder<P: RunPorts>(
     Ok(None)
 }
 
-/// Ends a run that has not started as the duplicate of another one, whose job is durable. Its own message publishes that
-/// when it comes. `None`: another write came first.
+/// Ends a run that has not started as the duplicate of another one, whose job is durable. Its own message publishes
+/// that when it comes. `None`: another write came first.
 pub(crate) async fn make_way<P: RunPorts>(ports: &P, found: Found, of: &RunId) -> Result<Option<Run>, Error> {
     let Found { mut run, revision } = found;
     run.make_way(of.clone(), ports.now());
@@ -347,8 +348,8 @@ async fn end_unpublished<P: RunPorts>(ports: &P, job: &Job, run_id: &RunId) -> R
             }
             continue;
         }
-        // It may be about to take the key back, from this very run: then whichever of the two writes first wins the record
-        // of this run, and the other one finds that out as it begins.
+        // It may be about to take the key back, from this very run: then whichever of the two writes first wins the
+        // record of this run, and the other one finds that out as it begins.
         let stands = run.published || run.replaces || run.has_started();
         if stands || !is_without_message || run.state.is_terminal() {
             return Ok(());

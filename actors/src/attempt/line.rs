@@ -1,5 +1,5 @@
-//! The line of a concurrency key. A job that is about to start or to be parked comes to it: it is let in, waits, or makes
-//! way, and other runs may make way for it. [`Line`] decides; this carries it out.
+//! The line of a concurrency key. A job that is about to start or to be parked comes to it: it is let in, waits, or
+//! makes way, and other runs may make way for it. [`Line`] decides; this carries it out.
 //!
 //! Only types with another `on_busy` than `wait` have lines: the jobs of all others cost nothing here.
 
@@ -80,8 +80,8 @@ fn member(run: &Run, assignment: &Assignment) -> Member {
     Member { run_id: run.run_id.clone(), round: run.round, place: Place { at: assignment.since, number } }
 }
 
-/// Whether parked jobs of a kind may be taken back, as far as its line goes: another may be let in, or one that was let in
-/// is parked itself.
+/// Whether parked jobs of a kind may be taken back, as far as its line goes: another may be let in, or one that was let
+/// in is parked itself.
 ///
 /// # Errors
 /// The line cannot be read.
@@ -99,8 +99,8 @@ pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &K
     Ok(at_work.len() < policy.key_concurrency as usize || at_work.iter().any(|found| found.run.state.is_parked()))
 }
 
-/// The members of a line whose runs have ended. Records are read from their leader, and each stood before its run came to
-/// the line: a record that is not there is gone.
+/// The members of a line whose runs have ended. Records are read from their leader, and each stood before its run came
+/// to the line: a record that is not there is gone.
 pub(crate) async fn ended<P: RunPorts>(ports: &P, tenant: &Tenant, line: &Line) -> Result<Vec<Member>, Error> {
     let read = line.members().map(async |member| {
         let found = ports.server().read_record(tenant, &member.run_id).await?;

@@ -1,10 +1,11 @@
-//! The order of a concurrency key, for types that are `ordered`: a run starts once all that came before it in its lane have
-//! ended. [`Order`] decides; this reads what it asks for and writes what it says.
+//! The order of a concurrency key, for types that are `ordered`: a run starts once all that came before it in its lane
+//! have ended. [`Order`] decides; this reads what it asks for and writes what it says.
 //!
 //! Why no run is overtaken:
 //!
-//! * A batch of the order names the first of all that waits ([`cut`]). It misses none: a job that is in no batch stands in
-//!   its lane, from where it goes only to the parked jobs or to its end; and `cut` reads the lane first, then the parked jobs.
+//! * A batch of the order names the first of all that waits ([`cut`]). It misses none: a job that is in no batch stands
+//!   in its lane, from where it goes only to the parked jobs or to its end; and `cut` reads the lane first, then the
+//!   parked jobs.
 //! * A run starts only as the first of its batch that has not ended.
 //! * No batch is cut before all runs of the last one have ended.
 
@@ -28,11 +29,11 @@ use crate::fail_point;
 use crate::ports::{Ports, Server};
 use crate::shared::kind::Kind;
 
-/// An order is stored for so long after it was last written: keys are many, and most of them come once. While its jobs are
-/// in their lane or parked, it can be cut again.
+/// An order is stored for so long after it was last written: keys are many, and most of them come once. While its jobs
+/// are in their lane or parked, it can be cut again.
 const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
-/// And for so long beyond the time for which one of its runs waits: until then that run may wait in its lane again, behind
-/// those that come after it.
+/// And for so long beyond the time for which one of its runs waits: until then that run may wait in its lane again,
+/// behind those that come after it.
 const LASTS_BEYOND: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// So many records are read at once.
 const AT_ONCE: usize = 4;
@@ -170,8 +171,8 @@ async fn cut<S: Server>(server: &S, id: &OrderId, me: Option<&Member>, now: Time
             }
         };
         let range = (beyond, up_to);
-        // The lane before the parked jobs: so a job that is being parked is met in one of them. Only jobs that were in a
-        // batch are among the returned ones.
+        // The lane before the parked jobs: so a job that is being parked is met in one of them. Only jobs that were in
+        // a batch are among the returned ones.
         let (in_lane, returned) = join(
             server.waiting_in_order(id, Waits::InLane, range),
             server.waiting_in_order(id, Waits::Returned, range),

@@ -1,6 +1,6 @@
 //! What a handler reports while it works. Progress is an event each time, live and in the log, and the record keeps the
-//! last one; lines for the log are kept in the record, the last ones. Both are written with the attempt's end, so that a
-//! chatty handler costs no writes.
+//! last one; lines for the log are kept in the record, the last ones. Both are written with the attempt's end, so that
+//! a chatty handler costs no writes.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};

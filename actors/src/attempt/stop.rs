@@ -1,7 +1,7 @@
 //! What ends the work of an attempt, and how the attempt ends then. Pure: no clock, no handler, no server.
 //!
-//! The code that waits for a handler says what happened; this says what follows. The lease has the last word: once it is gone,
-//! nothing that the handler did counts.
+//! The code that waits for a handler says what happened; this says what follows. The lease has the last word: once it
+//! is gone, nothing that the handler did counts.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ pub(crate) enum Event {
     SlotsLost,
     /// The write of the record that says that the attempt runs was answered, and shows whose run it is.
     Owned(Owner),
-    /// The lease-keeper stops the attempt: `released`, as its node ends; else as its run is cancelled or its lease gone.
+    /// The lease-keeper stops the attempt: `released`, as its node ends; else as its run is cancelled or its lease
+    /// gone.
     Stopped { released: bool },
     /// It has worked for as long as it may.
     OutOfTime { limit: Duration },

@@ -5,8 +5,8 @@
 //! seconds all records are read, should a message have been lost. It passes no job, and decides nothing: the rules are
 //! in `domain/src/breaker`.
 //!
-//! Bounds: [`AT_ONCE`] steps are written at once, one per breaker, and as many orders as its mailbox holds. A death costs
-//! no step: steps are kept in `Breakers`, and the part that follows writes them again, under their numbers.
+//! Bounds: [`AT_ONCE`] steps are written at once, one per breaker, and as many orders as its mailbox holds. A death
+//! costs no step: steps are kept in `Breakers`, and the part that follows writes them again, under their numbers.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The jobs of the whole cluster by queue, priority and state, for monitoring.
 //!
 //! Counted when a client asks, and at most every [`FRESH_FOR`], by a fixed number of questions per queue: it costs
-//! nothing while no client asks, and no more when a million jobs wait. Each node counts for itself, so that all show the
-//! same. Jobs that wait for a time stand by run and not by queue; the sweep, which reads all of them anyway, publishes
-//! how many there are.
+//! nothing while no client asks, and no more when a million jobs wait. Each node counts for itself, so that all show
+//! the same. Jobs that wait for a time stand by run and not by queue; the sweep, which reads all of them anyway,
+//! publishes how many there are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -165,8 +165,8 @@ pub(crate) fn counts_of(
             *all += running;
         }
     }
-    // Where no job of a lane runs, all of them wait, also those that were delivered and came back, such as those of a node
-    // that has ended.
+    // Where no job of a lane runs, all of them wait, also those that were delivered and came back, such as those of a
+    // node that has ended.
     let first = stored.lanes.iter().zip(QueueLane::all()).filter_map(|(lane, of)| {
         // Those of the lane of returned jobs are of any priority.
         let some_run = running_of.get(of.index()).map_or(counts.running > 0, |running| *running > 0);

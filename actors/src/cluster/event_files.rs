@@ -1,9 +1,9 @@
-//! Writes the event log into files of this node, if that is set: every event of every run of the cluster, a JSON object a
-//! line.
+//! Writes the event log into files of this node, if that is set: every event of every run of the cluster, a JSON object
+//! a line.
 //!
-//! It reads the log by itself, page by page, and the files keep how far it got. So no job waits for it, it may fall behind
-//! for as long as the log keeps events, and after a restart it goes on where it was. What a crash leaves undecided is
-//! written again, under the same event ids.
+//! It reads the log by itself, page by page, and the files keep how far it got. So no job waits for it, it may fall
+//! behind for as long as the log keeps events, and after a restart it goes on where it was. What a crash leaves
+//! undecided is written again, under the same event ids.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

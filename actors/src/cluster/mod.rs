@@ -2,12 +2,13 @@
 //!
 //! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer),
 //!   `system_events`.
-//! * What it learns from the cluster: `discovery` (of handlers), `served_types` (which were ever online), `run_time_settings`, `put_queues`, `circuit_breaker`,
-//!   `counts` (the cluster's jobs, for monitoring), `waiting` (admission by the number of waiting jobs).
+//! * What it learns from the cluster: `discovery` (of handlers), `served_types` (which were ever online),
+//!   `run_time_settings`, `put_queues`, `circuit_breaker`, `counts` (the cluster's jobs, for monitoring), `waiting`
+//!   (admission by the number of waiting jobs).
 //! * What it does for others: `offered_handlers` runs its own handlers for nodes that lack them.
-//! * What it watches: `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted or
-//!   altered; makes again what decides nothing), `unserved` (queues without a node), `pressure_watch` by `machine_load` (has
-//!   the node take fewer jobs while its machine is short of memory or processor).
+//! * What it watches: `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted
+//!   or altered; makes again what decides nothing), `unserved` (queues without a node), `pressure_watch` by
+//!   `machine_load` (has the node take fewer jobs while its machine is short of memory or processor).
 //! * `event_files` writes the event log into files of this node.
 
 pub(crate) mod circuit_breaker;

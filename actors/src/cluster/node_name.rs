@@ -63,7 +63,8 @@ pub(crate) async fn ask_health(nodes: &Nodes, name: &str) -> Option<HealthStatus
     serde_json::from_slice(&answer).ok()
 }
 
-/// Has the node of that name change the level of its log: the filter that holds, or why not; `None`: no such node answers.
+/// Has the node of that name change the level of its log: the filter that holds, or why not; `None`: no such node
+/// answers.
 pub(crate) async fn set_log_level(nodes: &Nodes, name: &str, level: &str) -> Option<Result<String, String>> {
     let order = Bytes::from([LOG_LEVEL, level.as_bytes()].concat());
     let answer = nodes.ask(nodes.names().node(name), order, ANSWER_WITHIN).await?;

@@ -125,8 +125,8 @@ async fn serve(own: Own, call: IncomingCall, open: OpenCall, (lease, handed_back
     match ended {
         Some(ended) if !open.stop.is_cancelled() => reply_to.send(reply_of(ended)).await,
         ended => {
-            // What the handler returns now no longer counts. Its caller has ended the attempt by then; if the word to stop
-            // was not about this attempt, the caller is not kept waiting.
+            // What the handler returns now no longer counts. Its caller has ended the attempt by then; if the word to
+            // stop was not about this attempt, the caller is not kept waiting.
             let has_ended = ended.is_some();
             drop(ended);
             let rest = async {
@@ -183,9 +183,9 @@ fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
     }
 }
 
-/// Signals that the handler is alive, also while it waits for a slot. It is to stop if its caller says so, or says nothing
-/// for a lease: then another node may have the job. A task of its own, so that a handler that blocks its thread is not
-/// taken for a dead one.
+/// Signals that the handler is alive, also while it waits for a slot. It is to stop if its caller says so, or says
+/// nothing for a lease: then another node may have the job. A task of its own, so that a handler that blocks its thread
+/// is not taken for a dead one.
 async fn stay_in_touch(reply_to: ReplyTo, lease: Duration, stop: CancellationToken) {
     let mut answered = Instant::now();
     loop {

@@ -1,7 +1,7 @@
 //! Whether this node takes work, and why not: what the endpoint `health` and the probe `/readyz` answer.
 //!
-//! It looks at what the node knows already, and asks no server, so that a probe is cheap. It waits for nothing but its own
-//! supervisors, for a second at most.
+//! It looks at what the node knows already, and asks no server, so that a probe is cheap. It waits for nothing but its
+//! own supervisors, for a second at most.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -2,8 +2,8 @@
 //!
 //! It asks the control bucket's leader for changes every second, and at once when a node announces one. An announcement
 //! is answered once everything that it is about holds on this node: then no worker can start an attempt any more that a
-//! new pause forbids. It removes settings whose time is over. The settings and the time for which they count are kept in
-//! [`crate::shared::run_time_settings`], so that a death costs nothing.
+//! new pause forbids. It removes settings whose time is over. The settings and the time for which they count are kept
+//! in [`crate::shared::run_time_settings`], so that a death costs nothing.
 //!
 //! Bounds: one question at a time; the settings are as many as operators made.
 

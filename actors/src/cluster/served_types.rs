@@ -1,8 +1,8 @@
 //! The part that keeps this node's knowledge of served types and the cluster's memory of them in step.
 //!
-//! It reads the memory as the node starts and after each reconnection, and every few seconds while a type has no handler;
-//! it stores each type that this node is the first to see a handler of. A node that is about to say that a type was never
-//! served reads first what others have stored since ([`refresh`]). What is to be stored is kept in
+//! It reads the memory as the node starts and after each reconnection, and every few seconds while a type has no
+//! handler; it stores each type that this node is the first to see a handler of. A node that is about to say that a
+//! type was never served reads first what others have stored since ([`refresh`]). What is to be stored is kept in
 //! [`crate::shared::served_types`], so that a death costs nothing.
 //!
 //! Bounds: one question at a time, one answer for each type that is new here; at most

@@ -9,8 +9,8 @@
 //! `health` say so. A bucket that decides what may run is not, nor is anything while the bucket of run records is gone:
 //! then the servers have perhaps lost their storage, and it may come back.
 //!
-//! The stream of handlers' last replies is in the memory of a server, and gone after each restart of it. It is made again
-//! without further ado: what was in it matters for two minutes, and nothing is lost without it but time.
+//! The stream of handlers' last replies is in the memory of a server, and gone after each restart of it. It is made
+//! again without further ado: what was in it matters for two minutes, and nothing is lost without it but time.
 //!
 //! `findings` judges what was found, and has the rules above.
 

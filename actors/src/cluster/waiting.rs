@@ -1,10 +1,10 @@
 //! Admission by the number of waiting jobs: whether `submit` takes one more job of a tenant or into a queue with
 //! `max_waiting`. Where nothing is bounded, nothing is counted.
 //!
-//! The jobs of the whole cluster are counted at most every [`FRESH_FOR`], or every [`AGAIN_AFTER`] while jobs are refused;
-//! in between each node counts what it takes itself (`longshore_domain::admission::Room` has the bound that follows).
-//! A job waits from when it is enqueued until its attempt begins: also while a node has it buffered or it is parked, but
-//! not while it waits for its time or for its next attempt.
+//! The jobs of the whole cluster are counted at most every [`FRESH_FOR`], or every [`AGAIN_AFTER`] while jobs are
+//! refused; in between each node counts what it takes itself (`longshore_domain::admission::Room` has the bound that
+//! follows). A job waits from when it is enqueued until its attempt begins: also while a node has it buffered or it is
+//! parked, but not while it waits for its time or for its next attempt.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,8 +5,8 @@
 //! The first two are pipelined over one inbox; the rest, and any answer but a plain yes, is slow work in its own task.
 //!
 //! Bounds: [`QUEUED`] commits wait in the channel, [`IN_FLIGHT`] are in flight; beyond that workers wait. Channel and
-//! unconfirmed commits live in a [`Committing`] that outlives the committer: after a panic the next one finds them. What
-//! follows from an answer is said by `pipeline`; this file waits for whatever comes next, and sends.
+//! unconfirmed commits live in a [`Committing`] that outlives the committer: after a panic the next one finds them.
+//! What follows from an answer is said by `pipeline`; this file waits for whatever comes next, and sends.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -75,8 +75,8 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
     }
 }
 
-/// Whether the commit of a run that was started without reading may overwrite the stored record. It may if that record is
-/// of a run of a stream that is gone, or if this very attempt wrote it and the answer was lost.
+/// Whether the commit of a run that was started without reading may overwrite the stored record. It may if that record
+/// is of a run of a stream that is gone, or if this very attempt wrote it and the answer was lost.
 async fn may_overwrite<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     if commit.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
         return true;
@@ -85,9 +85,9 @@ async fn may_overwrite<S: Server>(server: &S, found: &Run, commit: &Commit) -> b
     server.on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(server, found, arrival).await
 }
 
-/// Whether the job has begun under another id: an earlier delivery of it found its id taken by `found`, which had not ended
-/// then. The job keeps that other id, though `found` has ended by now. If the read fails, the answer is yes, and it is
-/// checked again later.
+/// Whether the job has begun under another id: an earlier delivery of it found its id taken by `found`, which had not
+/// ended then. The job keeps that other id, though `found` has ended by now. If the read fails, the answer is yes, and
+/// it is checked again later.
 pub(crate) async fn has_other_id<S: Server>(server: &S, found: &Run, arrival: &Arrival) -> bool {
     let other = RunId::derived_at(&found.run_id, arrival.holding.message.at);
     !matches!(server.read_record(&found.tenant, &other).await, Ok(None))

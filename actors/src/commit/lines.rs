@@ -1,9 +1,9 @@
-//! What happens to a job as lines of the node's own log: one per event, with run, attempt, tenant and trace, and never a
-//! payload, a result or a handler's words.
+//! What happens to a job as lines of the node's own log: one per event, with run, attempt, tenant and trace, and never
+//! a payload, a result or a handler's words.
 //!
-//! A job that failed for good is logged at level `info`; everything else only at `debug`, as it comes with every job. If
-//! these lines are not wanted, they cost a job two comparisons. Target `longshore::jobs`, so that they can be switched on
-//! alone.
+//! A job that failed for good is logged at level `info`; everything else only at `debug`, as it comes with every job.
+//! If these lines are not wanted, they cost a job two comparisons. Target `longshore::jobs`, so that they can be
+//! switched on alone.
 
 use longshore_domain::{Run, RunState};
 use serde::Deserialize;

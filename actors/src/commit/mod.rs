@@ -1,9 +1,9 @@
 //! Commits: a decision about a run and all that carries it out, as one value with the ack token.
 //!
-//! * `encode` makes the bytes of record and events, `lines` what the log says of a job. The worker does this, so that the
-//!   committer, of which each node has only one, only passes bytes on.
-//! * `pipeline` says what follows: the record is stored, the events are published; `batches` are those of the event log.
-//!   `committer` sends and awaits the answers; others reach it by `handle`.
+//! * `encode` makes the bytes of record and events, `lines` what the log says of a job. The worker does this, so that
+//!   the committer, of which each node has only one, only passes bytes on.
+//! * `pipeline` says what follows: the record is stored, the events are published; `batches` are those of the event
+//!   log. `committer` sends and awaits the answers; others reach it by `handle`.
 //! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement.
 
 pub(crate) mod encode;

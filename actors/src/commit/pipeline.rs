@@ -1,8 +1,8 @@
 //! The committer's steps, without a server: what a commit does next, given its input and the answers.
 //!
-//! Everything that leaves the node goes through [`Outlets`]: those of a real node are in `committer`, those of the tests
-//! remember what they were given. Each method takes the outlets as an argument, because they die with the committer and
-//! this state does not.
+//! Everything that leaves the node goes through [`Outlets`]: those of a real node are in `committer`, those of the
+//! tests remember what they were given. Each method takes the outlets as an argument, because they die with the
+//! committer and this state does not.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -145,7 +145,8 @@ impl Pipeline {
     /// Takes input.
     pub(crate) async fn take<O: Outlets>(&mut self, input: Input, outlets: &mut O) {
         match input {
-            // No other node sends these lines again. So they are kept before the committer does anything that might end it.
+            // No other node sends these lines again. So they are kept before the committer does anything that might end
+            // it.
             Input::Commit(commit) if commit.is_for_the_log_alone() => {
                 self.batches.add(&commit.run.tenant, [commit.lines.log(), b""], None, outlets.now());
             }

@@ -140,7 +140,8 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
 
 impl Keeper {
     fn new(part: Part) -> Self {
-        // A former keeper's writes, if any, are of the session that stands in the table: it is renewed from what is stored.
+        // A former keeper's writes, if any, are of the session that stands in the table: it is renewed from what is
+        // stored.
         part.slots.writes_are_unclear();
         Self {
             part,

@@ -35,8 +35,8 @@ use crate::shared::kind::Kind;
 
 /// How many limits may be known at once; keys make many.
 const MAX_LIMITS: usize = 16_384;
-/// With more limits to ask the cluster about than this, no further jobs are taken out of their order, as long as the last
-/// answer is not older than this.
+/// With more limits to ask the cluster about than this, no further jobs are taken out of their order, as long as the
+/// last answer is not older than this.
 const BACKLOG: usize = 128;
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// Limits have so many numbers.
@@ -186,8 +186,8 @@ impl Slots {
         self.answered.store(at, Ordering::Relaxed);
     }
 
-    /// Whether the cluster answers, but has so many questions left that further jobs are better left in their lanes: those
-    /// that wait here for an answer would be parked.
+    /// Whether the cluster answers, but has so many questions left that further jobs are better left in their lanes:
+    /// those that wait here for an answer would be parked.
     pub(crate) fn are_behind(&self) -> bool {
         if self.backlog.load(Ordering::Relaxed) <= BACKLOG {
             return false;
@@ -229,8 +229,8 @@ impl Slots {
         of_key.into_iter().chain(of_type).collect()
     }
 
-    /// Takes the slots of a job that is to start. `elsewhere`: it calls a handler in another process, which may go on for
-    /// so long without this node.
+    /// Takes the slots of a job that is to start. `elsewhere`: it calls a handler in another process, which may go on
+    /// for so long without this node.
     ///
     /// # Errors
     /// There are none here. The cluster is asked.

@@ -173,8 +173,8 @@ fn nothing_is_taken_before_the_session_that_has_it_is_stored() {
     assert!(scene.take("call", None).is_ok());
 }
 
-/// Given a write that another node's came before, when the keeper goes on, then it reads the record anew and takes no slot
-/// that is not there.
+/// Given a write that another node's came before, when the keeper goes on, then it reads the record anew and takes no
+/// slot that is not there.
 #[test]
 fn a_write_that_another_came_before_gives_no_slot() {
     let mut scene = Scene::new();

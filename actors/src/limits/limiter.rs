@@ -151,7 +151,8 @@ impl Limiter {
         limits.news.notify();
     }
 
-    /// Gives back what is not used, asks again for what is still wanted, and forgets limits that were not used for long.
+    /// Gives back what is not used, asks again for what is still wanted, and forgets limits that were not used for
+    /// long.
     fn tick(&mut self) {
         let now = Instant::now();
         let mut known = self.part.limits.known();

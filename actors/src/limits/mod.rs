@@ -170,8 +170,8 @@ impl Limits {
         !self.any && !self.at_run_time.any.load(Ordering::Relaxed)
     }
 
-    /// These limits were set at run time, and no others: they apply at once, here. Tokens of a limit that is another now
-    /// are not used any more.
+    /// These limits were set at run time, and no others: they apply at once, here. Tokens of a limit that is another
+    /// now are not used any more.
     pub(crate) fn set_at_run_time(&self, limits: HashMap<Scope, RateLimit>) {
         let before = {
             let mut guard = self.at_run_time.limits.write().unwrap_or_else(PoisonError::into_inner);
@@ -392,8 +392,8 @@ impl Limits {
         holds.get(&what).copied().filter(|until| *until > self.time())
     }
 
-    /// What a handler of such a job holds: its key or, without one, its type, for its tenant. A type that shares a limit
-    /// holds the key for all types that share it.
+    /// What a handler of such a job holds: its key or, without one, its type, for its tenant. A type that shares a
+    /// limit holds the key for all types that share it.
     pub(crate) fn scope_of_hold(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> SmolStr {
         let policy = self.policies.of(job_type);
         match (&policy.limit, key.limit_key()) {

@@ -141,8 +141,8 @@ fn a_hold_stops_its_key_or_its_type_for_its_tenant() {
     assert!(kept.unwrap() > until, "the longer hold counts");
 }
 
-/// Given a limit of the configuration, when an operator sets another one while the cluster runs, then tokens of the former
-/// are used no more, and when it is removed again, the configured one holds.
+/// Given a limit of the configuration, when an operator sets another one while the cluster runs, then tokens of the
+/// former are used no more, and when it is removed again, the configured one holds.
 #[test]
 fn a_limit_that_is_set_at_run_time_takes_the_place_of_the_configured_one_at_once() {
     let limits = limits();
@@ -183,8 +183,8 @@ fn a_job_that_costs_several_tokens_takes_them_together() {
     assert!(limits.take(&dear, Instant::now()).is_ok());
 }
 
-/// Given parked jobs of a limited type, when the node has tokens, then as many are wanted back as there are tokens; when they
-/// are held or the limit is used up, then none before that is over.
+/// Given parked jobs of a limited type, when the node has tokens, then as many are wanted back as there are tokens;
+/// when they are held or the limit is used up, then none before that is over.
 #[test]
 fn parked_jobs_are_wanted_back_by_the_tokens_that_there_are() {
     let limits = limits();

@@ -136,7 +136,8 @@ impl JobMetrics {
     }
 }
 
-/// Which of [`ENDS`] a run has come to, and after how many seconds. One whose dead letter is discarded had ended before.
+/// Which of [`ENDS`] a run has come to, and after how many seconds. One whose dead letter is discarded had ended
+/// before.
 fn end_of(run: &Run) -> Option<(usize, Option<f64>)> {
     let at = ENDS.iter().position(|state| *state == run.state.name())?;
     let ended = run.state.ended_at().unwrap_or_default();

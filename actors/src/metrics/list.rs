@@ -1,5 +1,5 @@
-//! The list of a node's metrics: of each its kind, name, help and labels, once. What follows from that is made here: the
-//! field that counts it, its registration, and its description, which docs/metrics.md is compared with.
+//! The list of a node's metrics: of each its kind, name, help and labels, once. What follows from that is made here:
+//! the field that counts it, its registration, and its description, which docs/metrics.md is compared with.
 
 use std::collections::HashSet;
 
@@ -85,8 +85,8 @@ macro_rules! of_the_node {
         }
 
         impl Metrics {
-            /// New metrics in a registry of their own. Jobs of the `known` types have series of their own, however many other
-            /// types there are.
+            /// New metrics in a registry of their own. Jobs of the `known` types have series of their own, however many
+            /// other types there are.
             ///
             /// # Panics
             /// Never: the names below are valid and different.

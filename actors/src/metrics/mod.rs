@@ -1,8 +1,9 @@
 //! What a node counts of itself and its jobs.
 //!
-//! Read in this order: `list` (every metric of the node), this file (what is counted when), `jobs` (by queue and type, on
-//! the way of every job), `cluster` (what all nodes show alike), `process`. No label holds a run id or an error's text, and
-//! the number of types that have series of their own is bounded, so that no client can make a node's memory grow.
+//! Read in this order: `list` (every metric of the node), this file (what is counted when), `jobs` (by queue and type,
+//! on the way of every job), `cluster` (what all nodes show alike), `process`. No label holds a run id or an error's
+//! text, and the number of types that have series of their own is bounded, so that no client can make a node's memory
+//! grow.
 
 use longshore_backbone::wire::api::Code;
 use longshore_domain::run::DeferReason;

@@ -2,8 +2,8 @@
 //!
 //! A few jobs of each kind are kept here, in order, so that one can start the moment it may: as many as start within a
 //! part of the lease. Jobs beyond that are parked ([`crate::queue::parking`]), so that a kind that cannot start never
-//! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them. Nor are
-//! jobs kept that cannot start for some time.
+//! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them. Nor
+//! are jobs kept that cannot start for some time.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -178,14 +178,14 @@ impl<T: HasPayload> Blocked<T> {
         }
     }
 
-    /// The first in order of the jobs of this kind that may have been missing in the stream when it was read, as they were on
-    /// their way there: those behind it must not be taken back before it is.
+    /// The first in order of the jobs of this kind that may have been missing in the stream when it was read, as they
+    /// were on their way there: those behind it must not be taken back before it is.
     pub(crate) fn first_missed(&self, kind: &Kind) -> Option<Position> {
         self.kinds.get(kind)?.on_their_way.first_seen()
     }
 
-    /// The stream is about to be asked which kinds are parked. What it says of a kind counts if no job of it is on its way
-    /// there now, and none is sent there before the answer is used.
+    /// The stream is about to be asked which kinds are parked. What it says of a kind counts if no job of it is on its
+    /// way there now, and none is sent there before the answer is used.
     pub(crate) fn before_asking(&mut self) {
         for waiting in self.kinds.values_mut() {
             waiting.settled = (!waiting.is_parking()).then_some(waiting.parks);
@@ -312,8 +312,8 @@ impl<T: HasPayload> Blocked<T> {
         }
     }
 
-    /// Sets aside jobs that have waited for too long, to be parked; and those of their kind that are behind them, which would
-    /// overtake them otherwise.
+    /// Sets aside jobs that have waited for too long, to be parked; and those of their kind that are behind them, which
+    /// would overtake them otherwise.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
         for (kind, waiting) in &mut self.kinds {
             let old = split_off(&mut waiting.jobs, &waited);

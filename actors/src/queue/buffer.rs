@@ -231,7 +231,8 @@ impl JobBuffer {
         back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, self.lease));
     }
 
-    /// Has every job claim its run before it starts: the server may have given it to another, or to this node once more.
+    /// Has every job claim its run before it starts: the server may have given it to another, or to this node once
+    /// more.
     pub(crate) fn claim_all(&self) {
         let mut jobs = self.jobs();
         let Jobs { merge, blocked, .. } = &mut *jobs;
@@ -242,8 +243,8 @@ impl JobBuffer {
         }
     }
 
-    /// Takes out the jobs that have waited for a third of their lease, so that a node with free capacity may have them: what
-    /// returns them, by lane. Jobs that cannot start there either are parked.
+    /// Takes out the jobs that have waited for a third of their lease, so that a node with free capacity may have them:
+    /// what returns them, by lane. Jobs that cannot start there either are parked.
     pub(crate) fn give_back(&self, now: Instant) -> Vec<(usize, Vec<AckToken>)> {
         let lease = self.lease;
         let waited = |assignment: &Assignment| {
@@ -275,8 +276,8 @@ impl JobBuffer {
         by_lane
     }
 
-    /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back, and whether any of a kind
-    /// could start of which none is here; `room` says how many of a kind could.
+    /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back, and whether any of a
+    /// kind could start of which none is here; `room` says how many of a kind could.
     pub(crate) fn are_parked(&self, kinds: &[Kind], now: Instant, room: impl Fn(&Kind) -> Room) -> (Vec<usize>, bool) {
         // Asked before the lock is taken, because every worker that takes a job waits for that lock.
         let room: Vec<Room> = kinds.iter().map(room).collect();
@@ -425,8 +426,8 @@ impl Jobs {
         }
     }
 
-    /// A job of this kind starts: if parked jobs are to follow it, parking is notified, or, if they wait for its end, as it
-    /// ends.
+    /// A job of this kind starts: if parked jobs are to follow it, parking is notified, or, if they wait for its end,
+    /// as it ends.
     fn starts(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer, now: Instant) {
         if order::has_order(&buffer.gates.routing.policies, kind) {
             assignment.permits.wakes = Some(Wakes(Arc::clone(&buffer.wanted_back)));
@@ -437,8 +438,8 @@ impl Jobs {
     }
 
     /// Whether another job may be taken out of the order: if it can neither start nor be parked, it stays here, and
-    /// there is a bound on those. Jobs whose slots the cluster is about to be asked for wait in their order, too: beyond
-    /// those kept here they would be parked for an answer that comes in a moment.
+    /// there is a bound on those. Jobs whose slots the cluster is about to be asked for wait in their order, too:
+    /// beyond those kept here they would be parked for an answer that comes in a moment.
     fn has_room(&self, buffer: &JobBuffer) -> bool {
         (buffer.park.is_open() || self.blocked.held() < buffer.policy.concurrency) && !buffer.gates.slots.are_behind()
     }

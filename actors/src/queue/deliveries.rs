@@ -1,8 +1,8 @@
 //! How long a queue's lanes are, as their deliveries say; and, while some node wants to know it, how many jobs of each
 //! fairness key this node was delivered.
 //!
-//! Written by the queue's scheduler, for every job: without a question that is one store. Bound: [`MAX_COUNTED`] pairs of
-//! priority and key.
+//! Written by the queue's scheduler, for every job: without a question that is one store. Bound: [`MAX_COUNTED`] pairs
+//! of priority and key.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

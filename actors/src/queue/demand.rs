@@ -2,8 +2,8 @@
 //!
 //! Pure: the clock and what the node holds are arguments. The scheduler pulls by it, and so does the simulation.
 //!
-//! It wants no more jobs than can soon be started: one for each idle worker, and as many as start within [`AHEAD`] at the
-//! present rate, from the lanes that jobs come from.
+//! It wants no more jobs than can soon be started: one for each idle worker, and as many as start within [`AHEAD`] at
+//! the present rate, from the lanes that jobs come from.
 
 use std::time::{Duration, Instant};
 
@@ -104,8 +104,8 @@ impl Demand {
         self.stalled.map(|(until, _)| until)
     }
 
-    /// Whether the workers that hold the permits block their threads, so that the other workers need not wait for them: no
-    /// job has started meanwhile. Asked once that time has come.
+    /// Whether the workers that hold the permits block their threads, so that the other workers need not wait for them:
+    /// no job has started meanwhile. Asked once that time has come.
     pub(crate) fn is_stalled(&mut self, started: u64) -> bool {
         let is_stalled = self.stalled.take().is_some_and(|(_, before)| before == started);
         if is_stalled {

@@ -136,8 +136,8 @@ impl Dispatcher {
         .await
     }
 
-    /// Whether the machine is short of memory, and as many workers have jobs as the node can afford then; `beside` of them
-    /// are not counted.
+    /// Whether the machine is short of memory, and as many workers have jobs as the node can afford then; `beside` of
+    /// them are not counted.
     pub(crate) fn is_crowded(&self, beside: usize) -> bool {
         let may_work = self.pressure.may_work(self.policy.concurrency);
         may_work < self.policy.concurrency && self.running().saturating_sub(beside) >= may_work
@@ -153,7 +153,8 @@ impl Dispatcher {
         true
     }
 
-    /// The next job that leaves the buffer, and the idle worker that is woken for it. Without one the clock is not read.
+    /// The next job that leaves the buffer, and the idle worker that is woken for it. Without one the clock is not
+    /// read.
     pub(crate) fn next_work(&self, now: impl FnOnce() -> Instant) -> Option<(usize, Work)> {
         if self.is_crowded(0) {
             return None;

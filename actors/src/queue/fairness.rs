@@ -1,14 +1,14 @@
 //! Fairness: sees that every tenant, or every type where the queue is set so, gets its share of what its queue starts,
 //! however many jobs of others came before. Either is a *fairness key* below.
 //!
-//! One loop per queue and node. The first node by name that serves the queue looks at each lane with a long backlog: how
-//! many jobs of each key wait there, and how many each node was delivered. `longshore_domain::fairness` says what each key
-//! is owed; its oldest jobs beyond those that begin soon anyway are moved forward ([`crate::queue::forward`]).
+//! One loop per queue and node. The first node by name that serves the queue looks at each lane with a long backlog:
+//! how many jobs of each key wait there, and how many each node was delivered. `longshore_domain::fairness` says what
+//! each key is owed; its oldest jobs beyond those that begin soon anyway are moved forward ([`crate::queue::forward`]).
 //! A queue whose lanes are short costs one read in ten seconds, a backlog of one key another question at each look.
 //!
-//! Every node answers how many jobs it was delivered. The loop has no mailbox. Bounds: at each look [`LOOKUPS`] keys are
-//! looked up, [`COPIES`] copies read, and moves end with the look, except the first of each lane; the jobs that are moved
-//! together, 128 at most, are in memory.
+//! Every node answers how many jobs it was delivered. The loop has no mailbox. Bounds: at each look [`LOOKUPS`] keys
+//! are looked up, [`COPIES`] copies read, and moves end with the look, except the first of each lane; the jobs that are
+//! moved together, 128 at most, are in memory.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -109,8 +109,9 @@ struct LaneShares {
 }
 
 impl LaneShares {
-    /// Of the keys that are owed jobs, those whose first job is known to stand near, with how many are moved and from where
-    /// on; and those of which that is to be looked up, as many as one look does. The next look goes on behind these.
+    /// Of the keys that are owed jobs, those whose first job is known to stand near, with how many are moved and from
+    /// where on; and those of which that is to be looked up, as many as one look does. The next look goes on behind
+    /// these.
     fn sort(&mut self, owed: BTreeMap<FairnessKey, Owed>, beyond: u64) -> (VecDeque<Wanted>, Vec<(FairnessKey, Owed)>) {
         let (mut wanted, mut unknown) = (VecDeque::new(), Vec::new());
         for (key, owed) in owed {
@@ -169,7 +170,8 @@ fn is_first_of(serving: &[String], node: &str) -> bool {
     serving.iter().map(String::as_str).min().is_none_or(|first| first >= node)
 }
 
-/// From which sequence on jobs do not begin soon by themselves, in a lane that had delivered up to `before` at the last look.
+/// From which sequence on jobs do not begin soon by themselves, in a lane that had delivered up to `before` at the last
+/// look.
 fn beyond(before: u64, delivered: u64) -> u64 {
     let advance = delivered.saturating_sub(before);
     delivered + (NEAR * advance).max(NEAR_AT_LEAST)

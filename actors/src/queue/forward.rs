@@ -1,14 +1,15 @@
 //! Moves waiting jobs forward: out of their lane, and through the lane of returned jobs into the place that is said.
 //!
-//! The steps of a move, each of which may be the node's last: the job is copied to where no consumer reads it; its message
-//! is deleted from the lane; the consumer is asked whether it had delivered the message before. If not, no node has it and
-//! none will, and the job goes on as if a worker had got the message and parked it ([`crate::attempt::begin`]): the
-//! record is written, then the events, then the job is published into the lane of returned jobs; the copy is deleted last.
-//! So the job is begun once, whatever its run's record was and however long any step takes.
+//! The steps of a move, each of which may be the node's last: the job is copied to where no consumer reads it; its
+//! message is deleted from the lane; the consumer is asked whether it had delivered the message before. If not, no node
+//! has it and none will, and the job goes on as if a worker had got the message and parked it
+//! ([`crate::attempt::begin`]): the record is written, then the events, then the job is published into the lane of
+//! returned jobs; the copy is deleted last. So the job is begun once, whatever its run's record was and however long
+//! any step takes.
 //!
-//! A copy that is left over is gone on with by whichever node moves jobs then. If its message is still in the lane and was
-//! delivered meanwhile, the delivery goes first; if the message is gone and may have been delivered, the copy waits for a
-//! lease, so that a node that has the job has written the record, or has lost it.
+//! A copy that is left over is gone on with by whichever node moves jobs then. If its message is still in the lane and
+//! was delivered meanwhile, the delivery goes first; if the message is gone and may have been delivered, the copy waits
+//! for a lease, so that a node that has the job has written the record, or has lost it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -136,8 +137,8 @@ impl Forwarder {
         Ok((jobs, Some(wanted).filter(|wanted| wanted.jobs > 0)))
     }
 
-    /// A job that is to be refused stays where it is: it does not begin. So does one that has a place in an order: while it
-    /// is moved nobody would meet it, and those behind it could start.
+    /// A job that is to be refused stays where it is: it does not begin. So does one that has a place in an order:
+    /// while it is moved nobody would meet it, and those behind it could start.
     fn may_be_moved(&self, job: &InLane) -> bool {
         if job.is_broken {
             return false;
@@ -258,8 +259,8 @@ fn was_not_delivered(delivered: Option<u64>, sequence: u64) -> bool {
     delivered.is_some_and(|delivered| delivered < sequence)
 }
 
-/// Whether a copy that is left over is gone on with, whose message is known to be gone for `gone_for`: the node that got
-/// it has written the record within a lease, or has lost the job.
+/// Whether a copy that is left over is gone on with, whose message is known to be gone for `gone_for`: the node that
+/// got it has written the record within a lease, or has lost the job.
 fn goes_on((delivered, sequence): (Option<u64>, u64), gone_for: Duration, lease: Duration) -> bool {
     was_not_delivered(delivered, sequence) || gone_for >= lease
 }
@@ -270,9 +271,9 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    /// Given a copy whose message is gone, when the lane never delivered that, then the job goes on at once: nobody has it.
-    /// When it may have been delivered, or no server can say, then it waits until a node that has it has written its record or
-    /// has lost it: a job that two nodes had would begin twice.
+    /// Given a copy whose message is gone, when the lane never delivered that, then the job goes on at once: nobody has
+    /// it. When it may have been delivered, or no server can say, then it waits until a node that has it has written
+    /// its record or has lost it: a job that two nodes had would begin twice.
     #[test]
     fn a_job_that_is_moved_goes_on_only_when_no_node_can_have_it() {
         let goes_on_after = |delivered, gone_for| goes_on((delivered, 8), gone_for, LEASE);

@@ -50,9 +50,9 @@ struct Newest {
 }
 
 impl Newest {
-    /// Whether the server delivers for the first time, as it says, a message that is not newer than the newest: then it has
-    /// forgotten that it delivered that message before. In a lane that was made again sequences may be lower, but messages
-    /// are younger.
+    /// Whether the server delivers for the first time, as it says, a message that is not newer than the newest: then it
+    /// has forgotten that it delivered that message before. In a lane that was made again sequences may be lower, but
+    /// messages are younger.
     fn is_passed_by(&mut self, holding: &Holding) -> bool {
         let MessageId { sequence, at, .. } = holding.message;
         if holding.delivery > 1 {
@@ -92,8 +92,8 @@ impl HighWaterMarks {
         self.lanes.get(lane).map_or(UNKNOWN, |lane| lane.mark)
     }
 
-    /// Whether the server has forgotten that it gave this node that message. A new leader of the consumer may not know of
-    /// it, and a former one may still deliver.
+    /// Whether the server has forgotten that it gave this node that message. A new leader of the consumer may not know
+    /// of it, and a former one may still deliver.
     pub(crate) fn is_repeated(&mut self, lane: usize, holding: &Holding) -> bool {
         self.lanes.get_mut(lane).is_some_and(|lane| lane.newest.is_passed_by(holding))
     }

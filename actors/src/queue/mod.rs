@@ -1,17 +1,17 @@
 //! From the lanes to a worker, once per queue of a node. In the order of a job's way:
 //!
-//! * `served` has the queues of a node, `serve` makes what each is served by, `supervisor` watches the scheduler and the
-//!   workers.
-//! * `scheduler` pulls jobs from the lanes, as many as `demand` says, into `buffer`, which keeps them in order. `high_water_marks` knows from where
-//!   on a lane's delivery counts can be trusted, `lookahead` which lanes have a more urgent job on its way. What has
-//!   waited in the buffer for too long goes back (`returning`).
+//! * `served` has the queues of a node, `serve` makes what each is served by, `supervisor` watches the scheduler and
+//!   the workers.
+//! * `scheduler` pulls jobs from the lanes, as many as `demand` says, into `buffer`, which keeps them in order.
+//!   `high_water_marks` knows from where on a lane's delivery counts can be trusted, `lookahead` which lanes have a
+//!   more urgent job on its way. What has waited in the buffer for too long goes back (`returning`).
 //! * `gates` say whether a job may start; `blocked` keeps those that may not yet, within the bounds of `held`.
 //! * `dispatcher` gives jobs to idle workers (`idle_workers`), as many as there are wake permits (`wake_permits`).
 //!   `worker` does one attempt after the other; `unresponsive` finds handlers that block their thread.
 //!
 //! Beside that way: `parking` takes back jobs that could not start. `fairness` sees that no tenant's flood keeps the
-//! others waiting: by what it knows of `deliveries` it has jobs moved `forward`. `lane_guard` removes messages that cannot
-//! be read.
+//! others waiting: by what it knows of `deliveries` it has jobs moved `forward`. `lane_guard` removes messages that
+//! cannot be read.
 
 pub(crate) mod serve;
 pub(crate) mod served;

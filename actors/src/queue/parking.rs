@@ -9,10 +9,11 @@
 //!
 //! Keys make many kinds, so several are read at once.
 //!
-//! Of an `ordered` kind it brings back only the job whose turn it is ([`order`]), as soon as the one before it has ended.
+//! Of an `ordered` kind it brings back only the job whose turn it is ([`order`]), as soon as the one before it has
+//! ended.
 //!
-//! `rounds` says which jobs are taken back, and has the bounds: messages of a kind, kinds in a round, moves at once, and bytes
-//! of what was read ahead. This file reads and moves for it.
+//! `rounds` says which jobs are taken back, and has the bounds: messages of a kind, kinds in a round, moves at once,
+//! and bytes of what was read ahead. This file reads and moves for it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -84,7 +85,8 @@ pub(crate) struct Part {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// Brings back the job of an `ordered` kind whose turn it is, of each priority, and those that have nothing to wait for.
+/// Brings back the job of an `ordered` kind whose turn it is, of each priority, and those that have nothing to wait
+/// for.
 async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], sought: &mut Sought) -> Result<(), Error> {
     for priority in priorities {
         let id = order::of_kind(kind, Lane::new(&part.queue.name, *priority));

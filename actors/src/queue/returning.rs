@@ -1,8 +1,8 @@
 //! Jobs on their way back to their lanes, because they have waited in the buffer for too long.
 //!
-//! The server reads returns and pulls by different queues. A pull that is sent with a return may get the job behind the one
-//! that went back, which then waits for the next pull of its lane and is overtaken by all that starts meanwhile. So a lane
-//! is not pulled from until the server has what goes back to it.
+//! The server reads returns and pulls by different queues. A pull that is sent with a return may get the job behind the
+//! one that went back, which then waits for the next pull of its lane and is overtaken by all that starts meanwhile. So
+//! a lane is not pulled from until the server has what goes back to it.
 
 use std::task::{Context, Poll};
 

@@ -4,8 +4,8 @@
 //! It is a plain loop, because one message per job would cost more than everything that is done here: its messages
 //! ([`Message`]) are not about single jobs.
 //!
-//! It buffers no more jobs than can soon be started ([`crate::queue::demand`]). A job that waits there for too long is returned and keeps its place.
-//! A drain returns all of them, because a delivery that is dropped returns itself.
+//! It buffers no more jobs than can soon be started ([`crate::queue::demand`]). A job that waits there for too long is
+//! returned and keeps its place. A drain returns all of them, because a delivery that is dropped returns itself.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -38,8 +38,8 @@ use crate::trace::Tracer;
 const FROZEN: Duration = Duration::from_secs(2);
 /// The lanes, as metrics name them, in their order.
 const LANES: [&str; QueueLane::COUNT] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "returned"];
-/// A job that the server has given this node before comes again after this time: by then a handler that was called without
-/// a claim has ended, or its run has a record.
+/// A job that the server has given this node before comes again after this time: by then a handler that was called
+/// without a claim has ended, or its run has a record.
 const REPEATED_AFTER: Duration = Duration::from_secs(1);
 /// Jobs taken in before idle workers are served again.
 const MAX_BATCH: usize = 256;
@@ -267,7 +267,8 @@ impl Scheduler {
 
     fn take(&mut self, lane: usize, delivery: Delivery) {
         if self.marks.is_repeated(lane, &delivery.holding) {
-            // Its job may be here, and may begin in this moment without a claim: only later can this be distinguished from others.
+            // Its job may be here, and may begin in this moment without a claim: only later can this be distinguished
+            // from others.
             self.queue.buffer.claim_all();
             self.repeated.push(delivery.ack_token);
             return;
@@ -312,8 +313,8 @@ impl Scheduler {
         self.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
     }
 
-    /// Jobs and idle workers have waited for a wake permit: for how long is up to those that hold the permits, unless these
-    /// block their threads.
+    /// Jobs and idle workers have waited for a wake permit: for how long is up to those that hold the permits, unless
+    /// these block their threads.
     fn stalled(&mut self) {
         if self.demand.is_stalled(self.queue.buffer.held().started) {
             self.queue.dispatch_all();

@@ -118,11 +118,11 @@ impl State {
         }
     }
 
-    /// Enters the attempt as this worker's current one: now it starts. Returns it if it may not, because its queue or type
-    /// was paused since the gates were asked, or the node has not read the run-time settings for too long.
+    /// Enters the attempt as this worker's current one: now it starts. Returns it if it may not, because its queue or
+    /// type was paused since the gates were asked, or the node has not read the run-time settings for too long.
     ///
-    /// The question is asked under the lock, so that the one that has locked it after a pause became known finds every attempt
-    /// that started before ([`Dispatcher::wait_for_starts`]).
+    /// The question is asked under the lock, so that the one that has locked it after a pause became known finds every
+    /// attempt that started before ([`Dispatcher::wait_for_starts`]).
     fn enter(&self, running: RunningAttempt) -> Result<(), Box<RunningAttempt>> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.ports.may_start(&running.assignment.job) {
@@ -142,7 +142,8 @@ impl State {
         }
     }
 
-    /// Has the job start with its slots and tokens: if beginning took longer than these were good for, it may get others.
+    /// Has the job start with its slots and tokens: if beginning took longer than these were good for, it may get
+    /// others.
     ///
     /// # Errors
     /// It may not start, because it lacks these.

@@ -17,8 +17,8 @@ use crate::shared::now;
 const HOLDS_FOR: Duration = Duration::from_secs(15);
 /// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler.
 const MISSED_FOR: Duration = Duration::from_millis(250);
-/// A type counts as without handler for so long after a job of it was last tried: the longest pause between two attempts
-/// is shorter, as a rule.
+/// A type counts as without handler for so long after a job of it was last tried: the longest pause between two
+/// attempts is shorter, as a rule.
 const MISSING_FOR: Duration = Duration::from_secs(900);
 /// Maximum number of types without handler that are remembered.
 const MAX_MISSING: usize = 1_024;

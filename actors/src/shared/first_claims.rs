@@ -1,9 +1,9 @@
 //! Which of a queue's jobs comes first for a key or an id that several of them have.
 //!
-//! Workers that are given such jobs within a moment of each other begin them in any order. So those that were taken out of
-//! the buffer later wait until the first of them has made its claim: of jobs that were published one after the other, the
-//! first is the run and the others are its duplicates. It decides nothing: the claims do, also those of other nodes. Once
-//! the first has claimed, the others do so side by side.
+//! Workers that are given such jobs within a moment of each other begin them in any order. So those that were taken out
+//! of the buffer later wait until the first of them has made its claim: of jobs that were published one after the
+//! other, the first is the run and the others are its duplicates. It decides nothing: the claims do, also those of
+//! other nodes. Once the first has claimed, the others do so side by side.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

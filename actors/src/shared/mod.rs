@@ -1,6 +1,6 @@
-//! What several parts of a node use: small values, each with one purpose. The node makes them (`node.rs`) and gives each
-//! part those that it needs and no others, so that a part's fields say what it may do. There is no value that has them
-//! all.
+//! What several parts of a node use: small values, each with one purpose. The node makes them (`node.rs`) and gives
+//! each part those that it needs and no others, so that a part's fields say what it may do. There is no value that has
+//! them all.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,8 +12,9 @@ pub(crate) mod identity;
 pub(crate) mod lifecycle;
 pub(crate) mod pressure;
 
-// Where jobs go, and how many at once. `breakers` and `run_time_settings` are what the node knows of its circuit breakers
-// and of pauses, and for how long that counts; `served_types` is which types were ever served; `shed` is how much time jobs with a deadline need, and how many came too late.
+// Where jobs go, and how many at once. `breakers` and `run_time_settings` are what the node knows of its circuit
+// breakers and of pauses, and for how long that counts; `served_types` is which types were ever served; `shed` is how
+// much time jobs with a deadline need, and how many came too late.
 pub(crate) mod breakers;
 pub(crate) mod capacity;
 pub(crate) mod discovery;

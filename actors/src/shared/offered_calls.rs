@@ -1,5 +1,5 @@
-//! The calls of other nodes that this node's own handlers work on. They outlive the loop that takes them, so that a drain
-//! can wait for them, and hand back those that take too long.
+//! The calls of other nodes that this node's own handlers work on. They outlive the loop that takes them, so that a
+//! drain can wait for them, and hand back those that take too long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! The queues that operators have put, as this node knows them. `cluster/run_time_settings.rs` fills this in, as it reads
-//! the cluster's settings; `cluster/put_queues.rs` serves what is here.
+//! The queues that operators have put, as this node knows them. `cluster/run_time_settings.rs` fills this in, as it
+//! reads the cluster's settings; `cluster/put_queues.rs` serves what is here.
 //!
 //! A queue that was put is never taken away, so what is known stays, also if the settings should be lost: nothing may
 //! keep its jobs waiting for that.

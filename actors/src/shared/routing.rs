@@ -78,7 +78,8 @@ impl Routing {
         named.chain(self.policies.types.keys().cloned()).filter(|job_type| self.handler_of(job_type).is_some())
     }
 
-    /// The types whose handlers this node has and others may lack, with how many jobs of other nodes each takes at once.
+    /// The types whose handlers this node has and others may lack, with how many jobs of other nodes each takes at
+    /// once.
     pub(crate) fn own_handlers(&self) -> Vec<(JobType, Arc<dyn Handler>, u32)> {
         let named = self.handlers.names().filter_map(|name| JobType::parse(name).ok());
         let types: BTreeSet<JobType> = named.chain(self.policies.types.keys().cloned()).collect();
@@ -197,8 +198,8 @@ mod tests {
         }
     }
 
-    /// The node has handlers for `mail` and, as every node, for `ping`; `call` is left to remote ones, `post` done by that of
-    /// `mail`.
+    /// The node has handlers for `mail` and, as every node, for `ping`; `call` is left to remote ones, `post` done by
+    /// that of `mail`.
     fn routing(of_call: TypePolicy) -> Routing {
         let handled_by = |name: &str| TypePolicy { handler: Some(name.to_owned()), ..TypePolicy::default() };
         let call = TypePolicy { handler: Some("remote".to_owned()), ..of_call };
@@ -229,8 +230,9 @@ mod tests {
         assert_eq!([limit(None), limit(Some(seconds(3))), limit(Some(seconds(90)))], [10, 3, 60].map(seconds));
     }
 
-    /// Given handlers that are not known yet, when jobs come for them, then one goes there until they were asked, and none
-    /// right after no handler was found; then as many as they announce together, or as the type says if they announce nothing.
+    /// Given handlers that are not known yet, when jobs come for them, then one goes there until they were asked, and
+    /// none right after no handler was found; then as many as they announce together, or as the type says if they
+    /// announce nothing.
     #[test]
     fn remote_handlers_get_as_many_jobs_as_they_announce_and_one_until_they_were_asked() {
         let routing = routing(TypePolicy { slots: 7, ..TypePolicy::default() });

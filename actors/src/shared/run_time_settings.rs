@@ -1,8 +1,8 @@
 //! What a node knows of the cluster's run-time settings, and for how long that counts.
 //!
-//! `cluster/run_time_settings.rs` reads them and fills this in. A node that has not read them for a while, because it was
-//! frozen or is cut off, may have missed a pause: it starts no attempt until it has read them again. So who orders a
-//! pause can wait until it holds everywhere, also on nodes that do not answer.
+//! `cluster/run_time_settings.rs` reads them and fills this in. A node that has not read them for a while, because it
+//! was frozen or is cut off, may have missed a pause: it starts no attempt until it has read them again. So who orders
+//! a pause can wait until it holds everywhere, also on nodes that do not answer.
 //!
 //! While nothing is paused a start costs two loads.
 
@@ -28,7 +28,8 @@ pub(crate) struct RunTimeSettings {
     present_at: AtomicU64,
     read_at: AtomicU64,
     any_pause: AtomicBool,
-    /// Whether a type is or was paused. Every job asks this, and reading the lock would be a write that all threads share.
+    /// Whether a type is or was paused. Every job asks this, and reading the lock would be a write that all threads
+    /// share.
     any_type: AtomicBool,
     table: RwLock<Table>,
     /// Notified when jobs may start that could not before.

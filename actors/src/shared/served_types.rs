@@ -1,6 +1,7 @@
 //! Which types were ever served, as this node knows it: what the cluster remembers, and what this node has seen since.
 //!
-//! `cluster/served_types.rs` reads and stores it. A job of a type that is known costs the look into a table, and nothing else.
+//! `cluster/served_types.rs` reads and stores it. A job of a type that is known costs the look into a table, and
+//! nothing else.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

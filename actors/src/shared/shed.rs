@@ -1,5 +1,5 @@
-//! Jobs that are given up because they come too late: what their judge has to know, how long attempts take, and what the
-//! node says of it. A job without a deadline costs nothing here.
+//! Jobs that are given up because they come too late: what their judge has to know, how long attempts take, and what
+//! the node says of it. A job without a deadline costs nothing here.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,8 @@ impl Shed {
         self.quickest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An attempt of this job has succeeded, which took so long. Counts only where it is asked for: jobs with a deadline.
+    /// An attempt of this job has succeeded, which took so long. Counts only where it is asked for: jobs with a
+    /// deadline.
     pub(crate) fn succeeded(&self, job: &Job, took: Duration, now: Instant) {
         if !has_deadline(job) {
             return;

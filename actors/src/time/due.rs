@@ -130,12 +130,12 @@ pub(crate) trait StoredPorts {
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
 }
 
-/// Moves a job into its lane, then deletes its message. Says whether that was still there: of several nodes that move the
-/// same job, one hears so.
+/// Moves a job into its lane, then deletes its message. Says whether that was still there: of several nodes that move
+/// the same job, one hears so.
 ///
 /// # Errors
-/// The lane did not confirm the job: its message stays. Or the job is in its lane, and nobody knows whether its message is
-/// gone.
+/// The lane did not confirm the job: its message stays. Or the job is in its lane, and nobody knows whether its message
+/// is gone.
 pub(crate) async fn take_to_lane<P: StoredPorts>(
     ports: &P,
     job: &DueJob,

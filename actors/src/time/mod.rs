@@ -1,6 +1,7 @@
 //! Jobs that waited for their time.
 //!
-//! * `timekeeper` moves due jobs into their lanes: `due` is the publish, `closed_lanes` knows the lanes that take none now.
+//! * `timekeeper` moves due jobs into their lanes: `due` is the publish, `closed_lanes` knows the lanes that take none
+//!   now.
 //! * `sweep` recovers jobs whose schedule did not fire; `stranded` says which runs nothing can bring on.
 //! * `firing` makes runs of what is due of a recurring schedule; `recurring` keeps these schedules as the configuration
 //!   declares them, and recovers lost ticks.

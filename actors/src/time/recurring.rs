@@ -3,8 +3,8 @@
 //!
 //! A tick that falls due while its stream has no leader may never fire, and a node that dies between two writes may
 //! leave a schedule without one. So a schedule that is overdue by more than the grace gets its tick again, for the same
-//! time: the server fires it at once if its clock says so, and any node does the rest. One node looks for all: the first
-//! by name that is there. Two at once do no harm.
+//! time: the server fires it at once if its clock says so, and any node does the rest. One node looks for all: the
+//! first by name that is there. Two at once do no harm.
 //!
 //! Bounds: [`PAGES`] pages in a round; [`AT_ONCE`] ticks are set at once.
 

@@ -1,8 +1,9 @@
 //! Whether a run is stranded: nothing is left that could bring it on.
 //!
-//! A run that waits for a time is, if that time is over and neither its schedule nor a message of it is there. A running
-//! run is, if its message is gone, as with a lane that somebody deleted, and no node works on it. Both are said only
-//! of a record that has not changed meanwhile. The sweep names such runs, and the API says so to a client that asks for one.
+//! A run that waits for a time is, if that time is over and neither its schedule nor a message of it is there. A
+//! running run is, if its message is gone, as with a lane that somebody deleted, and no node works on it. Both are said
+//! only of a record that has not changed meanwhile. The sweep names such runs, and the API says so to a client that
+//! asks for one.
 
 use std::time::Duration;
 
@@ -25,14 +26,14 @@ pub(crate) enum Lost {
     Message,
 }
 
-/// How long after its time a schedule counts as overdue: an election takes about as long, and a server that has 100,000 to
-/// fire at once is 4 s late.
+/// How long after its time a schedule counts as overdue: an election takes about as long, and a server that has 100,000
+/// to fire at once is 4 s late.
 pub(crate) fn grace(lease: Duration) -> Duration {
     (lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// Before when a run's time must have been for the run to be looked at: its schedule is swept first, and its lane may be
-/// long.
+/// Before when a run's time must have been for the run to be looked at: its schedule is swept first, and its lane may
+/// be long.
 fn overdue_before(lease: Duration, now: Timestamp) -> Timestamp {
     now.minus(grace(lease) * 3)
 }

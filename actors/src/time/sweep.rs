@@ -4,9 +4,10 @@
 //! its job is moved into its lane as the timekeeper would have done it, under the same id, so that a firing that comes
 //! all the same does no harm; then the schedule is deleted. A run is stranded if its record waits for a time that is
 //! over and nothing is left that could bring it on. Without its payload it cannot be recovered: it is named in the log
-//! and counted. A run whose schedule stands for a later time than its record has was rescheduled, and the node that did so died
-//! before writing the schedule, or another request's schedule came later: it is scheduled again, by its record. A running
-//! run is stranded if its message is gone, as with a lane that somebody deleted, and no node works on it any more.
+//! and counted. A run whose schedule stands for a later time than its record has was rescheduled, and the node that did
+//! so died before writing the schedule, or another request's schedule came later: it is scheduled again, by its record.
+//! A running run is stranded if its message is gone, as with a lane that somebody deleted, and no node works on it any
+//! more.
 //!
 //! One node sweeps for all: the first by name that is there. Two at once, for a while, do no harm either.
 //!

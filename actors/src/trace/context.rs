@@ -114,8 +114,8 @@ impl JobTrace {
         headers.insert(TRACE_PARENT, self.text(span));
     }
 
-    /// Puts what the publisher's tracing system has added beside that, unless it is there. It is left out if it is longer than
-    /// what the standard has everybody pass on.
+    /// Puts what the publisher's tracing system has added beside that, unless it is there. It is left out if it is
+    /// longer than what the standard has everybody pass on.
     pub(crate) fn put_state(&self, headers: &mut Headers) {
         const PASSED_ON: usize = 512;
         let state = self.state.as_deref().filter(|state| state.len() <= PASSED_ON);

@@ -213,7 +213,8 @@ impl Tracer {
         });
     }
 
-    /// A dead letter was replayed: its job, in a round of its own, is published. The span links the round's dead letter.
+    /// A dead letter was replayed: its job, in a round of its own, is published. The span links the round's dead
+    /// letter.
     pub(crate) fn replayed(&self, trace: &JobTrace, run: &Run, (start, end): (Timestamp, Timestamp)) {
         if !trace.is_sampled {
             return;

@@ -25,8 +25,8 @@ const BUCKET: &str = "concurrency";
 /// A session is stored for so long after it was last renewed, or ended; a node that has slots under it renews it far
 /// more often. Any node may say of a session that is no longer stored that it has ended.
 const SESSION_TTL: &str = "86400s";
-/// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses its
-/// place: keys are many, and most of them come once.
+/// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses
+/// its place: keys are many, and most of them come once.
 const LINE_TTL: &str = "86400s";
 
 /// The subjects on which the server republishes the records.
@@ -197,8 +197,8 @@ impl SlotRecords {
         Ok(self.stored(self.order_subject(id)).await?.unwrap_or_default())
     }
 
-    /// Writes the order of a key if its revision is still `expected` (0: none is stored). It is stored for `lasts`, in whole
-    /// seconds.
+    /// Writes the order of a key if its revision is still `expected` (0: none is stored). It is stored for `lasts`, in
+    /// whole seconds.
     ///
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.

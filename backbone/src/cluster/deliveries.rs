@@ -36,8 +36,8 @@ pub struct DeliveryCount {
 }
 
 impl Nodes {
-    /// Asks these nodes how many jobs of a queue they were delivered. Those that do not answer `within` that time are left
-    /// out.
+    /// Asks these nodes how many jobs of a queue they were delivered. Those that do not answer `within` that time are
+    /// left out.
     ///
     /// # Errors
     /// The answers cannot be subscribed to.

@@ -67,8 +67,8 @@ impl Backbone {
         Ok(stored.map_or((None, 0), read))
     }
 
-    /// Writes what was taken of a limit, for as long as that matters, if its record is still at `expected`. Says whether
-    /// it was.
+    /// Writes what was taken of a limit, for as long as that matters, if its record is still at `expected`. Says
+    /// whether it was.
     ///
     /// # Errors
     /// The server did not answer, so that the record may be written or not, or refused for another reason.

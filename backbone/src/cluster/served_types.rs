@@ -49,8 +49,8 @@ impl ServedTypes {
         self.0.had_jobs()
     }
 
-    /// Everything that was remembered after a revision, as the bucket's leader has it, and the revision up to which that is;
-    /// after 0 all there is.
+    /// Everything that was remembered after a revision, as the bucket's leader has it, and the revision up to which
+    /// that is; after 0 all there is.
     ///
     /// # Errors
     /// The control bucket cannot be read.

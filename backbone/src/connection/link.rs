@@ -53,8 +53,8 @@ struct Inner {
     first: Client,
     /// Whether `first` has died.
     is_replaced: AtomicBool,
-    /// The client in place of one that died. Read for every message: a lock, or a count of readers, would be a cache line
-    /// that all threads write to.
+    /// The client in place of one that died. Read for every message: a lock, or a count of readers, would be a cache
+    /// line that all threads write to.
     later: ArcSwapOption<Client>,
     /// The subscriptions that are repeated on a new client before anything else can use it. Locked while there is no
     /// client.

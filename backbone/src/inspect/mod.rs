@@ -1,5 +1,5 @@
-//! What a cluster's set-up is, for a person who looks for faults in it: the server, the account, this user's rights, the
-//! streams, the clocks. Reads only, by the requests that a node may make as well; judges nothing.
+//! What a cluster's set-up is, for a person who looks for faults in it: the server, the account, this user's rights,
+//! the streams, the clocks. Reads only, by the requests that a node may make as well; judges nothing.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -265,8 +265,8 @@ impl Backbone {
         Ok(StoredJobs { jobs: state.messages, by_tenant: self.by_tenant(&state.subjects) })
     }
 
-    /// How many jobs of each fairness key are in a lane, running ones included; one question. At most 100,000 pairs of tenant
-    /// and type are known.
+    /// How many jobs of each fairness key are in a lane, running ones included; one question. At most 100,000 pairs of
+    /// tenant and type are known.
     ///
     /// # Errors
     /// The server did not answer.
@@ -326,8 +326,8 @@ impl Backbone {
         request::publish(self.control(), self.names().key("control", TIMED), headers, body).await.map(|_| ())
     }
 
-    /// The jobs that wait for a time: as they are now if they are few, else as they were counted when a node last read all
-    /// schedules; `None`: within the last hour none has.
+    /// The jobs that wait for a time: as they are now if they are few, else as they were counted when a node last read
+    /// all schedules; `None`: within the last hour none has.
     ///
     /// # Errors
     /// The stream of schedules or the control bucket cannot be read.

@@ -1,8 +1,8 @@
 //! The deliveries of one stream that this node holds, from the moment it reads a delivery until its ack token is gone.
 //!
 //! This list answers one question: when a connection ended over a message that it received, which of the deliveries
-//! that the server still counts as pending were lost with it? Those that no node holds. [`crate::lanes::poison`] returns them
-//! (NAK), so that they need not wait for the lease to run out.
+//! that the server still counts as pending were lost with it? Those that no node holds. [`crate::lanes::poison`]
+//! returns them (NAK), so that they need not wait for the lease to run out.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -26,8 +26,8 @@ pub(crate) type Returns = UnboundedSender<Subject>;
 /// Returns a job to the server; the job keeps its place. The server keeps this in memory: if it ends before it has
 /// delivered the job, the job comes again only after its lease.
 pub(crate) const NAK: &[u8] = b"-NAK";
-/// The same, kept with the consumer. The server looks through all deliveries before it sends the job, which takes it 10 ms,
-/// and longer while many are out.
+/// The same, kept with the consumer. The server looks through all deliveries before it sends the job, which takes it 10
+/// ms, and longer while many are out.
 const NAK_THAT_OUTLASTS: &[u8] = br#"-NAK {"delay":1}"#;
 
 /// How long a puller may take to read everything in its inbox.

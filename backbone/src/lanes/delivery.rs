@@ -86,8 +86,8 @@ impl AckToken {
         Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
     }
 
-    /// Makes ack tokens, each with this reply subject, of deliveries that no connection made: dropped, one sends its reply
-    /// subject to `returned`. For tests of what becomes of a delivery.
+    /// Makes ack tokens, each with this reply subject, of deliveries that no connection made: dropped, one sends its
+    /// reply subject to `returned`. For tests of what becomes of a delivery.
     pub fn without_connection(returned: UnboundedSender<Subject>) -> impl Fn(&str) -> Self {
         let custody = Arc::new(Custody::new(returned));
         move |reply| Self::new(Subject::from(reply), Arc::clone(&custody), 0)

@@ -78,10 +78,10 @@ impl InLane {
 }
 
 impl Backbone {
-    /// The next jobs of a fairness key in a lane, as the lane's leader has them: all that stand in the `ahead` sequences from
-    /// `from` on, and the first one behind those. And from where on there may be more; `None`: there are none. All are asked
-    /// for at once, so that jobs that stand together are read together; they are not read in pages, as one message that no
-    /// client library can read would take the whole page, and the connection, with it.
+    /// The next jobs of a fairness key in a lane, as the lane's leader has them: all that stand in the `ahead`
+    /// sequences from `from` on, and the first one behind those. And from where on there may be more; `None`: there are
+    /// none. All are asked for at once, so that jobs that stand together are read together; they are not read in pages,
+    /// as one message that no client library can read would take the whole page, and the connection, with it.
     ///
     /// # Errors
     /// The leader did not answer.
@@ -175,8 +175,8 @@ impl Backbone {
         }
     }
 
-    /// The first copy of a job of a queue from a sequence on, as the stream's leader has it; and the sequence from which the
-    /// next one is to be looked for.
+    /// The first copy of a job of a queue from a sequence on, as the stream's leader has it; and the sequence from
+    /// which the next one is to be looked for.
     ///
     /// # Errors
     /// The leader did not answer.

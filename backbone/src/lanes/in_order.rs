@@ -1,8 +1,8 @@
 //! The jobs of one concurrency key that wait in one lane, as its order needs them: none may be missing that stood there
 //! when it was asked.
 //!
-//! Pages are read by direct gets, which a replica may answer that lags behind. So the leader is asked first for the last
-//! message of the subject: an answer that has it, or a later one, has all before it.
+//! Pages are read by direct gets, which a replica may answer that lags behind. So the leader is asked first for the
+//! last message of the subject: an answer that has it, or a later one, has all before it.
 
 use std::collections::BTreeMap;
 

@@ -95,8 +95,8 @@ impl Backbone {
         parked
     }
 
-    /// Publishes the run's job into its queue's lane of returned jobs, where its rank counts from `since`: as if it had been
-    /// parked and taken back.
+    /// Publishes the run's job into its queue's lane of returned jobs, where its rank counts from `since`: as if it had
+    /// been parked and taken back.
     ///
     /// # Errors
     /// The lane is full, or the server did not confirm it.
@@ -114,8 +114,8 @@ impl Backbone {
         self.move_to_lane(subject, headers, payload, &id).await
     }
 
-    /// Removes the message of a parked run that has ended, if it is among the first of its kind. If it stays, it finds out
-    /// when it is taken back.
+    /// Removes the message of a parked run that has ended, if it is among the first of its kind. If it stays, it finds
+    /// out when it is taken back.
     ///
     /// # Errors
     /// The server did not answer.

@@ -47,9 +47,9 @@ impl Backbone {
         futures_util::future::join_all(replies.map(nak)).await;
     }
 
-    /// From now on, jobs whose ack tokens are dropped come again also if the server ends before it has delivered them: for
-    /// the last node, after which the server may end as well. Where another node waits for them, a return is quicker
-    /// without.
+    /// From now on, jobs whose ack tokens are dropped come again also if the server ends before it has delivered them:
+    /// for the last node, after which the server may end as well. Where another node waits for them, a return is
+    /// quicker without.
     pub fn return_for_later(&self) {
         self.0.outlasts.store(true, Ordering::Relaxed);
     }

@@ -171,7 +171,8 @@ pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, fr
     batch(link, api, stream, &query).await
 }
 
-/// A batched direct get (ADR-31): the messages, then a status that ends the page. `query` has the fields of the request.
+/// A batched direct get (ADR-31): the messages, then a status that ends the page. `query` has the fields of the
+/// request.
 pub(crate) async fn batch(link: &Link, api: &str, stream: &str, query: &str) -> Result<Page, Error> {
     let failed = |source| Error::Read { subject: format!("{stream} {}", asked(query)), source };
     let inbox = link.new_inbox();

@@ -8,7 +8,8 @@
 const OF_SUBMIT: usize = 16 * 1024;
 /// Margin of a job that is taken from its lane: a moved job has a few headers more.
 const OF_ARRIVAL: usize = 10 * 1024;
-/// Margin of a message in a lane: a dead letter has its record beside it, shortened if need be (`crate::runs::dead_letters`).
+/// Margin of a message in a lane: a dead letter has its record beside it, shortened if need be
+/// (`crate::runs::dead_letters`).
 const OF_LANE: usize = 8 * 1024;
 
 /// Maximum bytes of payload and headers in a submission.

@@ -1,9 +1,9 @@
 //! Reads a stream from its newest message to its oldest, and the records of many runs at once: for lists of runs. No
 //! job passes through here on its own way.
 //!
-//! The server reads forwards alone. So a reader goes back by windows of sequences, and reads each window forwards. Where
-//! most of a stream's messages have gone, such as old versions of records, windows become longer, so that a page costs
-//! about the same everywhere.
+//! The server reads forwards alone. So a reader goes back by windows of sequences, and reads each window forwards.
+//! Where most of a stream's messages have gone, such as old versions of records, windows become longer, so that a page
+//! costs about the same everywhere.
 //!
 //! What is read here comes from any replica and may be a moment old: nothing is decided on it.
 
@@ -29,7 +29,8 @@ const LONGEST: u64 = 1 << 40;
 /// Records that are asked for at once; the server answers at most 1,024.
 const RECORDS: usize = 256;
 /// One message in so many is the tenant's: then the server is asked for this tenant's alone. That costs the server time
-/// for each of the tenant's messages that lie ahead, which for a tenant with most of them is more than reading them all.
+/// for each of the tenant's messages that lie ahead, which for a tenant with most of them is more than reading them
+/// all.
 const SELDOM: usize = 64;
 
 /// Where a stream begins and ends.

@@ -21,8 +21,8 @@ use crate::streams::info::{self, Peer};
 use crate::wire::header::names;
 use crate::wire::record;
 
-/// The key under which a message is stored in a bucket that shows how far a replica is. The keys of records and of recurring
-/// schedules have two tokens.
+/// The key under which a message is stored in a bucket that shows how far a replica is. The keys of records and of
+/// recurring schedules have two tokens.
 const MARK: &str = "_mark";
 /// How long that message is stored.
 const MARK_KEPT: &str = "60s";
@@ -52,8 +52,8 @@ impl Backbone {
     /// The last message of a subject in a bucket of several servers, as it stands at some moment after this was called,
     /// whichever server leads the bucket then.
     ///
-    /// A mark is stored, for which a majority is needed, and the subject read together with it: whichever replica answers,
-    /// the mark, or a later one, shows that it has all that was stored before.
+    /// A mark is stored, for which a majority is needed, and the subject read together with it: whichever replica
+    /// answers, the mark, or a later one, shows that it has all that was stored before.
     ///
     /// # Errors
     /// The bucket has no leader, or no replica that has all was reached.
@@ -83,8 +83,8 @@ impl Backbone {
     /// acknowledged after that. So while that message is there, the dead letter may still come.
     ///
     /// # Errors
-    /// The dead letters cannot be read, their leader may be a former one, no replica that has all was reached, or the dead letter is
-    /// still to be written.
+    /// The dead letters cannot be read, their leader may be a former one, no replica that has all was reached, or the
+    /// dead letter is still to be written.
     pub async fn find_dead_letter_for_certain(
         &self,
         tenant: &Tenant,
@@ -146,8 +146,9 @@ impl Backbone {
         Err(failed("its leader reaches too few others".into()))
     }
 
-    /// Makes sure that a message of a lane that cannot be found is gone, or never was: the lane has assigned its sequence,
-    /// or its leader has just had an answer from a majority, and has not. A lane that does not exist has no message.
+    /// Makes sure that a message of a lane that cannot be found is gone, or never was: the lane has assigned its
+    /// sequence, or its leader has just had an answer from a majority, and has not. A lane that does not exist has no
+    /// message.
     ///
     /// # Errors
     /// The lane's leader may be a former one, or does not answer.

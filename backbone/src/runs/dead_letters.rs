@@ -84,7 +84,8 @@ impl Backbone {
         request::publish(self.client(), subject, headers, payload).await
     }
 
-    /// Finds the dead letter of a run; starts at about the time when the run died, if that is known. Any replica answers.
+    /// Finds the dead letter of a run; starts at about the time when the run died, if that is known. Any replica
+    /// answers.
     ///
     /// # Errors
     /// The dead letters cannot be read.

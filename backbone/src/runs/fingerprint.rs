@@ -91,8 +91,8 @@ fn length(json: &str) -> usize {
     }
 }
 
-/// A text in quotes as the bytes that it stands for. Half a surrogate pair stands for nothing: such a text stays as it is,
-/// behind a byte that no other one has.
+/// A text in quotes as the bytes that it stands for. Half a surrogate pair stands for nothing: such a text stays as it
+/// is, behind a byte that no other one has.
 fn unescaped(quoted: &str) -> Cow<'_, [u8]> {
     let inner = &quoted[1..quoted.len() - 1];
     if !inner.contains('\\') {

@@ -37,8 +37,8 @@ pub struct Part<T> {
 }
 
 impl Backbone {
-    /// Some of the schedules of jobs, from a sequence on. Ticks of recurring schedules are not among them: their objects
-    /// say what is due.
+    /// Some of the schedules of jobs, from a sequence on. Ticks of recurring schedules are not among them: their
+    /// objects say what is due.
     ///
     /// # Errors
     /// The server did not answer.

@@ -47,8 +47,8 @@ const PASSING: [ErrorCode; 11] = [
     ErrorCode::RAFT_GENERAL,
 ];
 
-/// Creates or updates everything: the common streams, and the lanes of each queue. Says whether the cluster had done work
-/// before.
+/// Creates or updates everything: the common streams, and the lanes of each queue. Says whether the cluster had done
+/// work before.
 ///
 /// # Errors
 /// JetStream is not available, or a stream cannot be created or updated, for a minute or for good.

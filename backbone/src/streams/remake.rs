@@ -6,9 +6,10 @@
 //!
 //! The stream that was deleted must not be mistaken for the new one. Acknowledgements, returns and deletions name a
 //! sequence and nothing else, ids of runs are derived from sequences, and readers keep a sequence as their position: if
-//! sequences began at 1 again, a late acknowledgement of an old job would remove a new one. So they begin at the time in
-//! microseconds, which no stream reaches by counting its messages. The same holds for one that a node misses at its start,
-//! though its queue has other lanes, or jobs have run: other nodes may still hold deliveries of the one that was deleted.
+//! sequences began at 1 again, a late acknowledgement of an old job would remove a new one. So they begin at the time
+//! in microseconds, which no stream reaches by counting its messages. The same holds for one that a node misses at its
+//! start, though its queue has other lanes, or jobs have run: other nodes may still hold deliveries of the one that was
+//! deleted.
 
 use longshore_domain::Timestamp;
 

@@ -142,7 +142,8 @@ pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> C
     }
 }
 
-/// The control bucket. The server republishes each version of a breaker's record, so that every node knows of it at once.
+/// The control bucket. The server republishes each version of a breaker's record, so that every node knows of it at
+/// once.
 #[must_use]
 fn control(names: &Names, storage: &Storage) -> Config {
     let republish = Republish {
@@ -181,7 +182,8 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         bucket("idempotency", 512 * MIB),
         control(names, storage),
         concurrency(names, storage),
-        // Apart from the control bucket: a tenant's flood of schedules must not keep nodes from writing what they share.
+        // Apart from the control bucket: a tenant's flood of schedules must not keep nodes from writing what they
+        // share.
         bucket("schedules", 128 * MIB),
     ]
 }

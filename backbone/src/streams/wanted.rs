@@ -37,15 +37,15 @@ impl WantedStream {
         self.consumer.as_ref()?.durable_name.as_deref()
     }
 
-    /// Whether what it holds decides which jobs may run, so that an empty one would have jobs run that must not. Nothing
-    /// is in the bucket of checkpoints yet.
+    /// Whether what it holds decides which jobs may run, so that an empty one would have jobs run that must not.
+    /// Nothing is in the bucket of checkpoints yet.
     #[must_use]
     pub fn decides(&self) -> bool {
         self.config.name.starts_with("KV_") && !self.config.name.ends_with("_checkpoints")
     }
 
-    /// Whether jobs run without it as well. It is in the server's memory: it goes with the server, which may have no memory
-    /// for it.
+    /// Whether jobs run without it as well. It is in the server's memory: it goes with the server, which may have no
+    /// memory for it.
     #[must_use]
     pub fn is_dispensable(&self) -> bool {
         self.config.storage == StorageType::Memory

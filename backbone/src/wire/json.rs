@@ -6,7 +6,8 @@
 use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// Reads what may be any JSON: a payload, a result, progress. So `null` is one, too; a field that is not there needs a default.
+/// Reads what may be any JSON: a payload, a result, progress. So `null` is one, too; a field that is not there needs a
+/// default.
 pub(super) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }

@@ -17,8 +17,9 @@ fn hash(key: &str) -> u64 {
     hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The keys of a kind as one token: hashes of the limit key and of the concurrency key, because a key may be any text and
-/// a token may not. Two keys of a tenant and type have the same hash with a chance of 2⁻⁶⁴; then they share a limit.
+/// The keys of a kind as one token: hashes of the limit key and of the concurrency key, because a key may be any text
+/// and a token may not. Two keys of a tenant and type have the same hash with a chance of 2⁻⁶⁴; then they share a
+/// limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KindKey(SmolStr);
 

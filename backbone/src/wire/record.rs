@@ -216,8 +216,8 @@ fn shown(run: &Run) -> Object {
     Object::written(text)
 }
 
-/// The same, in at most `max` bytes (at least 1 KiB): if it has more, result, progress and log are left out and error texts
-/// are cut, then attempts are left out from the middle of the history, as `attempts_left_out` says.
+/// The same, in at most `max` bytes (at least 1 KiB): if it has more, result, progress and log are left out and error
+/// texts are cut, then attempts are left out from the middle of the history, as `attempts_left_out` says.
 #[must_use]
 pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
     let whole = show(run);

@@ -36,8 +36,8 @@ pub struct Recurring {
 
 impl Recurring {
     /// Makes the schedule that is asked for at `now`, or changes the one that is `found`. Its next time stays as it is
-    /// if its times do, so that a firing which is due is not lost to a change of the job, or of what becomes of late and
-    /// overlapping ones.
+    /// if its times do, so that a firing which is due is not lost to a change of the job, or of what becomes of late
+    /// and overlapping ones.
     #[must_use]
     pub fn put(asked: &PutRequest, timing: &Timing, tenant: &Tenant, found: Option<&Self>, now: Timestamp) -> Self {
         let settings = asked.schedule.normal();

@@ -74,7 +74,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Whether the error of an invalid job says that it was refused here: then it is sound, and taken once the settings are.
+/// Whether the error of an invalid job says that it was refused here: then it is sound, and taken once the settings
+/// are.
 #[must_use]
 pub fn was_refused(message: &str) -> bool {
     ["(admission.types)", "(admission.tenants)", "(payload_max)", "(schema)"]

@@ -1,14 +1,15 @@
 //! How many more jobs a node may take into a scope whose waiting jobs are bounded.
 //!
-//! Nodes count the waiting jobs of the cluster every few seconds, each at its own time, and take jobs in between without
-//! asking any other. So each takes at most its share of the room that it found: the room divided by the nodes, rounded up.
+//! Nodes count the waiting jobs of the cluster every few seconds, each at its own time, and take jobs in between
+//! without asking any other. So each takes at most its share of the room that it found: the room divided by the nodes,
+//! rounded up.
 //!
 //! # The bound
 //!
 //! If nodes know of each other and their counts are right, at most `2 × max + nodes` jobs wait, however clients spread
-//! their jobs: between the oldest of the counts in use and now, each node has used up what was left of the count before,
-//! at most its share of `max`, and its share of the room that it found. Where nodes take about as many jobs as each
-//! other, `max` is exceeded by what a count is late.
+//! their jobs: between the oldest of the counts in use and now, each node has used up what was left of the count
+//! before, at most its share of `max`, and its share of the room that it found. Where nodes take about as many jobs as
+//! each other, `max` is exceeded by what a count is late.
 
 /// The room of one scope, as one node knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]

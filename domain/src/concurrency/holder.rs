@@ -1,9 +1,9 @@
 //! The slots of one limit that a node has, and what it has to write about them.
 //!
-//! Whatever faults there are, the record lists at least as many slots for the node's session as it uses: it takes a slot
-//! into use only after a write that gave it was confirmed, and counts one that it gives back as gone before it sends the
-//! write. After an answer was lost it writes once more what it has, by compare-and-set: that settles it, as the write in
-//! question either came before or never can.
+//! Whatever faults there are, the record lists at least as many slots for the node's session as it uses: it takes a
+//! slot into use only after a write that gave it was confirmed, and counts one that it gives back as gone before it
+//! sends the write. After an answer was lost it writes once more what it has, by compare-and-set: that settles it, as
+//! the write in question either came before or never can.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -331,8 +331,8 @@ impl Holder {
             return false;
         }
         let own = record.of(&self.session).slots;
-        // A write that was late has found no record any more, as the one before was forgotten, and was taken for the first:
-        // no node would give back what it lists. Written once more, the record lists what the node has.
+        // A write that was late has found no record any more, as the one before was forgotten, and was taken for the
+        // first: no node would give back what it lists. Written once more, the record lists what the node has.
         self.is_unclear |= self.writing.is_none() && own > self.granted;
         let taken = record.taken_beside(&self.session, is_over).saturating_add(own);
         let free = self.max.saturating_sub(taken);

@@ -1,5 +1,5 @@
-//! The line of a concurrency key: which runs were let in, which one waits next, and which ones have to end. It is kept for
-//! keys whose jobs do more than wait for a free slot: those of a type with another `on_busy` than `wait`.
+//! The line of a concurrency key: which runs were let in, which one waits next, and which ones have to end. It is kept
+//! for keys whose jobs do more than wait for a free slot: those of a type with another `on_busy` than `wait`.
 //!
 //! The line is an index: whether a run that stands in it has ended, that run's record says. So no node has to strike it
 //! off, and no death can keep a place. Each version is made from the one read and stored by compare-and-set, and a run

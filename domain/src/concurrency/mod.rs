@@ -1,10 +1,10 @@
-//! Concurrency limits, exact across the cluster: the record of who has which *slots* of a limit, on which the nodes agree
-//! by compare-and-set ([`Record`]), what one node does with its own ([`Holder`]), and when a node that fell silent has
-//! certainly lost them ([`session`]).
+//! Concurrency limits, exact across the cluster: the record of who has which *slots* of a limit, on which the nodes
+//! agree by compare-and-set ([`Record`]), what one node does with its own ([`Holder`]), and when a node that fell
+//! silent has certainly lost them ([`session`]).
 //!
-//! An attempt starts only with a slot. A node has its slots in a block, so that the next attempt may begin with the slot
-//! of the last one, and costs the cluster nothing. It gives back what it does not use, and, if others want slots, what is
-//! beyond its share.
+//! An attempt starts only with a slot. A node has its slots in a block, so that the next attempt may begin with the
+//! slot of the last one, and costs the cluster nothing. It gives back what it does not use, and, if others want slots,
+//! what is beyond its share.
 //!
 //! # The bound
 //!

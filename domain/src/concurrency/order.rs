@@ -1,5 +1,5 @@
-//! The order of a concurrency key, for types that are `ordered`: which runs of one lane start next, each only once those
-//! before it have ended.
+//! The order of a concurrency key, for types that are `ordered`: which runs of one lane start next, each only once
+//! those before it have ended.
 //!
 //! The order is cut in batches. A node that finds that all runs of the last batch have ended reads what waits, first
 //! the lane, then the parked jobs, and stores the first [`BATCH`] of it in the order of the lane's sequence, by
@@ -8,8 +8,8 @@
 //! places. From then on the jobs of the batch may be anywhere, while they wait for a retry too: their runs' records say
 //! whether they have ended.
 //!
-//! So no node has to write when a job comes, is parked or ends, no death can keep a place, and a job that no node has met
-//! yet, because the one that got it froze, holds up those behind it until it comes again.
+//! So no node has to write when a job comes, is parked or ends, no death can keep a place, and a job that no node has
+//! met yet, because the one that got it froze, holds up those behind it until it comes again.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;

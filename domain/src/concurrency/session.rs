@@ -52,7 +52,8 @@ impl Watch {
         }
     }
 
-    /// The revision at which the session may be ended now, by compare-and-set; `None`: its node may still use its slots.
+    /// The revision at which the session may be ended now, by compare-and-set; `None`: its node may still use its
+    /// slots.
     #[must_use]
     pub fn may_end(&self, now: Instant) -> Option<u64> {
         let (revision, since, lease) = self.seen.filter(|_| self.ended_at.is_none())?;

@@ -1,24 +1,24 @@
 //! Rate limits, exact across the cluster: what a limit allows ([`RateLimit`]), the record of what was taken, on which
 //! the nodes agree by compare-and-set ([`Record`]), and the tokens that one node holds ([`Holder`]).
 //!
-//! A node takes tokens in small blocks, so that a start costs it nothing but a subtraction. A block is charged when it is
-//! taken and must be used within its lease, by the node's own clock. What is not used is given back, once. What a dead
-//! node held counts as used: it may have used it. So no fault lets more jobs start than the bound below, and a death
-//! costs at most the blocks that the dead node held.
+//! A node takes tokens in small blocks, so that a start costs it nothing but a subtraction. A block is charged when it
+//! is taken and must be used within its lease, by the node's own clock. What is not used is given back, once. What a
+//! dead node held counts as used: it may have used it. So no fault lets more jobs start than the bound below, and a
+//! death costs at most the blocks that the dead node held.
 //!
 //! # The bound
 //!
 //! With rate `r` (tokens in a second) and burst `b`:
 //!
 //! * **Bucket**: in any span of time `w`, jobs of at most `max(b, r × 0.2 s + 1) + r × w` tokens start, and of at most
-//!   `b + r × w` if b ≥ r × 2 s: the bucket and the nodes' hands together never hold more than the first term. A job that
-//!   costs more than that starts once all is there, and its cost is taken all the same.
+//!   `b + r × w` if b ≥ r × 2 s: the bucket and the nodes' hands together never hold more than the first term. A job
+//!   that costs more than that starts once all is there, and its cost is taken all the same.
 //! * **Fixed window**: at most `rate` tokens in each window, which begins at whole multiples of its length since 1970.
-//! * **Sliding window**: at most `rate` tokens in any span of the window's length. Each token counts from the end of its
-//!   lease, so that about a twentieth of the rate is not used.
+//! * **Sliding window**: at most `rate` tokens in any span of the window's length. Each token counts from the end of
+//!   its lease, so that about a twentieth of the rate is not used.
 //!
-//! A limit that is changed holds from the first block that is taken under it: the bucket keeps what it has, at most as much
-//! as the new one may have. Blocks that were taken before may be used up until their leases end.
+//! A limit that is changed holds from the first block that is taken under it: the bucket keeps what it has, at most as
+//! much as the new one may have. Blocks that were taken before may be used up until their leases end.
 //!
 //! Nodes' clocks are corrected by the server's. Where they still differ by `s`, the span counts as longer by `s`.
 
@@ -133,8 +133,8 @@ impl RateLimit {
         self.burst >= 3 && f64::from(self.burst) >= 2.0 * self.in_a_lease() + 1.0
     }
 
-    /// How long a block may be used. Tokens of a slow limit may be used for longer, because a node that stands still for a
-    /// moment would lose what takes long to come again.
+    /// How long a block may be used. Tokens of a slow limit may be used for longer, because a node that stands still
+    /// for a moment would lose what takes long to come again.
     #[must_use]
     pub fn lease(&self) -> Duration {
         let slow = match self.window {

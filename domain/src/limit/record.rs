@@ -113,8 +113,8 @@ impl Record {
         self.advanced_by(limit, now)
     }
 
-    /// The same tokens under another limit. Blocks in use are forgotten: what they hold under a large limit would be owed
-    /// for long under a small one. They are used up, or over, within [`MAX_LEASE`](super::MAX_LEASE).
+    /// The same tokens under another limit. Blocks in use are forgotten: what they hold under a large limit would be
+    /// owed for long under a small one. They are used up, or over, within [`MAX_LEASE`](super::MAX_LEASE).
     fn changed(self, before: &RateLimit, limit: &RateLimit) -> Self {
         let promised = limit.per_ms() * RESERVE_WITHIN.as_secs_f64() * 1_000.0;
         let meter = match (self.meter, limit.window) {
@@ -177,9 +177,10 @@ impl Record {
         at
     }
 
-    /// The spans of time in which the bucket fills: the end of each is the end of a lease, and the last has none. In each
-    /// it fills at most to the last value, so that it and the nodes' hands together never have more than the capacity:
-    /// then no more can be used at once, whatever the nodes do. A token counts as held until the end of its lease.
+    /// The spans of time in which the bucket fills: the end of each is the end of a lease, and the last has none. In
+    /// each it fills at most to the last value, so that it and the nodes' hands together never have more than the
+    /// capacity: then no more can be used at once, whatever the nodes do. A token counts as held until the end of its
+    /// lease.
     fn spans(&self, limit: &RateLimit) -> impl Iterator<Item = (Timestamp, Timestamp, f64)> {
         let mut ends: Vec<&Lease> = self.leases.values().filter(|lease| lease.until > self.at).collect();
         ends.sort_unstable_by_key(|lease| lease.until);
@@ -194,8 +195,8 @@ impl Record {
         })
     }
 
-    /// Takes tokens out of the bucket. It may also promise some that are to come soon: nodes that wait get theirs in the
-    /// order in which they asked. Says how many it has then, too.
+    /// Takes tokens out of the bucket. It may also promise some that are to come soon: nodes that wait get theirs in
+    /// the order in which they asked. Says how many it has then, too.
     fn take_from_bucket(&self, level: f64, limit: &RateLimit, ask: &Ask) -> Result<(f64, Lease), Timestamp> {
         let there_at = |tokens: u32| self.fills_to(f64::from(tokens).min(limit.capacity()), level, limit);
         let there = level.max(0.0) as u32;
@@ -245,7 +246,8 @@ impl Record {
         }
     }
 
-    /// Gives `unused` tokens of a node's block back; `None`: the block is not listed any more, or was given back before.
+    /// Gives `unused` tokens of a node's block back; `None`: the block is not listed any more, or was given back
+    /// before.
     #[must_use]
     pub fn give_back(&self, limit: &RateLimit, ask: &Ask, unused: u32, now: Timestamp) -> Option<Self> {
         let mut next = self.advanced(limit, now);

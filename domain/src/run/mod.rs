@@ -203,8 +203,8 @@ impl Run {
         self.attempts.iter().filter(move |attempt| attempt.round == round)
     }
 
-    /// A message of the run has come, in its lane since `at`: if the run waited for its time, it waits for a worker from
-    /// then on.
+    /// A message of the run has come, in its lane since `at`: if the run waited for its time, it waits for a worker
+    /// from then on.
     pub fn fall_due(&mut self, at: Timestamp) {
         if let State::Scheduled { .. } = self.state {
             self.state = State::Enqueued { wait: None };
@@ -264,8 +264,8 @@ impl Run {
         self.lose_key(of, now);
     }
 
-    /// Another run has taken its key, and nothing of it but its record is known to be durable. If it waited for its time,
-    /// the record goes on to say for which: its `submit` may have published that wait.
+    /// Another run has taken its key, and nothing of it but its record is known to be durable. If it waited for its
+    /// time, the record goes on to say for which: its `submit` may have published that wait.
     pub fn lose_key(&mut self, of: RunId, now: Timestamp) {
         self.end(State::Duplicate { ended_at: now, of, left: self.state.wait() });
     }

@@ -177,8 +177,8 @@ impl State {
         self.name().is_terminal()
     }
 
-    /// How its job waits outside of its lane, if it does. The job of a run that was cancelled or made way may still wait
-    /// so.
+    /// How its job waits outside of its lane, if it does. The job of a run that was cancelled or made way may still
+    /// wait so.
     #[must_use]
     pub fn wait(&self) -> Option<Wait> {
         match self {
@@ -189,7 +189,8 @@ impl State {
         }
     }
 
-    /// The time that the record has as `run_at`: until when its job waits outside of its lane, or since when it is parked.
+    /// The time that the record has as `run_at`: until when its job waits outside of its lane, or since when it is
+    /// parked.
     #[must_use]
     pub fn run_at(&self) -> Option<Timestamp> {
         self.wait().map(Wait::run_at)

@@ -117,8 +117,8 @@ impl Run {
         });
     }
 
-    /// The time for which it waits is another one. Says whether it waits for a time that may be changed: one that a client
-    /// chose, or its back-off. A job that was deferred or parked waits for something else.
+    /// The time for which it waits is another one. Says whether it waits for a time that may be changed: one that a
+    /// client chose, or its back-off. A job that was deferred or parked waits for something else.
     pub fn reschedule(&mut self, at: Timestamp) -> bool {
         match &mut self.state {
             State::Scheduled { at: before } => *before = at,

@@ -14,15 +14,15 @@ pub enum Sort {
     Load(Kind),
     /// Submitted twice under one idempotency key, or published bare and submitted: only one of them runs, once.
     Keyed,
-    /// Submitted under one idempotency key again and again, while it waits, runs and after its end: one run, which every
-    /// answer names.
+    /// Submitted under one idempotency key again and again, while it waits, runs and after its end: one run, which
+    /// every answer names.
     Repeated,
     /// One of few concurrency keys, each of which may have `PER_KEY` at work.
     PerKey,
     /// Of a type with at most `CAPPED` attempts at work.
     Capped,
-    /// Of a type that is ordered, under one of few keys: each starts once those before it in its lane have ended, whether
-    /// they succeed, fail first or fail for good.
+    /// Of a type that is ordered, under one of few keys: each starts once those before it in its lane have ended,
+    /// whether they succeed, fail first or fail for good.
     Ordered,
     /// Submitted under a client's own id and published bare under the same id: one call.
     OwnId,

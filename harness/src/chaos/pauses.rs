@@ -1,7 +1,7 @@
 //! The operator of a chaos run: pauses a queue or a type, waits for the answer, and ends the pause a moment later.
 //!
-//! A request that gets no answer is repeated, as its client would: the pause counts from the answer on, and until its end
-//! is asked for the first time.
+//! A request that gets no answer is repeated, as its client would: the pause counts from the answer on, and until its
+//! end is asked for the first time.
 
 use std::time::Duration;
 

@@ -200,8 +200,8 @@ impl Producer<'_> {
         publish.until_stored(&draft.id, json!({}).to_string()).await
     }
 
-    /// Publishes it bare, as the acknowledgement alone says where in its lane it is. An id of the client's own would leave
-    /// open which message is meant, if an answer was lost and it was stored twice.
+    /// Publishes it bare, as the acknowledgement alone says where in its lane it is. An id of the client's own would
+    /// leave open which message is meant, if an answer was lost and it was stored twice.
     async fn send_ordered(&self, draft: &Draft) -> Job {
         let publish = self.world.publish(draft.sort.job_type()).header("Longshore-Concurrency-Key", &key(draft.number));
         let receipt = publish.until_stored(&draft.id, json!({"number": draft.number}).to_string()).await;

@@ -1,5 +1,6 @@
-//! The recurring schedules of a chaos run. They are made before the faults and paused after them: in between each of their
-//! times must become one run, and where overlaps are left out, a run may begin only after the end of the one before.
+//! The recurring schedules of a chaos run. They are made before the faults and paused after them: in between each of
+//! their times must become one run, and where overlaps are left out, a run may begin only after the end of the one
+//! before.
 
 use std::time::Duration;
 

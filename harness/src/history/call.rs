@@ -102,8 +102,8 @@ fn was_lost(call: &Call, until: Timestamp, rules: &Rules) -> bool {
     died.map(|kill| kill.at).filter(|at| *at >= since).chain(lease_over).any(|at| at <= until)
 }
 
-/// Whether the attempt of `call` was returned after the call began, and before `until`. What returned an earlier start of
-/// the same attempt does not count. The event's clock may be a little behind the call's.
+/// Whether the attempt of `call` was returned after the call began, and before `until`. What returned an earlier start
+/// of the same attempt does not count. The event's clock may be a little behind the call's.
 fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>, rules: &Rules) -> bool {
     let since = call.start - span(rules.clock_skew);
     let back = |event: &&&Event| matches!(event.event, EventName::Released | EventName::Deferred);

@@ -1,9 +1,9 @@
 //! Checks concurrency limits by the handlers' own calls: never more at work at once than the limit says.
 //!
 //! A call counts from its start until its end, or until its attempt was ended by its time limit: a handler that works
-//! on after that breaks the contract itself. It counts for as long whatever became of its node, since no death of a node
-//! stops a handler elsewhere. A call without an end died at an unknown moment, and a request that silent servers held
-//! back until its attempt was over cannot be prevented: both do not count.
+//! on after that breaks the contract itself. It counts for as long whatever became of its node, since no death of a
+//! node stops a handler elsewhere. A call without an end died at an unknown moment, and a request that silent servers
+//! held back until its attempt was over cannot be prevented: both do not count.
 
 use std::collections::HashMap;
 

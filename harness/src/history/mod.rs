@@ -20,10 +20,10 @@
 //! * no two calls of one run overlap while the first one holds its lease; every call has its published start;
 //! * no handler is called after its run's end, nor by a node that was frozen while another node took the run over;
 //! * no attempt is called lost while its holder lives and can renew its lease;
-//! * nothing starts while a pause holds, never more handlers are at work than a concurrency limit says, and no run of an
-//!   ordered key begins before those ahead of it are over;
-//! * each due time of a recurring schedule has its run, no run stands for another time, none comes early, and none overlaps
-//!   the one before where that is to be left out.
+//! * nothing starts while a pause holds, never more handlers are at work than a concurrency limit says, and no run of
+//!   an ordered key begins before those ahead of it are over;
+//! * each due time of a recurring schedule has its run, no run stands for another time, none comes early, and none
+//!   overlaps the one before where that is to be left out.
 //!
 //! Where the contract leaves freedom, the checker accepts every permitted order: a `progress` may come late,
 //! `cancelled` may come before any other event, an attempt that found no handler may fail without having started.

@@ -44,8 +44,8 @@ impl File {
     }
 }
 
-/// Every source, manifest and script under `root`, in order of path. Hidden folders are left out, but for those that are
-/// part of the project, and so is what was built or fetched.
+/// Every source, manifest and script under `root`, in order of path. Hidden folders are left out, but for those that
+/// are part of the project, and so is what was built or fetched.
 pub(super) fn under(root: &Path) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     collect(root, "", &mut files)?;

@@ -1,4 +1,5 @@
-//! Every line of the log that names a run says all that a reader needs to find the rest: run, tenant, attempt and trace.
+//! Every line of the log that names a run says all that a reader needs to find the rest: run, tenant, attempt and
+//! trace.
 
 use super::files::File;
 

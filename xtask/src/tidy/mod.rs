@@ -8,6 +8,7 @@ mod laws;
 mod length;
 mod links;
 mod log_lines;
+mod width;
 mod words;
 
 use std::path::Path;
@@ -20,6 +21,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let mut found: Vec<String> = files.iter().flat_map(laws::breaches).collect();
     found.extend(length::breaches(&files));
     found.extend(files.iter().flat_map(log_lines::breaches));
+    found.extend(files.iter().flat_map(width::breaches));
     found.extend(files.iter().flat_map(words::breaches));
     found.extend(drawings::breaches(root, &files));
     found.extend(links::breaches(root, &files));

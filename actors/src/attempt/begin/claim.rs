@@ -103,8 +103,8 @@ pub(super) async fn claim_on<P: Ports>(
     write_claim(ports, assignment, attempt_state).await
 }
 
-/// Makes sure that the job's idempotency key is its own, that it is let in at the line of its concurrency key, and that it
-/// is its turn in the order of that.
+/// Makes sure that the job's idempotency key is its own, that it is let in at the line of its concurrency key, and that
+/// it is its turn in the order of that.
 async fn claim_keys<P: Ports>(
     ports: &P,
     assignment: &Assignment,

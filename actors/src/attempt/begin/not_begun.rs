@@ -104,8 +104,8 @@ async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: B
 }
 
 /// A claim of this node or another whose answer was lost: the attempt was never started. The claim is written again
-/// first, as another node may be about to settle the attempt as lost. If this node's gates do not let the job start, the
-/// claim is taken back instead.
+/// first, as another node may be about to settle the attempt as lost. If this node's gates do not let the job start,
+/// the claim is taken back instead.
 async fn take_up_claim<P: Ports>(
     ports: &P,
     mut assignment: Box<Assignment>,

@@ -434,8 +434,8 @@ fn a_cancelled_end_keeps_the_place_in_flight_of_the_commit_that_it_replaces() {
     assert_eq!(in_flight.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
-/// Given a job that no handler was found for within the grace, when no handler of its type was ever online and its own grace
-/// is over as well, then it is a dead letter at its first attempt; else it is tried again.
+/// Given a job that no handler was found for within the grace, when no handler of its type was ever online and its own
+/// grace is over as well, then it is a dead letter at its first attempt; else it is tried again.
 #[test]
 fn a_job_of_a_type_that_was_never_served_is_not_tried_twelve_times() {
     let ends = |never_served: bool, grace: Option<Duration>| {

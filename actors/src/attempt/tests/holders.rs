@@ -14,8 +14,8 @@ use super::{LEASE, completed};
 use crate::attempt::holders::answer_to;
 use crate::shared::park_permits::ParkPermit;
 
-/// What a delivery leads to if the record says that `n2` runs the attempt since the beginning, and `given` holds `after`
-/// so many milliseconds.
+/// What a delivery leads to if the record says that `n2` runs the attempt since the beginning, and `given` holds
+/// `after` so many milliseconds.
 fn found(after: u64, given: impl FnOnce(&Scene)) -> (Scene, Vec<String>) {
     let mut scene = Scene::new();
     let running = scene.running();
@@ -131,8 +131,8 @@ fn an_unclear_claim_of_another_node_is_taken_up_once_that_node_abandons_it() {
     assert_eq!(running.attempt_state.run.node.as_deref(), Some("n2"));
 }
 
-/// Given a job whose claim had no answer, when it comes again and this node's gates do not let it start, then the claim is
-/// taken back and the job waits: it has no permit, for a handler or of a limit, that it could start with.
+/// Given a job whose claim had no answer, when it comes again and this node's gates do not let it start, then the claim
+/// is taken back and the job waits: it has no permit, for a handler or of a limit, that it could start with.
 #[test]
 fn an_unclear_claim_of_a_job_that_may_not_start_is_taken_back() {
     for (reason, deferred_for) in

@@ -114,8 +114,8 @@ fn a_client_learns_which_run_a_waiting_one_waits_for() {
     assert!(before(&waiting).is_none(), "that one has left its lane and has no record: it has ended");
 }
 
-/// Given a job of the key that is parked and whose turn it is, when parking asks what to take back, then it is that job, and
-/// nothing while the one before it is at work.
+/// Given a job of the key that is parked and whose turn it is, when parking asks what to take back, then it is that
+/// job, and nothing while the one before it is at work.
 #[test]
 fn of_the_parked_jobs_of_a_key_only_the_one_whose_turn_it_is_comes_back() {
     let mut scene = scene();

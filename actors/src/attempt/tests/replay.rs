@@ -1,5 +1,5 @@
-//! Dead letters that are replayed or discarded: what may be, in which order it is done, and that a repeat finishes what a
-//! node that died has begun.
+//! Dead letters that are replayed or discarded: what may be, in which order it is done, and that a repeat finishes what
+//! a node that died has begun.
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;

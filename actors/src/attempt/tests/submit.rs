@@ -1,5 +1,5 @@
-//! Submissions with a key, an id or a time of their own: what is stored in which order, what the client is answered, and
-//! that a repeat finishes what a node that died has begun.
+//! Submissions with a key, an id or a time of their own: what is stored in which order, what the client is answered,
+//! and that a repeat finishes what a node that died has begun.
 
 use std::time::Duration;
 

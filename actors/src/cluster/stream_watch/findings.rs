@@ -1,8 +1,8 @@
-//! What is known of the streams that this node needs: which is looked at next, what is wrong with which, which is to be made
-//! again, and what `health` says.
+//! What is known of the streams that this node needs: which is looked at next, what is wrong with which, which is to be
+//! made again, and what `health` says.
 //!
-//! Pure: the clock and what was found are arguments. Bounds: as many entries as the node wants streams, and those that were
-//! made again within [`WARNED_FOR`].
+//! Pure: the clock and what was found are arguments. Bounds: as many entries as the node wants streams, and those that
+//! were made again within [`WARNED_FOR`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -82,8 +82,8 @@ impl Findings {
         turn % self.wanted.len()
     }
 
-    /// One of those that have more turns: what is wrong is mended soon, and a node is ready soon after that. So have those
-    /// of which a server did not answer.
+    /// One of those that have more turns: what is wrong is mended soon, and a node is ready soon after that. So have
+    /// those of which a server did not answer.
     pub(super) fn extra_turn(&self, turn: usize, unanswered: &[impl AsRef<str>]) -> Option<usize> {
         let is_urgent = |stream: &Stream| {
             let is_wrong = self.faults.contains_key(&stream.name) && !self.refused.contains(&stream.name);

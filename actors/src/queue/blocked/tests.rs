@@ -159,8 +159,8 @@ fn the_first_in_order_that_may_start_is_taken() {
     assert_eq!(blocked.held(), 0);
 }
 
-/// Given jobs of a kind, of which one was taken back earlier than those before it, when it has waited for too long, then
-/// those behind it are parked as well, and in their order.
+/// Given jobs of a kind, of which one was taken back earlier than those before it, when it has waited for too long,
+/// then those behind it are parked as well, and in their order.
 #[test]
 fn none_overtakes_a_job_that_is_parked_again() {
     let mut blocked = Blocked::new(LEASE);

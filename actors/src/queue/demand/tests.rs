@@ -93,8 +93,8 @@ fn a_node_that_is_short_of_memory_or_processor_pulls_less() {
     assert_eq!(of_lane(HeldBack { cpu: 0, memory: 1 }), 8, "half of the workers may work, and 24 do; none ahead");
 }
 
-/// Given buffered jobs and idle workers for whom no wake permit is left, when nothing has started for 2 ms, then they are
-/// woken all the same: the workers that have the permits block their threads.
+/// Given buffered jobs and idle workers for whom no wake permit is left, when nothing has started for 2 ms, then they
+/// are woken all the same: the workers that have the permits block their threads.
 #[test]
 fn workers_are_woken_without_a_permit_once_nothing_starts_any_more() {
     let (mut demand, start) = (Demand::new(0), Instant::now());

@@ -33,8 +33,8 @@ fn a_tenant_was_served_what_all_nodes_were_delivered_since_the_last_look() {
     assert_eq!((of(&served, "a"), of(&served, "b")), (Some([2, 2]), Some([4, 0])));
 }
 
-/// Given a node that was started anew, or stopped counting meanwhile, when it says what it was delivered, then all of that is
-/// new: nothing is taken off for what its former life had counted.
+/// Given a node that was started anew, or stopped counting meanwhile, when it says what it was delivered, then all of
+/// that is new: nothing is taken off for what its former life had counted.
 #[test]
 fn a_node_that_counts_anew_is_believed_in_full() {
     let mut answers = Answers::new();
@@ -82,8 +82,8 @@ fn keys_that_are_owed_nothing_are_left_alone_and_those_that_are_served_need_no_l
     assert_eq!(unknown, [(key("far"), far(3))]);
 }
 
-/// Given more tenants that are owed jobs than one look finds the first job of, when looks follow each other, then each tenant
-/// has its turn before any has a second one.
+/// Given more tenants that are owed jobs than one look finds the first job of, when looks follow each other, then each
+/// tenant has its turn before any has a second one.
 #[test]
 fn with_very_many_tenants_each_is_looked_up_in_its_turn() {
     let owed: BTreeMap<FairnessKey, Owed> = (0..600)

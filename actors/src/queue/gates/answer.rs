@@ -18,7 +18,8 @@ pub(crate) enum Answer {
     Go(Permits),
     /// It may not start before this moment; about so many of its kind will within a second of it.
     NotBefore(Instant, DeferReason, usize),
-    /// It may start only after another job gives its permit back. Without a reason, its wait is not published as a deferral.
+    /// It may start only after another job gives its permit back. Without a reason, its wait is not published as a
+    /// deferral.
     WhenFreed(Option<DeferReason>),
     /// It waits for a slot, for this reason. While the cluster is being asked, up to so many may start in a moment.
     ForSlot(Waits, Option<DeferReason>, usize),

@@ -1,5 +1,5 @@
-//! The gate of circuit breakers: while a type's service fails, its jobs wait; once the breaker has cooled down, a few of
-//! them start as probes.
+//! The gate of circuit breakers: while a type's service fails, its jobs wait; once the breaker has cooled down, a few
+//! of them start as probes.
 
 use std::sync::Arc;
 use std::time::Instant;

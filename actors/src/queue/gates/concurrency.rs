@@ -1,4 +1,5 @@
-//! The gate of concurrency limits: a job starts only with a slot of its type's limit, if that has one, and of its key's.
+//! The gate of concurrency limits: a job starts only with a slot of its type's limit, if that has one, and of its
+//! key's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -58,8 +58,8 @@ impl Gates {
         is_gated.then(|| Kind::of(&assignment.job))
     }
 
-    /// Whether a job that cannot start now is sent to its line all the same, on its way to be parked: there it may turn out
-    /// that it has to end, or another run for its sake.
+    /// Whether a job that cannot start now is sent to its line all the same, on its way to be parked: there it may turn
+    /// out that it has to end, or another run for its sake.
     pub(crate) fn is_judged_at_once(&self, assignment: &Assignment) -> bool {
         let arrival = &assignment.arrival;
         let is_new = !assignment.is_returned && arrival.attempt == 1 && arrival.deferrals == 0;
@@ -93,7 +93,8 @@ impl Gates {
         if is_counted {
             permits.slots = granted(concurrency::ask(&self.slots, &self.routing, assignment))?.slots;
         }
-        // Asked after the gates of tokens and slots: giving those back costs nothing, giving a probe back costs a write.
+        // Asked after the gates of tokens and slots: giving those back costs nothing, giving a probe back costs a
+        // write.
         if may_break {
             permits.breaker = granted(breaker::ask(&self.breakers, assignment))?.breaker;
         }

@@ -1,5 +1,5 @@
-//! The gate of paused types: their jobs wait, and hold up no others. The jobs of a paused queue never come to a gate: they
-//! stay in the lanes (`queue/buffer.rs`).
+//! The gate of paused types: their jobs wait, and hold up no others. The jobs of a paused queue never come to a gate:
+//! they stay in the lanes (`queue/buffer.rs`).
 
 use std::time::{Duration, Instant};
 

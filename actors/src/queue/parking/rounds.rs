@@ -103,8 +103,8 @@ impl<T> Default for Ahead<T> {
 }
 
 impl<T> Ahead<T> {
-    /// From where on the next ones of a priority are read, if any are to be: some of each, so that the first in order is
-    /// among them.
+    /// From where on the next ones of a priority are read, if any are to be: some of each, so that the first in order
+    /// is among them.
     pub(super) fn reads_from(&self, priority: Priority) -> Option<u64> {
         let (from, here) = self.of.get(&priority).copied().unwrap_or((1, 0));
         let has_room = self.jobs.len() < READ_AHEAD && self.bytes < READ_AHEAD_BYTES;
@@ -212,9 +212,9 @@ impl<T> Parking<T> {
     }
 }
 
-/// The kinds whose turn it is, and how many jobs of each; `last` is the kind with which the former round ended. Keys make
-/// many kinds, so each round takes some of them. Kinds of one tenant and type share their handlers: together they get what
-/// one of them could have.
+/// The kinds whose turn it is, and how many jobs of each; `last` is the kind with which the former round ended. Keys
+/// make many kinds, so each round takes some of them. Kinds of one tenant and type share their handlers: together they
+/// get what one of them could have.
 pub(super) fn next_round<P>(last: &mut Option<Kind>, mut wanted: Vec<(Kind, P, usize)>) -> Vec<(Kind, P, usize)> {
     let begin = last.as_ref().map_or(0, |last| wanted.partition_point(|(kind, ..)| kind <= last));
     let are_too_many = wanted.len() > KINDS;
@@ -287,7 +287,8 @@ async fn bring_kind_back<P: ParkedPorts>(
         let _permit = moves.acquire().await;
         ports.bring_back(job).await
     });
-    // They are sent in their order, unless this task has to yield between two of them: tokio wakes what yielded last first.
+    // They are sent in their order, unless this task has to yield between two of them: tokio wakes what yielded last
+    // first.
     let moved = tokio::task::unconstrained(futures_util::stream::iter(each).buffered(AT_ONCE).collect());
     let moved: Vec<Result<bool, Error>> = moved.await;
     if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {

@@ -38,8 +38,8 @@ fn take_all(ahead: &mut Ahead<Stored>, missed: Option<Position>) -> Vec<u64> {
     std::iter::from_fn(|| ahead.take_first_before(missed)).map(|stored| stored.sequence).collect()
 }
 
-/// Given jobs that many workers parked at once, so that the stream has them out of order, when they are taken back, then it
-/// is by rank, and among those of one millisecond by their number in the lane.
+/// Given jobs that many workers parked at once, so that the stream has them out of order, when they are taken back,
+/// then it is by rank, and among those of one millisecond by their number in the lane.
 #[test]
 fn parked_jobs_come_back_in_the_order_in_which_they_were_published() {
     let mut jobs = ahead([
@@ -53,8 +53,8 @@ fn parked_jobs_come_back_in_the_order_in_which_they_were_published() {
     assert_eq!((jobs.bytes, jobs.jobs.len()), (0, 0));
 }
 
-/// Given a job that this node was still parking when the stream was read, when others of its kind are taken back, then none
-/// of those behind it, which would overtake it.
+/// Given a job that this node was still parking when the stream was read, when others of its kind are taken back, then
+/// none of those behind it, which would overtake it.
 #[test]
 fn none_is_taken_back_before_an_earlier_one_that_is_still_on_its_way() {
     let jobs = || ahead([2, 3, 5].map(|number| (5, parked(number, number, 1_000, 0))));
@@ -87,8 +87,8 @@ fn some_of_each_priority_are_read_ahead_until_there_are_enough_or_too_many_bytes
     assert_eq!(large.reads_from(five), Some(3), "what was taken back makes room, and is not read again");
 }
 
-/// Given more kinds than one round takes, when rounds follow each other, then every kind has its turn before any has a second
-/// one, also if kinds come and go meanwhile.
+/// Given more kinds than one round takes, when rounds follow each other, then every kind has its turn before any has a
+/// second one, also if kinds come and go meanwhile.
 #[test]
 fn with_very_many_keys_each_has_its_turn() {
     let wanted = |numbers: std::ops::Range<usize>| -> Vec<(Kind, (), usize)> {

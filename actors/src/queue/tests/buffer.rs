@@ -47,8 +47,8 @@ async fn a_local_retry_takes_its_place_by_rank_among_the_jobs_that_arrived() {
     assert_eq!(scene.leave(), ["s1", "s2", "s3"]);
 }
 
-/// Given a lane with more jobs than have arrived, when the next one of another lane ranks behind those, then it waits for
-/// them until their pull had time to come back, and the scheduler learns until when.
+/// Given a lane with more jobs than have arrived, when the next one of another lane ranks behind those, then it waits
+/// for them until their pull had time to come back, and the scheduler learns until when.
 #[tokio::test]
 async fn a_job_is_held_off_for_a_more_urgent_one_that_is_on_its_way() {
     let scene = scene();
@@ -195,8 +195,8 @@ async fn workers_notify_the_scheduler_after_32_jobs_and_when_none_is_left() {
     assert!(buffer.next(Instant::now()).is_some() && !is_notified(), "the scheduler itself took it");
 }
 
-/// Given jobs that were published with one key, when workers take them at once, then the later ones wait until the first
-/// has made its claim: the first is the run.
+/// Given jobs that were published with one key, when workers take them at once, then the later ones wait until the
+/// first has made its claim: the first is the run.
 #[tokio::test]
 async fn of_jobs_with_one_key_the_first_in_order_claims_first() {
     let scene = scene();

@@ -63,8 +63,8 @@ impl Workers {
     }
 }
 
-/// Given more jobs and idle workers than threads, when they are dispatched, then one worker is woken for the first job, and
-/// the next one as soon as that one waits.
+/// Given more jobs and idle workers than threads, when they are dispatched, then one worker is woken for the first job,
+/// and the next one as soon as that one waits.
 #[tokio::test]
 async fn as_many_workers_are_woken_as_can_run_at_once_and_each_that_waits_wakes_another() {
     let mut workers = Workers::new(3).await;
@@ -127,8 +127,8 @@ async fn without_a_job_that_may_start_the_workers_stay_idle_and_the_permit_stays
     workers.end().await;
 }
 
-/// Given a worker that died and was not replaced yet, when it is given a job, then the job goes back, its permit is free and
-/// another worker gets the next job.
+/// Given a worker that died and was not replaced yet, when it is given a job, then the job goes back, its permit is
+/// free and another worker gets the next job.
 #[tokio::test]
 async fn the_job_of_a_dead_worker_goes_back_and_the_next_worker_gets_the_next_job() {
     let mut workers = Workers::new(2).await;

@@ -68,8 +68,8 @@ fn with_one_parked() -> Scene {
     scene
 }
 
-/// Given jobs of a type that are parked, when its handler is free again, then a later job of the lane goes behind those that
-/// are parked, and one that was taken back starts.
+/// Given jobs of a type that are parked, when its handler is free again, then a later job of the lane goes behind those
+/// that are parked, and one that was taken back starts.
 #[tokio::test]
 async fn no_job_overtakes_those_of_its_type_that_are_parked() {
     let scene = with_one_parked();
@@ -164,8 +164,8 @@ async fn a_job_that_waits_for_a_full_handler_says_so() {
     assert_eq!(scene.buffer().reason_of(&run(2)), None, "it can start");
 }
 
-/// Given that the stream of parked jobs is full, when more jobs arrive than can start, then no more leave the lanes' order
-/// than the queue has workers: the others go back in time, and other nodes may have them.
+/// Given that the stream of parked jobs is full, when more jobs arrive than can start, then no more leave the lanes'
+/// order than the queue has workers: the others go back in time, and other nodes may have them.
 #[tokio::test]
 async fn while_no_job_can_be_parked_a_bounded_number_waits_and_the_rest_keeps_its_place() {
     let scene = scene();
@@ -180,8 +180,8 @@ async fn while_no_job_can_be_parked_a_bounded_number_waits_and_the_rest_keeps_it
     assert_eq!(scene.leave(), ["s2", "s3", "s4"]);
 }
 
-/// Given parked jobs and no room to park more, when later ones of their kind arrive, then those wait here without starting,
-/// and are parked in order once there is room.
+/// Given parked jobs and no room to park more, when later ones of their kind arrive, then those wait here without
+/// starting, and are parked in order once there is room.
 #[tokio::test]
 async fn jobs_that_must_go_behind_parked_ones_wait_for_room_to_be_parked() {
     let scene = with_one_parked();

@@ -210,8 +210,8 @@ impl Scene {
         self.buffer().again(assignment);
     }
 
-    /// The jobs that leave the buffer one after the other, by number: `s` for one that starts, `p` for one that is parked.
-    /// Their handlers are done at once, and what is parked has arrived there.
+    /// The jobs that leave the buffer one after the other, by number: `s` for one that starts, `p` for one that is
+    /// parked. Their handlers are done at once, and what is parked has arrived there.
     pub(super) fn leave(&self) -> Vec<String> {
         let all = std::iter::from_fn(|| self.buffer().next(Instant::now()));
         all.map(|assignment| self.settles(*assignment)).collect()

@@ -1,5 +1,5 @@
-//! The circuit breakers of a node, as the actor `circuit-breaker` uses them: which steps are to be written, what was read of
-//! the cluster's records, and what the metrics show.
+//! The circuit breakers of a node, as the actor `circuit-breaker` uses them: which steps are to be written, what was
+//! read of the cluster's records, and what the metrics show.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! The way of a delivery through a node: it arrives, its job waits in the buffer until a worker is given it, and the worker
-//! takes the next one.
+//! The way of a delivery through a node: it arrives, its job waits in the buffer until a worker is given it, and the
+//! worker takes the next one.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,8 +27,8 @@ pub(crate) async fn arrive(world: &World, node: usize, delivery: Delivery) {
     queue.takes_in(kept, assignment);
 }
 
-/// A worker does a job that it is given, and those after it for as long as there are any. A retry that is held locally then
-/// waits beside it.
+/// A worker does a job that it is given, and those after it for as long as there are any. A retry that is held locally
+/// then waits beside it.
 pub(crate) async fn work(world: &World, node: usize, (number, work): (usize, Work)) {
     let queue = world.queue(node);
     let Work { mut assignment, permit } = work;

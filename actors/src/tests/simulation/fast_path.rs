@@ -1,5 +1,5 @@
-//! What a node knows as a job begins: how old its delivery may be and which runs are cancelled, as the shipped types keep
-//! it. The domain decides by it whether the job takes the fast path, unless a mutation hides something from it.
+//! What a node knows as a job begins: how old its delivery may be and which runs are cancelled, as the shipped types
+//! keep it. The domain decides by it whether the job takes the fast path, unless a mutation hides something from it.
 
 use std::time::Duration;
 

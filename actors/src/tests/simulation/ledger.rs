@@ -46,7 +46,8 @@ impl Body {
     pub(crate) fn of(event: &Event<'_>, publisher: &str) -> Self {
         let retry_at = event.of.filter(|_| event.kind == EventKind::Failed).and_then(|of| of.retry_at);
         let node = event.node().cloned().unwrap_or_else(|| publisher.into());
-        // A client may give the run another time meanwhile, which no event says: it reschedules it, or submits it once more.
+        // A client may give the run another time meanwhile, which no event says: it reschedules it, or submits it once
+        // more.
         let run_at = event.run_at().filter(|_| event.kind != EventKind::Scheduled);
         Self { at: event.at, node, reason: event.reason, run_at, retry_at }
     }
@@ -73,9 +74,9 @@ struct Page {
     /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
     /// was answered: it does not matter whether the `scheduled` event is published.
     note_taken_up: bool,
-    /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again. Or it
-    /// was rescheduled: then two of its messages may come at once, and if a node has just stored that its bare job waits,
-    /// that is in the log, but nobody publishes it live.
+    /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again. Or
+    /// it was rescheduled: then two of its messages may come at once, and if a node has just stored that its bare job
+    /// waits, that is in the log, but nobody publishes it live.
     live_again: bool,
     /// A frozen node ended it when nobody was about to do so any more.
     ended_late: bool,
@@ -325,8 +326,8 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Its client was not answered and it had no message when a node that had been frozen ended it, as the duplicate of a
-    /// run that had its key. By then that run needed no message any more: if the node died as well, nobody goes on.
+    /// Its client was not answered and it had no message when a node that had been frozen ended it, as the duplicate of
+    /// a run that had its key. By then that run needed no message any more: if the node died as well, nobody goes on.
     pub(crate) fn ended_late(&mut self, plan: usize) {
         self.pages[plan].ended_late = true;
     }

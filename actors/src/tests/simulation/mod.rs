@@ -1,6 +1,6 @@
 //! Tests the protocol under faults, in seeded worlds of three nodes, a model of JetStream and a dozen runs. Everything
-//! that can go wrong does. The functions that ship begin the attempts, conclude them and carry them out (`ports` says how
-//! the world answers them); the domain's own functions decide everything.
+//! that can go wrong does. The functions that ship begin the attempts, conclude them and carry them out (`ports` says
+//! how the world answers them); the domain's own functions decide everything.
 //!
 //! A world is a function of its seed. `LONGSHORE_SIM_SEED=7 cargo test -p longshore-actors --lib simulation` plays one
 //! again and prints what happens in it. `LONGSHORE_SIM_WORLDS` sets how many are tried, `LONGSHORE_SIM_FROM` the first

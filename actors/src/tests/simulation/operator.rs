@@ -1,4 +1,5 @@
-//! The operations of people, by the code that ships: they cancel and reschedule runs, and replay or discard dead letters.
+//! The operations of people, by the code that ships: they cancel and reschedule runs, and replay or discard dead
+//! letters.
 
 use std::sync::Arc;
 

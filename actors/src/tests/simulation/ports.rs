@@ -85,9 +85,9 @@ impl Hand<'_> {
         }
     }
 
-    /// A node's own message is refused only if it comes once more when its run has ended and another run has the id. The
-    /// dead letter that it then becomes is no run of any plan, so the world takes the message out here; `attempt/tests`
-    /// show what the code does.
+    /// A node's own message is refused only if it comes once more when its run has ended and another run has the id.
+    /// The dead letter that it then becomes is no run of any plan, so the world takes the message out here;
+    /// `attempt/tests` show what the code does.
     fn check_refusal(&self, verdict: Verdict, is_stored: bool) -> Verdict {
         let own = self.delivery.message.plan;
         if verdict != Verdict::Unproven || self.index != own {
@@ -242,7 +242,8 @@ impl Destination for Hand<'_> {
         usize::MAX
     }
 
-    // No node of these worlds reads such texts, so they are written in calm worlds alone: they were a sixth of the time.
+    // No node of these worlds reads such texts, so they are written in calm worlds alone: they were a sixth of the
+    // time.
 
     fn encode_run(&self, run: &Run, text: &mut Vec<u8>) {
         if self.world.encodes {

@@ -1,6 +1,6 @@
-//! The queue of a simulated node: the buffer, gates, dispatcher and demand that ship say how many jobs the node pulls, which
-//! starts, which waits, which is parked and which goes back. Rewritten is what surrounds them: the scheduler's loop, which
-//! here runs whenever it might have a reason to, and the puller.
+//! The queue of a simulated node: the buffer, gates, dispatcher and demand that ship say how many jobs the node pulls,
+//! which starts, which waits, which is parked and which goes back. Rewritten is what surrounds them: the scheduler's
+//! loop, which here runs whenever it might have a reason to, and the puller.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -250,7 +250,8 @@ impl NodeQueue {
         if has_news { now } else { self.runs_at.get() }
     }
 
-    /// A round of the scheduler's loop; returns the work that it gives, and to which workers. Jobs that it drops go back.
+    /// A round of the scheduler's loop; returns the work that it gives, and to which workers. Jobs that it drops go
+    /// back.
     pub(crate) fn run(&self, world: &World, is_draining: bool) -> Vec<(usize, Work)> {
         let (now, at, mut works) = (world.clock.get(), world.instant(world.clock.get()), Vec::new());
         self.has_news.set(false);

@@ -409,8 +409,8 @@ impl Server {
             && self.late.is_empty()
     }
 
-    /// Delivers a waiting message of the lanes that were pulled from: any of them, because redeliveries have no order. Says
-    /// how many more wait in its lane.
+    /// Delivers a waiting message of the lanes that were pulled from: any of them, because redeliveries have no order.
+    /// Says how many more wait in its lane.
     pub(crate) fn hand_out(
         &mut self,
         now: i64,

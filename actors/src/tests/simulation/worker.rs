@@ -157,8 +157,8 @@ impl<'w> Hand<'w> {
         Kept { delivery: self.delivery, number, leased_from: self.leased_from }
     }
 
-    /// The delivery, read as a job. Its lease runs from when the server may have sent it, not from when a frozen node came to
-    /// read it.
+    /// The delivery, read as a job. Its lease runs from when the server may have sent it, not from when a frozen node
+    /// came to read it.
     pub(crate) fn read(&mut self) -> (Kept, Box<Assignment>) {
         if !self.world.is(Mutation::LeaseClockFromReading) {
             self.leased_from = self.world.read_since(self.client.node, self.delivery.sent_at);
@@ -228,8 +228,8 @@ impl<'w> Hand<'w> {
     /// Whose run this is, and the key of its record. If the message names another's run, two may be meant.
     pub(crate) fn place_of(&self, run_id: &RunId) -> (usize, Key) {
         let Message { plan: own, at, .. } = self.delivery.message;
-        // A forged job may have the very id of the run that it names, if that is of a lane that is gone: the time in the
-        // other id is the forged job's own.
+        // A forged job may have the very id of the run that it names, if that is of a lane that is gone: the time in
+        // the other id is the forged job's own.
         if own != self.index && *run_id == RunId::derived_at(&self.world.plans[own].job().run_id, stamp(at)) {
             return (own, World::timed_key(own));
         }

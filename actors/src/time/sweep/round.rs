@@ -42,8 +42,8 @@ impl Round {
         (!self.is_over).then_some(self.from)
     }
 
-    /// A page of so many bytes was read, behind which the one from `next` follows; with it, the round has found so many.
-    /// Says whether the stream ends there.
+    /// A page of so many bytes was read, behind which the one from `next` follows; with it, the round has found so
+    /// many. Says whether the stream ends there.
     pub(crate) fn has_read(&mut self, (bytes, next): (usize, Option<u64>), found: usize) -> bool {
         self.pages += 1;
         self.bytes += bytes;
@@ -63,8 +63,8 @@ pub(crate) fn is_overdue(at: Timestamp, grace: Duration, now: Timestamp) -> bool
     at < now.minus(grace)
 }
 
-/// The runs of open records that may be stranded: those that wait for a time that is over, and those that have been running
-/// for longer than an unrenewed lease lasts.
+/// The runs of open records that may be stranded: those that wait for a time that is over, and those that have been
+/// running for longer than an unrenewed lease lasts.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
     pub(crate) waiting: Vec<(Run, u64)>,

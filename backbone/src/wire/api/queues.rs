@@ -83,8 +83,8 @@ pub struct PutQueueRequest {
     /// Jobs that run at once on each node, 1 to 10,000; 64 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
-    /// How much later a job of the next more urgent priority may come and still overtake, in milliseconds, at most 3,650
-    /// days; 30,000 by default, 0 for strict priorities.
+    /// How much later a job of the next more urgent priority may come and still overtake, in milliseconds, at most
+    /// 3,650 days; 30,000 by default, 0 for strict priorities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aging_ms: Option<u64>,
     /// The nodes that serve it, also those that are still to be started; every node by default, none if empty.

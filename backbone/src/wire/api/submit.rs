@@ -59,8 +59,8 @@ pub struct SubmitRequest {
     /// has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique: Option<String>,
-    /// What happens if another run has the key: `return` answers with that run, `reject` refuses the job, `replace` lets
-    /// this job take the place of a run that has not started.
+    /// What happens if another run has the key: `return` answers with that run, `reject` refuses the job, `replace`
+    /// lets this job take the place of a run that has not started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_conflict: Option<String>,
     /// Its key, and how long it waits for the next job of that key, which takes its place.
@@ -105,7 +105,8 @@ pub struct SubmitRequest {
     /// 1 to 1,000,000: how many tokens of a rate limit it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
-    /// Which version of its type's schema its payload follows: 1 to 64 bytes; by default the version that the settings say.
+    /// Which version of its type's schema its payload follows: 1 to 64 bytes; by default the version that the settings
+    /// say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema_version: Option<String>,
     /// At most 8, of at most 64 bytes each.

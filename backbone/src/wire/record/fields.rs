@@ -11,7 +11,8 @@
 //! * A run that ended at no known time ended at its origin.
 //! * A run whose dead letter was discarded died at no known time when its last attempt ended.
 //! * A duplicate of no known run names itself.
-//! * A run that says not which node accepted it was accepted by that of its first attempt: most are, so records leave it out.
+//! * A run that says not which node accepted it was accepted by that of its first attempt: most are, so records leave
+//!   it out.
 
 use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunLog, RunResult, RunState, State, Wait};

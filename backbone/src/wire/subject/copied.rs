@@ -5,8 +5,8 @@ use longshore_domain::{Lane, Priority, Queue};
 use super::Names;
 
 impl Names {
-    /// The subject of the copy of a job that is taken out of its lane. It has fewer tokens than that of a parked job, so no
-    /// filter over those takes it; and no tenant has such a name.
+    /// The subject of the copy of a job that is taken out of its lane. It has fewer tokens than that of a parked job,
+    /// so no filter over those takes it; and no tenant has such a name.
     #[must_use]
     pub fn copied(&self, lane: &Lane, sequence: u64) -> String {
         format!("{}.parked._copied.{lane}.{sequence}", self.namespace)

@@ -1,4 +1,5 @@
-//! The subjects of ticks, by which the server says that a recurring schedule is due. They lie in the stream of schedules.
+//! The subjects of ticks, by which the server says that a recurring schedule is due. They lie in the stream of
+//! schedules.
 
 use longshore_domain::{ScheduleId, Tenant};
 
@@ -8,8 +9,8 @@ use super::Names;
 const TICK: &str = "_tick";
 
 impl Names {
-    /// The subject of a recurring schedule's next tick. It has one token more than that of any delayed job, whose run may
-    /// have the same id.
+    /// The subject of a recurring schedule's next tick. It has one token more than that of any delayed job, whose run
+    /// may have the same id.
     #[must_use]
     pub fn tick(&self, tenant: &Tenant, id: &ScheduleId) -> String {
         format!("{}.schedules.{tenant}.{TICK}.{id}", self.namespace)

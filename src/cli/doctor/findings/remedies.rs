@@ -25,7 +25,8 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
     }
 }
 
-/// The same, if a bucket is gone. An empty one would have jobs run that must not, so nodes do not make it while they run.
+/// The same, if a bucket is gone. An empty one would have jobs run that must not, so nodes do not make it while they
+/// run.
 fn of_bucket(reason: &str) -> Option<&'static str> {
     let (bucket, rest) = reason.split_once(' ')?;
     if !bucket.starts_with("KV_") || !rest.starts_with("is gone") {

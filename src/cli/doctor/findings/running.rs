@@ -1,4 +1,5 @@
-//! What is found of the running cluster: what its copies promise, its nodes and queues, and what the nodes have counted.
+//! What is found of the running cluster: what its copies promise, its nodes and queues, and what the nodes have
+//! counted.
 
 use longshore_backbone::wire::api::HealthStatus;
 

@@ -1,5 +1,5 @@
-//! What happens in the queues of the nodes: they pull, messages are delivered to those that have pulled, and jobs that wait
-//! elsewhere are taken up again.
+//! What happens in the queues of the nodes: they pull, messages are delivered to those that have pulled, and jobs that
+//! wait elsewhere are taken up again.
 
 use super::{Drive, Message};
 use crate::tests::simulation::delivery::{arrive, work};

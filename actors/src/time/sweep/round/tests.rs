@@ -40,8 +40,8 @@ fn reads(mut round: Round, bytes: usize, found_on_each: usize) -> (Vec<u64>, u64
     (reads, round.goes_on_from())
 }
 
-/// Given a stream of several pages, when it has been read to its end, then the round is over, and the next one begins with
-/// the first message: schedules are written everywhere meanwhile.
+/// Given a stream of several pages, when it has been read to its end, then the round is over, and the next one begins
+/// with the first message: schedules are written everywhere meanwhile.
 #[test]
 fn a_pass_through_a_stream_begins_again_once_it_has_met_the_end() {
     let mut round = Round::new(FIRST, 10);
