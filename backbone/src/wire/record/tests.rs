@@ -154,6 +154,8 @@ const ENDED_AND_RUN_AT: &str = r#","ended_at":"1970-01-01T00:00:03.000Z","run_at
 const AT_ORIGIN: &str = r#","run_at":"1970-01-01T00:00:01.000Z""#;
 const PARKED: &str = r#","parked":true"#;
 const ANOTHER: &str = r#","duplicate_of":"another""#;
+const DIED: &str = r#","died_at":"1970-01-01T00:00:02.000Z""#;
+const DIED_AT_ORIGIN: &str = r#","died_at":"1970-01-01T00:00:01.000Z""#;
 
 #[test]
 fn every_state_is_written_as_it_was_read() {
@@ -182,7 +184,7 @@ fn every_state_is_written_as_it_was_read() {
         ("cancelled", ENDED_AND_RUN_AT, PARKED),
         ("expired", ENDED, ""),
         ("duplicate", ENDED, ANOTHER),
-        ("discarded", ENDED, ""),
+        ("discarded", ENDED, DIED),
     ];
     for record in others.into_iter().chain(completed) {
         let text = text_of(record);
@@ -212,7 +214,9 @@ fn what_no_run_can_be_is_read_as_the_nearest_state() {
         (("expired", ENDED, ANOTHER), ("expired", ENDED, "")),
         (("completed", base64_and_bytes, ""), ("completed", base64, "")),
         // An end at no known time, a duplicate of no known run.
-        (("discarded", "", ""), ("discarded", ENDED_AT_ORIGIN, "")),
+        (("discarded", "", ""), ("discarded", ENDED_AT_ORIGIN, DIED_AT_ORIGIN)),
+        (("discarded", ENDED_AT_ORIGIN, ""), ("discarded", ENDED_AT_ORIGIN, DIED_AT_ORIGIN)),
+        (("dead", ENDED, DIED), ("dead", ENDED, "")),
         (("duplicate", ENDED, ""), ("duplicate", ENDED, r#","duplicate_of":"r""#)),
     ];
     for (stored, nearest) in table {
