@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use longshore_domain::events::{self, Event, EventKind};
 use longshore_domain::run::DeferReason;
-use longshore_domain::{ErrorKind, Run, RunState, SmolStr, State, Timestamp};
+use longshore_domain::{ErrorKind, Run, RunId, RunState, SmolStr, State, Timestamp};
 
 /// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,9 @@ impl std::fmt::Display for EventId {
 /// What the texts of an event would differ in, if its repeats differed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Body {
+    /// Of which run it is: one may go on under another id, and an id may be another run's, of a lane that was made
+    /// again.
+    run: (RunId, Timestamp),
     at: Timestamp,
     node: SmolStr,
     reason: Option<DeferReason>,
@@ -49,7 +52,8 @@ impl Body {
         // A client may give the run another time meanwhile, which no event says: it reschedules it, or submits it once
         // more.
         let run_at = event.run_at().filter(|_| event.kind != EventKind::Scheduled);
-        Self { at: event.at, node, reason: event.reason, run_at, retry_at }
+        let run = (event.run.run_id.clone(), event.run.origin);
+        Self { run, at: event.at, node, reason: event.reason, run_at, retry_at }
     }
 }
 
@@ -221,7 +225,8 @@ impl Ledger {
     /// the attempts before that one: its claim proves it, so none of them is published again.
     pub(crate) fn logged(&mut self, plan: usize, (id, body): (EventId, Body), last: u32) {
         let page = &mut self.pages[plan];
-        let before = page.bodies.iter().find(|(logged, _)| *logged == id).map(|(_, before)| before.clone());
+        let is_the_same = |(logged, before): &&(EventId, Body)| *logged == id && before.run == body.run;
+        let before = page.bodies.iter().find(is_the_same).map(|(_, before)| before.clone());
         if before.is_none() {
             page.bodies.push((id, body.clone()));
         }
