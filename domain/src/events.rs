@@ -357,4 +357,50 @@ mod tests {
         let end = ["r/1/0/enqueued", "r/1/1/started/2", "r/1/1/failed/2", "r/1/2/started", "r/1/2/failed", "r/1/2/dlq"];
         assert_eq!(published(&run), end);
     }
+
+    #[test]
+    fn whichever_node_publishes_an_event_it_says_the_same() {
+        let at = Timestamp::from_millis;
+        let said = |run: &Run| -> Vec<String> {
+            let each = of_round(run).into_iter().map(|event| {
+                let node = event.node().map_or("-", |node| node.as_str());
+                let until = event.run_at().map_or(String::new(), |until| format!(" until {}", until.millis()));
+                format!("{} at {} by {node}{until}", event.kind, event.at.millis())
+            });
+            each.collect()
+        };
+        let mut run = run(3);
+        assert_eq!(said(&run), ["enqueued at 1 by -"], "no record says who accepted it");
+        let reason = DeferReason::RateLimited;
+        run.settle(Settlement::Defer { at: at(60), reason, put_back: None }, at(5));
+        run.sign(&"a".into(), "1".into());
+        let mut so_far = vec!["enqueued at 1 by a".to_owned(), "deferred at 5 by a until 60".to_owned()];
+        assert_eq!(said(&run), so_far);
+        let mut expired = run.clone();
+        expired.settle(Settlement::Expire, at(70));
+        expired.sign(&"b".into(), "2".into());
+        so_far.push("expired at 70 by b".to_owned());
+        assert_eq!(said(&expired), so_far, "its end leaves what was published before as it was");
+        expired.sign(&"c".into(), "3".into());
+        assert_eq!(said(&expired), so_far, "so does a later version of the record");
+
+        run.begin(1, &"b".into(), at(61));
+        let put_back = Some(PutBack::Snoozed);
+        run.settle(Settlement::Defer { at: at(90), reason: DeferReason::Snoozed, put_back }, at(62));
+        run.settle(Settlement::Defer { at: at(99), reason: DeferReason::Busy, put_back: None }, at(91));
+        run.sign(&"c".into(), "4".into());
+        assert_eq!(said(&run)[..3], ["enqueued at 1 by a", "started at 61 by b", "deferred at 62 by b until 90"]);
+        assert_eq!(said(&run)[3..], ["deferred at 91 by c until 99"]);
+
+        let failure = Failure::new(ErrorKind::Timeout, "late");
+        run.settle(Settlement::NotStarted { failure }, at(100));
+        run.sign(&"c".into(), "5".into());
+        let dead = said(&run);
+        run.discard(at(200));
+        run.sign(&"d".into(), "6".into());
+        assert_eq!(said(&run)[..dead.len()], dead, "its death stays when it was");
+        run.replay(at(300));
+        run.sign(&"e".into(), "7".into());
+        assert_eq!(said(&run), ["replayed at 300 by e", "enqueued at 300 by e"]);
+    }
 }

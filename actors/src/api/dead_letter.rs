@@ -11,7 +11,7 @@ use bytes::Bytes;
 use longshore_backbone::Headers;
 use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::poison::HEADERS_BASE64;
-use longshore_backbone::records::Written;
+use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::header;
 use longshore_domain::admission;
 use longshore_domain::policy::Policies;
@@ -53,6 +53,17 @@ impl Change {
     }
 }
 
+/// What the record of a dead letter's run says of it, and that record.
+async fn judge<P: DeadLetterPorts>(
+    ports: &P,
+    dead_letter: &StoredDeadLetter,
+) -> Result<(DeadLetterVerdict, Option<Found>), String> {
+    let run = &dead_letter.run;
+    let found = ports.server().read_record(&run.tenant, &run.run_id).await.map_err(|error| error.with_causes())?;
+    let verdict = ports.server().on_dead_letter(found.as_ref().map(|found| &found.run), run.round, run.origin);
+    Ok((verdict, found))
+}
+
 /// Whether the action would be carried out on this dead letter.
 pub(crate) async fn would<P: DeadLetterPorts>(
     ports: &P,
@@ -62,13 +73,7 @@ pub(crate) async fn would<P: DeadLetterPorts>(
     if let Action::Replay(change) = action {
         can_be_replayed(ports.policies(), dead_letter, change)?;
     }
-    let found = ports.server().read_record(&dead_letter.run.tenant, &dead_letter.run.run_id).await;
-    let found = found.map_err(|error| error.with_causes())?;
-    let verdict = ports.server().on_dead_letter(
-        found.as_ref().map(|found| &found.run),
-        dead_letter.run.round,
-        dead_letter.run.origin,
-    );
+    let (verdict, _) = judge(ports, dead_letter).await?;
     match (verdict, action) {
         (DeadLetterVerdict::OtherRun, Action::Replay(_)) => Err(ANOTHERS.to_owned()),
         (verdict, _) => Ok(!matches!(verdict, DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord)),
@@ -85,13 +90,7 @@ pub(crate) async fn one<P: DeadLetterPorts>(
         can_be_replayed(ports.policies(), &dead_letter, change)?;
     }
     loop {
-        let found = ports.server().read_record(&dead_letter.run.tenant, &dead_letter.run.run_id).await;
-        let found = found.map_err(|error| error.with_causes())?;
-        let verdict = ports.server().on_dead_letter(
-            found.as_ref().map(|found| &found.run),
-            dead_letter.run.round,
-            dead_letter.run.origin,
-        );
+        let (verdict, found) = judge(ports, &dead_letter).await?;
         let (run, did) = match (verdict, found) {
             (DeadLetterVerdict::Stands, found) => {
                 let expected = found.as_ref().map_or(0, |found| found.revision);
