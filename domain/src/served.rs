@@ -34,7 +34,13 @@ pub struct ServedTypes {
 impl ServedTypes {
     /// A handler was online for this type. Says whether that was not known and is remembered from now on.
     pub fn add(&mut self, job_type: JobType) -> bool {
-        self.types.len() < MAX_TYPES && self.types.insert(job_type)
+        self.is_new(&job_type) && self.types.insert(job_type)
+    }
+
+    /// Whether a handler of this type would be news: it is not known, and there is room for it.
+    #[must_use]
+    pub fn is_new(&self, job_type: &JobType) -> bool {
+        self.types.len() < MAX_TYPES && !self.has(job_type)
     }
 
     /// Every type that was served since then is among these.
@@ -159,6 +165,7 @@ mod tests {
             assert!(served.was_never_served(&of("other"), at(0)), "{number}");
             assert!(served.add(of(&format!("t{number}"))));
         }
+        assert!(!served.is_new(&of("other")), "so that no job of it takes a lock to add it");
         assert!(!served.add(of("other")) && !served.was_never_served(&of("other"), at(0)));
     }
 

@@ -37,7 +37,7 @@ impl ServedTypes {
 
     /// A handler of this type is online.
     pub(crate) fn saw(&self, job_type: &JobType) {
-        if self.table().types.has(job_type) {
+        if !self.table().types.is_new(job_type) {
             return;
         }
         let mut table = self.change();
