@@ -93,7 +93,8 @@ async fn many_jobs_are_submitted_from_lines() {
         (0..1_200).map(|n| json!({"payload": n, "run_id": format!("line-{n}")}).to_string()).collect();
     lines[700] = r#"{"payload": 1, "prio": 3}"#.to_owned();
     let file = world.dir().join("jobs.jsonl");
-    std::fs::write(&file, lines.join("\n")).unwrap();
+    // Some editors begin a file with a byte order mark.
+    std::fs::write(&file, format!("\u{feff}{}", lines.join("\n"))).unwrap();
     let line = format!("submit echo --tag nightly --lines {}", file.display());
     for known in ["0 of them not new", "1,199 of them not new"] {
         let said = say(&world, &line).await;
@@ -166,6 +167,38 @@ async fn the_limit_of_an_attempt_is_not_taken_for_that_of_the_waiting() {
     assert!(said.err.contains("--wait=30s would be that of the waiting"), "{}", said.err);
     let said = say(&world, "submit echo 1 --wait=20s --timeout 30s").await.well();
     assert!(said.err.contains("at most 20s") && !said.err.contains("--timeout"), "{}", said.err);
+}
+
+/// Given a cluster, when the word for a kind of things is given alone, then they are listed; for programs every list is
+/// one JSON object; and a wrong command line is answered with what is meant, whatever variables are set.
+#[tokio::test]
+async fn a_word_alone_lists_and_every_list_is_one_object() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    say(&world, "schedules put tick noop --every 1h").await.well();
+    say(&world, "submit echo 1 --wait=30s").await.well();
+    for (kind, items) in [
+        ("runs", "runs"),
+        ("dlq", "entries"),
+        ("schedules", "schedules"),
+        ("schedules next", "times"),
+        ("schedules diff", "changes"),
+        ("breakers", "breakers"),
+        ("limits", "limits"),
+        ("queues", "queues"),
+        ("nodes", "nodes"),
+        ("audit", "entries"),
+    ] {
+        say(&world, kind).await.well();
+        let said = say(&world, &format!("{kind} --json")).await.well();
+        assert!(said.json()[items].is_array() && said.out.lines().count() == 1, "{kind}: {}", said.out);
+    }
+    let wrong = say(&world, "runs get").await;
+    assert!(wrong.code == 2 && wrong.err.contains("Usage: longshore runs get [OPTIONS] <ID>"), "{}", wrong.err);
+    let wrong = say(&world, "runs retry main-p5-1").await;
+    assert!(wrong.code == 2 && wrong.err.contains("did you mean longshore dlq replay?"), "{}", wrong.err);
+    let wrong = say(&world, "runs --json cancel --all").await;
+    assert!(wrong.code == 2 && wrong.err.contains("behind the subcommand"), "{}", wrong.err);
 }
 
 /// Given no cluster at all, when completions and manual pages are asked for, then they name the commands.

@@ -75,7 +75,8 @@ async fn doctor_says_what_a_sound_cluster_promises() {
     {
         let (world, address) = monitored(setting).await;
         let node = world.node().start().await;
-        let found = Found::by(world.command(["doctor", "--json", "--monitor", &address])).await;
+        let url = format!("http://{address}/");
+        let found = Found::by(world.command(["doctor", "--json", "--monitor", &url])).await;
         found.is_well();
         found.has("durability", "fine", promised);
         found.has("server", "fine", "nats-server 2.");
@@ -268,6 +269,38 @@ async fn what_goes_wrong_while_nodes_run_is_named() {
     found.has("clocks", "warning", "the clock of node skewed is 5.");
     found.has("nodes", "warning", "different versions: 0.0.1");
     found.has("nodes", "warning", "node skewed does not answer");
+    assert_eq!(found.code, 3);
+    node.stop().await;
+}
+
+/// Given a cluster without the queue `main`, when one asks without a configuration, then nothing is wrong; then a type
+/// without a handler is named while its jobs wait, and a paused queue with jobs that wait in it.
+#[tokio::test]
+async fn what_keeps_jobs_waiting_is_named_of_the_queues_that_there_are() {
+    let world = world().await;
+    let node = world.node().with("queues.bulk", "").start().await;
+    doctor(&world).await.is_well();
+
+    let missed = world.publish("nobody").queue("bulk").json(json!(1)).await;
+    let without_handler = async |is_named: bool| {
+        longshore_harness::eventually("the type without handler", Duration::from_secs(60), async || {
+            let found = doctor(&world).await;
+            let has =
+                |finding: &&Value| finding["text"].as_str().unwrap().starts_with("no handler for nobody of tenant");
+            let warning = found.findings.iter().find(has).cloned();
+            if warning.is_some() == is_named { Ok(warning) } else { Err(json!(found.findings)) }
+        })
+        .await
+    };
+    let warning = without_handler(true).await.unwrap();
+    assert_eq!((&warning["check"], &warning["level"]), (&json!("handlers"), &json!("warning")));
+    world.request("runs.cancel", json!({"run_id": missed})).await;
+    without_handler(false).await;
+
+    world.ask("_all", "queues.pause", json!({"queue": "bulk"}).to_string(), Duration::from_secs(20)).await.unwrap();
+    world.publish("noop").queue("bulk").json(json!(1)).await;
+    let found = doctor(&world).await;
+    found.has("queues", "warning", "queue bulk is paused; jobs that wait there: 1");
     assert_eq!(found.code, 3);
     node.stop().await;
 }

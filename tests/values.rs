@@ -95,6 +95,11 @@ async fn what_a_handler_said_is_answered_as_it_was_sent() {
         let fields = format!(r#""progress":{said},"result":{said},"#);
         assert!(answer.contains(&fields), "{answer}");
         assert_eq!(raw(&world, "runs.get", json!({"run_id": run})).await, answer);
+        let why = world.command(["why", &run, "--json", "--within", "20s"]).output().await.unwrap();
+        let why = String::from_utf8(why.stdout).unwrap();
+        // In its record and in the event of its end.
+        assert_eq!(why.matches(&format!(r#""result":{said}"#)).count(), 2, "{why}");
+        assert!(!why.contains('\u{f8ff}'), "{why}");
 
         let dead = world.publish("odd").header("X-Dies", "1").send(bytes()).await.unwrap().run_id;
         let progress = format!(r#""progress":{said},"error""#);

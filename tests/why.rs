@@ -112,6 +112,41 @@ async fn waits_for(world: &World, run: &str, wanted: &[&str]) {
     .await;
 }
 
+/// Given jobs that end all the time, when one asks why of one that waits and of each as it ends, then the answer comes
+/// soon and does not contradict itself.
+#[tokio::test]
+async fn why_answers_soon_while_the_event_log_grows() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let mut live = world.live_events("default").await;
+    let unserved = world.publish("nobody").json(json!(1)).await;
+    live.until_published("deferred", &unserved).await;
+    let asked = async {
+        for _ in 0..4 {
+            let done = world.publish("noop").json(json!(1)).await;
+            for run in [&unserved, &done] {
+                let start = std::time::Instant::now();
+                let output = why(&world, run).await.0;
+                let lasted = start.elapsed();
+                assert!(lasted < Duration::from_secs(4), "{lasted:?}: {output}");
+                let ended = ["completed after", "ended: completed"].iter().any(|text| output.contains(text));
+                assert!(!(ended && output.contains("has been waiting")), "{output}");
+            }
+        }
+    };
+    let load = async {
+        loop {
+            world.publish("noop").many((0..20).map(|n| json!(n))).await;
+            tokio::time::sleep(Duration::from_millis(100)).await; // the log is never silent for a second
+        }
+    };
+    tokio::select! {
+        () = asked => {}
+        () = load => {}
+    }
+    node.kill9().await;
+}
+
 /// Given jobs of busy keys that made way for others, when one asks why, then the answer names the other run.
 #[tokio::test]
 async fn why_says_for_which_run_another_made_way() {

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Those since this time, 2027-01-31T09:30:00Z or 1h for an hour ago
     #[arg(long, value_name = "TIME", value_parser = super::target::moment)]
     since: Option<Timestamp>,
-    /// One JSON object per line, for machines
+    /// JSON for machines
     #[arg(long)]
     json: bool,
 }
@@ -35,17 +35,15 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     loop {
         let AuditPage { mut entries, cursor } = api.ask::<AuditList>(request.clone()).await?.read()?;
         entries.retain(|entry| action.as_deref().is_none_or(|action| is_of(&entry.endpoint, action)));
-        if json {
-            entries.iter().try_for_each(|entry| output::say(&serde_json::to_string(entry)?))?;
-        } else {
-            all.extend(entries);
-        }
+        all.extend(entries);
         if cursor.is_none() {
             break;
         }
         request.cursor = cursor;
     }
-    if !json {
+    if json {
+        output::json(&AuditPage { entries: all, cursor: None })?;
+    } else {
         let rows = output::fitted(rows(&all), output::columns(), &[3, 1]); // from, tenant
         output::say(output::table(&rows, &[]).trim_end())?;
         if global.tenant != OPERATOR {

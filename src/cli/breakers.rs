@@ -11,7 +11,7 @@ use longshore_domain::{JobType, SmolStr, Tenant, Timestamp, duration};
 
 use super::client::Api;
 use super::output::{self, BAD, GOOD, PENDING};
-use super::{Ended, Global, Usage};
+use super::{Ended, Global, Lists, Usage};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -23,12 +23,18 @@ pub(crate) enum Command {
     Trip(TripArguments),
 }
 
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        Self::List(ListArguments { job_type: None, json })
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ListArguments {
     /// Of this job type
     #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
     job_type: Option<JobType>,
-    /// JSON for machines, one page per line
+    /// JSON for machines
     #[arg(long)]
     json: bool,
 }
@@ -94,18 +100,16 @@ async fn list(global: &Global, ListArguments { job_type, json }: ListArguments) 
     let mut request = BreakersRequest { job_type, limit: Some(500), ..BreakersRequest::default() };
     let mut all = Vec::new();
     loop {
-        let answer = api.ask::<BreakersList>(request.clone()).await?;
-        let Breakers { breakers, cursor } = answer.read()?;
-        if json {
-            output::json(&answer)?;
-        }
+        let Breakers { breakers, cursor } = api.ask::<BreakersList>(request.clone()).await?.read()?;
         all.extend(breakers);
         if cursor.is_none() {
             break;
         }
         request.cursor = cursor;
     }
-    if !json {
+    if json {
+        output::json(&Breakers { breakers: all, cursor: None })?;
+    } else {
         output::say(output::table(&rows(all, now()), &[4]).trim_end())?;
     }
     Ok(Ended::Success)

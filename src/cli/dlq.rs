@@ -13,8 +13,10 @@ use super::bulk::{self, Bulk};
 use super::client::Api;
 use super::output::{self, FAINT, ago, cut, number, styled};
 use super::target::{self, Filter, Which};
-use super::{Ended, Global, Usage, exact, runs, submit};
+use super::{Ended, Global, Lists, Usage, exact, runs, submit};
 
+/// So many are listed if nothing else is said.
+const SHOWN: u64 = 50;
 /// At most so many dead letters on a page of the API, or groups in its answer.
 const PAGE: u64 = 500;
 /// How long grouping may take: it reads every dead letter.
@@ -50,12 +52,19 @@ pub(crate) enum Command {
     Discard(Discard),
 }
 
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        let (filter, cursor) = Default::default();
+        Self::List(List { filter, limit: SHOWN, cursor, json })
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
     filter: Filter,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Continue where a list ended
     #[arg(long, value_name = "CURSOR")]
@@ -285,7 +294,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::super::{Cli, Command as Any};
+    use super::super::{Cli, Command as Any, Noun};
     use super::*;
 
     fn now() -> Timestamp {
@@ -353,7 +362,7 @@ dead letters  type          first      last  for example  error
         let line = "longshore dlq replay --type a --set-queue bulk --set-priority 2 --set-payload [1] \
                     --set-header X-A=b=c --set-header X-B= --rate 2.5 --limit 3 --yes";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-        let Any::Dlq(Command::Replay(replay)) = cli.command else { panic!("not replay") };
+        let Any::Dlq(Noun { command: Some(Command::Replay(replay)), .. }) = cli.command else { panic!("not replay") };
         let set = replay.set(submit::payload(replay.set_payload.as_deref()).unwrap());
         let expected = json!({"queue": "bulk", "priority": 2, "payload": [1], "headers": {"X-A": "b=c", "X-B": null}});
         let set: Value = serde_json::to_value(set).unwrap();

@@ -2,7 +2,6 @@
 //!
 //! It only reads. Rights are those of the user that it runs as: run it with the credentials of a node.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,10 +10,8 @@ use longshore::config::{Configuration, check_namespace};
 use longshore::http;
 use longshore_backbone::Client;
 use longshore_backbone::wire::api::{
-    Health, HealthRequest, HealthStatus, NodeStatus, NodesList, Nothing, OPERATOR, QueueStatus, QueuesList,
-    QueuesRequest,
+    Health, HealthRequest, HealthStatus, NodeStatus, NodesList, Nothing, OPERATOR, Queues, QueuesList, QueuesRequest,
 };
-use longshore_domain::Queue;
 use serde_json::json;
 
 use super::output::{self, BAD, FAINT, GOOD, PENDING, styled};
@@ -32,7 +29,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     file: File,
     /// Where the NATS server answers HTTP (its `http` setting): only there it says how it syncs its files
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = super::address)]
     monitor: Option<SocketAddr>,
     /// JSON for machines
     #[arg(long)]
@@ -71,17 +68,20 @@ async fn facts(
     monitored: Option<Result<Monitored, String>>,
 ) -> Facts {
     let settings = configuration.settings();
-    let mut queues: BTreeSet<Queue> = settings.policies.queues.keys().cloned().collect();
     let account = client.account().await;
-    queues.extend(client.declared().await.unwrap_or_default());
-    let rights = client.names().rights_of_a_node(queues.iter());
-    let nodes = nodes(client).await;
+    let mut declared = client.declared().await.unwrap_or_default();
+    // Without a configuration the defaults name a queue that the cluster need not have.
+    if has_settings || declared.is_empty() {
+        declared.extend(settings.policies.queues.keys().cloned());
+    }
+    let rights = client.names().rights_of_a_node(declared.iter());
+    let (nodes, queues) = (nodes(client).await, queues_of(client).await);
     Facts {
         server: client.server_facts(),
         user: client.user().await,
         rights,
         streams: match &account {
-            Ok(_) => client.streams(&settings.storage, &queues).await,
+            Ok(_) => client.streams(&settings.storage, &declared).await,
             Err(error) => Err(error.clone()),
         },
         account,
@@ -90,7 +90,8 @@ async fn facts(
         monitored,
         healths: healths(client, nodes.as_deref().unwrap_or_default()).await,
         nodes,
-        queues: queues_of(client).await,
+        queues: queues.queues,
+        no_handler: queues.no_handler,
     }
 }
 
@@ -110,9 +111,10 @@ async fn healths(client: &Client, nodes: &[NodeStatus]) -> Vec<HealthStatus> {
     healths
 }
 
-async fn queues_of(client: &Client) -> Vec<QueueStatus> {
+async fn queues_of(client: &Client) -> Queues {
     let answer = client.ask::<QueuesList>(OPERATOR, &QueuesRequest::default(), WITHIN).await;
-    answer.and_then(|answer| answer.read()).map(|answer| answer.queues).unwrap_or_default()
+    let nothing = Queues { queues: Vec::new(), no_handler: Vec::new() };
+    answer.and_then(|answer| answer.read()).unwrap_or(nothing)
 }
 
 /// What the server says of itself by HTTP.

@@ -2,6 +2,7 @@
 //! same number rarely have the same remedy. An error whose own message says what to do has none.
 
 use clap::CommandFactory as _;
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use longshore_backbone::Error as Backbone;
 use longshore_backbone::wire::api::ApiError;
@@ -213,30 +214,74 @@ fn of_answer(answer: &ApiError) -> Option<&'static str> {
     ANSWERS.iter().find(fits).map(|row| row.hint)
 }
 
-/// A wrong command line's error: with what a lonely duration was meant for, and without the suggestion of an option
-/// that the command's help does not show.
+/// Words that other programs have for what is here under another: behind which command, the word, and what is meant.
+const MEANT: [(&str, &[&str], &str); 19] = [
+    ("", &["status", "ping"], "health"),
+    ("", &["init", "new"], "config print"),
+    ("", &["enqueue", "publish", "push", "add"], "submit"),
+    ("", &["start", "run", "server", "worker"], "serve"),
+    ("", &["jobs", "list", "ls"], "runs"),
+    ("", &["workers", "ps"], "nodes"),
+    ("", &["logs", "log", "tail"], "events"),
+    ("", &["retry", "replay"], "dlq replay"),
+    ("", &["cancel"], "runs cancel"),
+    ("", &["version"], "--version"),
+    ("runs", &["retry", "replay", "rerun", "restart"], "dlq replay"),
+    ("runs", &["delete", "remove", "rm"], "runs erase"),
+    ("runs", &["show"], "runs get"),
+    ("dlq", &["delete", "remove", "rm", "purge"], "dlq discard"),
+    ("dlq", &["retry", "requeue", "redrive"], "dlq replay"),
+    ("dlq", &["show"], "dlq get"),
+    ("schedules", &["create", "add", "new", "set", "update"], "schedules put"),
+    ("schedules", &["remove", "rm"], "schedules delete"),
+    ("queues", &["create", "add", "declare", "new"], "queues put"),
+];
+
+/// A wrong command line's error: with what a word or a lonely duration was meant for, without the suggestion of an
+/// option that the command's help does not show, and with the usage that does not depend on which variables are set.
 pub(crate) fn improved(mut error: clap::Error) -> clap::Error {
+    let Some(usage) = error.get(ContextKind::Usage).map(ToString::to_string) else { return error };
+    let (path, usual) = command_of(&usage);
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(usual));
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some((.., meant)) =
+            MEANT.iter().find(|(behind, words, _)| *behind == path && words.contains(&word.as_str()))
+    {
+        let tip = format!("did you mean longshore {meant}?").into();
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
         && duration::parse(word).is_ok()
-        && error.get(ContextKind::Usage).is_some_and(|usage| usage.to_string().contains(" submit "))
+        && path == "submit"
     {
         let tip = submit::wait_takes(word).into();
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     }
     let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg) else { return error };
     let command = Cli::command();
-    let in_help = |name: &str| {
-        let of_all = command.get_arguments().filter(|argument| !argument.is_hide_short_help_set());
-        of_all.filter_map(clap::Arg::get_long).any(|long| long == name)
-    };
-    let is_global =
-        command.get_arguments().filter_map(clap::Arg::get_long).any(|long| suggested == &format!("--{long}"));
-    if is_global && !in_help(suggested.trim_start_matches('-')) {
+    let is = |argument: &clap::Arg| argument.get_long().is_some_and(|long| suggested == &format!("--{long}"));
+    if command.get_arguments().any(|argument| is(argument) && argument.is_hide_set()) {
         error.remove(ContextKind::SuggestedArg);
-        error.remove(ContextKind::Usage); // it would show that option, too
     }
     error
+}
+
+/// The command whose usage this is, as the words behind the program's name, and its usage with nothing given: the
+/// parser adds options that variables set, as if they had to be there.
+fn command_of(usage: &str) -> (String, StyledStr) {
+    let mut command = Cli::command();
+    command.build();
+    let (mut found, mut path) = (&mut command, Vec::new());
+    for word in usage.split_whitespace().skip_while(|word| *word != "longshore").skip(1) {
+        if found.find_subcommand(word).is_none() {
+            break;
+        }
+        found = found.find_subcommand_mut(word).expect("it was just found");
+        path.push(word);
+    }
+    (path.join(" "), found.render_usage())
 }
 
 #[cfg(test)]
@@ -337,8 +382,24 @@ mod tests {
         assert!(unknown.contains("unexpected argument '--state'") && !unknown.contains("similar"), "{unknown}");
         assert!(!unknown.contains("token"), "an option that nobody asked for: {unknown}");
         assert!(shown("longshore queues --sever x").contains("'--server'"));
+        assert!(unknown.contains("Usage: longshore dlq list [OPTIONS]"), "{unknown}");
         assert!(shown("longshore queues --jsno").contains("'--json'"));
         assert!(shown("longshore submit echo 1 --wait 30s").contains("tip: to wait so long at most: --wait=30s"));
         assert!(!shown("longshore runs get r 30s").contains("--wait"));
+    }
+
+    #[test]
+    fn a_word_of_other_programs_is_answered_with_the_one_here() {
+        for (behind, words, meant) in MEANT {
+            let line = format!("longshore {meant}");
+            let parsed = Cli::command().try_get_matches_from(line.split(' '));
+            let is_one = parsed.err().is_none_or(|error| error.kind() != ErrorKind::InvalidSubcommand);
+            assert!(is_one, "{meant} is no command");
+            for word in words {
+                let line = format!("longshore {behind} {word} x").replace("  ", " ");
+                let error = improved(Cli::command().try_get_matches_from(line.split(' ')).unwrap_err()).to_string();
+                assert!(error.contains(&format!("tip: did you mean longshore {meant}?")), "{line}: {error}");
+            }
+        }
     }
 }

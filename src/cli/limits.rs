@@ -14,33 +14,26 @@ use longshore_domain::{DurationText, JobType, SmolStr, Tenant, Timestamp, durati
 use super::client::Api;
 use super::output::{self, GOOD, PENDING};
 use super::target::now;
-use super::{Ended, Global};
-
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Arguments {
-    /// JSON for machines, one page per line
-    #[arg(long)]
-    json: bool,
-    #[command(subcommand)]
-    command: Option<Command>,
-}
+use super::{Ended, Global, Lists};
 
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// What limits allow, what is left of them, and where they were set
-    List(ListArguments),
+    List {
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Another limit on all nodes, from now on and after restarts (operators)
     Set(SetArguments),
     /// The configured limit again (operators)
     Reset(ResetArguments),
 }
 
-#[derive(Debug, Args)]
-struct ListArguments {
-    /// JSON for machines, one page per line
-    #[arg(long)]
-    json: bool,
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        Self::List { json }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -58,7 +51,7 @@ struct Which {
 }
 
 #[derive(Debug, Args)]
-struct SetArguments {
+pub(crate) struct SetArguments {
     #[command(flatten)]
     which: Which,
     /// Tokens in each span of time: one for each job, unless it says otherwise
@@ -79,7 +72,7 @@ struct SetArguments {
 }
 
 #[derive(Debug, Args)]
-struct ResetArguments {
+pub(crate) struct ResetArguments {
     #[command(flatten)]
     which: Which,
     /// JSON for machines
@@ -100,32 +93,27 @@ fn window(text: &str) -> Result<Window, String> {
     }
 }
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
-    match arguments.command {
-        Some(Command::Set(SetArguments { which, rate, per, burst, window, json })) => {
+    match command {
+        Command::Set(SetArguments { which, rate, per, burst, window, json }) => {
             let Which { job_type, name, of_tenant: tenant } = which;
             let (per_ms, window) = (Some(whole_millis(per)), Some(window));
             let request = SetLimitRequest { job_type, name, tenant, rate, per_ms, burst, window };
             show(&api.ask::<LimitsSet>(request).await?, json)
         }
-        Some(Command::Reset(ResetArguments { which: Which { job_type, name, of_tenant: tenant }, json })) => {
+        Command::Reset(ResetArguments { which: Which { job_type, name, of_tenant: tenant }, json }) => {
             show(&api.ask::<LimitsReset>(ResetLimitRequest { job_type, name, tenant }).await?, json)
         }
-        Some(Command::List(ListArguments { json })) => list(&api, json).await,
-        None => list(&api, arguments.json).await,
+        Command::List { json } => list(&api, json).await,
     }
 }
 
 /// All limits that the cluster has.
-async fn all(api: &Api, json: bool) -> anyhow::Result<Vec<LimitStatus>> {
+async fn all(api: &Api) -> anyhow::Result<Vec<LimitStatus>> {
     let (mut request, mut all) = (LimitsRequest { limit: Some(500), cursor: None }, Vec::new());
     loop {
-        let answer = api.ask::<LimitsList>(request.clone()).await?;
-        if json {
-            output::json(&answer)?;
-        }
-        let Limits { limits, cursor } = answer.read()?;
+        let Limits { limits, cursor } = api.ask::<LimitsList>(request.clone()).await?.read()?;
         all.extend(limits);
         if cursor.is_none() {
             return Ok(all);
@@ -136,7 +124,7 @@ async fn all(api: &Api, json: bool) -> anyhow::Result<Vec<LimitStatus>> {
 
 /// The limits that were set at run time.
 pub(crate) async fn set_at_run_time(api: &Api) -> anyhow::Result<Vec<(Scope, RateLimit)>> {
-    let limits = all(api, false).await?.into_iter();
+    let limits = all(api).await?.into_iter();
     let set = limits.filter(|limit| limit.origin.as_ref().is_some_and(|by| by.known() == Some(&SetBy::RunTime)));
     let read = set.filter_map(|LimitStatus { job_type, name, tenant, values, .. }| {
         let LimitValues { burst, per_ms, rate, window } = values?;
@@ -148,8 +136,10 @@ pub(crate) async fn set_at_run_time(api: &Api) -> anyhow::Result<Vec<(Scope, Rat
 }
 
 async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
-    let all = all(api, json).await?;
-    if !json {
+    let all = all(api).await?;
+    if json {
+        output::json(&Limits { limits: all, cursor: None })?;
+    } else {
         output::say(output::table(&rows(&all, now()), &[2, 3]).trim_end())?;
     }
     Ok(Ended::Success)

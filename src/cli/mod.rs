@@ -3,15 +3,16 @@
 //! Data goes to stdout, messages for people to stderr. Nothing here knows NATS or a stream: commands ask the nodes' API
 //! through [`longshore_backbone::Client`], as any other program can.
 
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use longshore_domain::{JobType, Queue, RunId, Timestamp, duration};
 
 mod client;
 pub(crate) mod ended;
-mod exact;
+pub(crate) mod exact;
 pub(crate) mod global;
 mod hints;
 mod nats;
@@ -65,9 +66,19 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// The commands; the page on NATS is made of the options that they have.
+    fn definition() -> clap::Command {
+        Self::command().mut_subcommand("nats", |page| page.after_help(nats::page()))
+    }
+
+    /// The same with every option in sight: of manual pages and completions nobody reads all at once.
+    fn in_full() -> clap::Command {
+        Self::command().mut_args(|argument| argument.hide(false))
+    }
+
     /// The command line; ends the program, with a message, where it is wrong or asks for help.
     pub(crate) fn read() -> Self {
-        let matches = Self::command().try_get_matches().unwrap_or_else(|error| hints::improved(error).exit());
+        let matches = Self::definition().try_get_matches().unwrap_or_else(|error| hints::improved(error).exit());
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, chosen)) = matches.subcommand() {
             cli.global.nats.note_sources(chosen);
@@ -85,29 +96,25 @@ pub(crate) enum Command {
     /// Submit a job
     Submit(Box<submit::Arguments>),
     /// List and count runs; show one, wait for its end, reschedule, cancel or erase it
-    #[command(subcommand)]
-    Runs(runs::Command),
+    Runs(Noun<runs::Command>),
     /// What happened to one run: what it waited for, where it was tried, why it failed, when it goes on
     Why(why::Arguments),
     /// Dead letters: jobs that failed for good; show, replay or discard them
-    #[command(subcommand)]
-    Dlq(dlq::Command),
+    Dlq(Noun<dlq::Command>),
     /// Recurring schedules: make, show, pause, remove them; run them now or for times that are over
-    #[command(subcommand)]
-    Schedules(schedules::Command),
+    Schedules(Noun<schedules::Command>),
     /// Follow events, live or from the event log
     Events(events::Arguments),
     /// Waiting and running jobs of each queue; pause and resume queues and types
-    Queues(queues::Arguments),
+    Queues(Noun<queues::Command>),
     /// Rate limits: what is left of each; set one for the whole cluster, or reset it
-    Limits(limits::Arguments),
+    Limits(Noun<limits::Command>),
     /// Circuit breakers: list them, close or open one
-    #[command(subcommand)]
-    Breakers(breakers::Command),
+    Breakers(Noun<breakers::Command>),
     /// What was asked of the nodes beyond reading and submitting: by whom, when, from where, and how it was answered
     Audit(audit::Arguments),
     /// The cluster's nodes and their load
-    Nodes(nodes::NodesArguments),
+    Nodes(Noun<nodes::Command>),
     /// Whether the node that answers takes work, and if not, why
     Health(nodes::HealthArguments),
     /// Look for faults in the set-up: server, rights, streams, storage, clocks, durability, nodes; each with its remedy
@@ -115,6 +122,8 @@ pub(crate) enum Command {
     /// Check, show or print the configuration
     #[command(subcommand)]
     Config(config::Command),
+    /// The options for NATS that every command has: credentials, TLS, JetStream
+    Nats,
     /// Print completions for a shell: longshore completions bash > /etc/bash_completion.d/longshore
     Completions {
         /// The shell
@@ -127,6 +136,32 @@ pub(crate) enum Command {
     },
 }
 
+/// What there is of a kind, which the word alone lists, and what can be done with it.
+#[derive(Debug, Args)]
+pub(crate) struct Noun<C: Subcommand> {
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    command: Option<C>,
+}
+
+/// The subcommands of a noun, of which one is `list`.
+pub(crate) trait Lists: Subcommand {
+    /// The list that is shown if nothing is asked for.
+    fn list(json: bool) -> Self;
+}
+
+impl<C: Lists> Noun<C> {
+    fn chosen(self) -> Result<C, Usage> {
+        match (self.command, self.json) {
+            (None, json) => Ok(C::list(json)),
+            (Some(_), true) => Err(Usage("--json stands behind the subcommand that it is for".to_owned())),
+            (Some(command), false) => Ok(command),
+        }
+    }
+}
+
 /// Runs one command.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
     let Cli { global, command } = cli;
@@ -134,28 +169,32 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Serve(arguments) => serve::run(&global, arguments).await,
         Command::Dev(arguments) => crate::dev::run(&global, arguments).await,
         Command::Submit(arguments) => submit::run(&global, *arguments).await,
-        Command::Runs(command) => runs::run(&global, command).await,
+        Command::Runs(command) => runs::run(&global, command.chosen()?).await,
         Command::Why(arguments) => why::run(&global, arguments).await,
-        Command::Dlq(command) => dlq::run(&global, command).await,
-        Command::Schedules(command) => schedules::run(&global, command).await,
+        Command::Dlq(command) => dlq::run(&global, command.chosen()?).await,
+        Command::Schedules(command) => schedules::run(&global, command.chosen()?).await,
         Command::Events(arguments) => events::run(&global, arguments).await,
-        Command::Queues(arguments) => queues::run(&global, arguments).await,
-        Command::Limits(arguments) => limits::run(&global, arguments).await,
-        Command::Breakers(command) => breakers::run(&global, command).await,
+        Command::Queues(command) => queues::run(&global, command.chosen()?).await,
+        Command::Limits(command) => limits::run(&global, command.chosen()?).await,
+        Command::Breakers(command) => breakers::run(&global, command.chosen()?).await,
         Command::Audit(arguments) => audit::run(&global, arguments).await,
-        Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,
+        Command::Nodes(command) => nodes::nodes(&global, command.chosen()?).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
         Command::Doctor(arguments) => doctor::run(&global, arguments).await,
         Command::Config(command) => config::run(&global, command).await,
+        Command::Nats => {
+            output::say(nats::page().trim_end())?;
+            Ok(Ended::Success)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "longshore", &mut script);
+            clap_complete::generate(shell, &mut Cli::in_full(), "longshore", &mut script);
             output::say(String::from_utf8(script)?.trim_end())?;
             Ok(Ended::Success)
         }
         Command::Man { folder } => {
             std::fs::create_dir_all(&folder)
-                .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder))
+                .and_then(|()| clap_mangen::generate_to(Cli::in_full(), &folder))
                 .with_context(|| format!("cannot write the manual pages into {}", folder.display()))?;
             Ok(Ended::Success)
         }
@@ -177,6 +216,14 @@ fn run_id(text: &str) -> Result<RunId, String> {
 /// A duration of the contract's form.
 fn span(text: &str) -> Result<Duration, String> {
     duration::parse(text).map_err(|error| error.to_string())
+}
+
+/// Where something answers HTTP: `127.0.0.1:8222`, `localhost:8222` or `http://localhost:8222/`.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let authority = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let wrong = |reason: String| format!("{reason}; an address is HOST:PORT or http://HOST:PORT");
+    let mut found = authority.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().ok_or_else(|| wrong("no such host is known".to_owned()))
 }
 
 fn time(text: &str) -> Result<Timestamp, String> {

@@ -8,9 +8,12 @@ use clap::parser::ValueSource;
 use longshore::config::nats::Options;
 use longshore_backbone::Connection;
 
+/// Most of the options stand on a page of their own, as every command has them.
+const HEADING: &str = "NATS (all its options: longshore help nats)";
+
 /// The options for NATS from the command line and the environment.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "NATS")]
+#[command(next_help_heading = HEADING)]
 pub(crate) struct Nats {
     /// NATS server addresses, separated by commas, such as nats://user:password@host [default: nats://127.0.0.1:4222]
     #[arg(long, short, env = "NATS_URL", value_name = "URL", global = true, hide_env_values = true)]
@@ -19,48 +22,34 @@ pub(crate) struct Nats {
     #[arg(long, env = "NATS_CONTEXT", value_name = "NAME", global = true)]
     pub(crate) context: Option<String>,
     /// A credentials file
-    #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path())]
+    #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub(crate) creds: Option<PathBuf>,
     /// A file that holds an nkey seed
-    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub(crate) nkey: Option<PathBuf>,
     /// User name
-    #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide_short_help = true)]
+    #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide = true)]
     pub(crate) user: Option<String>,
     /// Password of the user
-    #[arg(
-        long,
-        env = "NATS_PASSWORD",
-        value_name = "TEXT",
-        global = true,
-        hide_short_help = true,
-        hide_env_values = true
-    )]
+    #[arg(long, env = "NATS_PASSWORD", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
     pub(crate) password: Option<String>,
     /// Token
-    #[arg(
-        long,
-        env = "NATS_TOKEN",
-        value_name = "TEXT",
-        global = true,
-        hide_short_help = true,
-        hide_env_values = true
-    )]
+    #[arg(long, env = "NATS_TOKEN", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
     pub(crate) nats_token: Option<String>,
     /// A file of root certificates
-    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Client certificate
-    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Key of the client certificate
-    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub(crate) tls_key: Option<PathBuf>,
     /// JetStream domain, for leaf nodes
-    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide_short_help = true)]
+    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide = true)]
     pub(crate) js_domain: Option<String>,
     /// First part of the subjects of answers, for a user who may not read all of _INBOX, such as _INBOX_acme
-    #[arg(long, env = "NATS_INBOX_PREFIX", value_name = "PREFIX", global = true, hide_short_help = true)]
+    #[arg(long, env = "NATS_INBOX_PREFIX", value_name = "PREFIX", global = true, hide = true)]
     pub(crate) inbox_prefix: Option<String>,
     /// Whether the command line itself names the server, and not only a variable.
     #[arg(skip)]
@@ -102,6 +91,13 @@ impl Nats {
             inbox_prefix,
         }
     }
+}
+
+/// All of these options, as the help shows options.
+pub(crate) fn page() -> String {
+    let all = Nats::augment_args(clap::Command::new("nats").disable_help_flag(true).help_template("{all-args}"));
+    let mut shown = all.mut_args(|argument| argument.hide(false).help_heading("Options of every command"));
+    shown.render_help().to_string()
 }
 
 /// Accepts an empty variable, too, for which clap's own parser of paths ends the program.

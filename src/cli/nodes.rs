@@ -12,17 +12,7 @@ use serde::Deserialize;
 
 use super::client::Api;
 use super::output::{self, BAD, GOOD, PENDING};
-use super::{Ended, Global};
-
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct NodesArguments {
-    #[command(subcommand)]
-    command: Option<Command>,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
+use super::{Ended, Global, Lists};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -34,6 +24,12 @@ pub(crate) enum Command {
     },
     /// Change which lines a node logs, until it ends (operators)
     LogLevel(LogLevelArguments),
+}
+
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        Self::List { json }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -55,18 +51,17 @@ pub(crate) struct HealthArguments {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Of the node that listens for HTTP there, without NATS: for the probe of a container
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "node")]
+    #[arg(long, value_name = "ADDRESS", value_parser = super::address, conflicts_with = "node")]
     http: Option<SocketAddr>,
     /// JSON for machines
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) async fn nodes(global: &Global, arguments: NodesArguments) -> anyhow::Result<Ended> {
-    let json = match arguments.command {
-        Some(Command::LogLevel(arguments)) => return log_level(global, arguments).await,
-        Some(Command::List { json }) => json,
-        None => arguments.json,
+pub(crate) async fn nodes(global: &Global, command: Command) -> anyhow::Result<Ended> {
+    let json = match command {
+        Command::LogLevel(arguments) => return log_level(global, arguments).await,
+        Command::List { json } => json,
     };
     let api = Api::connect(global).await?;
     let answer = api.ask::<NodesList>(Nothing {}).await?;

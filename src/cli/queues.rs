@@ -16,25 +16,15 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Timestamp, duratio
 use super::client::Api;
 use super::output::{self, GOOD, PENDING, number};
 use super::target::now;
-use super::{Ended, Global, bulk};
+use super::{Ended, Global, Lists, bulk};
 
 /// How long a pause may take beside the usual time for an answer: until silent nodes start nothing any more.
 const PAUSES_WITHIN: Duration = Duration::from_secs(20);
 /// How long putting a queue may take beside it: its streams may wait for an election.
 const PUT_WITHIN: Duration = Duration::from_secs(20);
 
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Arguments {
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// The queues, with their waiting and running jobs: what the command shows without a subcommand
     List {
         /// JSON for machines
@@ -52,6 +42,12 @@ enum Command {
     Purge(PurgeArguments),
 }
 
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        Self::List { json }
+    }
+}
+
 #[derive(Debug, Args)]
 struct Which {
     /// The queue; with --type only the jobs of that type in it
@@ -63,7 +59,7 @@ struct Which {
 }
 
 #[derive(Debug, Args)]
-struct PutArguments {
+pub(crate) struct PutArguments {
     /// The queue
     #[arg(value_name = "QUEUE", value_parser = super::queue)]
     queue: Queue,
@@ -108,7 +104,7 @@ impl From<Whom> for FairBy {
 }
 
 #[derive(Debug, Args)]
-struct PauseArguments {
+pub(crate) struct PauseArguments {
     #[command(flatten)]
     which: Which,
     /// When it ends by itself, for example 2027-01-31T09:30:00Z
@@ -123,7 +119,7 @@ struct PauseArguments {
 }
 
 #[derive(Debug, Args)]
-struct ResumeArguments {
+pub(crate) struct ResumeArguments {
     #[command(flatten)]
     which: Which,
     /// JSON for machines
@@ -132,7 +128,7 @@ struct ResumeArguments {
 }
 
 #[derive(Debug, Args)]
-struct PurgeArguments {
+pub(crate) struct PurgeArguments {
     /// The queue
     #[arg(value_name = "QUEUE", value_parser = super::queue)]
     queue: Queue,
@@ -140,30 +136,29 @@ struct PurgeArguments {
     options: bulk::Options,
 }
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
-    match arguments.command {
-        Some(Command::Put(PutArguments { queue, concurrency, aging, fair_by, nodes, no_node, json })) => {
+    match command {
+        Command::Put(PutArguments { queue, concurrency, aging, fair_by, nodes, no_node, json }) => {
             let nodes = (no_node || !nodes.is_empty()).then_some(nodes);
             let (aging_ms, fair_by) = (aging.map(whole_millis), fair_by.into());
             let request = PutQueueRequest { queue, concurrency, aging_ms, nodes, fair_by };
             show_put(&api.ask_within::<QueuesPut>(request, PUT_WITHIN).await?, json)
         }
-        Some(Command::Pause(PauseArguments { which: Which { queue, job_type }, until, lasts, json })) => {
+        Command::Pause(PauseArguments { which: Which { queue, job_type }, until, lasts, json }) => {
             let until = until.or_else(|| lasts.map(|lasts| now().plus(lasts)));
             let request = PauseRequest { queue, job_type, until };
             show_pause(&api.ask_within::<QueuesPause>(request, PAUSES_WITHIN).await?, json)
         }
-        Some(Command::Resume(ResumeArguments { which: Which { queue, job_type }, json })) => {
+        Command::Resume(ResumeArguments { which: Which { queue, job_type }, json }) => {
             let request = ResumeRequest { queue, job_type };
             show_pause(&api.ask::<QueuesResume>(request).await?, json)
         }
-        Some(Command::Purge(PurgeArguments { queue, options })) => {
+        Command::Purge(PurgeArguments { queue, options }) => {
             let request = PurgeRequest { confirm: Some(queue.clone()), queue, limit: None, dry_run: false };
             bulk::run::<QueuesPurge>(&api, request, None, &options).await
         }
-        Some(Command::List { json }) => list(&api, json).await,
-        None => list(&api, arguments.json).await,
+        Command::List { json } => list(&api, json).await,
     }
 }
 

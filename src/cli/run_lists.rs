@@ -15,6 +15,8 @@ use super::client::Api;
 use super::output::{self, age, cut, number};
 use super::target::{self, Filter, word};
 
+/// So many are listed if nothing else is said.
+const SHOWN: u64 = 50;
 /// At most so many runs on a page of the API.
 const PAGE: u64 = 500;
 
@@ -33,7 +35,7 @@ const STATES: [&str; 10] = [
 ];
 
 /// Which runs.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Wanted {
     #[command(flatten)]
     filter: Filter,
@@ -47,7 +49,7 @@ pub(crate) struct List {
     #[command(flatten)]
     wanted: Wanted,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// All of them, page after page
     #[arg(long, conflicts_with = "limit")]
@@ -55,7 +57,7 @@ pub(crate) struct List {
     /// Continue where a list ended
     #[arg(long, value_name = "CURSOR")]
     cursor: Option<String>,
-    /// JSON for machines: one page; with --all one run per line
+    /// JSON for machines; with --all one run per line
     #[arg(long)]
     json: bool,
 }
@@ -67,6 +69,13 @@ pub(crate) struct Counting {
     /// JSON for machines
     #[arg(long)]
     json: bool,
+}
+
+impl List {
+    /// The list if nothing is asked for.
+    pub(crate) fn usual(json: bool) -> Self {
+        Self { wanted: Wanted::default(), limit: SHOWN, all: false, cursor: None, json }
+    }
 }
 
 impl Wanted {

@@ -17,7 +17,7 @@ use super::bulk::Bulk;
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled};
 use super::target::{Which, now, word};
-use super::{Ended, Global, bulk, exact, run_lists, target};
+use super::{Ended, Global, Lists, bulk, exact, run_lists, target};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -64,6 +64,12 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        Self::List(run_lists::List::usual(json))
+    }
 }
 
 #[derive(Debug, Args)]

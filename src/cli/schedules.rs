@@ -16,13 +16,14 @@ use longshore_backbone::wire::recurring::differences;
 use longshore_domain::recurring::{Misfire, Overlap};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, JobType, ScheduleId, Tenant, Timestamp};
+use serde_json::json;
 
 use super::client::Api;
 use super::job::Job;
 use super::output::{self, BAD, FAINT, GOOD, PENDING, STRONG, number, styled};
 use super::submit::payload;
 use super::target::now;
-use super::{Ended, File, Global, exact, span};
+use super::{Ended, File, Global, Lists, exact, span};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -32,7 +33,7 @@ pub(crate) enum Command {
     Get(One),
     /// All schedules of the tenant, or of all with --tenant _all
     List {
-        /// JSON for machines: one schedule per line
+        /// JSON for machines
         #[arg(long)]
         json: bool,
     },
@@ -51,7 +52,7 @@ pub(crate) enum Command {
         /// At most so many
         #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
         limit: u16,
-        /// JSON for machines: one time per line
+        /// JSON for machines
         #[arg(long)]
         json: bool,
     },
@@ -63,6 +64,12 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        Self::List { json }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -272,7 +279,7 @@ async fn all(api: &Api) -> anyhow::Result<Vec<ScheduleStatus>> {
 async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
     let all = all(api).await?;
     if json {
-        all.iter().try_for_each(output::json)?;
+        output::json(&Schedules { schedules: all, cursor: None })?;
     } else if all.is_empty() {
         eprintln!("no schedules; longshore schedules put makes one");
     } else {
@@ -329,9 +336,8 @@ async fn next(api: &Api, limit: usize, json: bool) -> anyhow::Result<Ended> {
     times.sort();
     times.truncate(limit);
     if json {
-        for (at, tenant, id) in &times {
-            output::json(&serde_json::json!({"at": at, "tenant": tenant, "id": id}))?;
-        }
+        let time = |(at, tenant, id): &_| json!({"at": at, "tenant": tenant, "id": id});
+        output::json(&json!({"times": times.iter().map(time).collect::<Vec<_>>()}))?;
         return Ok(Ended::Success);
     }
     let now = now();
@@ -356,11 +362,12 @@ async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Re
         );
         return Ok(Ended::Success);
     }
+    if json {
+        let change = |(what, id, lines): &_| json!({"id": id, "change": what, "differences": lines});
+        output::json(&json!({"changes": changes.iter().map(change).collect::<Vec<_>>()}))?;
+        return Ok(if changes.is_empty() { Ended::Success } else { Ended::Failure });
+    }
     for (what, id, lines) in &changes {
-        if json {
-            output::json(&serde_json::json!({"id": id, "change": what, "differences": lines}))?;
-            continue;
-        }
         let (sign, style) = match *what {
             "added" => ("+", GOOD),
             "removed" => ("-", BAD),
@@ -465,14 +472,14 @@ fn word<T: serde::Serialize>(value: &Option<T>) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
-    use super::super::{Cli, Command as Commands};
+    use super::super::{Cli, Command as Commands, Noun};
     use super::*;
 
     fn body(line: &[&str]) -> Value {
         let cli = Cli::try_parse_from(["longshore", "schedules", "put"].iter().chain(line)).unwrap();
-        let Commands::Schedules(Command::Put(put)) = cli.command else { panic!("not put") };
+        let Commands::Schedules(Noun { command: Some(Command::Put(put)), .. }) = cli.command else { panic!("not put") };
         let payload = payload(put.payload.as_deref()).unwrap();
         serde_json::to_value(put.request(payload)).unwrap()
     }

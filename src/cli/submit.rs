@@ -127,7 +127,7 @@ pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Box<RawVa
         Some("-") => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).context("cannot read the payload from stdin")?;
-            text
+            without_mark(&text).to_owned()
         }
         Some(text) => text.to_owned(),
     };
@@ -137,6 +137,11 @@ pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Box<RawVa
         Usage(format!("the payload is not JSON: {error}; {remedy}"))
     };
     Ok(Some(serde_json::from_str(&text).map_err(wrong)?))
+}
+
+/// Text without the byte order mark with which some editors and shells begin what they write.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// How the limit of `--wait` is written, which may stand alone.

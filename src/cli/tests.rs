@@ -38,7 +38,12 @@ fn options_of_every_command_stand_before_or_after_it() {
 #[test]
 fn what_there_is_of_a_kind_is_listed_by_the_same_word_everywhere() {
     for kind in ["breakers", "dlq", "limits", "nodes", "queues", "runs", "schedules"] {
-        assert!(parse(&format!("longshore {kind} list --json")).is_ok(), "{kind}");
+        for line in
+            [format!("longshore {kind}"), format!("longshore {kind} --json"), format!("longshore {kind} list --json")]
+        {
+            assert!(parse(&line).is_ok(), "{line}");
+        }
+        assert!(parse(&format!("longshore {kind} --tenant acme list")).is_ok(), "{kind}");
     }
 }
 
@@ -125,4 +130,21 @@ fn every_command_in_the_documents_is_one() {
         }
     }
     assert!(found > 80, "the documents' commands are found: {found}");
+}
+
+#[test]
+fn help_fits_a_screen_and_hides_no_option() {
+    let help = |line: &str| Cli::definition().try_get_matches_from(line.split(' ')).unwrap_err().to_string();
+    for path in ["runs get", "config print", "queues", "dlq list", "why", "nodes", "doctor"] {
+        for asked in ["-h", "--help"] {
+            let help = help(&format!("longshore {path} {asked}"));
+            assert!(help.lines().count() <= 40, "{path}: {help}");
+            assert!(help.contains("--server") && help.contains("longshore help nats"), "{path}: {help}");
+        }
+    }
+    let page = help("longshore help nats");
+    for argument in Cli::command().get_arguments().filter(|argument| argument.is_hide_set()) {
+        let option = format!("--{}", argument.get_long().unwrap());
+        assert!(page.contains(&option), "{option}: {page}");
+    }
 }

@@ -9,8 +9,10 @@ use longshore_backbone::wire::api::{
     QueueStatus, QueuesList, QueuesRequest, Record, RunRequest, RunsGet,
 };
 use longshore_domain::{RunId, Timestamp};
-use serde_json::{Value, json};
-use tokio::time::Instant;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::client::Api;
 use super::output::{self, FAINT, STRONG, style_of, styled, text};
@@ -18,15 +20,12 @@ use super::{Ended, Global, exact, target};
 
 mod lines;
 
-use lines::{Facts, Line};
+use lines::{Facts, Line, is_end};
 
 /// How far the events of several nodes may be out of order in the log, and the clocks of nodes and servers apart.
 const DISORDER: Duration = Duration::from_secs(30);
-/// How long the log may be silent before it is taken for read: it answers within milliseconds.
-const SILENCE: Duration = Duration::from_secs(1);
-
-/// Events after which a round has no others.
-const ENDS: [&str; 6] = ["completed", "dlq", "cancelled", "expired", "duplicate", "discarded"];
+/// How long what goes on beside the run may take to be said: under load an answer in time is worth more than all of it.
+const BESIDE: Duration = Duration::from_millis(400);
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -34,24 +33,39 @@ pub(crate) struct Arguments {
     #[arg(value_parser = super::run_id)]
     id: RunId,
     /// Read the event log for this long at most
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::span)]
+    #[arg(long, value_name = "DURATION", default_value = "400ms", value_parser = super::span)]
     within: Duration,
     /// JSON for machines
     #[arg(long)]
     json: bool,
 }
 
+/// The answer for machines. What the job's client and handler wrote stays as it is.
+#[derive(Serialize)]
+struct Answer<'a> {
+    run: &'a Encoded<Record>,
+    story: &'a [Line],
+    now: &'a [String],
+    events: Vec<Box<RawValue>>,
+}
+
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
+    let first = find(&api, &arguments.id).await?.read()?;
+    let ((events, read_until), queue, nodes, breakers) = tokio::join!(
+        events(&api, &first, arguments.within),
+        timeout(BESIDE, queue(&api, &first)),
+        timeout(BESIDE, nodes(&api)),
+        timeout(BESIDE, breakers(&api, &first)),
+    );
+    // Read last, so that nothing of the rest is newer than it.
     let found = find(&api, &arguments.id).await?;
-    let record = found.read()?;
-    let (events, read_until) = events(&api, &record, arguments.within).await;
-    let (queue, nodes, breakers) = tokio::join!(queue(&api, &record), nodes(&api), breakers(&api, &record));
-    let facts = Facts { record, events, read_until, queue, nodes, breakers, now: target::now() };
+    let (queue, nodes, breakers) = (queue.ok().flatten(), nodes.ok().flatten(), breakers.unwrap_or_default());
+    let facts = Facts { record: found.read()?, events, read_until, queue, nodes, breakers, now: target::now() };
     let (lines, summary) = (facts.lines(), facts.summary());
     if arguments.json {
-        let texts: Vec<Value> = lines.iter().map(|line| json!({"at": line.at, "text": line.text})).collect();
-        output::json(&json!({"run": found, "story": texts, "now": summary, "events": facts.events}))?;
+        let events = facts.events.iter().map(exact::raw).collect::<Result<_, _>>()?;
+        output::json(&Answer { run: &found, story: &lines, now: &summary, events })?;
     } else {
         output::say(shown(&facts.record, &lines, &summary).trim_end())?;
     }
@@ -76,19 +90,25 @@ async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Op
     let known = started.chain(record.enqueued_at).chain(accepted_at(&record.run_id)).chain(record.ended_at);
     let Some(since) = known.min() else { return (Vec::new(), None) };
     let until = record.ended_at.unwrap_or_else(target::now).plus(DISORDER);
-    let Ok((_, log)) = api.client.event_log(record.tenant.as_str(), since.minus(DISORDER)).await else {
-        return (Vec::new(), None);
+    let deadline = Instant::now() + within;
+    let opened = api.client.event_log(record.tenant.as_str(), since.minus(DISORDER));
+    let (mut left, log) = match timeout_at(deadline, opened).await {
+        Ok(Ok(log)) => log,
+        Ok(Err(_)) => return (Vec::new(), None),
+        Err(_) => return (Vec::new(), Some(since)),
     };
     let ended_at = record.ended_at.map(|at| at.to_string()).unwrap_or_default();
-    let (mut log, deadline) = (std::pin::pin!(log), Instant::now() + within);
+    let mut log = std::pin::pin!(log);
     let quoted = format!("\"run_id\":\"{}\"", record.run_id);
     let (mut events, mut read_until): (Vec<Value>, _) = (Vec::new(), since);
-    loop {
-        let silence = Instant::now() + SILENCE;
-        let Ok(batch) = tokio::time::timeout_at(silence.min(deadline), log.next()).await else {
-            return (events, (Instant::now() >= deadline).then_some(read_until));
+    // To where the log ended when it was asked for, as under load it never ends; and to the end that a record has,
+    // which comes into the log a moment later.
+    while left > 0 || record.ended_at.is_some() {
+        let Ok(batch) = timeout_at(deadline, log.next()).await else {
+            return (events, (left > 0).then_some(read_until));
         };
-        let Some(Ok(batch)) = batch else { return (events, None) };
+        let Some(Ok(batch)) = batch else { break };
+        left = left.saturating_sub(1).min(batch.behind);
         let batch = String::from_utf8_lossy(&batch.events);
         for line in batch.lines().filter(|line| line.contains(&quoted)) {
             // After a fault an event may be there more than once.
@@ -97,16 +117,16 @@ async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Op
                 events.push(event);
             }
         }
-        let is_end = |event: &Value| ENDS.contains(&text(event, "event")) && text(event, "at") == ended_at;
-        if !ended_at.is_empty() && events.iter().any(is_end) {
-            return (events, None);
+        if events.iter().any(|event| is_end(event, &ended_at)) {
+            break;
         }
         let last = batch.lines().last().and_then(|line| exact::read(line).ok());
         read_until = last.and_then(|last| Timestamp::parse(text(&last, "at")).ok()).unwrap_or(read_until);
         if read_until > until {
-            return (events, None);
+            break;
         }
     }
+    (events, None)
 }
 
 /// When a node accepted the run, if a node made its id: a UUID of version 7, whose first 48 bits are that time.

@@ -23,6 +23,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::cli::config::File;
 use crate::cli::ended::Ended;
+use crate::cli::exact;
 use crate::cli::global::Global;
 use crate::cli::output::{FAINT, STRONG, number, took};
 use crate::cli::serve::{self, Signals};
@@ -189,7 +190,7 @@ async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyho
                 let mut next = Some(first);
                 while let Some(message) = next {
                     let (_, payload) = message?;
-                    let Ok(event) = serde_json::from_slice::<Value>(&payload) else { break };
+                    let Some(event) = read(&payload) else { break };
                     tally.count(&event, Instant::now());
                     view.happened(event);
                     next = events.next().now_or_never().flatten();
@@ -216,12 +217,17 @@ async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyho
         tokio::select! {
             ended = &mut drained => return ended,
             Some(Ok((_, payload))) = events.next() => {
-                if let Ok(event) = serde_json::from_slice::<Value>(&payload) {
+                if let Some(event) = read(&payload) {
                     view.happened(event);
                 }
             }
         }
     }
+}
+
+/// An event, whatever its handler has sent.
+fn read(payload: &[u8]) -> Option<Value> {
+    exact::read(std::str::from_utf8(payload).ok()?).ok()
 }
 
 /// What the end waits for.

@@ -2,7 +2,7 @@
 
 use longshore_backbone::inspect::{Account, FoundStream, ServerFacts, Skew, Unanswered, User};
 use longshore_backbone::shape::{Change, Difference};
-use longshore_backbone::wire::api::{HealthStatus, NodeStatus, QueueStatus};
+use longshore_backbone::wire::api::{HealthStatus, NoHandler, NodeStatus, QueueStatus};
 use serde::{Deserialize, Serialize};
 
 use super::super::output::took;
@@ -94,6 +94,8 @@ pub(super) struct Facts {
     pub(super) nodes: Result<Vec<NodeStatus>, String>,
     pub(super) healths: Vec<HealthStatus>,
     pub(super) queues: Vec<QueueStatus>,
+    /// The types for which nodes find no handler.
+    pub(super) no_handler: Vec<NoHandler>,
 }
 
 fn finding(check: &'static str, level: Level, text: impl Into<String>, remedy: &str) -> Finding {
@@ -127,6 +129,7 @@ impl Facts {
         found.extend(self.of_durability());
         found.extend(self.of_nodes());
         found.extend(self.of_queues());
+        found.extend(self.of_handlers());
         found.extend(self.of_counters());
         found
     }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::super::client::Api;
 use super::super::output::{self, BAD, number};
 use super::super::{Ended, Global, Usage};
+use super::without_mark;
 
 /// Jobs of one batch, and about how many bytes they may have together: a batch must fit into one message.
 const PER_BATCH: usize = 500;
@@ -197,8 +198,9 @@ impl Lines {
                 return Ok(None);
             }
             self.line += 1;
-            if !text.trim().is_empty() {
-                return Ok(Some(self.job(text.trim())));
+            let text = if self.line == 1 { without_mark(&text) } else { &text }.trim();
+            if !text.is_empty() {
+                return Ok(Some(self.job(text)));
             }
         }
     }
@@ -276,7 +278,7 @@ mod tests {
             priority: Some(2),
             ..SubmitRequest::default()
         };
-        let text = "{\"payload\":1.10}\n\n{\"type\":\"other\",\"run_at\":\"2027-01-31T09:30:00Z\"}\nnonsense\n";
+        let text = "\u{feff}{\"payload\":1.10}\n\n{\"type\":\"other\",\"run_at\":\"2027-01-31T09:30:00Z\"}\nnonsense\n";
         let (batch, wrong) = lines(text, &options).batch().unwrap();
         let bodies: Vec<_> = batch.iter().map(|job| serde_json::to_string(&job.request).unwrap()).collect();
         assert_eq!(bodies[0], r#"{"payload":1.10,"type":"email.send","priority":2,"delay_ms":5}"#);

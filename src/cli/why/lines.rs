@@ -4,9 +4,13 @@ use longshore_backbone::wire::api::{
     Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError, STRANDED,
 };
 use longshore_domain::{ErrorKind, RunState, Timestamp};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::super::output::{age, cut, moment, number, span, text, took};
+
+/// Events after which a round has no others.
+const ENDS: [&str; 6] = ["completed", "dlq", "cancelled", "expired", "duplicate", "discarded"];
 
 /// Maximum length of an error's text.
 const ERROR: usize = 400;
@@ -28,7 +32,7 @@ pub(super) struct Facts {
 }
 
 /// Something that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Line {
     pub(super) at: Timestamp,
     pub(super) text: String,
@@ -37,10 +41,25 @@ pub(super) struct Line {
 impl Facts {
     /// What happened, in order.
     pub(super) fn lines(&self) -> Vec<Line> {
-        let mut lines = if self.events.is_empty() { self.recorded() } else { self.logged() };
+        let mut lines = self.logged();
+        let last = lines.iter().map(|line| line.at).max();
+        if self.log_is_behind() {
+            lines.extend(self.recorded().into_iter().filter(|line| last.is_none_or(|last| line.at > last)));
+        }
         // Events of several nodes may stand in another order in the log; those of one moment stay as they stand there.
         lines.sort_by_key(|line| line.at);
         lines
+    }
+
+    /// Whether what the log has of the run, as far as it was read, ends before what its record says.
+    fn log_is_behind(&self) -> bool {
+        self.events.is_empty() || self.read_until.is_some() || self.lacks_the_end()
+    }
+
+    /// Whether the run has ended, and the log has events of it, but not that of its end.
+    fn lacks_the_end(&self) -> bool {
+        let Some(ended_at) = self.record.ended_at.map(|at| at.to_string()) else { return false };
+        !self.events.is_empty() && !self.events.iter().any(|event| is_end(event, &ended_at))
     }
 
     fn logged(&self) -> Vec<Line> {
@@ -100,10 +119,16 @@ impl Facts {
         };
         if let Some(until) = self.read_until {
             said.push(format!("The event log was read up to {until}; --within reads longer."));
+        } else if self.lacks_the_end() {
+            said.push("The event log did not have its end yet when it was read; its record has.".to_owned());
         }
         // Until a node has looked at a job, it has no events.
         let is_new = self.record.state == RunState::Enqueued.into() && self.record.attempts.is_empty();
-        if self.events.is_empty() && !is_new && self.record.state != RunState::Scheduled.into() {
+        if self.events.is_empty()
+            && self.read_until.is_none()
+            && !is_new
+            && self.record.state != RunState::Scheduled.into()
+        {
             said.push("The event log has nothing of it, or may not be read; this is what its record says.".to_owned());
         }
         said
@@ -303,6 +328,11 @@ impl Facts {
         }
         summary
     }
+}
+
+/// Whether an event is that of a run's end at this time.
+pub(super) fn is_end(event: &Value, ended_at: &str) -> bool {
+    ENDS.contains(&text(event, "event")) && text(event, "at") == ended_at
 }
 
 /// An event in words.

@@ -1,5 +1,8 @@
 //! What to do about what a node says of itself: its reasons for not being ready, and its warnings.
 
+/// How a warning of a type without a handler begins.
+pub(super) const NO_HANDLER: &str = "no handler for ";
+
 /// What to do about a reason for which a node is not ready.
 pub(super) fn of_reason(reason: &str) -> &'static str {
     if let Some(remedy) = reason.strip_prefix("stream ").and_then(of_bucket) {
@@ -63,9 +66,9 @@ fn of_bucket(reason: &str) -> Option<&'static str> {
 
 /// What to do about a warning of a node's health.
 pub(super) fn of_warning(warning: &str) -> &'static str {
-    if warning.starts_with("no handler for ") && warning.contains("none was ever online") {
+    if warning.starts_with(NO_HANDLER) && warning.contains("none was ever online") {
         "start a handler that subscribes to this subject; or, if the type is misspelt, submit its jobs under the right one"
-    } else if warning.starts_with("no handler for ") {
+    } else if warning.starts_with(NO_HANDLER) {
         "start a handler that subscribes to this subject"
     } else if warning.starts_with("no node serves queue ") {
         "start a node whose configuration names this queue"

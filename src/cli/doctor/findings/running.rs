@@ -1,9 +1,12 @@
 //! What is found of the running cluster: what its copies promise, its nodes and queues, and what the nodes have
 //! counted.
 
-use longshore_backbone::wire::api::HealthStatus;
+use std::collections::BTreeMap;
+
+use longshore_backbone::wire::api::{HealthStatus, NoHandler};
 
 use super::super::super::output::{number, took};
+use super::super::super::queues::never_served;
 use super::{Facts, Finding, Level, finding, fine, listed, remedies};
 
 impl Facts {
@@ -95,15 +98,19 @@ impl Facts {
                 let text = format!("node {} is not ready: {reason}", health.node);
                 finding(CHECK, Level::Failure, text, remedies::of_reason(reason))
             }));
-            found.extend(health.warnings.iter().map(|warning| {
-                finding(
-                    CHECK,
-                    Level::Warning,
-                    format!("node {}: {warning}", health.node),
-                    remedies::of_warning(warning),
-                )
-            }));
         }
+        let mut warnings: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for health in &self.healths {
+            // Of types without a handler each node speaks for a time after the last job; how many wait is known below.
+            for warning in health.warnings.iter().filter(|warning| !warning.starts_with(remedies::NO_HANDLER)) {
+                warnings.entry(warning).or_default().push(&health.node);
+            }
+        }
+        found.extend(warnings.into_iter().map(|(warning, nodes)| {
+            let whose = if nodes.len() > 1 { "nodes" } else { "node" };
+            let text = format!("{whose} {}: {warning}", nodes.join(", "));
+            finding(CHECK, Level::Warning, text, remedies::of_warning(warning))
+        }));
         if found.is_empty() {
             found.push(fine(CHECK, format!("{} there, all ready", nodes.len())));
         }
@@ -111,10 +118,51 @@ impl Facts {
     }
 
     pub(super) fn of_queues(&self) -> Vec<Finding> {
-        let unserved = self.queues.iter().filter(|queue| !queue.served && queue.depth > 0);
-        let each = unserved.map(|queue| {
-            let text = format!("no node serves queue {}; jobs that wait there: {}", queue.queue, number(queue.depth));
-            finding("queues", Level::Warning, text, "start a node whose configuration names this queue")
+        const CHECK: &str = "queues";
+        let mut found = Vec::new();
+        for queue in self.queues.iter().filter(|queue| queue.depth > 0) {
+            let (name, waiting) = (&queue.queue, queue.depth - queue.running.min(queue.depth));
+            if !queue.served {
+                let text = format!("no node serves queue {name}; jobs that wait there: {}", number(queue.depth));
+                found.push(finding(CHECK, Level::Warning, text, "start a node whose configuration names this queue"));
+            }
+            if queue.paused && waiting > 0 {
+                let text = format!("queue {name} is paused; jobs that wait there: {}", number(waiting));
+                found.push(finding(
+                    CHECK,
+                    Level::Warning,
+                    text,
+                    &format!("longshore queues resume {name} ends the pause"),
+                ));
+            }
+            for paused in queue.paused_types.iter().filter(|_| waiting > 0) {
+                let job_type = &paused.job_type;
+                let text = format!(
+                    "type {job_type} is paused in queue {name}; jobs of all types that wait there: {}",
+                    number(waiting)
+                );
+                let remedy = format!(
+                    "longshore queues resume --type {job_type} ends the pause, with {name} if it is of that queue"
+                );
+                found.push(finding(CHECK, Level::Note, text, &remedy));
+            }
+        }
+        found
+    }
+
+    /// The types whose jobs wait for a handler.
+    pub(super) fn of_handlers(&self) -> Vec<Finding> {
+        let waited_for = self.no_handler.iter().filter(|missing| missing.jobs > 0);
+        let each = waited_for.map(|missing| {
+            let NoHandler { job_type, tenant, since, subject, jobs, .. } = missing;
+            let never = never_served(missing).map_or_else(String::new, |never| format!("; {never}"));
+            let text = format!(
+                "{}{job_type} of tenant {tenant} since {since}: handlers subscribe to {subject}{never}; jobs that wait: {}",
+                remedies::NO_HANDLER,
+                number(*jobs)
+            );
+            let remedy = remedies::of_warning(&text);
+            finding("handlers", Level::Warning, text, remedy)
         });
         each.collect()
     }

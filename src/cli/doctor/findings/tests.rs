@@ -1,7 +1,7 @@
 //! Every finding of the doctor, by the state of a cluster that has it.
 
 use longshore_backbone::inspect::Limits;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -34,6 +34,7 @@ fn facts() -> Facts {
         nodes: Ok(Vec::new()),
         healths: Vec::new(),
         queues: Vec::new(),
+        no_handler: Vec::new(),
     }
 }
 
@@ -133,23 +134,72 @@ fn a_node_that_takes_no_work_is_a_failure() {
         "queue main is full at priority 5: its due jobs wait".to_owned(),
         "stream LONGSHORE_EVENTS has other bounds than this node's settings: max_bytes is 1, not 2".to_owned(),
         "short of memory (97 % of its memory is in use): gives jobs to one in 8 of its workers".to_owned(),
-        "no handler for call of tenant default since 2026-11-21T12:00:00Z: handlers subscribe to longshore.work.default.call".to_owned(),
-        "no handler for cal of tenant default since 2026-11-21T12:00:00Z: handlers subscribe to longshore.work.default.cal; none \
-         was ever online, did you mean call?".to_owned(),
     ];
     let remedies: Vec<_> = facts
         .findings()
         .into_iter()
         .filter_map(|finding| finding.text.starts_with("node n1: ").then_some(finding.remedy).flatten())
         .collect();
-    let each = [
-        ("larger storage", 0),
-        ("same storage settings", 1),
-        ("more memory", 2),
-        ("start a handler", 3),
-        ("misspelt", 4),
-    ];
+    let each = [("larger storage", 0), ("more memory", 1), ("same storage settings", 2)];
     assert!(each.iter().all(|(words, at)| remedies[*at].contains(words)), "{remedies:?}");
     let faults = facts.findings().into_iter().filter(|finding| finding.level > Level::Note);
     assert!(faults.into_iter().all(|finding| finding.remedy.is_some()));
+}
+
+#[test]
+fn what_several_nodes_warn_of_is_said_once_and_a_type_without_handler_only_while_its_jobs_wait() {
+    let mut facts = facts();
+    let health = |node: &str| {
+        json!({"live": true, "ready": true, "reasons": [], "node": node, "version": "0.1.0", "queues": [], "counters": {},
+            "warnings": ["short of memory", "no handler for call of tenant default since 2026-11-21T12:00:00Z"]})
+    };
+    facts.healths = serde_json::from_value(json!([health("n1"), health("n2")])).unwrap();
+    facts.nodes = Ok(Vec::new());
+    assert_eq!(of(&facts, "nodes"), ["warning nodes n1, n2: short of memory"]);
+    let missing = |name: &str, jobs: u64, never: bool| {
+        json!({"type": name, "tenant": "acme", "since": "2026-11-21T12:00:00Z", "looked_at": "2026-11-21T12:00:00Z",
+            "subject": format!("longshore.work.acme.{name}"), "jobs": jobs, "never_served": never})
+    };
+    let types = json!([missing("mail", 1_200, false), missing("gone", 0, false), missing("mial", 1, true)]);
+    facts.no_handler = serde_json::from_value(types).unwrap();
+    let about = |name: &str| {
+        format!(
+            "warning no handler for {name} of tenant acme since 2026-11-21T12:00:00.000Z: handlers subscribe to longshore.work.acme.{name}"
+        )
+    };
+    assert_eq!(
+        of(&facts, "handlers"),
+        [
+            format!("{}; jobs that wait: 1,200", about("mail")),
+            format!("{}; none was ever online; jobs that wait: 1", about("mial"))
+        ]
+    );
+    let remedies: Vec<_> =
+        facts.findings().into_iter().filter(|found| found.check == "handlers").map(|found| found.remedy).collect();
+    assert!(remedies[0].as_ref().unwrap().starts_with("start a handler that subscribes"), "{remedies:?}");
+    assert!(remedies[1].as_ref().unwrap().contains("misspelt"), "{remedies:?}");
+}
+
+#[test]
+fn a_pause_that_keeps_jobs_waiting_is_said() {
+    let mut facts = facts();
+    let queue = |more: Value| {
+        let mut queue = json!({"concurrency": 64, "depth": 0, "depths": {}, "oldest_age_ms": null, "paused": false,
+            "queue": "main", "running": 0, "served": true});
+        queue.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        queue
+    };
+    let queues = [
+        queue(json!({"queue": "idle", "paused": true})),
+        queue(json!({"queue": "bulk", "paused": true, "depth": 1_210, "running": 10})),
+        queue(json!({"depth": 3, "paused_types": [{"type": "call"}]})),
+    ];
+    facts.queues = queues.map(|queue| serde_json::from_value(queue).unwrap()).to_vec();
+    assert_eq!(
+        of(&facts, "queues"),
+        [
+            "warning queue bulk is paused; jobs that wait there: 1,200",
+            "note type call is paused in queue main; jobs of all types that wait there: 3"
+        ]
+    );
 }

@@ -146,6 +146,25 @@ fn a_lost_node_is_named() {
 }
 
 #[test]
+fn what_the_log_does_not_have_yet_is_said_by_the_record() {
+    let attempt = json!({"round": 1, "attempt": 1, "started_at": at("00:01"), "ended_at": at("00:04"), "node": "n1"});
+    let more = json!({"attempt": 1, "attempts": [attempt], "ended_at": at("00:04")});
+    let mut facts = facts("completed", &more, &[event("enqueued", "00:00", &json!({}))]);
+    let all = ["enqueued in queue main with priority 5", "attempt 1 started on n1", "ended: completed"];
+    assert_eq!(texts(&facts), all);
+    assert_eq!(
+        facts.summary().last().unwrap(),
+        "The event log did not have its end yet when it was read; its record has."
+    );
+    facts.read_until = Some(at("00:00"));
+    assert_eq!(texts(&facts), all);
+    assert!(facts.summary().last().unwrap().contains("--within reads longer"), "{:?}", facts.summary());
+    (facts.events, facts.read_until) = (vec![event("completed", "00:04", &json!({}))], None);
+    assert_eq!(texts(&facts), ["completed"]);
+    assert_eq!(facts.summary().len(), 2, "{:?}", facts.summary());
+}
+
+#[test]
 fn without_the_log_the_record_is_enough() {
     let error = json!({"kind": "permanent", "message": "no such address"});
     let attempt = |nth: u32, from: &str, to: &str, more: &Value| {
