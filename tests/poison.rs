@@ -265,48 +265,58 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     }
 }
 
-/// Given an API in use, when unreadable requests and `$SRV` questions arrive, then the API answers as usual and no job
-/// and no lease is disturbed.
+/// Given an API in use and a long job, when a hundred requests a second come that cannot be read, then each of them
+/// gets an answer that says what is wrong with it, each request of another tenant gets its answer, and no connection
+/// ends.
 #[tokio::test]
-async fn what_cannot_be_read_in_a_request_harms_no_other_client() {
+async fn a_request_that_cannot_be_read_costs_itself_alone() {
     let world = world().await;
     let node = world.node().with("node", "lease = '2s'").with("types.long", "handler = 'sleep'").start().await;
-    let long = world.publish("long").json(json!({"ms": 5_000})).await;
+    let long = world.publish("long").json(json!({"ms": 3_000})).await;
+    let mut answers = world.client().subscribe("_INBOX.broken.*").await.unwrap();
+    world.client().flush().await.unwrap();
     let mut bytes = world.bytes().await;
-    for (headers, _) in BROKEN.iter().copied().chain(STATUS.iter().map(|headers| (*headers, ""))) {
-        for subject in
-            ["longshore.api.default.submit", "longshore.api.default.runs.get", "$SRV.PING", "$SRV.INFO.longshore"]
-        {
-            bytes.publish(subject.as_bytes(), Some("_INBOX.nobody"), headers, br#"{"type":"noop"}"#);
+    let flood = tokio::spawn(async move {
+        for number in 0..300 {
+            let inbox = format!("_INBOX.broken.{number}");
+            let subject = ["longshore.api.default.submit", "longshore.api.acme.runs.get"][number / 4 % 2];
+            bytes.publish(subject.as_bytes(), Some(&inbox), BROKEN[number % 4].0, br#"{"type":"noop"}"#);
             bytes.flush().await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        for subject in ["longshore.api.default.a\u{a0}b".as_bytes(), b"longshore.api.d\xff.health"] {
-            bytes.publish(subject, Some("_INBOX.nobody"), b"NATS/1.0\r\n\r\n", b"{}");
-        }
-        bytes.flush().await;
-        let asked = Instant::now();
-        let run = eventually_submits(&world).await;
-        assert_eq!(world.wait(&run).await.state, "completed");
-        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+        bytes
+    });
+    let mut submitted = Vec::new();
+    while !flood.is_finished() {
+        let answer = world.try_request("other", "submit", json!({"type": "noop", "payload": 1})).await;
+        submitted.push(answer.unwrap()["run_id"].as_str().unwrap().to_owned());
     }
+
+    for _ in 0..300 {
+        let answer = tokio::time::timeout(WITHIN, answers.next()).await.expect("every request is answered").unwrap();
+        let number: usize = answer.subject.rsplit('.').next().unwrap().parse().unwrap();
+        let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!(answer["code"], 400, "{answer}");
+        let message = answer["message"].as_str().unwrap();
+        assert!(message.contains("headers cannot be read") && message.contains(BROKEN[number % 4].1), "{message}");
+    }
+    let mut bytes = flood.await.unwrap();
+    for (headers, subject) in [
+        (b"NATS/1.0\r\nno colon\r\n\r\n".as_slice(), b"$SRV.PING.longshore".as_slice()),
+        (b"NATS/1.0\r\n\r\n", "longshore.api.default.a\u{a0}b".as_bytes()),
+        (b"NATS/1.0 503\r\n\r\n", b"longshore.api.d\xff.health"),
+    ] {
+        bytes.publish(subject, Some("_INBOX.broken.x"), headers, b"{}");
+        bytes.flush().await;
+        tokio::time::timeout(WITHIN, answers.next()).await.expect("an answer").unwrap();
+    }
+    println!("{} requests of another tenant were answered meanwhile", submitted.len());
+    assert_eq!(world.wait_as("other", submitted.last().unwrap(), WITHIN).await.state, "completed");
     let end = world.wait(&long).await;
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
     let log = std::fs::read_to_string(node.log().path()).unwrap();
-    assert!(log.contains("\"connection\":\"api\"") && !log.contains("again\",\"connection\":\"jobs\""));
+    assert!(!log.contains("lost the connection") && !log.contains("takes its place"), "{log}");
     is_unharmed(&world, &node).await;
-}
-
-/// A request gets no answer if the API's connection is rebuilt meanwhile; it is repeated.
-async fn eventually_submits(world: &World) -> String {
-    longshore_harness::eventually("an answer", WITHIN, async || {
-        let body = json!({"type": "noop", "payload": 1}).to_string();
-        let request = async_nats::Request::new().payload(body.into()).timeout(Some(Duration::from_millis(500)));
-        let answer = world.client().send_request("longshore.api.default.submit", request).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        let answer: Value = serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())?;
-        answer["run_id"].as_str().map(str::to_owned).ok_or_else(|| answer.to_string())
-    })
-    .await
 }
 
 /// Given a slow handler and a quick one, when another handler replies with unreadable bytes, then only its own attempts
@@ -355,6 +365,8 @@ async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
     }
     assert_eq!(world.wait(&long).await.state, "completed");
     assert_eq!(slow.calls().len(), 1);
+    let log = std::fs::read_to_string(node.log().path()).unwrap();
+    assert!(!log.contains("lost the connection") && !log.contains("takes its place"), "{log}");
     is_unharmed(&world, &node).await;
 }
 

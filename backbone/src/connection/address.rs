@@ -27,6 +27,18 @@ pub(crate) fn read(list: &str) -> (Vec<String>, Result<Option<Login>, String>) {
     (plain, login)
 }
 
+/// The configured addresses, and those that the servers announced, which may be the only ones left.
+pub(crate) fn with_announced(mut addresses: Vec<String>, known: &[String]) -> Vec<String> {
+    let scheme = addresses.first().and_then(|first| first.split_once("://")).map(|(scheme, _)| scheme.to_owned());
+    for host in known {
+        let address = scheme.as_ref().map_or_else(|| host.clone(), |scheme| format!("{scheme}://{host}"));
+        if address.parse::<async_nats::ServerAddr>().is_ok() && !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
 fn one(address: &str) -> (String, Option<Login>) {
     let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
     let separator = if scheme.is_empty() { "" } else { "://" };

@@ -3,7 +3,8 @@
 //! A node has four, divided by what can be written to them: one for jobs, records and events; one for leases and
 //! messages between nodes; one for the API; one for remote handlers. So a client's bytes, or a flood of jobs, cannot
 //! hold up a lease. On headers that it cannot read, the client library drops its connection, and on some it panics. It
-//! reconnects by itself after the former; after the latter its client is dead, and is replaced here.
+//! reconnects by itself after the former; after the latter its client is dead, and is replaced here. On connections
+//! that were opened with a filter neither happens.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 
 use crate::connection::address::{self, Login};
+use crate::connection::filter;
 use crate::connection::refusals::Refusals;
 use crate::connection::silent_writes::SilentWrites;
 use crate::connection::subscription::{Slot, Subscription};
@@ -63,6 +65,8 @@ struct Inner {
     replacing: AtomicBool,
     silent_writes: SilentWrites,
     watcher: OnceLock<AbortHandle>,
+    /// What stands between the client and the server, if strangers' bytes come over the connection.
+    filter: OnceLock<AbortHandle>,
 }
 
 /// A client, for one call.
@@ -104,8 +108,8 @@ struct Counts {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(watcher) = self.watcher.get() {
-            watcher.abort();
+        for task in [self.watcher.get(), self.filter.get()].into_iter().flatten() {
+            task.abort();
         }
     }
 }
@@ -136,9 +140,21 @@ impl Link {
             replacing: AtomicBool::new(false),
             silent_writes: SilentWrites::default(),
             watcher: OnceLock::new(),
+            filter: OnceLock::new(),
         }));
         let watcher = watch_over(Arc::downgrade(&link.0), alive, connection.clone(), shown.to_owned());
         let _ = link.0.watcher.set(tokio::spawn(watcher).abort_handle());
+        Ok(link)
+    }
+
+    /// As [`Link::open`], for a connection over which strangers' bytes come: none of them ends it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn open_filtered(connection: &Connection, name: &'static str, shown: &str) -> Result<Self, Error> {
+        let way = filter::open(connection, shown).await?;
+        let link = Self::open(&way.connection, name, &way.shown).await?;
+        let _ = link.0.filter.set(way.listener);
         Ok(link)
     }
 
@@ -295,7 +311,9 @@ impl Link {
     /// # Errors
     /// There is no connection.
     pub(crate) async fn flush(&self) -> Result<(), Cause> {
-        self.client().flush().await.map_err(|error| Box::new(error) as Cause)
+        self.client().flush().await.map_err(|error| Box::new(error) as Cause)?;
+        // What is flushed is still on its way through the filter.
+        if self.0.filter.get().is_some() && self.stands() { self.settled().await } else { Ok(()) }
     }
 }
 
@@ -393,20 +411,8 @@ async fn connect(
             let (counts, first) = (Arc::clone(&counts), Arc::clone(&first));
             async move { note(&event, name, &counts, &first) }
         });
-    let addresses = addresses(plain.clone(), known);
+    let addresses = address::with_announced(plain.clone(), known);
     options.connect(addresses).await.map_err(|error| refused(Box::new(error)))
-}
-
-/// The configured addresses, and those that the servers announced, which may be the only ones left.
-fn addresses(mut addresses: Vec<String>, known: &[String]) -> Vec<String> {
-    let scheme = addresses.first().and_then(|first| first.split_once("://")).map(|(scheme, _)| scheme.to_owned());
-    for host in known {
-        let address = scheme.as_ref().map_or_else(|| host.clone(), |scheme| format!("{scheme}://{host}"));
-        if address.parse::<async_nats::ServerAddr>().is_ok() && !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    addresses
 }
 
 fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) {

@@ -2,6 +2,8 @@
 //! Nothing here knows a job or a stream.
 
 pub(crate) mod address;
+pub(crate) mod filter;
+pub(crate) mod frames;
 pub mod link;
 pub(crate) mod refusals;
 pub(crate) mod silent_writes;

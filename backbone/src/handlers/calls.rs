@@ -3,13 +3,13 @@
 //! One inbox serves all requests of a node. A reply always reaches its call; a signal is dropped when its receiver does
 //! not keep up, because the next signal says as much.
 //!
-//! A handler may reply with bytes that end the connection. Nothing says whose reply that was, and other replies on
-//! their way are lost with the connection. Calling a handler again for that could run a slow job twice. So a stream in
-//! the server's memory ([`crate::streams::shape::replies`]) keeps the last message to each call for a while. After
-//! every loss the open calls are looked up there: a readable reply is delivered, an unreadable one fails its own call,
-//! and a call without a reply goes on, unless its request never reached the server. A marker, sent after every request
-//! and kept in the stream as well, shows whether it did, if the stream is older than the request: it is gone with its
-//! server, and made again empty. Without that stream, a lost reply ends its attempt at its time limit.
+//! Replies on their way are lost with a connection that ends. Calling a handler again for that could run a slow job
+//! twice. So a stream in the server's memory ([`crate::streams::shape::replies`]) keeps the last message to each call
+//! for a while. After every loss the open calls are looked up there: a readable reply is delivered, an unreadable one
+//! fails its own call, and a call without a reply goes on, unless its request never reached the server. A marker, sent
+//! after every request and kept in the stream as well, shows whether it did, if the stream is older than the request:
+//! it is gone with its server, and made again empty. Without that stream, a lost reply ends its attempt at its time
+//! limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -229,7 +229,7 @@ fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
             let (reply, status, description) = (None, None, None);
             receive(waiting, Message { subject, reply, payload, headers, status, description, length });
         }
-        Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers {reason}"))),
+        Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers: {reason}"))),
     }
 }
 
@@ -283,6 +283,10 @@ fn receive(waiting: &Waiting, message: Message) {
         Some(signal) => {
             let _ = call.signals.try_send(signal);
             call.found.take().map(|found| found.send(()));
+        }
+        None if has(&message, names::UNREADABLE) => {
+            let reason = text(message.headers.as_ref(), names::UNREADABLE).ok().flatten().unwrap_or("cannot be read");
+            call.reply.take().map(|waits| waits.send(Reply::Unreadable(format!("its headers: {reason}"))));
         }
         None => {
             call.reply.take().map(|reply| {

@@ -8,7 +8,7 @@
 
 use std::str::FromStr as _;
 
-use async_nats::{HeaderMap, HeaderName, HeaderValue, Request};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -121,10 +121,12 @@ pub(crate) fn fault(subject: &str, headers: &[u8]) -> Option<String> {
     if subject.contains(char::is_whitespace) {
         return Some("subject: has a blank".to_owned());
     }
-    let Ok(text) = std::str::from_utf8(headers) else {
-        return Some("headers: are not UTF-8".to_owned());
-    };
-    read(text, &mut |_, _| {}).err().map(|reason| format!("headers: {reason}"))
+    parse(headers).err().map(|reason| format!("headers: {reason}"))
+}
+
+/// As [`fault`] for the headers of a message that came straight from the server, which may set a status.
+pub(crate) fn fault_on_the_way(headers: &[u8]) -> Option<String> {
+    text(headers).and_then(|text| read(text, Status::Allowed, &mut |_, _| {})).err()
 }
 
 /// The headers that can be read, line by line, whatever the other lines are.
@@ -143,19 +145,40 @@ pub(crate) fn readable(headers: &[u8]) -> HeaderMap {
 /// Parses headers from their bytes on the wire, for a message whose headers were not parsed when it was read.
 pub(crate) fn parse(headers: &[u8]) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
-    let text = std::str::from_utf8(headers).map_err(|_| "are not UTF-8".to_owned())?;
+    let text = text(headers)?;
     if !text.is_empty() {
-        read(text, &mut |name, value| all.append(name, value))?;
+        read(text, Status::Refused, &mut |name, value| all.append(name, value))?;
     }
     Ok(all)
 }
 
+/// Headers as text; the error names the first header that is none, if it has a name.
+fn text(headers: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(headers).map_err(|error| {
+        let before = &headers[..error.valid_up_to()];
+        let line = &before[before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)..];
+        let name = std::str::from_utf8(line).ok().and_then(|line| line.split_once(':')).map(|(name, _)| name);
+        match name.filter(|name| HeaderName::from_str(name).is_ok()) {
+            Some(name) => format!("{name} is not UTF-8"),
+            None => "are not UTF-8".to_owned(),
+        }
+    })
+}
+
+/// Whether the first line may have a status.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Allowed,
+    Refused,
+}
+
 /// Reads headers as the client library does, except for the status, which the library takes from the first line. Why
 /// they cannot be read is logged, so it quotes no line: half a header may be a password.
-fn read(text: &str, take: &mut dyn FnMut(HeaderName, HeaderValue)) -> Result<(), String> {
+fn read(text: &str, status: Status, take: &mut dyn FnMut(HeaderName, HeaderValue)) -> Result<(), String> {
     let mut lines = (1..).zip(text.lines()).peekable();
     match lines.next().and_then(|(_, first)| first.strip_prefix("NATS/1.0")) {
         None => return Err("do not begin with NATS/1.0".to_owned()),
+        Some(rest) if status == Status::Allowed && is_status(rest.trim()) => {}
         Some(rest) if !rest.trim().is_empty() => return Err("have more than NATS/1.0 in the first line".to_owned()),
         Some(_) => {}
     }
@@ -174,6 +197,12 @@ fn read(text: &str, take: &mut dyn FnMut(HeaderName, HeaderValue)) -> Result<(),
         take(header, value);
     }
     Ok(())
+}
+
+/// Whether the client library can read the rest of a first line as a status and its description.
+fn is_status(rest: &str) -> bool {
+    let code = rest.split_once(' ').map_or(rest, |(code, _)| code.trim());
+    code.parse::<StatusCode>().is_ok()
 }
 
 #[cfg(test)]

@@ -178,6 +178,10 @@ impl<S: Serve> Service<S> {
         let started = std::time::Instant::now();
         let header =
             |name| message.headers.as_ref().and_then(|headers| header::value_of(headers, name)).map(str::to_owned);
+        if let Some(reason) = header(names::UNREADABLE) {
+            endpoint.shown.count(started.elapsed(), true);
+            return Err(ApiError::malformed(format!("the request's headers cannot be read: {reason}")));
+        }
         let trace = header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") });
         let request = Request {
             tenant: tenant.to_owned(),

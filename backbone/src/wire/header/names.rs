@@ -42,6 +42,8 @@ pub const HOLD: &str = "Longshore-Hold";
 pub const CANCEL: &str = "Longshore-Cancel";
 /// Who asks the API, as the caller says itself.
 pub const BY: &str = "Longshore-By";
+/// Why the other headers of a message could not be read, in place of those. Set by this node as it receives one.
+pub const UNREADABLE: &str = "Longshore-Unreadable";
 /// Error code of a NATS service.
 pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
 /// Error text of a NATS service.

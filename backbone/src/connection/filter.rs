@@ -1,0 +1,234 @@
+//! Stands between the client library and the NATS server on connections over which strangers' bytes come, so that a
+//! message that the library cannot read costs itself alone: [`Frames`] writes it anew.
+//!
+//! The library takes no stream of its own, only an address. So this listens on a free port of the loopback address, and
+//! passes on what comes from there to one server, and back. What it lets pass must have named a secret that only this
+//! process knows: else another user of this machine could come to the server by it, with the node's client certificate.
+//! It speaks TLS with the server, and knows which servers there are; the login is the library's, as are pings and
+//! everything else.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::ServerAddr;
+use bytes::BytesMut;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+
+use crate::connection::address::{self, Login};
+use crate::connection::frames::{Frames, line_end};
+use crate::error::{Cause, Error};
+use crate::settings::Connection;
+
+/// How long either side may take until the library has said who it is.
+const GREETING_WITHIN: Duration = Duration::from_secs(5);
+/// How many bytes are read at once.
+const AT_ONCE: usize = 64 << 10;
+
+/// A connection to a server, with or without TLS.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+struct Filter {
+    /// How the servers are reached.
+    connection: Connection,
+    /// The servers that the last one named.
+    known: Mutex<Vec<String>>,
+    /// Which of the servers is next.
+    turn: AtomicUsize,
+    /// How the library's name ends.
+    secret: String,
+}
+
+/// What stands in the library's way to the servers.
+pub(crate) struct Way {
+    /// How the library is to connect.
+    pub(crate) connection: Connection,
+    /// The name under which it is to connect.
+    pub(crate) shown: String,
+    /// Ends the listener. What has been connected goes on until one side ends it.
+    pub(crate) listener: AbortHandle,
+}
+
+/// Opens a way to the servers for a client of that name.
+///
+/// # Errors
+/// There is no loopback address to listen on.
+pub(crate) async fn open(connection: &Connection, shown: &str) -> Result<Way, Error> {
+    let failed = |error: io::Error| Error::Connect { url: connection.shown_url(), source: Box::new(error) };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let random = uuid::Uuid::now_v7();
+    let filter = Arc::new(Filter {
+        connection: connection.clone(),
+        known: Mutex::default(),
+        // Nodes begin with different servers.
+        turn: AtomicUsize::new(random.as_bytes()[15].into()),
+        secret: format!(" {}", random.simple()),
+    });
+    Ok(Way {
+        connection: near(connection, format!("nats://{address}")),
+        shown: format!("{shown}{}", filter.secret),
+        listener: tokio::spawn(filter.listen(listener)).abort_handle(),
+    })
+}
+
+/// The same login at another address, without TLS.
+fn near(connection: &Connection, url: String) -> Connection {
+    let mut near = Connection { url, ca: None, cert: None, key: None, ..connection.clone() };
+    let has_own = near.creds.is_some() || near.nkey.is_some() || near.user.is_some() || near.token.is_some();
+    match address::read(&connection.url).1.ok().flatten().filter(|_| !has_own) {
+        Some(Login::User(user, password)) => (near.user, near.password) = (Some(user), Some(password)),
+        Some(Login::Token(token)) => near.token = Some(token),
+        None => {}
+    }
+    near
+}
+
+impl Filter {
+    async fn listen(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((near, _)) => {
+                    let filter = Arc::clone(&self);
+                    tokio::spawn(async move {
+                        // The library sees that the connection has ended, and tries again; the other connections of
+                        // the node say why there is none.
+                        if let Err(error) = filter.relay(near).await {
+                            tracing::debug!("a connection to NATS ended: {error}");
+                        }
+                    });
+                }
+                // Out of file descriptors, for example.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    async fn relay(&self, mut near: TcpStream) -> Result<(), Cause> {
+        near.set_nodelay(true)?;
+        let mut frames = Frames::default();
+        let (near, far) = tokio::time::timeout(GREETING_WITHIN, async {
+            let (mut far, info) = self.dial(&mut frames).await?;
+            near.write_all(&info).await?;
+            let mut said = BytesMut::with_capacity(AT_ONCE);
+            let end = read_line(&mut near, &mut said).await?;
+            let connect = self.admitted(&said.split_to(end)).ok_or("a stranger spoke to the node's way to NATS")?;
+            far.write_all(connect.as_bytes()).await?;
+            far.write_all(&said).await?;
+            far.flush().await?;
+            Ok::<_, Cause>((near, far))
+        })
+        .await??;
+        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), tokio::io::split(far));
+        tokio::select! {
+            end = pump(near_in, far_out, |read, out| { std::mem::swap(read, out); Ok(()) }) => end,
+            end = pump(far_in, near_out, |read, out| {
+                frames.pass(read, out)?;
+                self.learn(&mut frames);
+                Ok(())
+            }) => end,
+        }
+    }
+
+    /// Connects to the next server; returns its INFO for the library as well.
+    async fn dial(&self, frames: &mut Frames) -> Result<(Box<dyn Stream>, BytesMut), Cause> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let addresses = address::with_announced(address::read(&self.connection.url).0, &known);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let server: ServerAddr = addresses[turn % addresses.len()].parse()?;
+        let mut far = TcpStream::connect((server.host(), server.port())).await?;
+        far.set_nodelay(true)?;
+        let (mut said, mut info) = (BytesMut::new(), BytesMut::new());
+        let end = read_line(&mut far, &mut said).await?;
+        let wants_tls = is_tls_required(&said[..end]);
+        frames.pass(&mut said, &mut info)?;
+        self.learn(frames);
+        if !wants_tls && !server.tls_required() && self.connection.ca.is_none() {
+            return Ok((Box::new(far), info));
+        }
+        let connection = self.connection.clone();
+        let tls = tokio::task::spawn_blocking(move || tls(&connection)).await??;
+        let name = ServerName::try_from(server.host().to_owned())?;
+        Ok((Box::new(TlsConnector::from(Arc::new(tls)).connect(name, far).await?), info))
+    }
+
+    fn learn(&self, frames: &mut Frames) {
+        if !frames.servers.is_empty() {
+            *self.known.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut frames.servers);
+        }
+    }
+
+    /// The library's first line as the server is to see it; `None`: it does not come from this node.
+    fn admitted(&self, line: &[u8]) -> Option<String> {
+        let mut connect: Value = serde_json::from_slice(line.strip_prefix(b"CONNECT ")?).ok()?;
+        let name = connect["name"].as_str()?.strip_suffix(&self.secret)?.to_owned();
+        connect["name"] = name.into();
+        Some(format!("CONNECT {connect}\r\n"))
+    }
+}
+
+fn is_tls_required(info: &[u8]) -> bool {
+    let info = info.strip_prefix(b"INFO ").and_then(|json| serde_json::from_slice::<Value>(json).ok());
+    info.is_some_and(|info| info["tls_required"] == true)
+}
+
+/// Reads until the first line is there; returns where it ends.
+async fn read_line(from: &mut TcpStream, said: &mut BytesMut) -> Result<usize, Cause> {
+    loop {
+        if let Some(end) = line_end(said) {
+            return Ok(end);
+        }
+        if from.read_buf(said).await? == 0 {
+            return Err("it was closed at once".into());
+        }
+    }
+}
+
+/// Passes on what comes, as `pass` has it, until there is nothing more.
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut pass: impl FnMut(&mut BytesMut, &mut BytesMut) -> Result<(), Cause>,
+) -> Result<(), Cause> {
+    let (mut read, mut out) = (BytesMut::with_capacity(AT_ONCE), BytesMut::with_capacity(AT_ONCE));
+    loop {
+        read.reserve(AT_ONCE);
+        if from.read_buf(&mut read).await? == 0 {
+            return Ok(());
+        }
+        pass(&mut read, &mut out)?;
+        to.write_all(&out).await?;
+        to.flush().await?;
+        out.clear();
+    }
+}
+
+/// TLS as the client library has it by the same settings.
+fn tls(connection: &Connection) -> Result<rustls::ClientConfig, Cause> {
+    let mut roots = rustls::RootCertStore::empty();
+    match &connection.ca {
+        Some(path) => {
+            for certificate in CertificateDer::pem_file_iter(path)? {
+                roots.add(certificate?)?;
+            }
+        }
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    }
+    let tls = rustls::ClientConfig::builder().with_root_certificates(roots);
+    Ok(match (&connection.cert, &connection.key) {
+        (Some(cert), Some(key)) => {
+            let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<Vec<_>, _>>()?;
+            tls.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key)?)?
+        }
+        _ => tls.with_no_client_auth(),
+    })
+}
