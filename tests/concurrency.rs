@@ -5,16 +5,17 @@
 //! LONGSHORE_TEST_CONCURRENCY_JOBS=2000 LONGSHORE_TEST_FAULTS=9 cargo test --test promises concurrency -- --nocapture
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use longshore_harness::{EventName, Handler, Node, Reply, World};
+use longshore_harness::{EventName, Handler, Node, Receipt, Reply, World};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::{AT_ONCE, recover, served_by, strike, times, world};
+use crate::{AT_ONCE, FREEZE, recover, served_by, strike, times, world};
 
 const WITHIN: Duration = Duration::from_secs(180);
 const KEY: &str = "Longshore-Concurrency-Key";
@@ -93,6 +94,109 @@ fn at_once(handler: &Handler, runs: &[&str]) -> i32 {
         most = most.max(now);
     }
     most
+}
+
+/// Given two nodes and a backlog of remote jobs with the usual time limit of a minute, and some with one of 30 days,
+/// of seven keys that allow one at once, of a type that allows two, and of ordered keys, when one node is killed, or
+/// killed and started again, or frozen beyond its lease, when all nodes are killed and started again, or the server is
+/// away for longer than a lease, then all jobs complete within the lease and 15 s of the fault's end, and no key or
+/// type has more calls at once than it allows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_come_back_with_the_lease_whatever_became_of_their_nodes() {
+    let world = world().await;
+    let (handler, _) = counting(&world, "counted").await;
+    let (capped, most_capped) = counting(&world, "capped").await;
+    let _ordered = counting(&world, "ordered").await;
+    let start = || async {
+        let node = world.node().with("node", LEASE).with("defaults", AT_ONCE);
+        let node = node.with("types.counted", &served_by("remote", "")).with("types.capped", "concurrency = 2");
+        node.with("types.ordered", "ordered = true").start().await
+    };
+    let nodes = [start().await, start().await];
+    let mut of_keys: BTreeMap<String, Vec<Receipt>> = BTreeMap::new();
+    for fault in ["killed", "killed and started again", "frozen", "all killed", "without server"] {
+        let mut jobs = Vec::new();
+        for key in (0..7).map(|key| format!("k{key}")) {
+            let many = (0..20).map(|number| json!(number));
+            let long = world.publish("counted").header(KEY, &key).header("Longshore-Timeout", "30d");
+            let of_key = of_keys.entry(key.clone()).or_default();
+            of_key.extend(long.many([json!(1)]).await);
+            of_key.extend(world.publish("counted").header(KEY, &key).many(many.clone()).await);
+            jobs.extend(of_key[of_key.len() - 21..].to_vec());
+            jobs.extend(world.publish("ordered").header(KEY, &key).many(many.take(4)).await);
+        }
+        jobs.extend(world.publish("capped").many((0..40).map(|number| json!(number))).await);
+        // In the midst of them.
+        handler.called(handler.calls().len() + 40).await;
+        match fault {
+            "killed" => nodes[0].kill9().await,
+            "killed and started again" => {
+                nodes[1].kill9().await;
+                nodes[1].restart().await;
+            }
+            "frozen" => {
+                nodes[0].sigstop();
+                tokio::time::sleep(FREEZE).await;
+                nodes[0].sigcont();
+            }
+            "all killed" => {
+                futures_util::future::join_all(nodes.iter().map(Node::kill9)).await;
+                futures_util::future::join_all(nodes.iter().map(Node::restart)).await;
+            }
+            _ => {
+                world.server().kill9().await;
+                tokio::time::sleep(FREEZE).await;
+                world.server().restart().await.unwrap();
+            }
+        }
+        let ends = world.ends(&jobs, Duration::from_secs(2 + 15)).await;
+        assert!(ends.iter().all(|state| state == "completed"), "{fault}: {ends:?}");
+        if fault == "killed" {
+            nodes[0].restart().await;
+        }
+    }
+    for (key, jobs) in of_keys {
+        let most = at_once(&handler, &jobs.iter().map(|job| job.run_id.as_str()).collect::<Vec<_>>());
+        assert!(most <= 1, "{key}: {most} at once");
+    }
+    let most = most_capped.load(Ordering::SeqCst);
+    assert!(most <= 2, "{most} at once of {} calls", capped.calls().len());
+}
+
+/// Given a type that asks for its slots to be kept for the time limit, and a key that had a short job with a limit of
+/// 30 days, when all nodes are killed and started again while the handler works for longer than the lease, then the
+/// next job of the key starts only once that call is over, and all end within the lease, the type's time limit and
+/// 15 s.
+#[tokio::test]
+async fn a_strict_type_keeps_the_slots_of_dead_nodes_for_its_time_limit() {
+    let world = world().await;
+    let works = |job: longshore_harness::Job| async move {
+        let millis = job.json().as_u64().unwrap_or_default();
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        Reply::json(json!(null))
+    };
+    let handler = world.handler("counted").announce("longshore.slots", "64").start(works).await;
+    let strict = served_by("remote", "concurrency_hold = 'timeout'\ntimeout = '7s'");
+    let start = || async {
+        let node = world.node().with("node", LEASE).with("defaults", AT_ONCE);
+        node.with("types.counted", &strict).start().await
+    };
+    let nodes = [start().await, start().await];
+    let of_key = || world.publish("counted").header(KEY, "k");
+    let long = of_key().header("Longshore-Timeout", "30d").json(json!(1)).await;
+    assert_eq!(world.wait(&long).await.state, "completed");
+    let jobs = of_key().many([json!(6_000), json!(1), json!(1)]).await;
+    handler.called(2).await;
+    // What the long limit asked for goes within half a second of the end of its attempt.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+
+    futures_util::future::join_all(nodes.iter().map(Node::kill9)).await;
+    futures_util::future::join_all(nodes.iter().map(Node::restart)).await;
+
+    let ends = world.ends(&jobs, Duration::from_secs(2 + 7 + 15)).await;
+    assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
+    let most = at_once(&handler, &jobs.iter().map(|job| job.run_id.as_str()).collect::<Vec<_>>());
+    assert_eq!(most, 1, "{:?}", handler.calls());
 }
 
 /// Given a type that allows two at once, run by a handler inside the nodes, when two nodes have a backlog of it and one

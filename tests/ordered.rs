@@ -22,7 +22,7 @@ const KEY: &str = "Longshore-Concurrency-Key";
 const KEYS: usize = 6;
 
 async fn node(world: &World) -> Node {
-    let defaults = format!("max_attempts = 1000\ntimeout = '2s'\n{AT_ONCE}");
+    let defaults = format!("max_attempts = 1000\n{AT_ONCE}");
     let node = world.node().with("node", "lease = '2s'").with("queues.main", "concurrency = 16");
     node.with("defaults", &defaults).with("types.step", &served_by("remote", "ordered = true")).start().await
 }
@@ -105,7 +105,8 @@ async fn each_key_runs_in_the_order_of_its_lane_whichever_node_dies() {
         recover(&nodes, fault).await;
     }
     let all: Vec<Receipt> = of.values().flatten().cloned().collect();
-    let ends = world.ends(&all, WITHIN).await;
+    // Less than the time limit of the attempts that died.
+    let ends = world.ends(&all, Duration::from_secs(50)).await;
     println!("{} jobs, {} calls in {:?}", all.len(), handler.calls().len(), began.elapsed());
     assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
     for jobs in of.values() {

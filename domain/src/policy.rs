@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 use crate::admission::{Admission, Schemas};
 use crate::backoff::Backoff;
 use crate::breaker::BreakerPolicy;
-use crate::concurrency::OnBusy;
+use crate::concurrency::{Hold, OnBusy};
 use crate::fairness::{FairBy, FairnessKey};
 use crate::key::ReleaseOn;
 use crate::limit::{RateLimit, Scope};
@@ -64,6 +64,8 @@ pub struct TypePolicy {
     pub key_concurrency: u32,
     /// What becomes of a job whose concurrency key is busy.
     pub on_busy: OnBusy,
+    /// For how long slots of its remote attempts are kept once their node is gone.
+    pub concurrency_hold: Hold,
     /// Whether jobs of one concurrency key and lane start in their order, each only once those before it have ended
     /// ([`crate::concurrency::Order`]). Then `key_concurrency` is 1 and `on_busy` is to wait.
     pub ordered: bool,
@@ -111,6 +113,7 @@ impl Default for TypePolicy {
             concurrency: None,
             key_concurrency: 1,
             on_busy: OnBusy::default(),
+            concurrency_hold: Hold::default(),
             ordered: false,
             weight: 1,
         }

@@ -149,6 +149,7 @@ impl Checker<'_> {
             breaker: self.breaker(section),
             concurrency: section.get(&concurrency::TYPE_CONCURRENCY),
             key_concurrency: section.get(&concurrency::KEY_CONCURRENCY),
+            concurrency_hold: section.get(&concurrency::CONCURRENCY_HOLD),
             on_busy: section.get(&concurrency::ON_BUSY),
             ordered: section.get(&concurrency::ORDERED),
             weight: section.get(&fairness::TYPE_WEIGHT),

@@ -1,6 +1,6 @@
 //! The settings of concurrency limits: how many jobs of a type or a key run at once, and what becomes of the others.
 
-use longshore_domain::concurrency::OnBusy;
+use longshore_domain::concurrency::{Hold, OnBusy};
 use longshore_domain::policy::TypePolicy;
 
 use super::problem::Problem;
@@ -34,6 +34,14 @@ pub(crate) static ON_BUSY: Entry<OnBusy> = Entry::new(
     "What becomes of a job whose concurrency key is busy. \"wait\": it waits for a free slot. \"drop_new\": it ends as \
      cancelled. \"keep_newest\": it waits, and the one that waited before ends as cancelled. \"cancel_running\": the oldest \
      run of its key is cancelled, and it starts in its place.",
+);
+
+pub(crate) static CONCURRENCY_HOLD: Entry<Hold> = Entry::new(
+    "concurrency_hold",
+    || TypePolicy::default().concurrency_hold,
+    "For how long the slots of attempts at remote handlers are kept if their node dies. \"lease\": for its lease, like the \
+     runs themselves, which start again then, beside handlers that still work. \"timeout\": for their time limit as well, \
+     at most 12 hours, in which nothing else starts in their place.",
 );
 
 pub(crate) static ORDERED: Entry<bool> = Entry::new(

@@ -11,7 +11,7 @@ use longshore_backbone::Storage;
 use longshore_domain::JobType;
 use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 
-use super::concurrency_entries::{KEY_CONCURRENCY, ON_BUSY, ORDERED, TYPE_CONCURRENCY};
+use super::concurrency_entries::{CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, TYPE_CONCURRENCY};
 use super::kind::{JitterForm, Listen, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schedules::SCHEDULES;
@@ -335,6 +335,7 @@ static TYPE: Table = Table::of(
         One(&LIMIT),
         One(&TYPE_CONCURRENCY),
         One(&KEY_CONCURRENCY),
+        One(&CONCURRENCY_HOLD),
         One(&ON_BUSY),
         One(&ORDERED),
         One(&TYPE_WEIGHT),

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use longshore_domain::concurrency::OnBusy;
+use longshore_domain::concurrency::{Hold, OnBusy};
 use longshore_domain::fairness::FairBy;
 use longshore_domain::limit::Window;
 use longshore_domain::policy::{History, OnMismatch};
@@ -430,6 +430,11 @@ choice!(ReleasingEnd {
     "dead" => ReleasingEnd::Dead,
     "cancelled" => ReleasingEnd::Cancelled,
     "expired" => ReleasingEnd::Expired,
+});
+
+choice!(Hold {
+    "lease" => Hold::Lease,
+    "timeout" => Hold::Timeout,
 });
 
 choice!(OnBusy {

@@ -14,7 +14,7 @@ use longshore_backbone::concurrency::{News, SlotRecords, Wish, Written};
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{Ask, ConcurrencyId, Record};
 use longshore_domain::lease::Lease;
-use longshore_domain::{SmolStr, format_smolstr};
+use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 use ractor::RpcReplyPort;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -85,8 +85,8 @@ struct Keeper {
     busy: HashSet<ConcurrencyId>,
     watching: HashSet<SmolStr>,
     session: Kept,
-    /// Sessions that were lost, with the revisions of their last renewals: they are ended once nothing rests on them.
-    former: Vec<(Arc<OwnSession>, u64)>,
+    /// Sessions that were lost: they are ended once no handler in this node rests on them.
+    former: Vec<Arc<OwnSession>>,
     /// The limits whose lack of slots was announced to other nodes.
     announced: HashSet<ConcurrencyId>,
     leaving: Vec<RpcReplyPort<()>>,
@@ -262,17 +262,19 @@ impl Keeper {
 
     /// The session is lost: the node goes on under another.
     fn begin_again(&mut self) {
-        let kept = std::mem::take(&mut self.session);
-        self.former.push((self.part.slots.begin_again(), kept.revision));
+        self.session = Kept::default();
+        self.former.push(self.part.slots.begin_again());
         self.end_former();
     }
 
     /// Ends former sessions on which no handler in this node rests any more, so that no node waits for their leases.
     fn end_former(&mut self) {
-        for (session, revision) in self.former.extract_if(.., |(session, _)| session.is_idle_here()) {
+        for session in self.former.extract_if(.., |session| session.is_idle_here()) {
             let part = self.part.clone();
             self.tasks.spawn(async move {
-                part.end(session.id(), revision).await;
+                while !part.end_own(session.id()).await {
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
                 Done::Former
             });
         }
@@ -281,7 +283,9 @@ impl Keeper {
     /// Looks at the sessions whose slots are wanted here.
     fn watch(&mut self) {
         for session in self.part.slots.watched() {
-            if !self.watching.insert(session.clone()) {
+            // What rests on a former session of this process may still take a step.
+            let is_own = self.former.iter().any(|former| *former.id() == session);
+            if is_own || !self.watching.insert(session.clone()) {
                 continue;
             }
             let part = self.part.clone();
@@ -298,13 +302,12 @@ impl Keeper {
         }
         let session = self.part.slots.session();
         let replies = std::mem::take(&mut self.leaving);
-        let (part, revision) = (self.part.clone(), self.session.revision);
+        let (part, is_stored) = (self.part.clone(), self.session.revision > 0);
         self.tasks.spawn(async move {
-            // Slots with which handlers elsewhere may go on count for their time limits; a handler in this node has the
-            // rest of the lease.
-            if revision > 0 && session.is_idle_here() {
+            // A handler in this node that is still at work has the rest of the lease.
+            if is_stored && session.is_idle_here() {
                 session.lose();
-                part.end(session.id(), revision).await;
+                part.end_own(session.id()).await;
             }
             // Who asked may have given up.
             replies.into_iter().for_each(|reply| drop(reply.send(())));
@@ -343,17 +346,33 @@ impl Part {
 
     /// Writes that a session has ended; says whether that is certain.
     async fn end(&self, of: &SmolStr, revision: u64) -> bool {
-        let ended_at = Some(self.slots.limits.time());
-        let session = Session { node: self.node.clone(), lease_ms: 0, ended_at };
+        // What is no longer stored has been over for longer than any slot is kept.
+        let ended_at = if revision == 0 { Timestamp::default() } else { self.slots.limits.time() };
+        let session = Session { node: self.node.clone(), lease_ms: 0, ended_at: Some(ended_at) };
         let written = self.records.write_session(of, &session, revision).await;
         let has_ended = matches!(written, Ok(Written::Won(_)));
         if has_ended {
-            self.slots.ended(of, &session);
+            self.slots.ended(of, ended_at);
         }
         has_ended
     }
 
-    /// Looks at another node's session, and ends it if its node can no longer use its slots.
+    /// Ends a session of this process on which nothing here rests any more, whatever became of its last renewal; says
+    /// whether that is certain.
+    async fn end_own(&self, of: &SmolStr) -> bool {
+        match self.records.session(of).await {
+            Ok(Some((Session { ended_at: Some(at), .. }, _))) => {
+                self.slots.ended(of, at);
+                true
+            }
+            Ok(Some((_, revision))) => self.end(of, revision).await,
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Looks at another session, and ends it if its node can no longer use its slots: it has not renewed it for a
+    /// lease, or it is this node, which was started again, as no two nodes have one name.
     async fn watch(&self, session: &SmolStr) {
         let found = match self.records.session(session).await {
             Ok(found) => found,
@@ -363,7 +382,12 @@ impl Part {
             }
         };
         let may_end = self.slots.found(session, found.as_ref().map(|(session, revision)| (session, *revision)));
-        if let Some(revision) = may_end
+        let is_back = |(found, _): &&(Session, u64)| found.node == self.node && found.ended_at.is_none();
+        if let Some((_, revision)) = found.as_ref().filter(is_back) {
+            if self.end(session, *revision).await {
+                tracing::info!(%session, "the slots that this node had before it was started again come back");
+            }
+        } else if let Some(revision) = may_end
             && self.end(session, revision).await
         {
             let node = found.map(|(session, _)| session.node);

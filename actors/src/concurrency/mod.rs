@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::session::Watch;
-use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Holder, Record, Refused, Scope};
+use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Hold, Holder, Record, Refused, Scope};
 use longshore_domain::policy::Policies;
 use longshore_domain::{Job, JobType, SmolStr, Tenant};
 use smallvec::SmallVec;
@@ -96,6 +96,8 @@ pub(crate) struct SlotPermit {
     of: Arc<Slots>,
     ids: SmallVec<[ConcurrencyId; 2]>,
     session: Arc<OwnSession>,
+    /// For how long they are kept once this node is gone.
+    holds_for: Duration,
     is_remote: bool,
     is_spent: AtomicBool,
 }
@@ -123,7 +125,7 @@ impl Drop for SlotPermit {
             let Some(holder) = known.holders.get_mut(id).filter(|holder| holder.session() == self.session.id()) else {
                 continue;
             };
-            holder.put_back(now);
+            holder.put_back(now, self.holds_for);
             self.of.changed(id);
             if holder.gives_back(now) {
                 due |= known.due.insert(id.clone());
@@ -210,6 +212,11 @@ impl Slots {
         self.has_limit(&job.job_type) || job.options.as_ref().is_some_and(|options| options.concurrency_key.is_some())
     }
 
+    /// For how long the slots of the job's attempts are kept once this node is gone.
+    pub(crate) fn hold(&self, job: &Job) -> Hold {
+        self.policies.of(&job.job_type).concurrency_hold
+    }
+
     fn has_limit(&self, job_type: &JobType) -> bool {
         self.policies.of(job_type).concurrency.is_some()
     }
@@ -229,8 +236,8 @@ impl Slots {
         of_key.into_iter().chain(of_type).collect()
     }
 
-    /// Takes the slots of a job that is to start. `elsewhere`: it calls a handler in another process, which may go on
-    /// for so long without this node.
+    /// Takes the slots of a job that is to start. `elsewhere`: it calls a handler in another process, and asks for them
+    /// to be kept for so long once this node is gone.
     ///
     /// # Errors
     /// There are none here. The cluster is asked.
@@ -240,7 +247,7 @@ impl Slots {
         elsewhere: Option<Duration>,
     ) -> Result<SlotPermit, (NoSlot, Waits)> {
         let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
-        let (now, runs_for) = (Instant::now(), elsewhere.unwrap_or_default());
+        let (now, holds_for) = (Instant::now(), elsewhere.unwrap_or_default());
         let mut known = self.known();
         let lasts = known.session.lasts(now);
         // First it is seen whether there are all: a slot that is taken and put back looks used.
@@ -248,10 +255,10 @@ impl Slots {
             let number = Self::number_of(id);
             let waits = Waits { number, version: self.versions[usize::from(number)].load(Ordering::Acquire) };
             let Some(holder) = holder(&mut known, id, *max, now) else { return Err((NoSlot::NoPlace, waits)) };
-            if lasts && holder.has_one(now, runs_for) {
+            if lasts && holder.has_one(now, holds_for) {
                 continue;
             }
-            let no_slot = match holder.wish(now, runs_for) {
+            let no_slot = match holder.wish(now, holds_for) {
                 Refused::Full => NoSlot::Full,
                 Refused::Unknown => NoSlot::Unknown(holder.max() as usize),
             };
@@ -265,7 +272,7 @@ impl Slots {
         }
         for (id, _) in &ids {
             if let Some(holder) = known.holders.get_mut(id) {
-                let _ = holder.take(now, runs_for);
+                let _ = holder.take(now, holds_for);
             }
         }
         let session = Arc::clone(&known.session);
@@ -273,7 +280,8 @@ impl Slots {
         let is_remote = elsewhere.is_some();
         session.lends(is_remote);
         let ids = ids.into_iter().map(|(id, _)| id).collect();
-        Ok(SlotPermit { of: Arc::clone(self), ids, session, is_remote, is_spent: AtomicBool::new(false) })
+        let is_spent = AtomicBool::new(false);
+        Ok(SlotPermit { of: Arc::clone(self), ids, session, holds_for, is_remote, is_spent })
     }
 
     /// How many parked jobs of a kind could start here; `None`: no limit bounds them.

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use longshore_domain::SmolStr;
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, Record};
+use longshore_domain::{SmolStr, Timestamp};
 
 use crate::concurrency::session::OwnSession;
 use crate::concurrency::{Known, Slots};
@@ -177,10 +177,15 @@ impl Slots {
         watch.may_end(now)
     }
 
-    /// A session was ended by this node.
-    pub(super) fn ended(&self, session: &SmolStr, ended: &Session) {
-        let Some(at) = ended.ended_at else { return };
-        self.known().watches.entry(session.clone()).or_default().ended(at);
+    /// A session has ended: the limits of which it has slots are looked at again.
+    pub(super) fn ended(&self, session: &SmolStr, at: Timestamp) {
+        let Known { holders, due, watches, .. } = &mut *self.known();
+        watches.entry(session.clone()).or_default().ended(at);
+        for (id, holder) in holders.iter_mut().filter(|(_, holder)| holder.lists(session)) {
+            holder.count_again(|session, block| self.is_over(watches, session, block));
+            due.insert(id.clone());
+            self.changed(id);
+        }
     }
 
     /// The node ends.

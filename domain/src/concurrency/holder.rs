@@ -34,20 +34,23 @@ pub struct Holder {
     /// Slots that it may use: never more than the record lists for its session.
     granted: u32,
     used: u32,
-    /// For how long attempts may be at work after the node is gone, as the record says and as jobs need it.
-    runs_for: Duration,
-    needs_for: Duration,
+    /// For how long the record keeps them beyond the end of the session, at least.
+    holds_for: Duration,
+    /// Of the attempts at work those that ask for that, by how long.
+    held: BTreeMap<Duration, u32>,
     known: Option<Known>,
     /// The number of the write that is on its way, and of the next one.
     writing: Option<u64>,
     next: u64,
     /// A write's answer was lost: the record may list more.
     is_unclear: bool,
-    /// A job wants a slot.
-    wanted_at: Option<Instant>,
-    /// When the first of its slots was granted, and when one was last used or given back by a job.
+    /// A job wants a slot that is kept for so long.
+    wanted: Option<(Instant, Duration)>,
+    /// When the first of its slots was granted, when one was last used or given back by a job, and when one was last
+    /// in need of being kept for as long as they are.
     since: Instant,
     used_at: Instant,
+    held_at: Instant,
     written_at: Instant,
     rests_until: Instant,
     /// The node takes no more slots, and gives back those that are not used.
@@ -63,6 +66,8 @@ struct Known {
     revision: u64,
     /// How many slots are free.
     free: u32,
+    /// It lists slots that are over.
+    has_over: bool,
 }
 
 /// Why there is no slot.
@@ -83,15 +88,16 @@ impl Holder {
             max,
             granted: 0,
             used: 0,
-            runs_for: Duration::ZERO,
-            needs_for: Duration::ZERO,
+            holds_for: Duration::ZERO,
+            held: BTreeMap::new(),
             known: None,
             writing: None,
             next: 0,
             is_unclear: false,
-            wanted_at: None,
+            wanted: None,
             since: now,
             used_at: now,
+            held_at: now,
             written_at: now,
             rests_until: now,
             leaves: false,
@@ -111,34 +117,54 @@ impl Holder {
         self.max
     }
 
-    /// Takes a slot into use for an attempt that may be at work for so long after the node is gone.
+    /// Takes a slot into use for an attempt that asks for it to be kept for so long once the node is gone.
     ///
     /// # Errors
     /// There is none here; the wish for one is kept.
-    pub fn take(&mut self, now: Instant, runs_for: Duration) -> Result<(), Refused> {
-        if self.has_one(now, runs_for) {
+    pub fn take(&mut self, now: Instant, holds_for: Duration) -> Result<(), Refused> {
+        if self.has_one(now, holds_for) {
             (self.used, self.used_at) = (self.used + 1, now);
+            if !holds_for.is_zero() {
+                *self.held.entry(holds_for).or_default() += 1;
+            }
             return Ok(());
         }
-        Err(self.wish(now, runs_for))
+        Err(self.wish(now, holds_for))
     }
 
     /// An attempt wants a slot, and there is none here. Says why.
-    pub fn wish(&mut self, now: Instant, runs_for: Duration) -> Refused {
-        (self.wanted_at, self.needs_for) = (Some(now), self.needs_for.max(runs_for));
+    pub fn wish(&mut self, now: Instant, holds_for: Duration) -> Refused {
+        self.wanted = Some((now, holds_for));
         let is_full = self.known.as_ref().is_some_and(|known| known.free == 0);
         if is_full { Refused::Full } else { Refused::Unknown }
     }
 
     /// Whether such an attempt could take a slot into use.
     #[must_use]
-    pub fn has_one(&self, now: Instant, runs_for: Duration) -> bool {
-        self.used < self.granted && runs_for <= self.runs_for && !self.yields(now)
+    pub fn has_one(&self, now: Instant, holds_for: Duration) -> bool {
+        self.used < self.granted && holds_for <= self.holds_for && !self.yields(now)
     }
 
-    /// An attempt has ended, or did not start.
-    pub fn put_back(&mut self, now: Instant) {
+    /// An attempt that asked for this has ended, or did not start.
+    pub fn put_back(&mut self, now: Instant, holds_for: Duration) {
         (self.used, self.used_at) = (self.used.saturating_sub(1), now);
+        if let Some(held) = self.held.get_mut(&holds_for) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&holds_for);
+            }
+            if holds_for == self.holds_for {
+                self.held_at = now;
+            }
+        }
+    }
+
+    /// For how long its slots have to be kept: as long as an attempt at work asks, and, for the next such attempt, as
+    /// one asked a moment ago.
+    fn holds(&self, now: Instant) -> Duration {
+        let at_work = self.held.last_key_value().map_or(Duration::ZERO, |(longest, _)| *longest);
+        let is_recent = now.saturating_duration_since(self.held_at) < IDLE;
+        if is_recent { at_work.max(self.holds_for) } else { at_work }
     }
 
     /// How many more attempts could begin here, as far as is known.
@@ -180,7 +206,7 @@ impl Holder {
     /// Whether a job here has asked for a slot in vain, a moment ago.
     #[must_use]
     pub fn wants(&self, now: Instant) -> bool {
-        !self.leaves && self.wanted_at.is_some_and(|at| now.saturating_duration_since(at) < GIVEN_UP)
+        !self.leaves && self.wanted.is_some_and(|(at, _)| now.saturating_duration_since(at) < GIVEN_UP)
     }
 
     fn has_rivals(&self, now: Instant) -> bool {
@@ -227,7 +253,9 @@ impl Holder {
     #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         let is_old = self.granted > 0 && now.saturating_duration_since(self.written_at) >= WRITTEN_AGAIN;
-        self.is_unclear || is_old || self.wants(now) || self.gives_back(now)
+        let is_kept_too_long = self.granted > 0 && self.holds(now) < self.holds_for;
+        let is_stale = is_old || is_kept_too_long || self.lists_over();
+        self.is_unclear || is_stale || self.wants(now) || self.gives_back(now)
     }
 
     /// Whether the cluster's record has to be read before anything can be written.
@@ -245,26 +273,31 @@ impl Holder {
         }
         let keeps = self.keeps(now);
         let free = self.known.as_ref()?.free;
-        let has_none = self.used >= self.granted || self.needs_for > self.runs_for;
-        let may_want = self.wants(now) && has_none && now >= self.rests_until && !self.yields(now);
+        let wish = self.wanted.filter(|_| self.wants(now) && now >= self.rests_until && !self.yields(now));
+        let lacks_one = self.used >= self.granted;
         let most = match self.share(now) {
             // Others want slots, too: each takes its share, and what is left one by one.
             Some(share) => share.saturating_sub(keeps).max(1),
             None => free.div_ceil(2).max(1),
         };
-        let wants = if may_want { free.min(most) } else { 0 };
-        let needs_longer = may_want && self.needs_for > self.runs_for && keeps > 0;
+        let wants = if wish.is_some() && lacks_one { free.min(most) } else { 0 };
+        let has_place = wants > 0 || keeps > self.used;
+        let wished = wish.filter(|_| has_place).map_or(Duration::ZERO, |(_, holds_for)| holds_for);
+        let holds_for = self.holds(now).max(wished);
+        let is_other = keeps > 0 && holds_for != self.holds_for;
         let is_old = keeps > 0 && now.saturating_duration_since(self.written_at) >= WRITTEN_AGAIN;
-        if keeps == self.granted && wants == 0 && !self.is_unclear && !needs_longer && !is_old {
+        let is_stale = is_old || is_other || self.lists_over();
+        if keeps == self.granted && wants == 0 && !self.is_unclear && !is_stale {
             return None;
         }
         if keeps < self.granted && self.share(now).is_some() {
             self.rests_until = now + REST;
         }
         let known = self.known.as_ref()?;
-        let (number, runs_for) = (self.next, self.runs_for.max(self.needs_for));
-        let ask = Ask { session: self.session.clone(), number, keeps, wants, runs_for };
+        let number = self.next;
+        let ask = Ask { session: self.session.clone(), number, keeps, wants, holds_for };
         (self.granted, self.writing, self.next) = (keeps, Some(number), number + 1);
+        self.holds_for = self.holds_for.min(holds_for);
         Some((ask, known.record.clone(), known.revision))
     }
 
@@ -284,17 +317,15 @@ impl Holder {
         if !self.has_ended(ask) {
             return;
         }
-        let Block { slots, runs_for_ms } = record.of(&self.session);
+        let Block { slots, holds_for_ms } = record.of(&self.session);
+        let holds_for = Duration::from_millis(holds_for_ms);
         if self.granted == 0 && self.used == 0 {
             self.since = now;
         }
-        if slots > self.granted {
-            (self.wanted_at, self.used_at) = (None, now);
+        if slots > self.granted || holds_for > self.holds_for {
+            (self.wanted, self.used_at, self.held_at) = (None, now, now);
         }
-        (self.granted, self.runs_for) = (slots, Duration::from_millis(runs_for_ms));
-        if slots == 0 {
-            self.runs_for = Duration::ZERO;
-        }
+        (self.granted, self.holds_for) = (slots, holds_for);
         (self.is_unclear, self.written_at) = (false, now);
         self.learned(record, revision, is_over);
     }
@@ -334,9 +365,10 @@ impl Holder {
         // A write that was late has found no record any more, as the one before was forgotten, and was taken for the
         // first: no node would give back what it lists. Written once more, the record lists what the node has.
         self.is_unclear |= self.writing.is_none() && own > self.granted;
-        let taken = record.taken_beside(&self.session, is_over).saturating_add(own);
+        let taken = record.taken_beside(&self.session, &is_over).saturating_add(own);
         let free = self.max.saturating_sub(taken);
-        self.known = Some(Known { record, revision, free });
+        let has_over = record.blocks().any(|(session, block)| *session != self.session && is_over(session, block));
+        self.known = Some(Known { record, revision, free, has_over });
         free > 0
     }
 
@@ -344,6 +376,17 @@ impl Holder {
     pub fn count_again(&mut self, is_over: impl Fn(&str, &Block) -> bool) -> bool {
         let Some(Known { record, revision, .. }) = self.known.take() else { return false };
         self.learned(record, revision, is_over)
+    }
+
+    /// Whether the record lists slots of that session.
+    #[must_use]
+    pub fn lists(&self, session: &str) -> bool {
+        self.known.as_ref().is_some_and(|known| known.record.of(session).slots > 0)
+    }
+
+    /// Whether the record lists slots that are over: it is written without them.
+    fn lists_over(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.has_over)
     }
 
     /// The sessions whose slots this node waits for.
@@ -355,15 +398,17 @@ impl Holder {
 
     /// The node has another session: none of the slots of the former one is its own any more.
     pub fn begin_again(&mut self, session: SmolStr, now: Instant) {
-        let (known, wanted_at, needs_for) = (self.known.take(), self.wanted_at, self.needs_for);
-        let (next, leaves) = (self.next, self.leaves);
-        *self = Self { known, wanted_at, needs_for, next, leaves, ..Self::new(session, self.max, now) };
+        // Its record is read and written once more: it may list the former session, which is over soon.
+        let is_unclear = self.is_unclear || self.granted > 0 || self.used > 0 || self.writing.is_some();
+        let (wanted, next, leaves) = (self.wanted, self.next, self.leaves);
+        *self = Self { is_unclear, wanted, next, leaves, ..Self::new(session, self.max, now) };
     }
 
     /// Whether nothing here is worth remembering.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         let is_quiet = now.saturating_duration_since(self.used_at) >= 2 * IDLE && !self.wants(now);
-        is_quiet && self.granted == 0 && self.used == 0 && self.writing.is_none() && !self.is_unclear
+        let has_none = self.granted == 0 && self.used == 0;
+        is_quiet && has_none && self.writing.is_none() && !self.is_unclear && !self.lists_over()
     }
 }

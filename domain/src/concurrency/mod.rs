@@ -11,9 +11,11 @@
 //! Of a limit of `n`, never more than `n` attempts are at work. A block belongs to a *session* of a node, which the
 //! node renews. Blocks count until their session has ended, and a session ends only after its node can no longer use
 //! it: the node counts its lease from the sending of the last renewal that was confirmed, and the node that ends it has
-//! seen no renewal for a whole lease, and ends it by compare-and-set. A handler in another process may go on without
-//! its node: so a block whose attempts call such handlers counts for their longest time limit beyond the end of its
-//! session.
+//! seen no renewal for a whole lease, and ends it by compare-and-set.
+//!
+//! A handler in another process may go on without its node. Its run starts again elsewhere once the lease is over, and
+//! by default so does its slot: the two may overlap, as they do without a limit. Of a type that asks for strictness
+//! ([`Hold::Timeout`]) a block counts for the longest time limit of its attempts at work beyond the end of its session.
 
 mod holder;
 mod id;
@@ -26,7 +28,7 @@ pub use holder::{Holder, Refused};
 pub use id::{ConcurrencyId, Scope};
 pub use line::{Entry, Judged, Leaving, Line, Member, Place};
 pub use order::{BATCH, Next, Order, OrderId, Turn};
-pub use record::{Ask, Block, Record};
+pub use record::{Ask, Block, MAX_HOLD, Record};
 
 /// What happens to a job whose concurrency key is busy. Beyond waiting, a key is busy as long as as many of its runs as
 /// may have been let in and have not ended ([`Line`]).
@@ -41,4 +43,14 @@ pub enum OnBusy {
     KeepNewest,
     /// The oldest run that was let in ends as cancelled, and it takes that one's place.
     CancelRunning,
+}
+
+/// For how long the slot of an attempt at a handler in another process is kept once its node is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hold {
+    /// For the node's lease, as long as the run itself.
+    #[default]
+    Lease,
+    /// For the attempt's time limit as well, at most [`MAX_HOLD`].
+    Timeout,
 }

@@ -11,6 +11,9 @@ use crate::run::whole_millis;
 /// A record with blocks is kept for at least so long after it was written. A node that has a block writes it again long
 /// before that ([`super::holder`]), so that only the blocks of nodes that are long gone are forgotten.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest time for which slots are kept beyond the end of their session. A session is stored for a day after its
+/// last renewal, and for a day after its end: so one that is no longer stored has been over for longer than this.
+pub const MAX_HOLD: Duration = Duration::from_secs(12 * 60 * 60);
 /// A record without blocks says as much as none.
 const EMPTY_KEPT: Duration = Duration::from_secs(1);
 
@@ -26,10 +29,10 @@ pub struct Record {
 pub struct Block {
     /// How many.
     pub slots: u32,
-    /// For how many milliseconds an attempt may be at work after its node is gone: the longest time limit of those that
-    /// call a handler in another process, else 0.
-    #[serde(default)]
-    pub runs_for_ms: u64,
+    /// For how many milliseconds beyond the end of its session it counts: the longest time for which an attempt at work
+    /// asks. Versions that kept the slots of every remote attempt wrote another field, which counts for nothing.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub holds_for_ms: u64,
 }
 
 /// What a node asks of a limit.
@@ -43,8 +46,13 @@ pub struct Ask {
     pub keeps: u32,
     /// How many more it would have, if there are some.
     pub wants: u32,
-    /// For how long attempts may be at work after the node is gone.
-    pub runs_for: Duration,
+    /// For how long its slots are to be kept beyond the end of its session.
+    pub holds_for: Duration,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_zero(millis: &u64) -> bool {
+    *millis == 0
 }
 
 impl Record {
@@ -52,6 +60,11 @@ impl Record {
     #[must_use]
     pub fn of(&self, session: &str) -> Block {
         self.blocks.get(session).copied().unwrap_or_default()
+    }
+
+    /// Its blocks, by session.
+    pub fn blocks(&self) -> impl Iterator<Item = (&SmolStr, &Block)> {
+        self.blocks.iter()
     }
 
     /// The sessions that have slots.
@@ -74,7 +87,7 @@ impl Record {
         let mut next = self.clone();
         next.blocks.retain(|of, block| *of != ask.session && !is_over(of, block));
         if slots > 0 {
-            next.blocks.insert(ask.session.clone(), Block { slots, runs_for_ms: whole_millis(ask.runs_for) });
+            next.blocks.insert(ask.session.clone(), Block { slots, holds_for_ms: whole_millis(ask.holds_for) });
         }
         next
     }
@@ -82,8 +95,8 @@ impl Record {
     /// For how long the record is to be kept after it was written.
     #[must_use]
     pub fn matters_for(&self) -> Duration {
-        match self.blocks.values().map(|block| block.runs_for_ms).max() {
-            Some(longest) => KEPT + 2 * Duration::from_millis(longest),
+        match self.blocks.values().map(|block| block.holds_for_ms).max() {
+            Some(longest) => KEPT + Duration::from_millis(longest),
             None => EMPTY_KEPT,
         }
     }
@@ -94,7 +107,7 @@ mod tests {
     use super::*;
 
     fn ask(session: &str, keeps: u32, wants: u32) -> Ask {
-        Ask { session: session.into(), number: 0, keeps, wants, runs_for: Duration::ZERO }
+        Ask { session: session.into(), number: 0, keeps, wants, holds_for: Duration::ZERO }
     }
 
     #[test]
@@ -114,9 +127,15 @@ mod tests {
 
     #[test]
     fn a_record_outlasts_the_attempts_of_nodes_that_are_gone() {
-        let long = Ask { runs_for: Duration::from_secs(7 * 86_400), ..ask("a", 0, 1) };
+        let long = Ask { holds_for: MAX_HOLD, ..ask("a", 0, 1) };
         let record = Record::default().after(&long, 1, |_, _| false);
-        assert!(record.matters_for() > long.runs_for);
+        assert!(record.matters_for() > long.holds_for);
         assert_eq!(Record::default().matters_for(), EMPTY_KEPT);
+    }
+
+    #[test]
+    fn a_block_of_a_former_version_counts_for_no_longer_than_its_session() {
+        let record: Record = serde_json::from_str(r#"{"blocks":{"a":{"slots":2,"runs_for_ms":5184000000}}}"#).unwrap();
+        assert_eq!(record.of("a"), Block { slots: 2, holds_for_ms: 0 });
     }
 }

@@ -74,7 +74,7 @@ impl Watch {
     /// Whether no attempt that was begun with a slot of this block is at work any more.
     #[must_use]
     pub fn is_over(&self, block: &Block, now: Timestamp) -> bool {
-        self.ended_at.is_some_and(|at| now >= at.plus(Duration::from_millis(block.runs_for_ms)))
+        self.ended_at.is_some_and(|at| now >= at.plus(Duration::from_millis(block.holds_for_ms)))
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((watch.may_end(at(19)), watch.may_end(at(21))), (None, Some(8)));
         watch.ended(Timestamp::from_millis(1_000));
         assert_eq!(watch.may_end(at(99)), None);
-        let block = Block { slots: 1, runs_for_ms: 500 };
+        let block = Block { slots: 1, holds_for_ms: 500 };
         let over = |millis| watch.is_over(&block, Timestamp::from_millis(millis));
         assert!(!over(1_499) && over(1_500));
     }

@@ -90,6 +90,7 @@ timeout = '5s'
 [types.\"chaos.per_key\"]
 timeout = '1s'
 key_concurrency = 2
+concurrency_hold = 'timeout'
 [types.\"chaos.capped\"]
 timeout = '1s'
 concurrency = 3

@@ -167,7 +167,9 @@ fn limits(accepted: &[Job]) -> Vec<Limit> {
     let mut limits: BTreeMap<String, Limit> = BTreeMap::new();
     for job in accepted {
         if let Some((name, at_most)) = job.sort.limit(job.number) {
-            let limit = limits.entry(name.clone()).or_insert(Limit { name, at_most, runs: BTreeSet::new() });
+            let outlasts_nodes = job.sort == Sort::PerKey;
+            let limit = Limit { name: name.clone(), at_most, outlasts_nodes, runs: BTreeSet::new() };
+            let limit = limits.entry(name).or_insert(limit);
             limit.runs.insert((job.receipt.tenant.clone(), job.receipt.run_id.clone()));
         }
     }

@@ -165,16 +165,22 @@ fn is_of_attempt(event: &Event, call: &Call) -> bool {
 fn held_until(call: &Call, run: &Run<'_>, rules: &Rules) -> Timestamp {
     // Without an end, the call died with its process at an unknown moment: no overlap can be proved.
     let Some(end) = call.end else { return call.start };
+    let concerned = rules.interruptions.iter().filter(|interruption| interruption.node.is_none());
+    let interrupted = concerned.map(|interruption| interruption.at).filter(|at| *at >= call.start);
+    let lost = lost_at(call, run, rules);
+    closings(call, run).filter(|at| *at >= call.start).chain(interrupted).chain(lost).fold(end, Timestamp::min)
+}
+
+/// From when on others may have what the call's node held for it: that node died, or its lease may be over.
+pub(super) fn lost_at(call: &Call, run: &Run<'_>, rules: &Rules) -> Option<Timestamp> {
     let ran_on = |node: &str| match &call.node {
         Some(own) => own == node,
         // A remote handler does not know the node that asked it: any node that published the start may be the one.
         None => run.starters.iter().any(|event| is_of_attempt(event, call) && event.node.as_deref() == Some(node)),
     };
-    let concerned = rules.interruptions.iter().filter(|interruption| interruption.node.as_deref().is_none_or(ran_on));
-    let interrupted = concerned.map(|interruption| interruption.at).filter(|at| *at >= call.start);
-    let lease_over = lease::over_after(call.start, ran_on, rules);
-
-    closings(call, run).filter(|at| *at >= call.start).chain(interrupted).chain(lease_over).fold(end, Timestamp::min)
+    let deaths = rules.interruptions.iter().filter(|interruption| interruption.node.as_deref().is_some_and(ran_on));
+    let died = deaths.map(|interruption| interruption.at).filter(|at| *at >= call.start);
+    died.chain(lease::over_after(call.start, ran_on, rules)).min()
 }
 
 fn span(duration: std::time::Duration) -> jiff::SignedDuration {

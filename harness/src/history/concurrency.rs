@@ -1,16 +1,17 @@
 //! Checks concurrency limits by the handlers' own calls: never more at work at once than the limit says.
 //!
 //! A call counts from its start until its end, or until its attempt was ended by its time limit: a handler that works
-//! on after that breaks the contract itself. It counts for as long whatever became of its node, since no death of a
-//! node stops a handler elsewhere. A call without an end died at an unknown moment, and a request that silent servers
-//! held back until its attempt was over cannot be prevented: both do not count.
+//! on after that breaks the contract itself. It counts until its node has died or may have lost its lease; of a limit
+//! that outlasts its nodes for as long as ever, since no death of a node stops a handler elsewhere. A call without an
+//! end died at an unknown moment, and a request that silent servers held back until its attempt was over cannot be
+//! prevented: both do not count.
 
 use std::collections::HashMap;
 
 use jiff::Timestamp;
 
 use super::by_run::Run;
-use super::call::{closings_by, was_held_back};
+use super::call::{closings_by, lost_at, was_held_back};
 use super::facts::{Call, History};
 use super::violation::{Kind, Violation};
 use crate::wire::EventName;
@@ -25,7 +26,11 @@ pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violati
         let mut spans: Vec<(Timestamp, Timestamp, &Run<'_>, &Call)> = of_limit
             .flat_map(|run| run.calls.iter().map(move |call| (run, *call)))
             .filter(|(run, call)| !was_held_back(call, run, &history.rules))
-            .filter_map(|(run, call)| Some((call.start, at_work_until(call, run)?, run, call)))
+            .filter_map(|(run, call)| {
+                let lost = lost_at(call, run, &history.rules).filter(|_| !limit.outlasts_nodes);
+                let until = at_work_until(call, run)?;
+                Some((call.start, lost.map_or(until, |lost| lost.min(until)), run, call))
+            })
             .collect();
         spans.sort_by_key(|(start, ..)| *start);
         for (number, (start, _, run, call)) in spans.iter().enumerate() {

@@ -41,6 +41,8 @@ pub struct Limit {
     pub name: String,
     /// How many calls may be at work at once.
     pub at_most: usize,
+    /// Whether it counts a call also once its node has died or lost its lease.
+    pub outlasts_nodes: bool,
     /// Its runs, as (tenant, run id).
     pub runs: BTreeSet<(String, String)>,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_domain::Job;
-use longshore_domain::concurrency::OnBusy;
+use longshore_domain::concurrency::{Hold, MAX_HOLD, OnBusy};
 use longshore_domain::policy::Policies;
 use longshore_domain::run::DeferReason;
 
@@ -34,9 +34,12 @@ pub(crate) fn has_line(policies: &Policies, job: &Job) -> bool {
 /// Whether the job may start, and with which slots.
 pub(crate) fn ask(slots: &Arc<Slots>, routing: &Routing, assignment: &Assignment) -> Answer {
     let job = &assignment.job;
-    // A handler in this node is stopped with the node's session. Another may go on until its time limit, which counts
-    // anew from its word that it has begun.
-    let elsewhere = routing.handler(job).is_none().then(|| 2 * routing.time_limit(job));
+    // A handler in this node is stopped with the node's session; another may go on until its time limit. That counts
+    // anew from its word that it has begun, which only a node hears that is there.
+    let elsewhere = routing.handler(job).is_none().then(|| match slots.hold(job) {
+        Hold::Lease => Duration::ZERO,
+        Hold::Timeout => routing.time_limit(job).min(MAX_HOLD),
+    });
     match slots.take(job, elsewhere) {
         Ok(permit) => Answer::Go(Permits { slots: Some(Arc::new(permit)), ..Permits::default() }),
         Err((NoSlot::Full, waits)) => Answer::ForSlot(waits, Some(DeferReason::Concurrency), 0),

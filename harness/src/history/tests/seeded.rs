@@ -317,7 +317,7 @@ fn limited(spans: [(i64, Option<i64>); 3]) -> History {
         history.calls.push(call(run, 1, start, end));
     }
     let runs = ["a", "b", "c"].map(|run| (TENANT.to_owned(), run.to_owned()));
-    history.limits = vec![Limit { name: "key k".to_owned(), at_most: 2, runs: runs.into() }];
+    history.limits = vec![Limit { name: "key k".to_owned(), at_most: 2, outlasts_nodes: true, runs: runs.into() }];
     history
 }
 
@@ -332,6 +332,13 @@ fn more_calls_at_work_than_a_limit_allows_are_found() {
     let mut history = limited([(2, Some(6)), (3, Some(9)), (5, Some(8))]);
     history.rules.interruptions = vec![Interruption { node: Some("n1".to_owned()), at: at(4) }];
     assert_eq!(kinds(history), [Kind::AboveConcurrency]);
+    // But its slot goes with its node, unless the limit is strict.
+    for (died, is_found) in [(4, false), (6, true)] {
+        let mut history = limited([(2, Some(8)), (3, Some(9)), (5, Some(8))]);
+        history.limits[0].outlasts_nodes = false;
+        history.rules.interruptions = vec![Interruption { node: Some("n1".to_owned()), at: at(died) }];
+        assert_eq!(kinds(history) == [Kind::AboveConcurrency], is_found, "died at {died}");
+    }
     let mut other = limited([(2, Some(6)), (3, Some(9)), (5, Some(8))]);
     other.limits[0].at_most = 3;
     assert_eq!(kinds(other), []);
