@@ -113,6 +113,40 @@ async fn a_flood_of_a_full_type_starts_in_its_order() {
     assert!(node.stop().await.success());
 }
 
+/// Given jobs of many keys whose type has no handler, when the node looks for one again and again, then none of them
+/// comes back into the queue only to be parked once more; and once there is a handler, they are done.
+#[tokio::test]
+async fn what_cannot_start_stays_parked() {
+    let world = world().await;
+    let node = on_a_free_port(world.node().with("node", "lease = '2s'")).start().await;
+    let mut receipts = Vec::new();
+    for number in 0..300 {
+        let key = format!("k{number}");
+        receipts.push(
+            world.publish("nobodys").header("Longshore-Limit-Key", &key).send(json!(number).to_string()).await.unwrap(),
+        );
+    }
+    are_parked(&world, 240..).await;
+    let taken_back = async || Scrape::of(&node).await.sum("longshore_jobs_unparked_total", &[]);
+    let before = taken_back().await;
+
+    // Meanwhile the jobs that a node holds wait for longer than it holds them, several times.
+    for _ in 0..6 {
+        let later = world.publish("noop").header("Longshore-Delay", "1s").json(json!({})).await;
+        assert_eq!(world.wait(&later).await.state, "completed");
+    }
+
+    // One at a time, once none of those is left that were tried before.
+    let moved = taken_back().await - before;
+    assert!(moved < 20.0, "{moved} jobs were taken back");
+
+    let found = world.handler("nobodys").start(async |_| Reply::json(json!(1))).await;
+    completes(&world, &receipts).await;
+    assert_eq!(parked(&world).await, 0);
+    assert_eq!(found.calls().len(), receipts.len());
+    assert!(node.stop().await.success());
+}
+
 /// Given parked jobs, when one of them, and then all, are cancelled, then none of them starts.
 #[tokio::test]
 async fn what_is_parked_can_be_cancelled() {

@@ -3,11 +3,12 @@
 //! A few jobs of each kind are kept here, in order, so that one can start the moment it may: as many as start within a
 //! part of the lease. Jobs beyond that are parked ([`crate::queue::parking`]), so that a kind that cannot start never
 //! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them. Nor
-//! are jobs kept that cannot start for some time.
+//! are jobs kept that cannot start for some time. None is wanted back that cannot start either ([`wanted`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use longshore_domain::JobType;
 use longshore_domain::run::DeferReason;
 
 use crate::queue::gates::answer::HeldUp;
@@ -16,8 +17,9 @@ use crate::shared::kind::{Kind, Room};
 use crate::shared::park_permits::{OnItsWay, Position};
 
 mod waiting;
+pub(crate) mod wanted;
 
-use waiting::{MAX_KEPT, MIN_KEPT, SOON, Waiting, insert, split_off};
+use waiting::{MIN_KEPT, SOON, Starts, Waiting, insert, split_off};
 
 /// At least so many jobs of a kind are kept that were taken back. One that is parked again starts after those that were
 /// behind it.
@@ -31,6 +33,8 @@ const PART_OF_LEASE: u32 = 6;
 #[derive(Debug)]
 pub(crate) struct Blocked<T> {
     kinds: HashMap<Kind, Waiting<T>>,
+    /// The types of which jobs are parked, and their starts since.
+    parked_types: HashMap<JobType, Starts>,
     held: Held,
     /// How many of them go behind parked jobs.
     behind: usize,
@@ -57,9 +61,17 @@ pub(crate) enum Goes {
 impl<T: HasPayload> Blocked<T> {
     /// Nothing waits. Leases last for `lease`.
     pub(crate) fn new(lease: Duration) -> Self {
-        let (kinds, overdue, counted_over) = (HashMap::new(), VecDeque::new(), lease / PART_OF_LEASE);
-        let (held, behind) = (Held::default(), 0);
-        Self { kinds, held, behind, counted_over, overdue, none_could: None, opens: None, is_answered: false }
+        Self {
+            kinds: HashMap::new(),
+            parked_types: HashMap::new(),
+            held: Held::default(),
+            behind: 0,
+            counted_over: lease / PART_OF_LEASE,
+            overdue: VecDeque::new(),
+            none_could: None,
+            opens: None,
+            is_answered: false,
+        }
     }
 
     /// How many wait here.
@@ -165,6 +177,9 @@ impl<T: HasPayload> Blocked<T> {
 
     /// A job of this kind is being parked: later ones go behind it. It is on its way until what is returned is dropped.
     pub(crate) fn parks(&mut self, kind: Kind, position: Position) -> OnItsWay {
+        if !self.parked_types.contains_key(&kind.job_type) {
+            self.parked_types.insert(kind.job_type.clone(), Starts::default());
+        }
         let waiting = self.kinds.entry(kind).or_default();
         waiting.are_parked = true;
         waiting.parks += 1;
@@ -196,6 +211,9 @@ impl<T: HasPayload> Blocked<T> {
     pub(crate) fn are_parked(&mut self, kinds: &[Kind], now: Instant) {
         for kind in kinds {
             self.kinds.entry(kind.clone()).or_default().are_parked = true;
+            if !self.parked_types.contains_key(&kind.job_type) {
+                self.parked_types.insert(kind.job_type.clone(), Starts::default());
+            }
         }
         if self.overdue.is_empty() {
             let kinds: HashSet<&Kind> = kinds.iter().collect();
@@ -207,11 +225,19 @@ impl<T: HasPayload> Blocked<T> {
         }
         let over = self.counted_over;
         self.kinds.retain(|_, waiting| !waiting.is_over(now, over));
+        let parked: HashSet<&JobType> =
+            self.kinds.iter().filter(|(_, waiting)| waiting.are_parked).map(|(kind, _)| &kind.job_type).collect();
+        self.parked_types.retain(|job_type, _| parked.contains(job_type));
     }
 
     /// Whether a job has to go behind others that are parked, or on their way there.
     pub(crate) fn any_parked(&self) -> bool {
         self.kinds.values().any(|waiting| waiting.are_parked)
+    }
+
+    /// Whether others of this type may be parked.
+    pub(crate) fn has_parked(&self, job_type: &JobType) -> bool {
+        self.parked_types.contains_key(job_type)
     }
 
     /// All jobs of this kind that the stream had are on their way back: no other has to go behind them any more.
@@ -220,18 +246,6 @@ impl<T: HasPayload> Blocked<T> {
             self.behind -= waiting.none_is_parked();
             self.none_could = None;
         }
-    }
-
-    /// How many of this kind are wanted back.
-    pub(crate) fn wants(&self, kind: &Kind, room: Room, now: Instant) -> usize {
-        let Room::For(free) = room else { return 0 };
-        let free = free.min(MAX_KEPT);
-        // Jobs of too many kinds wait here: those that could not start either have to wait where they are.
-        if free == 0 && !self.held.has_room(1) {
-            return 0;
-        }
-        let Some(waiting) = self.kinds.get(kind) else { return free.max(MIN_KEPT) };
-        waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + waiting.expected(now))
     }
 
     /// Whether jobs of this kind could start, but none is here.
@@ -256,8 +270,11 @@ impl<T: HasPayload> Blocked<T> {
     /// A job of this kind starts. Says whether more are wanted back.
     pub(crate) fn started(&mut self, kind: &Kind, now: Instant) -> bool {
         let over = self.counted_over;
+        if let Some(starts) = self.parked_types.get_mut(&kind.job_type) {
+            starts.add(now, over);
+        }
         let Some(waiting) = self.kinds.get_mut(kind) else { return false };
-        waiting.started(now, over);
+        waiting.starts.add(now, over);
         waiting.are_parked && waiting.jobs.len() * 2 <= waiting.kept(now, over)
     }
 

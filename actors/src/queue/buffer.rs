@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::order;
+use crate::queue::blocked::wanted::Want;
 use crate::queue::blocked::{Blocked, Goes};
 use crate::queue::gates::Gates;
 use crate::queue::gates::answer::{HeldUp, Wakes};
@@ -211,7 +212,7 @@ impl JobBuffer {
         let routing = &self.gates.routing;
         // This gate gives no reason.
         let is_full =
-            handler_capacity::applies_to(routing, assignment) && !handler_capacity::has_room(routing, assignment);
+            handler_capacity::applies_to(routing, assignment) && handler_capacity::lacks(routing, assignment).is_some();
         if is_full { Some(DeferReason::Busy) } else { reason }
     }
 
@@ -276,16 +277,15 @@ impl JobBuffer {
         by_lane
     }
 
-    /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back, and whether any of a
-    /// kind could start of which none is here; `room` says how many of a kind could.
-    pub(crate) fn are_parked(&self, kinds: &[Kind], now: Instant, room: impl Fn(&Kind) -> Room) -> (Vec<usize>, bool) {
+    /// The stream has parked jobs of exactly these kinds. Says what is wanted back of each, and whether any of a kind
+    /// could start of which none is here; `room` says how many of a kind could.
+    pub(crate) fn are_parked(&self, kinds: &[Kind], now: Instant, room: impl Fn(&Kind) -> Room) -> (Vec<Want>, bool) {
         // Asked before the lock is taken, because every worker that takes a job waits for that lock.
-        let room: Vec<Room> = kinds.iter().map(room).collect();
+        let with_room: Vec<(&Kind, Room)> = kinds.iter().map(|kind| (kind, room(kind))).collect();
         let mut jobs = self.jobs();
         jobs.blocked.are_parked(kinds, now);
-        let is_short = kinds.iter().zip(&room).any(|(kind, room)| jobs.blocked.is_short_of(kind, *room));
-        let wants = kinds.iter().zip(room).map(|(kind, room)| jobs.blocked.wants(kind, room, now)).collect();
-        (wants, is_short)
+        let is_short = with_room.iter().any(|(kind, room)| jobs.blocked.is_short_of(kind, *room));
+        (jobs.blocked.wanted(&with_room, now), is_short)
     }
 
     /// How many parked jobs of a kind could start here.
@@ -426,10 +426,10 @@ impl Jobs {
         }
     }
 
-    /// A job of this kind starts: if parked jobs are to follow it, parking is notified, or, if they wait for its end,
-    /// as it ends.
+    /// A job of this kind starts: if parked jobs are to follow it, parking is notified, and as it ends, because they
+    /// may wait for that.
     fn starts(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer, now: Instant) {
-        if order::has_order(&buffer.gates.routing.policies, kind) {
+        if self.blocked.has_parked(&kind.job_type) || order::has_order(&buffer.gates.routing.policies, kind) {
             assignment.permits.wakes = Some(Wakes(Arc::clone(&buffer.wanted_back)));
         }
         if self.blocked.started(kind, now) {

@@ -2,10 +2,11 @@
 //!
 //! One loop per queue and node. It asks which kinds are parked: twice a second while some are, ten times if some of
 //! them could start here and none of their kind is here, or other kinds wait for their turn; else every two seconds,
-//! and at once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the
-//! lease, and at least as many as its handlers have free capacity for. It publishes them into the queue's lane of
-//! returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back the same job: its
-//! message id keeps it in the lane once, and its record lets it begin once.
+//! and at once when jobs of such a type start or end; less often where there are very many kinds. It brings back as
+//! many jobs of each kind as start within a part of the lease by what started lately, and as many as its handlers have
+//! free capacity for; none while nothing can start. It publishes them into the queue's lane of returned jobs, by rank;
+//! then it deletes them where they were parked. Several nodes may take back the same job: its message id keeps it in
+//! the lane once, and its record lets it begin once.
 //!
 //! Keys make many kinds, so several are read at once.
 //!
@@ -41,10 +42,8 @@ use crate::time::due::{self, DueJob, StoredPorts};
 
 pub(crate) mod rounds;
 
-use rounds::{IDLE_LOOK_EVERY, LOOK_EVERY, ParkedPorts, Parking, Read, Sought};
+use rounds::{IDLE_LOOK_EVERY, LOOK_EVERY, NextLook, ParkedPorts, Parking, Read, Sought};
 
-/// The least time between two polls, however often jobs are wanted back.
-const PAUSE: Duration = Duration::from_millis(5);
 /// A job whose turn it is, and that was not found among the parked ones, is looked for again after this time.
 const SEEK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// So many messages are read to find it, then pages.
@@ -54,12 +53,13 @@ const FIRST_PAGE: usize = 8;
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let closing = part.queue.buffer.closing.clone();
     let mut parking = Parking::new();
-    let mut pause = IDLE_LOOK_EVERY;
+    let mut next = NextLook { after: IDLE_LOOK_EVERY, at_least: Duration::ZERO };
     loop {
+        tokio::time::sleep(next.at_least).await;
         tokio::select! {
             () = closing.cancelled() => break,
             () = part.queue.buffer.wanted_back() => {}
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(next.after) => {}
         }
         if !part.queue.buffer.is_open(Instant::now()) {
             // It is paused: what is parked stays there.
@@ -67,12 +67,11 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             continue;
         }
         match parking.look(&part).await {
-            Ok(until_next) => pause = until_next,
+            Ok(look) => next = look,
             Err(error) => {
                 tracing::debug!(queue = %part.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
             }
         }
-        tokio::time::sleep(PAUSE).await;
     }
     std::future::pending().await
 }

@@ -20,7 +20,7 @@ use longshore_domain::{Job, JobType, SmolStr};
 use tokio::sync::Notify;
 
 use crate::shared::gate_news::GateNews;
-use crate::shared::kind::{Kind, Room};
+use crate::shared::kind::Kind;
 use crate::shared::now;
 
 mod steps;
@@ -164,14 +164,14 @@ impl Breakers {
         })
     }
 
-    /// How many jobs of a kind could start now.
-    pub(crate) fn room_for(&self, kind: &Kind) -> Room {
+    /// How many jobs of a kind could start now; `None`: none for some time.
+    pub(crate) fn room_for(&self, kind: &Kind) -> Option<usize> {
         let now = now();
         let room = self.view_of(kind, |view, policy| match view.opens_at(now) {
-            Some(at) if at.since(now) > SOON => Room::NotYet,
-            _ => Room::For(view.free(now, policy, usize::MAX)),
+            Some(at) if at.since(now) > SOON => None,
+            _ => Some(view.free(now, policy, usize::MAX)),
         });
-        room.unwrap_or(Room::For(usize::MAX))
+        room.unwrap_or(Some(usize::MAX))
     }
 
     /// Whether the breaker of these jobs is not closed.

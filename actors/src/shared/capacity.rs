@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::shared::gate_news::GateNews;
 use longshore_backbone::handlers::falls_under;
@@ -29,6 +30,8 @@ pub(crate) struct Capacity {
     pub(crate) shared_by: Vec<String>,
     /// How many jobs may be there at once.
     pub(crate) max: usize,
+    /// When one may be tried again, if no handler was there.
+    pub(crate) opens: Option<Instant>,
 }
 
 impl HandlerCapacity {
@@ -87,7 +90,8 @@ mod tests {
     fn no_more_permits_are_given_than_announced() {
         let slots = Arc::new(HandlerCapacity::default());
         let take = |subject: &str, shared_by: &str, max| {
-            slots.take(Capacity { subject: subject.to_owned(), shared_by: vec![shared_by.to_owned()], max })
+            let shared_by = vec![shared_by.to_owned()];
+            slots.take(Capacity { subject: subject.to_owned(), shared_by, max, opens: None })
         };
         let (first, second) = (take("w.a", "w.a", 2), take("w.a", "w.a", 2));
         assert!(first.is_some() && second.is_some() && take("w.a", "w.a", 2).is_none());

@@ -1,6 +1,7 @@
 //! Results of the handler discovery: which remote handlers are there, and how many jobs each takes at once.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -15,8 +16,12 @@ use crate::shared::now;
 /// Handlers are asked every few seconds while there are jobs for them. Older answers say little about which handlers
 /// are there now.
 const HOLDS_FOR: Duration = Duration::from_secs(15);
-/// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler.
+/// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler. Where
+/// very many tenants or types lack theirs, it is longer, so that any two tries are so far apart on the average.
 const MISSED_FOR: Duration = Duration::from_millis(250);
+const TRIES_APART: Duration = Duration::from_millis(50);
+/// Parked jobs are not tried for longer: those that were tried are tried again before, as a rule.
+const STAYS_PARKED_FOR: Duration = Duration::from_secs(5);
 /// A type counts as without handler for so long after a job of it was last tried: the longest pause between two
 /// attempts is shorter, as a rule.
 const MISSING_FOR: Duration = Duration::from_secs(900);
@@ -36,15 +41,17 @@ pub(crate) struct Discovery {
     /// The types for which no handler was found, by subject, and whether there are any.
     missing: Mutex<HashMap<String, MissingHandler>>,
     any_missing: AtomicBool,
+    /// Whether no handler was found for any of the subjects that are remembered.
+    any_missed: AtomicBool,
 }
 
 /// What the node knows of the handlers of one subject.
 #[derive(Debug)]
 pub(crate) enum Known {
-    /// They were not asked yet, or long ago.
+    /// They were not asked yet, or long ago, or none was there when a job came for them.
     Unknown {
-        /// No handler was found there a moment ago.
-        was_missed: bool,
+        /// Until when no job is tried, as no handler was found there.
+        missed_until: Option<Instant>,
     },
     /// The subjects that they announce, each with its slots.
     Slots(Vec<(String, u32)>),
@@ -79,11 +86,19 @@ impl Discovery {
         self.any_missing.store(true, Ordering::Relaxed);
     }
 
-    /// A handler was found for a job of the subject that `subject` returns. Costs one load if none was missing.
-    pub(crate) fn found(&self, subject: impl FnOnce() -> String) {
-        if self.any_missing.load(Ordering::Relaxed) {
-            let subject = subject();
-            self.retain_missing(|missing, _| *missing != subject);
+    /// A handler was found for a job of the subject that `subjects` returns first. It may be one for all tenants, who
+    /// share the second, so their jobs are tried anew. Costs two loads if none was missing.
+    pub(crate) fn found(&self, subjects: impl FnOnce() -> [String; 2]) {
+        if !self.any_missing.load(Ordering::Relaxed) && !self.any_missed.load(Ordering::Relaxed) {
+            return;
+        }
+        let [subject, of_all] = subjects();
+        self.retain_missing(|missing, _| *missing != subject);
+        let was_missed = |announcements: &Announcements| announcements.met.get(&subject).is_some_and(|met| met.missed);
+        if was_missed(&self.announcements.read().unwrap_or_else(PoisonError::into_inner)) {
+            let mut announcements = self.announcements.write().unwrap_or_else(PoisonError::into_inner);
+            announcements.found(&of_all);
+            self.any_missed.store(announcements.missed > 0, Ordering::Relaxed);
         }
     }
 
@@ -131,7 +146,15 @@ impl Discovery {
     /// No handler was there for jobs of this subject: the next ones are asked before they get jobs.
     pub(crate) fn forget(&self, subject: &str) {
         self.announcements.write().unwrap_or_else(PoisonError::into_inner).forget(subject, Instant::now());
+        self.any_missed.store(true, Ordering::Relaxed);
         self.new_subject_met.notify_one();
+    }
+
+    /// Whether parked jobs of a subject are better left there, because no handler was found a short while ago.
+    pub(crate) fn keeps_parked(&self, subject: &str) -> bool {
+        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        let for_long = announcements.pause_of(subject).max(STAYS_PARKED_FOR);
+        announcements.missed_at(subject).is_some_and(|at| at.elapsed() < for_long)
     }
 
     /// What the handlers of a subject announced; if that is not known, discovery is notified to ask them.
@@ -143,13 +166,17 @@ impl Discovery {
                 announcements.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
             return Known::Slots(announced.collect());
         }
-        let (was_missed, is_met) = (announcements.was_missed(subject, now), announcements.met.contains_key(subject));
+        let (missed_at, is_met) = (announcements.missed_at(subject), announcements.met.contains_key(subject));
+        let was_asked = missed_at < announcements.at;
+        let missed_until = missed_at.map(|at| at + announcements.pause_of(subject));
         drop(announcements);
         if !is_met {
             self.announcements.write().unwrap_or_else(PoisonError::into_inner).meet(subject, now);
         }
-        self.new_subject_met.notify_one();
-        Known::Unknown { was_missed }
+        if missed_at.is_none() || !was_asked {
+            self.new_subject_met.notify_one();
+        }
+        Known::Unknown { missed_until: missed_until.filter(|until| *until > now) }
     }
 
     /// The longest interval at which the handlers of a subject promised to signal.
@@ -168,6 +195,8 @@ struct Announcements {
     at: Option<Instant>,
     /// Subjects that jobs are sent to.
     met: HashMap<String, Met>,
+    /// For how many of them no handler was found.
+    missed: usize,
 }
 
 /// A subject that jobs are sent to.
@@ -197,16 +226,36 @@ impl Announcements {
         self.remember(subject, Met { at: now, missed: true });
     }
 
-    /// Whether no handler was found there a moment ago.
-    fn was_missed(&self, subject: &str, now: Instant) -> bool {
-        self.met.get(subject).is_some_and(|met| met.missed && now.duration_since(met.at) < MISSED_FOR)
+    /// When no handler was found there, unless one has announced itself since.
+    fn missed_at(&self, subject: &str) -> Option<Instant> {
+        let at = self.met.get(subject).filter(|met| met.missed)?.at;
+        let is_there = self.at.is_some_and(|asked| asked > at) && self.of(subject).next().is_some();
+        (!is_there).then_some(at)
+    }
+
+    /// How long after no handler was found for a subject the next job is tried. Where that is long, subjects have
+    /// their turns spread over it: the handler that one of them finds may be for all.
+    fn pause_of(&self, subject: &str) -> Duration {
+        let mut hasher = DefaultHasher::new();
+        subject.hash(&mut hasher);
+        let spread = 0.1 + 1.8 * f64::from(hasher.finish() as u32) / f64::from(u32::MAX);
+        let all = TRIES_APART * u32::try_from(self.missed).unwrap_or(u32::MAX);
+        MISSED_FOR.max(all.mul_f64(spread))
+    }
+
+    /// A handler was found, maybe for all subjects under this one.
+    fn found(&mut self, of_all: &str) {
+        let missed = self.met.iter_mut().filter(|(subject, met)| met.missed && falls_under(subject, of_all));
+        self.missed -= missed.map(|(_, met)| met.missed = false).count();
     }
 
     fn remember(&mut self, subject: &str, met: Met) {
         if self.met.len() >= MAX_MET {
-            self.met.clear();
+            (self.met, self.missed) = (HashMap::new(), 0);
         }
-        self.met.insert(subject.to_owned(), met);
+        self.missed += usize::from(met.missed);
+        let before = self.met.insert(subject.to_owned(), met);
+        self.missed -= usize::from(before.is_some_and(|before| before.missed));
     }
 
     /// The services that take jobs of this subject.
@@ -220,6 +269,7 @@ impl Announcements {
     fn knows(&self, subject: &str, now: Instant) -> bool {
         let Some(asked) = self.at.filter(|at| now.duration_since(*at) < HOLDS_FOR) else { return false };
         match self.met.get(subject) {
+            Some(_) if self.missed_at(subject).is_some() => false,
             Some(met) if met.at <= asked => true,
             Some(met) if met.missed => false,
             _ => self.of(subject).any(|service| service.slots.is_some()),
@@ -271,6 +321,30 @@ mod tests {
         assert!(announcements.knows("w.acme.a", later) && !announcements.knows("w.acme.b", later));
         announcements.forget("w.acme.a", later);
         assert!(!announcements.knows("w.acme.a", later), "no handler was there");
+    }
+
+    /// Given a subject for which no handler was found, when its handlers were asked in vain, then that is no news; one
+    /// that announces itself is, and one that is found counts for all tenants.
+    #[test]
+    fn a_subject_without_a_handler_is_tried_seldom_until_one_announces_itself_or_is_found() {
+        let start = Instant::now();
+        let mut announcements = Announcements::default();
+        announcements.forget("w.a.call", start);
+        announcements.replace(Vec::new(), start + Duration::from_millis(1));
+        let later = start + Duration::from_millis(2);
+        assert!(!announcements.knows("w.a.call", later) && announcements.missed_at("w.a.call").is_some());
+        announcements.replace(vec![announced("w.*.call", None)], later);
+        assert!(announcements.knows("w.a.call", later) && announcements.missed_at("w.a.call").is_none());
+        for tenant in 0..100 {
+            announcements.forget(&format!("w.{tenant}.call"), later);
+        }
+        announcements.forget("w.b.mail", later);
+        assert_eq!(announcements.missed, 102);
+        let pauses: Duration = (0..100).map(|tenant| announcements.pause_of(&format!("w.{tenant}.call"))).sum();
+        assert!((4..6).contains(&(pauses / 100).as_secs()), "tries are {TRIES_APART:?} apart: {pauses:?}");
+        announcements.found("w.*.call");
+        assert_eq!((announcements.missed, announcements.pause_of("w.b.mail")), (1, MISSED_FOR));
+        assert!(announcements.missed_at("w.7.call").is_none() && announcements.missed_at("w.b.mail").is_some());
     }
 
     #[test]

@@ -23,6 +23,10 @@ impl Kind {
 pub(crate) enum Room {
     /// So many, or a few more than are known of.
     For(usize),
+    /// One of all its type's, to find out whether there is a handler.
+    Trial,
+    /// None, because its handlers have as many as they take.
+    HandlersFull,
     /// None for some time.
     NotYet,
 }

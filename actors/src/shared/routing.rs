@@ -14,7 +14,7 @@ use longshore_domain::{Job, JobType, Tenant};
 use crate::handler::{Handler, Handlers};
 use crate::shared::capacity::{Capacity, HandlerCapacity};
 use crate::shared::discovery::{Discovery, Known};
-use crate::shared::kind::Kind;
+use crate::shared::kind::{Kind, Room};
 use crate::shared::now;
 use crate::shared::served_types::ServedTypes;
 
@@ -102,7 +102,7 @@ impl Routing {
     /// A handler was there for this job.
     pub(crate) fn found_handlers(&self, job: &Job) {
         self.served.saw(&job.job_type);
-        self.discovery.found(|| self.names.work(&job.tenant, &job.job_type));
+        self.discovery.found(|| [self.names.work(&job.tenant, &job.job_type), self.names.work_of_all(&job.job_type)]);
     }
 
     /// These handlers are online. Of those that subscribe with wildcards it is not known which types they are for.
@@ -136,38 +136,41 @@ impl Routing {
     /// sum of what the handlers announce, or the type's own number if they announce nothing; one, until they were
     /// asked.
     pub(crate) fn capacity_of(&self, job: &Job) -> Capacity {
-        self.capacity_of_kind(&job.tenant, &job.job_type)
+        self.capacity_of_kind(&job.tenant, &job.job_type).0
     }
 
-    /// How many jobs of a kind could start at once: the free capacity of its handlers, or `max` if they run in this
-    /// node.
-    pub(crate) fn free_places(&self, kind: &Kind, max: usize) -> usize {
-        match self.handler_of(&kind.job_type) {
-            Some(_) => max,
-            None => self.capacity.free(&self.capacity_of_kind(&kind.tenant, &kind.job_type)),
+    /// How many jobs of a kind could start at once, as far as its handlers go: `max` if they run in this node.
+    pub(crate) fn free_places(&self, kind: &Kind, max: usize) -> Room {
+        if self.handler_of(&kind.job_type).is_some() {
+            return Room::For(max);
+        }
+        self.discovery.saw_remote();
+        let (capacity, is_known) = self.capacity_of_kind(&kind.tenant, &kind.job_type);
+        match self.capacity.free(&capacity) {
+            0 if is_known => Room::HandlersFull,
+            free if is_known => Room::For(free),
+            0 => Room::NotYet,
+            _ if self.discovery.keeps_parked(&capacity.subject) => Room::NotYet,
+            _ => Room::Trial,
         }
     }
 
-    fn capacity_of_kind(&self, tenant: &Tenant, job_type: &JobType) -> Capacity {
+    /// The capacity, and whether the handlers are known.
+    fn capacity_of_kind(&self, tenant: &Tenant, job_type: &JobType) -> (Capacity, bool) {
         let subject = self.names.work(tenant, job_type);
         let announced = match self.discovery.of(&subject) {
             Known::Slots(announced) => announced,
-            Known::Unknown { was_missed } => {
+            Known::Unknown { missed_until: opens } => {
                 let shared_by = vec![self.names.work_of_all(job_type)];
-                return Capacity { subject, shared_by, max: usize::from(!was_missed) };
+                return (Capacity { subject, shared_by, max: usize::from(opens.is_none()), opens }, false);
             }
         };
         let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
-        match announced.iter().map(|(_, slots)| places(*slots)).sum() {
-            0 => {
-                let shared_by = vec![self.names.work_of_all(job_type)];
-                Capacity { subject, shared_by, max: places(self.policies.of(job_type).slots) }
-            }
-            max => {
-                let shared_by = announced.into_iter().map(|(subject, _)| subject).collect();
-                Capacity { subject, shared_by, max }
-            }
-        }
+        let (shared_by, max) = match announced.iter().map(|(_, slots)| places(*slots)).sum() {
+            0 => (vec![self.names.work_of_all(job_type)], places(self.policies.of(job_type).slots)),
+            max => (announced.into_iter().map(|(subject, _)| subject).collect(), max),
+        };
+        (Capacity { subject, shared_by, max, opens: None }, true)
     }
 
     /// How often a remote handler of this job promised to signal.
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(routing.heartbeat(&call), Some(Duration::from_secs(5)));
         assert_eq!(
             routing.free_places(&Kind::of(&job("mail", None)), 64),
-            64,
+            Room::For(64),
             "those here take as many as there are workers"
         );
     }

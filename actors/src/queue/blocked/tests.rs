@@ -39,6 +39,11 @@ fn fill(blocked: &mut Blocked<u64>, of: &str, numbers: std::ops::Range<u64>, now
     parked
 }
 
+fn wants(blocked: &Blocked<u64>, of: &Kind, room: Room, now: Instant) -> usize {
+    let want = blocked.wanted(&[(of, room)], now)[0];
+    want.jobs.min(want.of_type)
+}
+
 #[test]
 fn a_few_of_each_kind_stay_and_the_others_are_parked() {
     let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
@@ -74,7 +79,7 @@ fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
     let late = until(now + SOON * 2, 0);
     assert_eq!(blocked.place_for(&kind("a"), false, late, now), Goes::Parked);
     assert_eq!(blocked.place_for(&kind("a"), true, late, now), Goes::Here, "it was wanted back");
-    assert_eq!(blocked.wants(&kind("a"), Room::NotYet, now), 0);
+    assert_eq!(wants(&blocked, &kind("a"), Room::NotYet, now), 0);
     assert_eq!(fill(&mut blocked, "a", 0..5, now), [2, 3, 4]);
     blocked.keep(kind("c"), place(5), 5);
     blocked.held_up(&kind("c"), HeldUp { until: Some(now), reason: None, soon: 1_000, waits: None });
@@ -89,7 +94,10 @@ fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
         blocked.keep(kind(&format!("key{number}")), place(number), number);
     }
     assert_eq!(blocked.place_for(&kind("b"), false, None, now), Goes::Parked, "too many kinds wait here");
-    assert_eq!((blocked.wants(&kind("b"), Room::For(0), now), blocked.wants(&kind("b"), Room::For(1), now)), (0, 2));
+    assert_eq!(
+        (wants(&blocked, &kind("b"), Room::For(0), now), wants(&blocked, &kind("b"), Room::For(1), now)),
+        (0, 2)
+    );
 }
 
 #[test]
@@ -101,8 +109,8 @@ fn large_payloads_wait_parked_beyond_a_bound_on_their_bytes() {
         kept += 1;
     }
     assert_eq!(kept * large, MAX_HELD_BYTES as u64);
-    assert_eq!(blocked.wants(&kind("parked"), Room::For(0), now), 0, "none comes back only to wait here");
-    assert_eq!(blocked.wants(&kind("parked"), Room::For(1), now), MIN_KEPT, "but those that can start do");
+    assert_eq!(wants(&blocked, &kind("parked"), Room::For(0), now), 0, "none comes back only to wait here");
+    assert_eq!(wants(&blocked, &kind("parked"), Room::For(1), now), MIN_KEPT, "but those that can start do");
     for number in kept..2 * kept {
         assert_eq!(blocked.place_for(&kind("back"), true, None, now), Goes::Here, "it was wanted back");
         blocked.keep(kind(&format!("back{number}")), place(number), large);
@@ -124,17 +132,43 @@ fn as_many_are_kept_and_wanted_back_as_start_in_a_while() {
     for _ in 0..100 {
         blocked.started(&kind("full"), now);
     }
-    assert_eq!(blocked.wants(&kind("full"), Room::For(0), now), 98, "two are here");
+    assert_eq!(wants(&blocked, &kind("full"), Room::For(0), now), 98, "two are here");
     blocked.are_expected(&kind("full"), 90, now);
-    assert_eq!(blocked.wants(&kind("full"), Room::For(0), now), 8);
+    assert_eq!(wants(&blocked, &kind("full"), Room::For(0), now), 8);
     blocked.has_arrived(&kind("full"));
-    assert_eq!(blocked.wants(&kind("full"), Room::For(0), now), 9);
+    assert_eq!(wants(&blocked, &kind("full"), Room::For(0), now), 9);
     let later = now + waiting::ARRIVES_WITHIN;
-    assert!(blocked.wants(&kind("full"), Room::For(0), later) > 60, "another node has them");
-    assert_eq!(blocked.wants(&kind("full"), Room::For(0), now + LEASE * 10), 0, "where none start, two are enough");
-    assert_eq!(blocked.wants(&kind("anothers"), Room::For(0), now), MIN_KEPT);
-    assert_eq!(blocked.wants(&kind("anothers"), Room::For(8), now), 8, "as many as could start at once");
-    assert_eq!(blocked.wants(&kind("full"), Room::For(30), now + LEASE * 10), 28);
+    assert!(wants(&blocked, &kind("full"), Room::For(0), later) > 60, "another node has them");
+    assert_eq!(wants(&blocked, &kind("full"), Room::For(0), now + LEASE * 10), 0, "none starts");
+    assert_eq!(wants(&blocked, &kind("anothers"), Room::For(0), now), 0, "it would come back only to wait here");
+    assert_eq!(wants(&blocked, &kind("anothers"), Room::For(8), now), 8, "as many as could start at once");
+    assert_eq!(wants(&blocked, &kind("full"), Room::For(30), now + LEASE * 10), 28);
+}
+
+/// Given very many parked kinds, when no handler is there or all are busy, then none comes back beyond the one that is
+/// tried, and those that take the place of what starts.
+#[test]
+fn none_is_wanted_back_that_cannot_start() {
+    let (mut blocked, now) = (Blocked::<u64>::new(LEASE), Instant::now());
+    let keys: Vec<Kind> =
+        (0..1_000).map(|key| Kind { key: KindKey::of_limit_key(Some(&format!("{key}"))), ..kind("call") }).collect();
+    blocked.are_parked(&keys, now);
+    let wanted = |blocked: &Blocked<u64>, room| {
+        let all: Vec<(&Kind, Room)> = keys.iter().map(|kind| (kind, room)).collect();
+        let wanted = blocked.wanted(&all, now);
+        (wanted.iter().filter(|want| want.jobs > 0).count(), wanted[7].of_type)
+    };
+    assert_eq!(wanted(&blocked, Room::NotYet), (0, 0));
+    assert_eq!(wanted(&blocked, Room::For(0)), (0, 0));
+    assert_eq!(wanted(&blocked, Room::HandlersFull), (0, 0));
+    assert_eq!(wanted(&blocked, Room::Trial), (1_000, 1), "one of them all");
+    blocked.are_expected(&keys[3], 1, now);
+    assert_eq!(wanted(&blocked, Room::Trial).1, 0, "one is on its way");
+    for key in &keys[..100] {
+        blocked.started(key, now);
+    }
+    assert_eq!(wanted(&blocked, Room::HandlersFull), (999, 99), "handlers take those of any key");
+    assert_eq!(wanted(&blocked, Room::For(0)).1, 1, "while each key follows its own jobs");
 }
 
 #[test]

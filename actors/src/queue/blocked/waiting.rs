@@ -32,9 +32,7 @@ pub(super) struct Waiting<T> {
     pub(super) on_their_way: OnTheirWay,
     /// `parks` when the stream of parked jobs was last asked, if none was on its way then.
     pub(super) settled: Option<u64>,
-    /// Starts, where older ones count less and less; and when that was counted.
-    starts: f64,
-    counted: Option<Instant>,
+    pub(super) starts: Starts,
     /// How many were taken back and have not arrived yet, and since when.
     pub(super) expected: (usize, Option<Instant>),
     /// Why the first of them could not start when it was last asked about.
@@ -52,8 +50,7 @@ impl<T> Default for Waiting<T> {
             parks: 0,
             on_their_way: OnTheirWay::default(),
             settled: None,
-            starts: 0.0,
-            counted: None,
+            starts: Starts::default(),
             expected: (0, None),
             reason: None,
             soon: 0,
@@ -61,21 +58,35 @@ impl<T> Default for Waiting<T> {
     }
 }
 
-impl<T> Waiting<T> {
-    pub(super) fn started(&mut self, now: Instant, over: Duration) {
-        self.starts = self.recent(now, over) + 1.0;
+/// Starts, where older ones count less and less; and when that was counted.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    count: f64,
+    counted: Option<Instant>,
+}
+
+impl Starts {
+    pub(super) fn add(&mut self, now: Instant, over: Duration) {
+        self.count = self.within(now, over) + 1.0;
         self.counted = Some(now);
     }
 
     /// Starts within about `over`.
-    fn recent(&self, now: Instant, over: Duration) -> f64 {
+    fn within(&self, now: Instant, over: Duration) -> f64 {
         let Some(counted) = self.counted else { return 0.0 };
-        self.starts * (-now.duration_since(counted).as_secs_f64() / over.as_secs_f64()).exp()
+        self.count * (-now.duration_since(counted).as_secs_f64() / over.as_secs_f64()).exp()
     }
 
+    /// As many jobs as started within about `over`, up to the most that are kept.
+    pub(super) fn recent(&self, now: Instant, over: Duration) -> usize {
+        (self.within(now, over) as usize).min(MAX_KEPT)
+    }
+}
+
+impl<T> Waiting<T> {
     /// How many jobs are to be kept here.
     pub(super) fn kept(&self, now: Instant, over: Duration) -> usize {
-        (self.recent(now, over) as usize).clamp(MIN_KEPT, MAX_KEPT)
+        self.starts.recent(now, over).max(MIN_KEPT)
     }
 
     /// How many were taken back a moment ago and have not arrived yet.
@@ -124,7 +135,7 @@ impl<T> Waiting<T> {
             && self.behind.is_empty()
             && !self.are_parked
             && !self.is_parking()
-            && self.recent(now, over) < 1.0
+            && self.starts.recent(now, over) == 0
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) enum Answer {
     Go(Permits),
     /// It may not start before this moment; about so many of its kind will within a second of it.
     NotBefore(Instant, DeferReason, usize),
+    /// No handler was there: the next is looked for at this moment. That alone is not published as a deferral.
+    NoHandlerBefore(Instant),
     /// It may start only after another job gives its permit back. Without a reason, its wait is not published as a
     /// deferral.
     WhenFreed(Option<DeferReason>),

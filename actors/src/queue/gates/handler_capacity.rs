@@ -1,5 +1,7 @@
 //! The gate of remote handlers: they have at most as many jobs at once as their capacity allows.
 
+use std::time::Instant;
+
 use crate::attempt::assignment::{Assignment, Start};
 use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::routing::Routing;
@@ -10,16 +12,23 @@ pub(crate) fn applies_to(routing: &Routing, assignment: &Assignment) -> bool {
     !matches!(assignment.start, Start::Invalid(_)) && routing.handler(&assignment.job).is_none()
 }
 
-/// Whether the job's handlers have capacity left, which is not taken yet.
-pub(crate) fn has_room(routing: &Routing, assignment: &Assignment) -> bool {
-    routing.capacity.free(&routing.capacity_of(&assignment.job)) > 0
+/// Why the job's handlers could not take it, if they could not; no capacity is taken.
+pub(crate) fn lacks(routing: &Routing, assignment: &Assignment) -> Option<Answer> {
+    let capacity = routing.capacity_of(&assignment.job);
+    (routing.capacity.free(&capacity) == 0).then(|| until(capacity.opens))
+}
+
+fn until(opens: Option<Instant>) -> Answer {
+    opens.map_or(Answer::WhenFreed(None), Answer::NoHandlerBefore)
 }
 
 /// Whether the job's handlers can take another job.
 pub(crate) fn ask(routing: &Routing, assignment: &Assignment) -> Answer {
     routing.discovery.saw_remote();
-    match routing.capacity.take(routing.capacity_of(&assignment.job)) {
+    let capacity = routing.capacity_of(&assignment.job);
+    let opens = capacity.opens;
+    match routing.capacity.take(capacity) {
         Some(permit) => Answer::Go(Permits { _capacity: Some(permit), ..Permits::default() }),
-        None => Answer::WhenFreed(None),
+        None => until(opens),
     }
 }

@@ -28,6 +28,7 @@ fn granted(answer: Answer) -> Result<Permits, HeldUp> {
     match answer {
         Answer::Go(permits) => Ok(permits),
         Answer::NotBefore(at, reason, soon) => Err(HeldUp { until: Some(at), reason: Some(reason), soon, waits: None }),
+        Answer::NoHandlerBefore(at) => Err(HeldUp { until: Some(at), reason: None, soon: 0, waits: None }),
         Answer::WhenFreed(reason) => Err(HeldUp { until: None, reason, soon: 0, waits: None }),
         Answer::ForSlot(waits, reason, soon) => Err(HeldUp { until: None, reason, soon, waits: Some(waits) }),
     }
@@ -82,9 +83,9 @@ impl Gates {
         // back either: the return of capacity wakes all that wait for it.
         if is_remote
             && (is_limited || may_break || is_counted)
-            && !handler_capacity::has_room(&self.routing, assignment)
+            && let Some(lacks) = handler_capacity::lacks(&self.routing, assignment)
         {
-            return Err(HeldUp { until: None, reason: None, soon: 0, waits: None });
+            return granted(lacks).map(|_| Permits::default());
         }
         let mut permits = Permits::default();
         if is_limited {
@@ -114,15 +115,18 @@ impl Gates {
         if pause::keeps_parked(&self.run_time_settings, queue, &kind.job_type) {
             return Room::NotYet;
         }
-        let free = match self.breakers.room_for(kind) {
-            Room::NotYet => return Room::NotYet,
-            Room::For(most) => self.routing.free_places(kind, max).min(most),
+        let tokens = match rate_limit::expected(&self.limits, kind, now) {
+            None => usize::MAX,
+            Some(Expected::NotYet) => return Room::NotYet,
+            Some(Expected::Tokens(tokens)) => tokens as usize,
         };
-        let free = free.min(self.slots.room(kind, now).unwrap_or(usize::MAX));
-        match rate_limit::expected(&self.limits, kind, now) {
-            None => Room::For(free),
-            Some(Expected::NotYet) => Room::NotYet,
-            Some(Expected::Tokens(tokens)) => Room::For(free.min(tokens as usize)),
+        let Some(passes) = self.breakers.room_for(kind) else { return Room::NotYet };
+        let most = passes.min(tokens).min(self.slots.room(kind, now).unwrap_or(usize::MAX));
+        match self.routing.free_places(kind, max) {
+            Room::For(free) => Room::For(free.min(most)),
+            Room::NotYet => Room::NotYet,
+            Room::Trial | Room::HandlersFull if most == 0 => Room::For(0),
+            of_handlers => of_handlers,
         }
     }
 

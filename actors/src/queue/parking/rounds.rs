@@ -12,14 +12,22 @@ use longshore_domain::rank::Rank;
 use longshore_domain::{JobType, Priority, RunId, Tenant};
 use tokio::sync::Semaphore;
 
+use crate::queue::blocked::wanted::Want;
 use crate::queue::buffer::JobBuffer;
 use crate::shared::kind::Kind;
 use crate::shared::park_permits::Position;
 
-/// How often parking polls while jobs are parked, while some of them could start, and while none are.
+/// How often parking polls while jobs are parked, while some of them could start, and while none are. It polls less
+/// often where that takes long, as keys make very many kinds: a poll takes a fiftieth of the time at most while nothing
+/// can start, up to a bound, and a fifth in any case.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) const SHORT_LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
+const AT_REST: u32 = 50;
+const AT_WORK: u32 = 4;
+const LONGEST: Duration = Duration::from_secs(5);
+/// The least time between two polls, however often jobs are wanted back.
+const PAUSE: Duration = Duration::from_millis(5);
 /// At least so many messages of a kind are read ahead: more than may be on their way to be parked at once.
 const READ_AHEAD: usize = 512;
 /// No more is read ahead of a kind beyond so many bytes.
@@ -157,8 +165,8 @@ impl<T> Parking<T> {
     }
 
     /// Takes back the jobs that are wanted; says when to look again.
-    pub(crate) async fn look<P: ParkedPorts<Job = T>>(&mut self, ports: &P) -> Result<Duration, Error> {
-        let buffer = ports.buffer();
+    pub(crate) async fn look<P: ParkedPorts<Job = T>>(&mut self, ports: &P) -> Result<NextLook, Error> {
+        let (buffer, began) = (ports.buffer(), ports.instant());
         buffer.before_asking();
         let found = ports.kinds().await?;
         let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
@@ -176,9 +184,12 @@ impl<T> Parking<T> {
             self.ahead.clear();
         }
         let wanted = kinds.into_iter().zip(wants).map(|((kind, parked), want)| (kind, parked, want));
-        let round = next_round(&mut self.last, wanted.filter(|(_, _, want)| *want > 0).collect());
+        let is_wanted = |want: &Want| want.jobs > 0 && want.of_type > 0;
+        let round = next_round(&mut self.last, wanted.filter(|(_, _, want)| is_wanted(want)).collect());
+        let (took, is_at_rest) = (ports.instant().saturating_duration_since(began), round.is_empty());
         self.bring_all_back(ports, round).await?;
-        Ok(until_next(self.last.is_some(), buffer.any_parked(), is_short))
+        let pause = until_next(self.last.is_some(), buffer.any_parked(), is_short);
+        Ok(NextLook::after(pause, took, is_at_rest))
     }
 
     /// Brings back what is wanted of these kinds.
@@ -214,28 +225,55 @@ impl<T> Parking<T> {
 
 /// The kinds whose turn it is, and how many jobs of each; `last` is the kind with which the former round ended. Keys
 /// make many kinds, so each round takes some of them. Kinds of one tenant and type share their handlers: together they
-/// get what one of them could have.
-pub(super) fn next_round<P>(last: &mut Option<Kind>, mut wanted: Vec<(Kind, P, usize)>) -> Vec<(Kind, P, usize)> {
+/// get what one of them could have, one each before one gets more.
+pub(super) fn next_round<P>(last: &mut Option<Kind>, mut wanted: Vec<(Kind, P, Want)>) -> Vec<(Kind, P, usize)> {
     let begin = last.as_ref().map_or(0, |last| wanted.partition_point(|(kind, ..)| kind <= last));
-    let are_too_many = wanted.len() > KINDS;
-    if are_too_many {
-        let begin = begin % wanted.len();
+    if begin < wanted.len() {
         wanted.rotate_left(begin);
-        wanted.truncate(KINDS);
     }
     let mut shared: HashMap<(Tenant, JobType), usize> = HashMap::new();
     for (kind, _, want) in &wanted {
-        let most = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
-        *most = (*most).max(*want);
-    }
-    for (kind, _, want) in &mut wanted {
         let left = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
-        // One of each, so that no key waits for the others to have room.
-        *want = (*want).min((*left).max(1));
-        *left = left.saturating_sub(*want);
+        *left = (*left).max(want.of_type);
     }
-    *last = wanted.last().map(|(kind, ..)| kind.clone()).filter(|_| are_too_many);
-    wanted
+    let mut left_of = |kind: &Kind, most: usize| {
+        let left = shared.get_mut(&(kind.tenant.clone(), kind.job_type.clone()));
+        left.map_or(0, |left| {
+            let gets = most.min(*left);
+            *left -= gets;
+            gets
+        })
+    };
+    let count = wanted.len();
+    let mut round = Vec::new();
+    for (kind, parked, want) in wanted {
+        if round.len() < KINDS && left_of(&kind, 1) == 1 {
+            round.push((kind, parked, want));
+        }
+    }
+    *last = round.last().map(|(kind, ..)| kind.clone()).filter(|_| round.len() < count);
+    let mut gets = |(kind, parked, want): (Kind, P, Want)| {
+        let more = left_of(&kind, want.jobs - 1);
+        (kind, parked, 1 + more)
+    };
+    round.into_iter().map(&mut gets).collect()
+}
+
+/// When parking looks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NextLook {
+    /// If nothing calls it before.
+    pub(crate) after: Duration,
+    /// Not before this, whatever calls it.
+    pub(crate) at_least: Duration,
+}
+
+impl NextLook {
+    /// After this pause, or after longer if the last look took long; `is_at_rest`: it found nothing to take back.
+    pub(super) fn after(pause: Duration, took: Duration, is_at_rest: bool) -> Self {
+        let longer = if is_at_rest { (took * AT_REST).min(LONGEST) } else { Duration::ZERO };
+        Self { after: pause.max(longer), at_least: PAUSE.max((took * AT_WORK).min(LONGEST)) }
+    }
 }
 
 /// How long to wait before the next poll.

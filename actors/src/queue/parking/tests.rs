@@ -4,8 +4,9 @@ use longshore_backbone::Headers;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::{JobType, Run, Tenant};
 
-use super::rounds::{Ahead, KINDS, SHORT_LOOK_EVERY, next_round, until_next};
+use super::rounds::{Ahead, KINDS, NextLook, SHORT_LOOK_EVERY, next_round, until_next};
 use super::*;
+use crate::queue::blocked::wanted::Want;
 use crate::shared::park_permits::Position;
 
 const AGING: Duration = Duration::from_secs(30);
@@ -13,6 +14,10 @@ const AGING: Duration = Duration::from_secs(30);
 fn kind(job_type: &str, key: Option<&str>) -> Kind {
     let job_type = JobType::parse(job_type).unwrap();
     Kind { tenant: Tenant::default_tenant(), job_type, key: KindKey::of_limit_key(key) }
+}
+
+fn want(jobs: usize, of_type: usize) -> Want {
+    Want { jobs, of_type }
 }
 
 /// A parked job that was published as this number of its lane, with so large a payload; its rank counts from `due`.
@@ -91,10 +96,10 @@ fn some_of_each_priority_are_read_ahead_until_there_are_enough_or_too_many_bytes
 /// second one, also if kinds come and go meanwhile.
 #[test]
 fn with_very_many_keys_each_has_its_turn() {
-    let wanted = |numbers: std::ops::Range<usize>| -> Vec<(Kind, (), usize)> {
-        numbers.map(|number| (kind("call", Some(&format!("{number:04}"))), (), 1)).collect()
+    let wanted = |numbers: std::ops::Range<usize>| -> Vec<(Kind, (), Want)> {
+        numbers.map(|number| (kind("call", Some(&format!("{number:04}"))), (), want(1, 300))).collect()
     };
-    let mut all: Vec<(Kind, (), usize)> = wanted(0..600);
+    let mut all: Vec<(Kind, (), Want)> = wanted(0..600);
     all.sort_by(|one, other| one.0.cmp(&other.0));
     let (mut last, mut seen) = (None, Vec::new());
     for _ in 0..2 {
@@ -118,17 +123,31 @@ fn with_very_many_keys_each_has_its_turn() {
 
 #[test]
 fn keys_of_one_type_share_what_its_handlers_could_take_and_each_gets_one() {
-    let wanted = vec![
-        (kind("call", Some("a")), (), 4),
-        (kind("call", Some("b")), (), 4),
-        (kind("call", Some("c")), (), 4),
-        (kind("mail", None), (), 3),
-    ];
-    let round = next_round(&mut None, wanted);
-    assert_eq!(round.iter().map(|(.., want)| *want).collect::<Vec<_>>(), [4, 1, 1, 3]);
-    let wanted = vec![(kind("call", Some("a")), (), 1), (kind("call", Some("b")), (), 5)];
-    let round = next_round(&mut None, wanted);
-    assert_eq!(round.iter().map(|(.., want)| *want).collect::<Vec<_>>(), [1, 4]);
+    let round = |last: &mut Option<Kind>, wanted: &[(Kind, (), Want)]| -> Vec<(Kind, usize)> {
+        next_round(last, wanted.to_vec()).into_iter().map(|(kind, (), jobs)| (kind, jobs)).collect()
+    };
+    let [a, b, c, mail] =
+        [("call", Some("a")), ("call", Some("b")), ("call", Some("c")), ("mail", None)].map(|(of, key)| kind(of, key));
+    let mut keys = vec![(a, (), want(4, 4)), (b, (), want(4, 4)), (c, (), want(4, 4)), (mail, (), want(3, 3))];
+    keys.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(round(&mut None, &keys).iter().map(|(_, jobs)| *jobs).collect::<Vec<_>>(), [2, 1, 1, 3]);
+    // Where only one may be tried, it is the turn of each.
+    let keys: Vec<(Kind, (), Want)> = keys[..3].iter().map(|(kind, ..)| (kind.clone(), (), want(1, 1))).collect();
+    let mut last = None;
+    let turns: Vec<Kind> = (0..3).flat_map(|_| round(&mut last, &keys)).map(|(kind, _)| kind).collect();
+    assert_eq!(turns, keys.iter().map(|(kind, ..)| kind.clone()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_poll_that_takes_long_is_made_the_less_often() {
+    let (short, long) = (Duration::from_millis(1), Duration::from_millis(40));
+    let after = |took, is_at_rest| {
+        let next = NextLook::after(LOOK_EVERY, took, is_at_rest);
+        (next.after.as_millis(), next.at_least.as_millis())
+    };
+    assert_eq!((after(short, true), after(short, false)), ((500, 5), (500, 5)));
+    assert_eq!((after(long, true), after(long, false)), ((2_000, 160), (500, 160)));
+    assert_eq!(after(LOOK_EVERY, true), (5_000, 2_000));
 }
 
 #[test]

@@ -215,9 +215,10 @@ async fn as_many_parked_jobs_are_wanted_back_as_can_start_less_those_on_their_wa
     let buffer = scene.buffer();
     let asks = |room: Room| {
         buffer.before_asking();
-        buffer.are_parked(&[kind("remote"), kind("other")], Instant::now(), |of| {
+        let (wanted, is_short) = buffer.are_parked(&[kind("remote"), kind("other")], Instant::now(), |of| {
             if *of == kind("remote") { room } else { Room::NotYet }
-        })
+        });
+        (wanted.into_iter().map(|want| want.jobs).collect::<Vec<_>>(), is_short)
     };
     assert_eq!(asks(Room::For(5)), (vec![5, 0], true), "none is here");
     // However slow this test is, they are still expected.

@@ -63,7 +63,7 @@ pub(crate) fn look(world: &World, node: usize, queue: Rc<NodeQueue>) -> impl Fut
 async fn look_with(mut parking: Parking<Due>, world: &World, node: usize, queue: Rc<NodeQueue>) {
     let ports = TakesBack { client: Client { world, node }, queue: Rc::clone(&queue) };
     let pause = match queue.buffer().is_open(ports.instant()) {
-        true => parking.look(&ports).await.unwrap_or(IDLE_LOOK_EVERY),
+        true => parking.look(&ports).await.map_or(IDLE_LOOK_EVERY, |next| next.after),
         false => LOOK_EVERY,
     };
     queue.looks_at.set(world.clock.get() + i64::try_from(pause.as_millis()).unwrap_or(NEVER));
