@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use longshore_harness::{EventName, Handler, Node, Receipt, Reply, World};
+use longshore_harness::{EventName, Handler, Node, Receipt, Reply, World, eventually};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -298,4 +298,66 @@ async fn a_node_that_ends_gives_its_slots_back() {
 
     let job = world.publish("sleep").json(json!({"ms": 10})).await;
     assert_eq!(world.wait(&job).await.state, "completed");
+}
+
+/// Given a strict type and a key whose slot a run has, then the list and the run that waits name the run and its node;
+/// once that was killed, the node and until when its slot counts; and when an operator frees the slot, what waits
+/// starts.
+#[tokio::test]
+async fn who_has_the_slots_is_named_and_an_operator_frees_them() {
+    let world = world().await;
+    let calls = Arc::<AtomicUsize>::default();
+    let handler = world.handler("counted").announce("longshore.slots", "64").start(move |_| {
+        let is_first = calls.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if is_first {
+                std::future::pending::<()>().await;
+            }
+            Reply::json(json!(null))
+        }
+    });
+    let handler = handler.await;
+    let strict = served_by("remote", "concurrency_hold = 'timeout'\ntimeout = '1h'");
+    let start = || async {
+        let node = world.node().with("node", LEASE).with("defaults", AT_ONCE);
+        node.with("types.counted", &strict).start().await
+    };
+    let first_node = start().await;
+    let first = world.publish("counted").header(KEY, "busy").json(json!(1)).await;
+    handler.called(1).await;
+    let second = world.publish("counted").header(KEY, "busy").json(json!(2)).await;
+    let says = async |words: &str| {
+        eventually("the run that waits says who has the slot", WITHIN, async || {
+            let record = world.try_request("default", "runs.get", json!({"run_id": second})).await;
+            let waiting_for = record.map_err(|error| error.to_string())?["waiting_for"].clone();
+            let says = waiting_for["message"].as_str().is_some_and(|text| text.contains(words));
+            if says && waiting_for["reason"] == "concurrency" { Ok(()) } else { Err(waiting_for.to_string()) }
+        })
+        .await;
+    };
+    says(&format!("run {first} on node {}", first_node.name())).await;
+    let listed = world.request("concurrency.list", json!({"type": "counted"})).await;
+    let holder = &listed["limits"][0]["holders"][0];
+    assert_eq!((&holder["node"], &holder["slots"]), (&json!(first_node.name()), &json!(1)), "{listed}");
+    assert_eq!(holder["runs"], json!([{"run_id": first, "tenant": "default"}]), "{listed}");
+    let others = world.try_request("acme", "concurrency.list", json!({})).await.unwrap();
+    assert_eq!(others, json!({"limits": []}), "another tenant's key");
+
+    first_node.kill9().await;
+    let _second_node = start().await;
+
+    says(&format!("node {}, which does not answer, until 20", first_node.name())).await;
+    let free = json!({"type": "counted", "tenant": "default", "concurrency_key": "busy"});
+    let refused = world.try_request("default", "concurrency.free", free.clone()).await.unwrap_err();
+    assert_eq!(refused.code, 403, "{refused:?}");
+    let of_another = json!({"type": "counted", "tenant": "default", "concurrency_key": "busy", "node": "another"});
+    assert_eq!(world.try_request("_all", "concurrency.free", of_another).await.unwrap()["freed"], 0);
+    let freed = world.try_request("_all", "concurrency.free", free).await.unwrap();
+    assert_eq!((&freed["freed"], &freed["limit"]["max"]), (&json!(1), &json!(1)), "{freed}");
+    for run in [&first, &second] {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    let audit = world.try_request("_all", "audit.list", json!({})).await.unwrap();
+    let entries = audit["entries"].as_array().unwrap();
+    assert!(entries.iter().any(|entry| entry["endpoint"] == "concurrency.free"), "{audit}");
 }

@@ -260,11 +260,16 @@ async fn why_says_by_what_a_run_is_held_up() {
 
     let (first, second) = twice("step", json!({"ms": 600_000})).await;
     live.until_published("started", &first).await;
+    let stands = format!("running on node {}", node.name());
     let turn =
-        format!("It waits for its turn in the order of its key: run {first} comes first and has not ended (running).");
+        format!("It waits for its turn in the order of its key: run {first} comes first and has not ended ({stands}).");
     waits_for(&world, &second, &[&turn]).await;
-    let (_, second) = twice("single", json!({"ms": 600_000})).await;
-    waits_for(&world, &second, &["It waits for its turn: as many of single or of its key run as may."]).await;
+    let (first, second) = twice("single", json!({"ms": 600_000})).await;
+    let turn = format!(
+        "It waits for its turn: as many of single or of its key run as may: run {first} on node {}.",
+        node.name()
+    );
+    waits_for(&world, &second, &[&turn]).await;
     let (_, second) = twice("limited", json!(1)).await;
     waits_for(&world, &second, &["It waits for its rate limit, next at 20"]).await;
     for _ in 0..2 {

@@ -220,6 +220,7 @@ impl Parts {
             recently_cancelled: Arc::clone(&self.recently_cancelled),
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
+            slots: Arc::clone(&self.gates.slots),
             waiting: Arc::clone(&self.waiting),
             routing: Arc::clone(&self.routing),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),

@@ -37,7 +37,7 @@ fn options_of_every_command_stand_before_or_after_it() {
 
 #[test]
 fn what_there_is_of_a_kind_is_listed_by_the_same_word_everywhere() {
-    for kind in ["breakers", "dlq", "limits", "nodes", "queues", "runs", "schedules"] {
+    for kind in ["breakers", "concurrency", "dlq", "limits", "nodes", "queues", "runs", "schedules"] {
         for line in
             [format!("longshore {kind}"), format!("longshore {kind} --json"), format!("longshore {kind} list --json")]
         {

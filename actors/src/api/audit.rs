@@ -13,9 +13,9 @@ use bytes::Bytes;
 use longshore_backbone::Backbone;
 use longshore_backbone::service::Request;
 use longshore_backbone::wire::api::{
-    ApiError, AuditEntry, AuditList, BreakersList, Code, DlqGet, DlqGroups, DlqList, Endpoint, Health, LimitsList,
-    NodesList, OPERATOR, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList, Submit,
-    SubmitBatch,
+    ApiError, AuditEntry, AuditList, BreakersList, Code, ConcurrencyList, DlqGet, DlqGroups, DlqList, Endpoint, Health,
+    LimitsList, NodesList, OPERATOR, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList,
+    Submit, SubmitBatch,
 };
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::json::Object;
@@ -29,7 +29,7 @@ use crate::shared::now;
 
 /// What is not in the audit: reading, and the submission of jobs, which the event log has. All else is, also what later
 /// versions add.
-const LEFT_OUT: [&str; 17] = [
+const LEFT_OUT: [&str; 18] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -44,6 +44,7 @@ const LEFT_OUT: [&str; 17] = [
     QueuesList::NAME,
     LimitsList::NAME,
     BreakersList::NAME,
+    ConcurrencyList::NAME,
     NodesList::NAME,
     Health::NAME,
     AuditList::NAME,

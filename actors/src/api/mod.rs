@@ -4,7 +4,7 @@
 //! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
 //! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with
 //!   `dead_letter`.
-//! * Changing the cluster: `pauses`, `limits`, `breakers`, `put_queue`, `schedules`.
+//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `schedules`.
 //!
 //! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
 //! writes down what was asked.
@@ -19,6 +19,7 @@ mod audit_log;
 pub(crate) mod breakers;
 pub(crate) mod cancel;
 pub(crate) mod cancellation;
+pub(crate) mod concurrency;
 mod debounce;
 pub(crate) mod erase;
 pub(crate) mod intake;
@@ -57,6 +58,7 @@ use crate::cluster::circuit_breaker;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
 use crate::commit::handle::Committer;
+use crate::concurrency::Slots;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::shared::breakers::Breakers;
@@ -78,6 +80,7 @@ pub(crate) struct Api {
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) slots: Arc<Slots>,
     pub(crate) waiting: Arc<WaitingJobs>,
     /// Which handlers this node does not find.
     pub(crate) routing: Arc<Routing>,

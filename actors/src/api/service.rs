@@ -22,8 +22,8 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit_log, breakers, cancel, dead_letters, erase, limits, list, pauses, purge, put_queue, replay, reschedule,
-    runs, schedules, traced,
+    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, limits, list, pauses, purge, put_queue, replay,
+    reschedule, runs, schedules, traced,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -91,6 +91,12 @@ fn route<E: Endpoint>(serve: Handle<E>) -> Route {
 
 /// Every endpoint.
 fn routes() -> Vec<Route> {
+    let mut routes = of_jobs();
+    routes.extend(of_the_cluster());
+    routes
+}
+
+fn of_jobs() -> Vec<Route> {
     vec![
         route::<api::Submit>(|control, asker, job| Box::pin(control.submit(asker, job))),
         route::<api::SubmitBatch>(|control, asker, batch| Box::pin(control.submit_batch(asker, batch))),
@@ -131,6 +137,11 @@ fn routes() -> Vec<Route> {
         route::<api::SchedulesBackfill>(|control, asker, asked| {
             Box::pin(schedules::backfill(&control.part.api, asker, asked))
         }),
+    ]
+}
+
+fn of_the_cluster() -> Vec<Route> {
+    vec![
         route::<api::QueuesList>(|control, asker, asked| Box::pin(queues::list(&control.part.api, asker, asked))),
         route::<api::QueuesPut>(|control, _, asked| Box::pin(put_queue::put(&control.part.api, asked))),
         route::<api::QueuesPause>(|control, _, asked| Box::pin(pauses::pause(&control.part.api, asked))),
@@ -144,6 +155,10 @@ fn routes() -> Vec<Route> {
         }),
         route::<api::BreakersReset>(|control, _, asked| Box::pin(breakers::reset(&control.part.api, asked))),
         route::<api::BreakersTrip>(|control, _, asked| Box::pin(breakers::trip(&control.part.api, asked))),
+        route::<api::ConcurrencyList>(|control, asker, asked| {
+            Box::pin(concurrency::list(&control.part.api, asker, asked))
+        }),
+        route::<api::ConcurrencyFree>(|control, _, asked| Box::pin(concurrency::free(&control.part.api, asked))),
         route::<api::AuditList>(|control, asker, asked| Box::pin(audit_log::list(&control.part.api, asker, asked))),
         route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
         route::<api::NodesLogLevel>(|control, _, asked| Box::pin(control.log_level(asked))),

@@ -2,6 +2,8 @@
 //! nodes and rate limits, and from where its job stands in its lane. It decides nothing, and what it says may be a
 //! moment old.
 
+mod slots;
+
 use longshore_backbone::Error;
 use longshore_backbone::backlog::LaneBacklog;
 use longshore_backbone::control::{MissingHandler, Presence};
@@ -184,7 +186,7 @@ fn with_room(run: &Run) -> WaitingFor {
 
 /// Another run comes first in the order of its key.
 fn its_turn(first: &RunId, before: Option<&Run>) -> WaitingFor {
-    let stands = before.map_or("waits in its lane", |before| before.state.as_str());
+    let stands = before.map_or_else(|| "waits in its lane".to_owned(), slots::stands);
     said(
         DeferReason::Concurrency.as_str(),
         format!("its turn in the order of its key: run {first} comes first and has not ended ({stands})"),
@@ -246,6 +248,15 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
             no_handler(&api.routing, run, since)
         }
         DeferReason::BreakerOpen => breaker(api, run).unwrap_or_else(|| for_reason(run, reason, at)),
+        DeferReason::Concurrency => {
+            let mut waiting_for = for_reason(run, reason, at);
+            match slots::taken_by(api, run).await {
+                Ok(Some(by)) => waiting_for.message.push_str(&format!(": {by}")),
+                Ok(None) => {}
+                Err(error) => tracing::debug!("cannot say who has the slots: {}", error.with_causes()),
+            }
+            waiting_for
+        }
         _ => for_reason(run, reason, at),
     }
 }

@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::queue::served::ServedQueues;
+use crate::shared::kind::Kind;
 use crate::shared::now;
 
 /// For how long a count is good.
@@ -220,6 +221,11 @@ impl WaitingJobs {
     /// Why a job that this node has buffered cannot start, as far as that is known.
     pub(crate) fn reason_of(&self, run: &Run) -> Option<DeferReason> {
         self.queues.all().iter().filter(|queue| queue.name == run.queue).find_map(|queue| queue.buffer.reason_of(run))
+    }
+
+    /// The kind of a job that this node has buffered and that cannot start.
+    pub(crate) fn kind_of(&self, run: &Run) -> Option<Kind> {
+        self.queues.all().iter().filter(|queue| queue.name == run.queue).find_map(|queue| queue.buffer.kind_of(run))
     }
 
     /// How busy this node is with each of its queues.

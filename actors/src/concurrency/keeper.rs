@@ -104,6 +104,7 @@ struct Kept {
 pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let slots = Arc::clone(&part.slots);
     let mut news = part.records.news().await.map_err(|error| error.with_causes())?;
+    let mut questions = part.records.questions(&part.node).await.map_err(|error| error.with_causes())?;
     let mut connected = part.records.connected();
     let (mut tick, mut wish) = (tokio::time::interval(TICK), tokio::time::interval(WISH_EVERY));
     let mut watch = tokio::time::interval((part.lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1)));
@@ -124,6 +125,10 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
                 News::Record(id, record, revision) => slots.learned(&id, record, revision),
                 News::Wish(Wish { session, limits }) => slots.wished(&session, &limits),
             },
+            question = questions.next() => {
+                let question = question.ok_or(SUBSCRIPTION_ENDED)?;
+                keeper.part.records.answer(question, |asked| slots.runs_of(asked)).await;
+            }
             // What was republished meanwhile did not come.
             Ok(()) = connected.changed() => slots.read_again(),
             _ = tick.tick(), if is_used => {

@@ -23,7 +23,7 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::session::Watch;
 use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Hold, Holder, Record, Refused, Scope};
 use longshore_domain::policy::Policies;
-use longshore_domain::{Job, JobType, SmolStr, Tenant};
+use longshore_domain::{Job, JobType, RunId, SmolStr, Tenant};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
@@ -68,6 +68,16 @@ struct Known {
     session: Arc<OwnSession>,
     /// Sessions of other nodes, whose slots this one waits for.
     watches: HashMap<SmolStr, Watch>,
+    /// The runs that have slots, by number, and the number of the next one.
+    at_work: HashMap<u64, AtWork>,
+    next: u64,
+}
+
+/// A run that has slots, until its permit is dropped.
+struct AtWork {
+    ids: SmallVec<[ConcurrencyId; 2]>,
+    session: SmolStr,
+    run: (Tenant, RunId),
 }
 
 type Ids = SmallVec<[(ConcurrencyId, u32); 2]>;
@@ -96,6 +106,8 @@ pub(crate) struct SlotPermit {
     of: Arc<Slots>,
     ids: SmallVec<[ConcurrencyId; 2]>,
     session: Arc<OwnSession>,
+    /// Its number among the runs at work.
+    number: u64,
     /// For how long they are kept once this node is gone.
     holds_for: Duration,
     is_remote: bool,
@@ -121,6 +133,7 @@ impl Drop for SlotPermit {
     fn drop(&mut self) {
         let (now, mut due) = (Instant::now(), false);
         let mut known = self.of.known();
+        known.at_work.remove(&self.number);
         for id in &self.ids {
             let Some(holder) = known.holders.get_mut(id).filter(|holder| holder.session() == self.session.id()) else {
                 continue;
@@ -164,6 +177,8 @@ impl Slots {
             due: HashSet::new(),
             session: Arc::new(OwnSession::new()),
             watches: HashMap::new(),
+            at_work: HashMap::new(),
+            next: 0,
         };
         let (known, due, address) = (Mutex::new(known), Notify::new(), Address::default());
         let versions = (0..NUMBERS).map(|_| AtomicU32::new(0)).collect();
@@ -226,6 +241,20 @@ impl Slots {
         self.has_limit(&kind.job_type) || kind.key.concurrency_key().is_some()
     }
 
+    /// How many slots a limit has.
+    pub(crate) fn max_of(&self, id: &ConcurrencyId) -> Option<u32> {
+        let policy = self.policies.of(&id.job_type);
+        match id.scope {
+            Scope::Type => policy.concurrency,
+            Scope::Key(..) => Some(policy.key_concurrency),
+        }
+    }
+
+    /// The limits of jobs of this kind.
+    pub(crate) fn limits_of(&self, kind: &Kind) -> Vec<ConcurrencyId> {
+        self.ids(&kind.tenant, &kind.job_type, &kind.key).into_iter().map(|(id, _)| id).collect()
+    }
+
     /// The limits of a job and what they allow.
     fn ids(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Ids {
         let policy = self.policies.of(job_type);
@@ -275,13 +304,16 @@ impl Slots {
                 let _ = holder.take(now, holds_for);
             }
         }
-        let session = Arc::clone(&known.session);
+        let (session, number) = (Arc::clone(&known.session), known.next);
+        known.next += 1;
+        let ids: SmallVec<[ConcurrencyId; 2]> = ids.into_iter().map(|(id, _)| id).collect();
+        let run = (job.tenant.clone(), job.run_id.clone());
+        known.at_work.insert(number, AtWork { ids: ids.clone(), session: session.id().clone(), run });
         drop(known);
         let is_remote = elsewhere.is_some();
         session.lends(is_remote);
-        let ids = ids.into_iter().map(|(id, _)| id).collect();
         let is_spent = AtomicBool::new(false);
-        Ok(SlotPermit { of: Arc::clone(self), ids, session, holds_for, is_remote, is_spent })
+        Ok(SlotPermit { of: Arc::clone(self), ids, session, number, holds_for, is_remote, is_spent })
     }
 
     /// How many parked jobs of a kind could start here; `None`: no limit bounds them.

@@ -1,19 +1,24 @@
 //! What the table of slots has for the slot-keeper: what is to be read and written, and what became of it. Nothing here
 //! waits, and nothing knows of the network.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use longshore_backbone::concurrency::{SlotAnswer, SlotQuestion};
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, Record};
-use longshore_domain::{SmolStr, Timestamp};
+use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 
 use crate::concurrency::session::OwnSession;
-use crate::concurrency::{Known, Slots};
+use crate::concurrency::{AtWork, Known, Slots};
 
 /// So many sessions that have ended are remembered.
 const ENDED: usize = 1_024;
+
+/// A node names so many runs of a limit, and so many in all, that its answer fits into a message.
+const RUNS_OF_A_LIMIT: usize = 100;
+const RUNS_IN_ALL: usize = 1_000;
 
 /// What the keeper has to do about a limit.
 pub(super) enum Step {
@@ -186,6 +191,22 @@ impl Slots {
             due.insert(id.clone());
             self.changed(id);
         }
+    }
+
+    /// Which runs work with slots of these limits under the node's session.
+    pub(super) fn runs_of(&self, asked: SlotQuestion) -> SlotAnswer {
+        let known = self.known();
+        let session = known.session.id().clone();
+        let (mut runs, mut left) = (BTreeMap::new(), RUNS_IN_ALL);
+        for limit in asked.limits {
+            let Some(id) = ConcurrencyId::read(&limit) else { continue };
+            let has_it = |at_work: &&AtWork| at_work.session == session && at_work.ids.contains(&id);
+            let of_limit = known.at_work.values().filter(has_it).take(RUNS_OF_A_LIMIT.min(left));
+            let of_limit: Vec<(Tenant, RunId)> = of_limit.map(|at_work| at_work.run.clone()).collect();
+            left -= of_limit.len();
+            runs.insert(limit, of_limit);
+        }
+        SlotAnswer { session, runs }
     }
 
     /// The node ends.

@@ -216,6 +216,13 @@ impl JobBuffer {
         if is_full { Some(DeferReason::Busy) } else { reason }
     }
 
+    /// The kind of a job that is buffered here and cannot start.
+    pub(crate) fn kind_of(&self, run: &Run) -> Option<Kind> {
+        let is_its = |job: &Job| job.run_id == run.run_id && job.tenant == run.tenant;
+        let jobs = self.jobs();
+        jobs.blocked.find(|assignment| is_its(&assignment.job)).map(|(assignment, _)| Kind::of(&assignment.job))
+    }
+
     /// Since when the job has waited that has waited longest of those buffered here.
     pub(crate) fn oldest(&self) -> Option<Timestamp> {
         let jobs = self.jobs();

@@ -2,22 +2,24 @@
 //! read from its leader, written by compare-and-set, and watched. Beside that, nodes announce to each other which slots
 //! they lack; such a wish is stored nowhere.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::SmolStr;
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId, Record};
+use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::Backbone;
+use crate::cluster::questions::{Question, Questions};
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request;
+use crate::messages::{request, scan};
 use crate::wire::header::names;
 use crate::wire::subject::Names;
 
@@ -37,6 +39,11 @@ pub(crate) fn changes(names: &Names) -> String {
 /// The subject on which nodes say which slots they lack.
 fn wishes(names: &Names) -> String {
     names.node("_sys.slots_wanted")
+}
+
+/// The subject on which a node is asked which runs work with its slots.
+fn questions(names: &Names, node: &str) -> String {
+    names.node(&format!("_sys.slots_of.{node}"))
 }
 
 /// The outcome of a compare-and-set.
@@ -63,6 +70,33 @@ pub struct SlotNews {
     records: Subscription,
     wishes: Subscription,
     prefix: String,
+}
+
+/// The question to a node which runs work with its slots of these limits, as tokens of a subject.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotQuestion {
+    /// The limits.
+    pub limits: Vec<SmolStr>,
+}
+
+/// Its answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotAnswer {
+    /// The session under which it has slots.
+    pub session: SmolStr,
+    /// The runs by limit.
+    pub runs: BTreeMap<SmolStr, Vec<(Tenant, RunId)>>,
+}
+
+/// A stored record of a limit.
+#[derive(Debug, Clone)]
+pub struct FoundSlots {
+    /// Of which limit.
+    pub id: ConcurrencyId,
+    /// Who has how many slots.
+    pub record: Record,
+    /// Its revision.
+    pub revision: u64,
 }
 
 /// One piece of such news.
@@ -157,12 +191,65 @@ impl SlotRecords {
         self.compare_and_set(self.record_subject(id), record, &ttl, expected).await
     }
 
+    /// The records of all limits that have one.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn all(&self) -> Result<Vec<FoundSlots>, Error> {
+        let (names, link) = (self.0.names(), self.0.control());
+        let (bucket, prefix) = (names.bucket_stream(BUCKET), names.key(BUCKET, "slots."));
+        let (mut all, mut from) = (Vec::new(), Some(1));
+        while let Some(first) = from {
+            let page =
+                scan::page(link, self.0.api(), &bucket, &format!("{prefix}>"), &format!(r#""seq":{first}"#)).await?;
+            all.extend(page.messages.into_iter().filter_map(|stored| {
+                let id = stored.subject.strip_prefix(&prefix).and_then(ConcurrencyId::read)?;
+                let record = serde_json::from_slice(&stored.payload).ok()?;
+                Some(FoundSlots { id, record, revision: stored.sequence })
+            }));
+            from = page.next;
+        }
+        Ok(all)
+    }
+
+    /// Listens for nodes that ask which runs work with this node's slots.
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub async fn questions(&self, node: &str) -> Result<Questions, Error> {
+        self.0.nodes().listen(questions(self.0.names(), node)).await
+    }
+
+    /// Answers such a question.
+    pub async fn answer(&self, question: Question, answer: impl FnOnce(SlotQuestion) -> SlotAnswer) {
+        let Ok(asked) = serde_json::from_slice(&question.payload) else { return };
+        let body = serde_json::to_vec(&answer(asked)).unwrap_or_default();
+        self.0.nodes().answer(question, Bytes::from(body)).await;
+    }
+
+    /// Asks a node; `None` if it does not answer within `wait`.
+    pub async fn ask(&self, node: &str, question: &SlotQuestion, wait: Duration) -> Option<SlotAnswer> {
+        let body = Bytes::from(serde_json::to_vec(question).ok()?);
+        let answer = self.0.nodes().ask(questions(self.0.names(), node), body, wait).await?;
+        serde_json::from_slice(&answer).ok()
+    }
+
     /// A session, and its revision, as the bucket's leader has it; `None` if there is none.
     ///
     /// # Errors
     /// It cannot be read.
     pub async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error> {
         self.stored(self.session_subject(session)).await
+    }
+
+    /// The same, with the time at which it was stored.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn session_at(&self, session: &str) -> Result<Option<(Session, Timestamp)>, Error> {
+        let (bucket, subject) = (self.0.names().bucket_stream(BUCKET), self.session_subject(session));
+        let stored = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await?;
+        Ok(stored.and_then(|stored| Some((serde_json::from_slice(&stored.payload).ok()?, stored.at))))
     }
 
     /// Writes a session if its revision is still `expected` (0: none is stored).

@@ -131,6 +131,19 @@ impl Backbone {
         Ok(())
     }
 
+    /// The keys of a parked run, if it is among the first of its type that are parked in its queue.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn parked_key(&self, run: &Run) -> Result<Option<KindKey>, Error> {
+        let subject = self.names().parked_where(Some(&run.tenant), Some(&run.queue), Some(&run.job_type));
+        let page = self.page(&Source::Parked, &subject, 1).await?;
+        let is_its_own = |id: &HeaderValue| id.as_str() == run.run_id.as_str();
+        let mut own =
+            page.messages.iter().filter(|stored| stored.headers.get(header::names::RUN_ID).is_some_and(is_its_own));
+        Ok(own.next().map(|stored| header::kind_key(Some(&stored.headers))))
+    }
+
     /// Whether the stream of parked jobs was full when the last job was parked.
     #[must_use]
     pub fn parked_space(&self) -> ParkedSpace {

@@ -92,6 +92,14 @@ impl Record {
         next
     }
 
+    /// The record without the blocks that an operator `frees`, and how many slots they had.
+    #[must_use]
+    pub fn without(&self, frees: impl Fn(&str) -> bool) -> (Self, u32) {
+        let mut next = self.clone();
+        next.blocks.retain(|session, _| !frees(session));
+        (next.clone(), self.taken_beside("", |_, _| false) - next.taken_beside("", |_, _| false))
+    }
+
     /// For how long the record is to be kept after it was written.
     #[must_use]
     pub fn matters_for(&self) -> Duration {
@@ -118,6 +126,7 @@ mod tests {
         assert_eq!((two.of("a").slots, two.of("b").slots, two.of("c").slots), (2, 1, 0));
         let lowered = two.after(&ask("b", 1, 5), 2, nobody);
         assert_eq!(lowered.of("b").slots, 1, "what it has it keeps");
+        assert_eq!(two.without(|of| of == "a"), (Record::default().after(&ask("b", 0, 1), 3, nobody), 2));
         let back = two.after(&ask("a", 0, 0), 3, nobody);
         assert_eq!((back.sessions().count(), back.taken_beside("c", nobody)), (1, 1));
         let over = two.after(&ask("c", 0, 9), 3, |of, _| of == "a");

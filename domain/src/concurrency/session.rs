@@ -27,6 +27,16 @@ pub struct Session {
     pub ended_at: Option<Timestamp>,
 }
 
+impl Session {
+    /// When the slots of one of its blocks come back if it is not renewed after `renewed_at`, when it was stored.
+    #[must_use]
+    pub fn holds_until(&self, block: &Block, renewed_at: Timestamp) -> Timestamp {
+        let lease = Duration::from_millis(self.lease_ms);
+        let ends_at = self.ended_at.unwrap_or_else(|| renewed_at.plus(lease + lease / DRIFT));
+        ends_at.plus(Duration::from_millis(block.holds_for_ms))
+    }
+}
+
 /// What a node knows of another's session.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
@@ -99,6 +109,10 @@ mod tests {
         let block = Block { slots: 1, holds_for_ms: 500 };
         let over = |millis| watch.is_over(&block, Timestamp::from_millis(millis));
         assert!(!over(1_499) && over(1_500));
+        let renewed = Timestamp::from_millis(20_000);
+        assert_eq!(session.holds_until(&block, renewed), Timestamp::from_millis(20_000 + 10_200 + 500));
+        let ended = Session { ended_at: Some(Timestamp::from_millis(1_000)), ..session };
+        assert_eq!(ended.holds_until(&block, renewed), Timestamp::from_millis(1_500));
     }
 
     #[test]

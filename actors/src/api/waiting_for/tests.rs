@@ -150,7 +150,7 @@ fn a_pause_says_what_is_paused_and_when_it_ends_by_itself() {
 fn a_run_in_the_order_of_its_key_names_the_run_before_it_and_how_that_stands() {
     let first = RunId::parse("r1").unwrap();
     let message = |before: Option<&Run>| its_turn(&first, before).message;
-    let waits = "waits for its turn in the order of its key: run r1 comes first and has not ended (running)";
+    let waits = "waits for its turn in the order of its key: run r1 comes first and has not ended (running on node n1)";
     assert_eq!(message(Some(&running())), waits);
     assert!(message(None).ends_with("(waits in its lane)"), "it has no record yet");
 }

@@ -71,6 +71,11 @@ pub use breakers::{
     BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, ResetRequest,
     TripRequest,
 };
+mod concurrency;
+pub use concurrency::{
+    ConcurrencyFree, ConcurrencyLimits, ConcurrencyList, ConcurrencyRequest, ConcurrencyStatus, FreeRequest, Freed,
+    SlotHolder, SlotRun,
+};
 mod nodes;
 pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, NodesList, NodesLogLevel};
 mod audit;
@@ -109,7 +114,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 38] = [
+pub const ENDPOINTS: [&str; 40] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -144,6 +149,8 @@ pub const ENDPOINTS: [&str; 38] = [
     BreakersList::NAME,
     BreakersReset::NAME,
     BreakersTrip::NAME,
+    ConcurrencyList::NAME,
+    ConcurrencyFree::NAME,
     AuditList::NAME,
     NodesList::NAME,
     NodesLogLevel::NAME,

@@ -314,6 +314,27 @@ const LIMITED: &str = r#"{"configured":{"burst":100,"per_ms":1000,"rate":100,"wi
 const SHARED: &str = r#"{"holders":0,"left":5,"name":"crm","origin":"configuration","set_in":"longshore.toml:7","values":{"per_ms":1000,"rate":5,"window":"sliding"},"waiting":0}"#;
 const OF_TENANT: &str = r#"{"holders":0,"tenant":"acme","waiting":0}"#;
 
+fn check_concurrency() -> [&'static str; 2] {
+    let limit = format!(
+        r#"{{"holders":[{{"node":"n1","runs":[{{"run_id":"main-p5-7","tenant":"acme"}}],"session":"a","slots":1,"until":"{TIME}"}},{{"node":"n2","session":"b","slots":1,"until":"{TIME}"}}],"key_hash":"0123456789abcdef","max":2,"tenant":"acme","type":"email.send"}}"#
+    );
+    let of_type = r#"{"holders":[],"max":2,"type":"email.send"}"#;
+    [
+        check::<ConcurrencyList>(
+            &["{}", r#"{"tenant":"acme","type":"email.send","limit":500,"cursor":"7"}"#],
+            &[r#"{"limits":[]}"#, &format!(r#"{{"cursor":"7","limits":[{limit},{of_type}]}}"#)],
+        ),
+        check::<ConcurrencyFree>(
+            &[
+                r#"{"type":"email.send"}"#,
+                r#"{"type":"email.send","tenant":"acme","concurrency_key":"a","node":"n1"}"#,
+                r#"{"type":"email.send","tenant":"acme","key_hash":"0123456789abcdef","session":"b"}"#,
+            ],
+            &[&format!(r#"{{"freed":2,"limit":{of_type}}}"#)],
+        ),
+    ]
+}
+
 fn check_nodes() -> [&'static str; 4] {
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
@@ -389,6 +410,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
         &check_schedules(),
         &check_queues(),
         &rest,
+        &check_concurrency(),
         &check_nodes(),
     ]
     .concat();
@@ -440,6 +462,8 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<LimitsSet>(r#"{"type":"t","rate":1,"sate":1}"#);
     refused::<LimitsReset>(r#"{"type":"t","sate":1}"#);
     refused::<BreakersList>(r#"{"sate":1}"#);
+    refused::<ConcurrencyList>(r#"{"sate":1}"#);
+    refused::<ConcurrencyFree>(r#"{"type":"t","sate":1}"#);
     refused::<NodesList>(r#"{"sate":1}"#);
     refused::<BreakersReset>(r#"{"tenant":"t","type":"t","sate":1}"#);
     refused::<BreakersTrip>(r#"{"tenant":"t","type":"t","sate":1}"#);

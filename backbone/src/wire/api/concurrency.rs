@@ -1,0 +1,143 @@
+//! Concurrency limits: who has which slots of them, and operators' orders to free some.
+
+use longshore_domain::{JobType, RunId, SmolStr, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{ApiError, Endpoint, request};
+
+/// `concurrency.list`: the concurrency limits of which slots are taken.
+#[derive(Debug)]
+pub struct ConcurrencyList;
+
+impl Endpoint for ConcurrencyList {
+    const NAME: &'static str = "concurrency.list";
+    type Request = ConcurrencyRequest;
+    type Answer = ConcurrencyLimits;
+
+    fn read(body: &[u8]) -> Result<ConcurrencyRequest, ApiError> {
+        request::read_or_default(body)
+    }
+
+    fn name_tenant(request: &mut ConcurrencyRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// `concurrency.free`: takes slots of a limit away from those that have them. For operators.
+#[derive(Debug)]
+pub struct ConcurrencyFree;
+
+impl Endpoint for ConcurrencyFree {
+    const NAME: &'static str = "concurrency.free";
+    const FOR_OPERATORS: bool = true;
+    type Request = FreeRequest;
+    type Answer = Freed;
+
+    fn name_tenant(request: &mut FreeRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// Which limits. An empty request lists all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConcurrencyRequest {
+    /// The keys of this tenant; under [`OPERATOR`](super::OPERATOR) of all tenants by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// Of this type.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<JobType>,
+    /// Entries per page: 100 by default, at most 500.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Where the previous page ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// Whose slots of which limit are freed. Without a key: of the type's own limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FreeRequest {
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// The tenant of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// The key, as jobs name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency_key: Option<String>,
+    /// In its place its hash, as the list has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_hash: Option<SmolStr>,
+    /// The slots of this node only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<SmolStr>,
+    /// The slots of this session only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SmolStr>,
+}
+
+/// Some limits, by type, tenant and key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConcurrencyLimits {
+    /// Where the next page begins; absent: this is the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The limits.
+    pub limits: Vec<ConcurrencyStatus>,
+}
+
+/// What was freed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freed {
+    /// How many slots.
+    pub freed: u32,
+    /// The limit as it is now.
+    pub limit: ConcurrencyStatus,
+}
+
+/// A concurrency limit as an answer shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConcurrencyStatus {
+    /// Who has slots of it.
+    pub holders: Vec<SlotHolder>,
+    /// The hash of the key; absent: it is the limit of the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_hash: Option<SmolStr>,
+    /// How many slots there are.
+    pub max: u32,
+    /// The tenant of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+}
+
+/// A node that has slots of a limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotHolder {
+    /// The node.
+    pub node: SmolStr,
+    /// The runs of the asking tenant that work with them, as the node says; absent: it does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Vec<SlotRun>>,
+    /// The session under which the node has them.
+    pub session: SmolStr,
+    /// How many it has; some may be without work for a moment.
+    pub slots: u32,
+    /// When they come back if the node gives no sign any more.
+    pub until: Timestamp,
+}
+
+/// A run that works with a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotRun {
+    /// Its id.
+    pub run_id: RunId,
+    /// Its tenant.
+    pub tenant: Tenant,
+}
