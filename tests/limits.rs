@@ -26,14 +26,14 @@ async fn at_once(world: &World, job_type: &str) -> Handler {
 }
 
 /// When the handler was called, in order, in milliseconds.
-fn starts(handler: &Handler) -> Vec<i64> {
+pub(crate) fn starts(handler: &Handler) -> Vec<i64> {
     let mut starts: Vec<i64> = handler.calls().iter().map(|call| call.start.as_millisecond()).collect();
     starts.sort_unstable();
     starts
 }
 
 /// The most starts beyond `burst + rate × span` in any span.
-fn most_beyond(starts: &[i64], burst: f64, rate: f64) -> f64 {
+pub(crate) fn most_beyond(starts: &[i64], burst: f64, rate: f64) -> f64 {
     let mut most = f64::MIN;
     for (first, begin) in starts.iter().enumerate() {
         for (last, end) in starts.iter().enumerate().skip(first) {

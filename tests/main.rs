@@ -66,6 +66,7 @@ mod traces; // one trace shows a job's whole way, and no collector disturbs a jo
 mod tutorial; // the tutorial works as it is printed
 mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer
+mod waits; // whatever a job waits for, it goes on, whichever fault comes
 mod why; // what happened to one run, in words
 
 use std::path::PathBuf;

@@ -307,6 +307,7 @@ impl Parts {
             node: self.identity.node.clone(),
             lease: self.backbone.storage().lease,
             slots: Arc::clone(&self.gates.slots),
+            metrics: Arc::clone(&self.metrics),
         }
     }
 

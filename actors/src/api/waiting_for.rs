@@ -29,7 +29,7 @@ pub(crate) async fn of(api: &Api, found: &Found) -> Option<WaitingFor> {
             Lost::Schedule => "nothing: its time is over, and neither a schedule nor a message of it is left",
             Lost::Message => "nothing: no node works on it, and no message of it is left",
         };
-        return Some(said(STRANDED, what.to_owned()));
+        return Some(said(Reason::Stranded, what.to_owned()));
     }
     match by_record(run) {
         Recorded::Says(waiting_for) => Some(waiting_for),
@@ -57,9 +57,9 @@ enum Recorded {
 
 fn by_record(run: &Run) -> Recorded {
     match &run.state {
-        State::Scheduled { at } => Recorded::Says(said("schedule", format!("its time, {at}"))),
+        State::Scheduled { at } => Recorded::Says(said(Reason::Schedule, format!("its time, {at}"))),
         State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => {
-            Recorded::Says(said("retry", format!("its attempt {}, at {at}", run.next_attempt())))
+            Recorded::Says(said(Reason::Retry, format!("its attempt {}, at {at}", run.next_attempt())))
         }
         State::Enqueued { wait: Some(Wait::Until(at)) } | State::Retrying { wait: Wait::Until(at) } => {
             let reason = run.deferral.as_ref().map(|deferral| deferral.reason);
@@ -81,8 +81,38 @@ async fn lost(api: &Api, Found { run, revision }: &Found) -> Option<Lost> {
     }
 }
 
-fn said(reason: &str, what: String) -> WaitingFor {
-    WaitingFor { reason: reason.to_owned(), message: format!("waits for {what}") }
+/// What a run waits for, as one word. docs/internals/waiting.md says of each who ends the wait, whichever node dies.
+#[derive(Debug, Clone, Copy)]
+enum Reason {
+    Schedule,
+    Retry,
+    QueueUnserved,
+    Worker,
+    Stranded,
+    PutOff(DeferReason),
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Schedule => "schedule",
+            Self::Retry => "retry",
+            Self::QueueUnserved => "queue_unserved",
+            Self::Worker => "worker",
+            Self::Stranded => STRANDED,
+            Self::PutOff(reason) => reason.as_str(),
+        }
+    }
+}
+
+impl From<DeferReason> for Reason {
+    fn from(reason: DeferReason) -> Self {
+        Self::PutOff(reason)
+    }
+}
+
+fn said(reason: impl Into<Reason>, what: String) -> WaitingFor {
+    WaitingFor { reason: reason.into().as_str().to_owned(), message: format!("waits for {what}") }
 }
 
 /// Whether its last wait is a deferral.
@@ -98,7 +128,7 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     }
     let nodes = queues::present(api).await?;
     if !nodes.iter().any(|node| node.serves(&run.queue)) {
-        return Ok(Some(said("queue_unserved", format!("a node: none serves its queue {}", run.queue))));
+        return Ok(Some(said(Reason::QueueUnserved, format!("a node: none serves its queue {}", run.queue))));
     }
     if let Some(pause) = settings.pause_of_type(&run.queue, &run.job_type) {
         return Ok(Some(paused(&format!("type {}", run.job_type), pause)));
@@ -167,13 +197,15 @@ fn behind(run: &Run, lane: &LaneBacklog) -> Option<WaitingFor> {
     }
     let about = if own.is_some() { "" } else { "at most " };
     Some(match before {
-        0 => said("worker", format!("a worker of the queue {queue}: it is next in its lane (priority {priority})")),
+        0 => {
+            said(Reason::Worker, format!("a worker of the queue {queue}: it is next in its lane (priority {priority})"))
+        }
         before => {
             let jobs = if before == 1 { "job" } else { "jobs" };
             let words = format!(
                 "a worker of the queue {queue}, behind {about}{before} {jobs} of its lane (priority {priority})"
             );
-            said("worker", words)
+            said(Reason::Worker, words)
         }
     })
 }
@@ -181,21 +213,21 @@ fn behind(run: &Run, lane: &LaneBacklog) -> Option<WaitingFor> {
 /// Its handlers are full.
 fn with_room(run: &Run) -> WaitingFor {
     let what = format!("a handler of {} with room: they run as many jobs as they take at once", run.job_type);
-    said(DeferReason::Busy.as_str(), what)
+    said(DeferReason::Busy, what)
 }
 
 /// Another run comes first in the order of its key.
 fn its_turn(first: &RunId, before: Option<&Run>) -> WaitingFor {
     let stands = before.map_or_else(|| "waits in its lane".to_owned(), slots::stands);
     said(
-        DeferReason::Concurrency.as_str(),
+        DeferReason::Concurrency,
         format!("its turn in the order of its key: run {first} comes first and has not ended ({stands})"),
     )
 }
 
 fn paused(what: &str, Pause { until, .. }: Pause) -> WaitingFor {
     let until = until.map_or_else(String::new, |until| format!(" until {until}"));
-    said("paused", format!("the end of a pause: its {what} is paused{until}"))
+    said(DeferReason::Paused, format!("the end of a pause: its {what} is paused{until}"))
 }
 
 /// The node that has found no handler for longest.
@@ -210,7 +242,7 @@ fn no_handler(routing: &Routing, run: &Run, since: Timestamp) -> WaitingFor {
     let never = routing.never_served(&run.tenant, job_type);
     let never = never.map_or_else(String::new, |of| format!(" ({})", of.briefly()));
     let what = format!("a handler of {job_type}: none online since {since}{never}; handlers subscribe to {subject}");
-    said(DeferReason::NoHandlerOnline.as_str(), what)
+    said(DeferReason::NoHandlerOnline, what)
 }
 
 /// The breaker of its type, if that is not closed. Which limit key the job has, its record does not say.
@@ -230,7 +262,7 @@ fn in_words(state: &BreakerState, run: &Run, now: Timestamp) -> Option<WaitingFo
         }
         BreakerState::Closed { .. } => return None,
     };
-    Some(said(DeferReason::BreakerOpen.as_str(), what))
+    Some(said(DeferReason::BreakerOpen, what))
 }
 
 /// A job that was put off for this reason, and is looked at again at a time if that is set.
@@ -275,7 +307,7 @@ fn for_reason(run: &Run, reason: DeferReason, at: Option<Timestamp>) -> WaitingF
         DeferReason::Busy => format!("a handler of {job_type} with room{next}"),
         DeferReason::Snoozed => format!("the time that its handler asked for{next}"),
     };
-    said(reason.as_str(), what)
+    said(reason, what)
 }
 
 #[cfg(test)]

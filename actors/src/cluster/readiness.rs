@@ -109,7 +109,7 @@ impl Readiness {
     fn counters(&self) -> Counters {
         Counters {
             connections_rebuilt: self.backbone.connections().into_iter().map(Link::rebuilt).sum(),
-            overdue_restored: self.metrics.overdue_restored.get(),
+            overdue_restored: self.metrics.schedules_restored(),
             poison_removed: self.backbone.poison_removed(),
             stale_reads: self.metrics.stale_reads.get(),
             runs_stranded: self.metrics.stranded.get(),

@@ -23,6 +23,7 @@ use crate::address::Mailbox;
 use crate::concurrency::Slots;
 use crate::concurrency::session::OwnSession;
 use crate::concurrency::steps::Step;
+use crate::metrics::{Metrics, Restored};
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often slots that are not used are looked for, and the session's lease, while any limit is known.
@@ -53,6 +54,7 @@ pub(crate) struct Part {
     pub(crate) node: SmolStr,
     pub(crate) lease: Duration,
     pub(crate) slots: Arc<Slots>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// What became of a write of this node's session.
@@ -395,6 +397,7 @@ impl Part {
         } else if let Some(revision) = may_end
             && self.end(session, revision).await
         {
+            self.metrics.restored(Restored::Slots, 1);
             let node = found.map(|(session, _)| session.node);
             tracing::warn!(%session, node = node.as_deref(), "a node was silent for its lease: its slots come back");
         }

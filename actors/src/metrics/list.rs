@@ -221,8 +221,8 @@ of_the_node! {
     ),
     unparked: IntCounter("longshore_jobs_unparked_total", "Parked jobs taken back"),
     lanes_full: IntGauge("longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
-    /// Jobs whose schedule had not fired and that were moved into their lanes all the same.
-    overdue_restored: IntCounter("longshore_overdue_restored_total", "Overdue schedules recovered"),
+    /// What the server or a dead node should have brought on.
+    overdue_restored: IntCounterVec("longshore_overdue_restored_total", "What was overdue and was brought on", ["what"]),
     /// Runs that wait for a time that is over, with no message that could bring them on.
     stranded: IntCounter("longshore_runs_stranded_total", "Open runs without a message"),
     /// Streams that somebody had deleted, and that this node made again.

@@ -32,12 +32,44 @@ pub struct Described {
     pub kind: &'static str,
 }
 
+/// What was overdue and had to be restored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Restored {
+    /// Schedules that the server had not fired: their jobs are in their lanes.
+    Schedule,
+    /// Recurring schedules whose tick was lost: they fire.
+    Recurring,
+    /// Runs that were rescheduled, and whose schedule stood for a later time: they are scheduled again.
+    Rescheduled,
+    /// Jobs that a node left behind while it moved them forward: they go on.
+    MovedForward,
+    /// Sessions of silent nodes: the slots of their concurrency limits are free again.
+    Slots,
+}
+
+impl Restored {
+    /// Everything that may be.
+    const ALL: [Self; 5] = [Self::Schedule, Self::Recurring, Self::Rescheduled, Self::MovedForward, Self::Slots];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Schedule => "schedule",
+            Self::Recurring => "recurring",
+            Self::Rescheduled => "rescheduled",
+            Self::MovedForward => "moved_forward",
+            Self::Slots => "slots",
+        }
+    }
+}
+
 impl Metrics {
     /// What may never happen has its series from the start, so that a rate sees the first one.
     fn begin_at_zero(&self) {
         let refusals = REFUSALS.map(Code::word);
         let deferrals = DeferReason::ALL.map(DeferReason::as_str);
-        let all: [(&IntCounterVec, &[&str]); 7] = [
+        let restored = Restored::ALL.map(Restored::as_str);
+        let all: [(&IntCounterVec, &[&str]); 8] = [
+            (&self.overdue_restored, &restored),
             (&self.refused, &refusals),
             (&self.refused, &["invalid"]),
             (&self.deferred, &deferrals),
@@ -49,6 +81,17 @@ impl Metrics {
         for (of, values) in all {
             values.iter().for_each(|value| drop(of.with_label_values(&[*value])));
         }
+    }
+
+    /// So many were overdue and are restored.
+    pub(crate) fn restored(&self, what: Restored, count: usize) {
+        self.overdue_restored.with_label_values(&[what.as_str()]).inc_by(count as u64);
+    }
+
+    /// How many schedules, once or recurring, were overdue and are restored.
+    pub(crate) fn schedules_restored(&self) -> u64 {
+        let of = [Restored::Schedule, Restored::Recurring, Restored::Rescheduled];
+        of.map(|what| self.overdue_restored.with_label_values(&[what.as_str()]).get()).iter().sum()
     }
 
     /// The counters of jobs of this queue and type.

@@ -26,6 +26,7 @@ use tokio::sync::Notify;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::{begin, order};
 use crate::fail_point;
+use crate::metrics::Restored;
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports as _, RunPorts as _};
 use crate::queue::dispatcher::Dispatcher;
@@ -233,6 +234,7 @@ impl Forwarder {
             if goes_on((delivered, copied.job.message.sequence), since.elapsed(), self.ports.lease()) {
                 tracing::info!(sequence = copied.job.message.sequence, stream = %copied.job.message.stream,
                     "a job that was being moved forward is gone on with");
+                self.ports.metrics().restored(Restored::MovedForward, 1);
                 self.go_on(&copied).await;
             } else {
                 gone.insert(copied.sequence, since);

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::DeclaredSchedules;
 use crate::api::{Api, schedules};
 use crate::cluster::presence;
+use crate::metrics::Restored;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 
@@ -157,7 +158,7 @@ async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
         let set: Vec<Result<bool, Error>> = futures_util::stream::iter(set).buffer_unordered(AT_ONCE).collect().await;
         let restored = set.iter().filter(|set| matches!(set, Ok(true))).count();
         if restored > 0 {
-            api.metrics.overdue_restored.inc_by(restored as u64);
+            api.metrics.restored(Restored::Recurring, restored);
             tracing::warn!(schedules = restored, "recurring schedules were overdue and had not fired: they fire now");
         }
         set.into_iter().find_map(Result::err).map_or(Ok(()), Err)?;

@@ -28,7 +28,7 @@ use longshore_domain::{Run, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::presence;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Restored};
 use crate::shared::identity::Identity;
 use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
@@ -123,7 +123,7 @@ impl Sweep {
             futures_util::stream::iter(moves).buffer_unordered(AT_ONCE).collect().await;
         let restored = moved.iter().filter(|moved| matches!(moved, Ok(true))).count();
         if restored > 0 {
-            self.part.metrics.overdue_restored.inc_by(restored as u64);
+            self.part.metrics.restored(Restored::Schedule, restored);
             tracing::warn!(
                 jobs = restored,
                 "schedules were overdue and had not fired: their jobs are in their lanes now"
@@ -206,7 +206,7 @@ impl Sweep {
         // If it is rescheduled once more at this moment, this firing comes too early for its record, and is put off.
         let at = run.state.run_at().unwrap_or_default();
         backbone.schedule(run, at, Some(&headers), payload).await?;
-        self.part.metrics.overdue_restored.inc();
+        self.part.metrics.restored(Restored::Rescheduled, 1);
         log_run!(warn, About::run(run), due_at = %at,
             "the run was rescheduled, and its schedule stood for a later time: it is scheduled again");
         Ok(true)

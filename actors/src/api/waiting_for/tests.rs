@@ -96,7 +96,7 @@ fn a_run_in_its_lane_says_how_many_jobs_are_before_it() {
         (lane(2, 9), "a worker of the queue main: it is next in its lane (priority 5)"),
     ];
     for (lane, what) in table {
-        assert_eq!(behind(&fresh(), &lane), Some(said("worker", what.to_owned())), "{lane:?}");
+        assert_eq!(behind(&fresh(), &lane), Some(said(Reason::Worker, what.to_owned())), "{lane:?}");
     }
     assert_eq!(behind(&fresh(), &lane(0, 7)), None, "nothing is in its lane: it has just gone on");
 }
@@ -105,12 +105,12 @@ fn a_run_in_its_lane_says_how_many_jobs_are_before_it() {
 fn a_run_whose_place_is_not_known_says_what_it_is_at_most() {
     let own = of_id("order-7");
     let at_most = "a worker of the queue main, behind at most 4 jobs of its lane (priority 5)";
-    assert_eq!(behind(&own, &lane(5, 0)), Some(said("worker", at_most.to_owned())));
+    assert_eq!(behind(&own, &lane(5, 0)), Some(said(Reason::Worker, at_most.to_owned())));
     // Once a node has met its message, the record says where it stands.
     let message = longshore_domain::run::MessageId { stream: "L".into(), sequence: 3, at: at(0) };
     let held_by = Some(longshore_domain::run::Holding { message, delivery: 1 });
     let known = "a worker of the queue main, behind 2 jobs of its lane (priority 5)";
-    assert_eq!(behind(&Run { held_by, ..own }, &lane(5, 0)), Some(said("worker", known.to_owned())));
+    assert_eq!(behind(&Run { held_by, ..own }, &lane(5, 0)), Some(said(Reason::Worker, known.to_owned())));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_breaker_is_waited_for_unless_it_is_closed() {
 #[test]
 fn a_pause_says_what_is_paused_and_when_it_ends_by_itself() {
     let pause = |until| paused("queue main", Pause { since: at(0), until });
-    assert_eq!(pause(None), said("paused", "the end of a pause: its queue main is paused".to_owned()));
+    assert_eq!(pause(None), said(DeferReason::Paused, "the end of a pause: its queue main is paused".to_owned()));
     let until = "waits for the end of a pause: its queue main is paused until 1970-01-01T00:01:00.000Z";
     assert_eq!(pause(Some(at(60))).message, until);
 }
@@ -200,4 +200,23 @@ fn a_run_without_a_handler_says_since_when_and_where_its_handlers_are_to_subscri
     let said = no_handler(&routing, &run, at(60)).message;
     let none = ".000Z (none was ever online, did you mean mail.sent?); handlers subscribe to ";
     assert!(said.contains(none) && said.ends_with(&subject), "{said}");
+}
+
+/// Each reason is a row of the table that says who ends the wait, and the table has no others.
+#[test]
+fn the_internals_say_of_every_reason_who_ends_the_wait() {
+    // A new reason does not compile here until it is one of these, too.
+    let is_listed = |reason: &Reason| match reason {
+        Reason::Schedule | Reason::Retry | Reason::Worker => true,
+        Reason::QueueUnserved | Reason::Stranded | Reason::PutOff(_) => true,
+    };
+    let own = [Reason::Schedule, Reason::Retry, Reason::Worker, Reason::QueueUnserved, Reason::Stranded];
+    let all = own.into_iter().chain(DeferReason::ALL.map(Reason::PutOff)).filter(is_listed);
+    let mut reasons: Vec<&str> = all.map(Reason::as_str).collect();
+    let page = include_str!("../../../../docs/internals/waiting.md");
+    let in_table = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let mut documented: Vec<&str> = in_table.map(|(reason, _)| reason).collect();
+    reasons.sort_unstable();
+    documented.sort_unstable();
+    assert_eq!(documented, reasons, "left: the table of docs/internals/waiting.md, right: the code");
 }
