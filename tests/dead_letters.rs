@@ -3,11 +3,12 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use longshore_harness::Scrape;
+use longshore_harness::natsd::Options;
+use longshore_harness::{ROOM, Scrape, World, eventually};
 use serde_json::{Value, json};
 
 use crate::http::on_a_free_port;
-use crate::{AT_ONCE, served_by, world};
+use crate::{AT_ONCE, served_by, use_binary, world};
 
 /// Far longer than anything takes that is not lost.
 const WITHIN: Duration = Duration::from_secs(240);
@@ -127,4 +128,49 @@ async fn dead_letters_that_may_soon_be_deleted_are_warned_of() {
     second.stop().await;
     system.until("the second's going", |live| live.body["event"] == "node_left").await;
     assert!(!system.received().iter().any(|live| live.subject.contains("dlq_filling._.b-second")));
+}
+
+/// Given delayed jobs that are large, and small ones of another tenant, when the server is restarted with a smaller
+/// `max_payload`, then the small ones are done, and the large ones are dead letters that say why and how large they
+/// were.
+#[tokio::test]
+async fn what_the_server_takes_no_more_becomes_a_dead_letter_and_holds_nobody_up() {
+    use_binary();
+    let limits = tempfile::NamedTempFile::new().unwrap();
+    let allow = |bytes: u32| std::fs::write(limits.path(), format!("max_payload: {bytes}\n")).unwrap();
+    allow(8 << 20);
+    let extra = format!("include \"../../../../../../../..{}\"", limits.path().display());
+    let world = World::with(Options { max_file: ROOM, extra, ..Options::default() }).await;
+    let node = world.node().start().await;
+    let large = vec![b'1'; 1_200_000];
+    let (mut refused, mut small) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let job = |tenant| world.publish("noop").tenant(tenant).header("Longshore-Delay", "20s");
+        refused.push(job("acme").send(large.clone()).await.unwrap());
+        small.push(job("beta").send("1").await.unwrap());
+    }
+    eventually("40 schedules", WITHIN, async || match world.stored("LONGSHORE_SCHEDULES").await {
+        40 => Ok(()),
+        count => Err(format!("there are {count}")),
+    })
+    .await;
+
+    allow(1 << 20);
+    world.server().restart().await.unwrap();
+
+    let states = world.ends(&small, WITHIN).await;
+    assert!(states.iter().all(|state| state == "completed"), "{states:?}");
+    let states = world.ends(&refused, WITHIN).await;
+    assert!(states.iter().all(|state| state == "dead"), "{states:?}");
+    let letters = world.eventually_dead_letters(refused.len()).await;
+    for letter in &letters {
+        assert_eq!(letter.headers.get("Longshore-Payload-Left-Out").map(String::as_str), Some("1200000"));
+        assert!(letter.payload.is_empty());
+    }
+    let run = world.try_request("acme", "runs.get", json!({"run_id": refused[0].run_id})).await.unwrap();
+    assert_eq!(run["error"]["kind"], "invalid", "{run}");
+    assert!(run["error"]["message"].as_str().unwrap().contains("1200000 bytes"), "{run}");
+    let health = world.request("health", json!({})).await.to_string();
+    assert!(health.contains("20 jobs were too large"), "{health}");
+    assert!(node.stop().await.success());
 }

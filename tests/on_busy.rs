@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_harness::{EventName, NodeBuilder, Receipt, Reply, World};
+use futures_util::future::join_all;
+use longshore_harness::http::get;
+use longshore_harness::{EventName, NodeBuilder, Receipt, Reply, Scrape, World, eventually};
 use serde_json::json;
 use tokio::sync::Notify;
 
+use crate::http::on_a_free_port;
 use crate::{AT_ONCE, served_by, world};
 
 const WITHIN: Duration = Duration::from_secs(240);
@@ -136,4 +139,59 @@ async fn no_death_loses_the_job_that_a_busy_key_keeps() {
         }
     }
     world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a small bucket of keys that is nearly full, when jobs of many more keys come than it has room for at once,
+/// then all of them are done: what is stored of a key goes with its last run. And when it is full for good, then other
+/// jobs go on, those of new keys wait by themselves and say for what, and so does the node.
+#[tokio::test]
+async fn keys_without_jobs_take_no_room_and_a_full_bucket_holds_up_only_new_keys() {
+    let world = world().await;
+    let node = world.node().with("storage", "concurrency_max_bytes = '1MiB'");
+    let node = on_a_free_port(node.with("types.echo", "on_busy = 'drop_new'")).start().await;
+    let fill = async |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let subject = format!("$KV.longshore_concurrency.lines.filler.{number}");
+            let stored = world.jetstream().publish(subject, vec![b'x'; 10_000].into()).await.unwrap();
+            stored.await.unwrap();
+        }
+    };
+    let full = |text: &str| text.contains("longshore_concurrency has no room for more keys");
+    fill(0..70).await;
+    let job = async |key: String| world.publish("echo").header(KEY, &key).send("1").await.unwrap();
+    let mut jobs = Vec::new();
+    for some in 0..20 {
+        jobs.extend(join_all((0..50).map(|key| job(format!("{some} {key}")))).await);
+    }
+    let states = world.ends(&jobs, WITHIN).await;
+    assert!(states.iter().all(|state| state == "completed"), "{states:?}");
+    eventually("keys that are gone", WITHIN, async || match world.stored("KV_longshore_concurrency").await {
+        count @ ..=75 => Ok(count),
+        count => Err(format!("there are {count}")),
+    })
+    .await;
+
+    fill(70..90).await;
+    eventually("a node that says so", WITHIN, async || {
+        let health = world.request("health", json!({})).await.to_string();
+        if full(&health) { Ok(()) } else { Err(health) }
+    })
+    .await;
+    let waits = job("new".to_owned()).await;
+    let quick = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&quick).await.state, "completed");
+    eventually("a job that says for what it waits", WITHIN, async || {
+        let run = world.request("runs.get", json!({"run_id": waits.run_id})).await;
+        let said = run["waiting_for"]["message"].as_str().unwrap_or_default();
+        if said.contains("longshore_concurrency") { Ok(()) } else { Err(run.to_string()) }
+    })
+    .await;
+    let ready = get(node.http(), "/readyz").await.unwrap();
+    assert!(ready.status == 200 && full(&ready.body), "{}", ready.body);
+    assert_eq!(Scrape::of(&node).await.value("longshore_key_buckets_full", &[]), Some(1.0));
+
+    let bucket = world.jetstream().get_stream("KV_longshore_concurrency").await.unwrap();
+    bucket.purge().filter("$KV.longshore_concurrency.lines.filler.>").await.unwrap();
+    assert_eq!(world.wait(&waits.run_id).await.state, "completed");
+    assert!(node.stop().await.success());
 }

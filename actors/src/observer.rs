@@ -47,6 +47,12 @@ impl Observer {
         self.readiness.status().await.reasons
     }
 
+    /// The same, and what a person should know though it takes work.
+    pub async fn reasons_and_warnings(&self) -> (Vec<String>, Vec<String>) {
+        let status = self.readiness.status().await;
+        (status.reasons, status.warnings)
+    }
+
     /// What is wrong with the process itself, so that only another start helps; `None`: nothing, or it is ending by
     /// itself. Takes a second at most.
     pub async fn reason_not_alive(&self) -> Option<&'static str> {

@@ -124,7 +124,12 @@ impl Parts {
         let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
         let breakers = Arc::new(Breakers::new(Arc::clone(&policies), identity.writer(), Arc::clone(&news)));
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
-        let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&limits), Arc::clone(&news)));
+        let slots = Arc::new(Slots::new(
+            Arc::clone(&policies),
+            Arc::clone(&limits),
+            Arc::clone(&news),
+            backbone.concurrency_space(),
+        ));
         let breakers_of = Arc::clone(&breakers);
         let park = ParkGate::new(backbone.parked_space(), Arc::clone(&news));
         let gates =

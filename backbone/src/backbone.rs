@@ -2,7 +2,7 @@
 //! are published. What is read and written beyond that stands in the folders, as further methods of [`Backbone`].
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use longshore_domain::{Queue, SmolStr};
 use tokio::sync::{mpsc, watch};
 
+use crate::cluster::bucket_space::BucketSpace;
 use crate::connection::link::Link;
 use crate::connection::taken_subject::TakenSubject;
 use crate::error::Error;
@@ -44,6 +45,11 @@ pub(crate) struct Inner {
     pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
     /// Whether the stream of parked jobs refused the last job because it was full.
     pub(crate) parked_space: ParkedSpace,
+    /// The room for new keys of concurrency limits, and of rate limits.
+    pub(crate) concurrency_space: BucketSpace,
+    pub(crate) control_space: BucketSpace,
+    /// How many jobs were published again without their payload, as the server takes no message of that size any more.
+    payloads_left_out: AtomicU64,
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
     /// Whether the cluster had done work before this node started.
@@ -93,6 +99,9 @@ impl Backbone {
             outlasts,
             custody: Mutex::default(),
             parked_space: ParkedSpace::default(),
+            concurrency_space: BucketSpace::default(),
+            control_space: BucketSpace::default(),
+            payloads_left_out: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             had_jobs,
             completed_kept,
@@ -110,6 +119,32 @@ impl Backbone {
     /// What the wanted streams depend on, beside the queues.
     pub(crate) fn ground(&self) -> Ground<'_> {
         Ground { names: self.names(), storage: self.storage(), max_payload: self.max_payload() }
+    }
+
+    /// The room for new lines and orders of concurrency keys.
+    #[must_use]
+    pub fn concurrency_space(&self) -> BucketSpace {
+        self.0.concurrency_space.clone()
+    }
+
+    /// The room for new keys of rate limits.
+    #[must_use]
+    pub fn control_space(&self) -> BucketSpace {
+        self.0.control_space.clone()
+    }
+
+    /// What a node publishes of a job again: without its payload, if the server takes no message of that size any more.
+    pub(crate) fn fitting(&self, headers: &mut HeaderMap, payload: Bytes) -> Bytes {
+        let had = payload.len();
+        let payload = size_limits::fitting(headers, payload, self.max_payload());
+        self.0.payloads_left_out.fetch_add(u64::from(payload.len() < had), Ordering::Relaxed);
+        payload
+    }
+
+    /// How many jobs this node has published again without their payload.
+    #[must_use]
+    pub fn payloads_left_out(&self) -> u64 {
+        self.0.payloads_left_out.load(Ordering::Relaxed)
     }
 
     /// Every subject, stream and bucket.

@@ -59,7 +59,8 @@ pub use settings::{Connection, Storage};
 
 // Other crates name the modules without their folders.
 pub use cluster::{
-    breakers, concurrency, control, deliveries, holders, limits, nodes, questions, run_time_settings, served_types,
+    breakers, bucket_space, concurrency, control, deliveries, holders, limits, nodes, questions, run_time_settings,
+    served_types,
 };
 pub use connection::link;
 pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, poison, pull, renewal};

@@ -93,6 +93,10 @@ pub struct Storage {
     pub dlq_max_age: Duration,
     /// Maximum bytes of dead letters; the oldest are dropped first.
     pub dlq_max_bytes: u64,
+    /// Maximum bytes of what is stored of concurrency limits and keys; a full bucket refuses new keys.
+    pub concurrency_max_bytes: u64,
+    /// Maximum bytes of what nodes share, with what was taken of rate limits; the same.
+    pub control_max_bytes: u64,
     /// How long the audit's entries are kept.
     pub audit_max_age: Duration,
     /// Maximum bytes of the audit; the oldest entries are dropped first.
@@ -122,6 +126,8 @@ impl Default for Storage {
             runs_max_records: 1_000_000,
             dlq_max_age: 90 * DAY,
             dlq_max_bytes: 1 << 30,
+            concurrency_max_bytes: 64 << 20,
+            control_max_bytes: 64 << 20,
             audit_max_age: 365 * DAY,
             audit_max_bytes: 64 << 20,
             idempotency_window: DAY,

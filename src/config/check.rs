@@ -344,6 +344,8 @@ impl Checker<'_> {
             runs_max_records: section.get(&entry::RUNS_MAX_RECORDS),
             dlq_max_age: section.get(&entry::DLQ_MAX_AGE),
             dlq_max_bytes: section.get(&entry::DLQ_MAX_BYTES).0,
+            concurrency_max_bytes: section.get(&entry::CONCURRENCY_MAX_BYTES).0,
+            control_max_bytes: section.get(&entry::CONTROL_MAX_BYTES).0,
             audit_max_age: audit.get(&audit_entry::MAX_AGE),
             audit_max_bytes: audit.get(&audit_entry::MAX_BYTES).0,
             idempotency_window: root.table("idempotency").get(&entry::IDEMPOTENCY_WINDOW),

@@ -140,6 +140,8 @@ static STORAGE: Table = Table::of(
         One(&RUNS_MAX_RECORDS),
         One(&DLQ_MAX_AGE),
         One(&DLQ_MAX_BYTES),
+        One(&CONCURRENCY_MAX_BYTES),
+        One(&CONTROL_MAX_BYTES),
     ],
 );
 
@@ -216,6 +218,20 @@ pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
     "dlq_max_bytes",
     || Size(Storage::default().dlq_max_bytes),
     "At most so many bytes of dead letters; the oldest are dropped first.",
+)
+.at_least(|| Size(1 << 20));
+
+pub(crate) static CONCURRENCY_MAX_BYTES: Entry<Size> = Entry::new(
+    "concurrency_max_bytes",
+    || Size(Storage::default().concurrency_max_bytes),
+    "At most so many bytes of what is stored of concurrency limits; beyond four fifths, jobs of further keys wait.",
+)
+.at_least(|| Size(1 << 20));
+
+pub(crate) static CONTROL_MAX_BYTES: Entry<Size> = Entry::new(
+    "control_max_bytes",
+    || Size(Storage::default().control_max_bytes),
+    "At most so many bytes of what nodes share; beyond four fifths, jobs of further limit keys wait.",
 )
 .at_least(|| Size(1 << 20));
 

@@ -55,12 +55,12 @@ async fn alive(State(shown): State<Shown>) -> Response {
 }
 
 async fn ready(State(shown): State<Shown>) -> Response {
-    let reasons = match shown.node.get() {
-        Some(node) => node.reasons_not_ready().await,
-        None => vec!["starting".to_owned()],
+    let (reasons, warnings) = match shown.node.get() {
+        Some(node) => node.reasons_and_warnings().await,
+        None => (vec!["starting".to_owned()], Vec::new()),
     };
     let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    page(status, JSON, json!({"ready": reasons.is_empty(), "reasons": reasons}).to_string())
+    page(status, JSON, json!({"ready": reasons.is_empty(), "reasons": reasons, "warnings": warnings}).to_string())
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {

@@ -90,7 +90,7 @@ async fn a_port_that_is_taken_is_an_error_if_it_was_set_and_else_gives_way() {
     assert_eq!((server.address().ip(), server.moved_from()), (address.ip(), Some(address)));
     assert_ne!(server.address().port(), address.port());
     let ready = http::get(server.address(), "/readyz").await.unwrap();
-    assert_eq!((ready.status, ready.body.as_str()), (503, r#"{"ready":false,"reasons":["starting"]}"#));
+    assert_eq!((ready.status, ready.body.as_str()), (503, r#"{"ready":false,"reasons":["starting"],"warnings":[]}"#));
     assert_eq!(http::get(server.address(), "/metrics").await.unwrap().status, 503);
     assert!(Server::start(Listen::Off).await.unwrap().is_none());
 }

@@ -22,8 +22,8 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId, RunState, Tenant};
 
 use crate::api::filter::{Filter, unavailable};
-use crate::attempt::keys;
-use crate::commit::follow_up::key_given_back;
+use crate::attempt::{keys, line};
+use crate::commit::follow_up::{key_given_back, leave_key};
 use crate::fail_point;
 use crate::ports::{CancelPorts, InLane, Rules as _, Server as _};
 use crate::shared::log_run::{About, log_run};
@@ -121,6 +121,8 @@ async fn finish<P: CancelPorts>(
     (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
 ) {
     let (tenant, run_id) = (&run.tenant, &run.run_id);
+    let known = job.as_deref().or_else(|| carried_on.as_ref()?.job.as_ref());
+    let line = known.and_then(|job| line::of_job(ports.policies(), job));
     let published = ports.server().published_at_cancel(before, run, carrier);
     let logged = ports.publish(run, published).await;
     ports.notify_cancelled(tenant, run_id).await;
@@ -144,6 +146,9 @@ async fn finish<P: CancelPorts>(
                 log_run!(warn, about, "a cancelled job stays where it is until it comes up: {}", error.message);
             }
         }
+    }
+    if let Err(error) = leave_key(ports.server(), run, line.as_ref()).await {
+        log_run!(debug, About::run(run), "what is left of a cancelled run's key stays: {}", error.with_causes());
     }
     if let Some(key) = key_given_back(run)
         && let Err(error) = keys::give_back(ports.server(), tenant, run, key).await

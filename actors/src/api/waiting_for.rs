@@ -273,6 +273,12 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
         _ => at,
     };
     match reason {
+        DeferReason::Concurrency if api.backbone.concurrency_space().is_short() => {
+            no_room(api, reason, "concurrency", "storage.concurrency_max_bytes")
+        }
+        DeferReason::RateLimited if api.backbone.control_space().is_short() => {
+            no_room(api, reason, "control", "storage.control_max_bytes")
+        }
         DeferReason::NoHandlerOnline => {
             let since = run.deferral.as_ref().map(|deferral| deferral.since).unwrap_or_default();
             let nodes = queues::present(api).await.unwrap_or_default();
@@ -291,6 +297,13 @@ async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp
         }
         _ => for_reason(run, reason, at),
     }
+}
+
+/// Its key may be a new one, for which there is no room.
+fn no_room(api: &Api, reason: DeferReason, bucket: &str, setting: &str) -> WaitingFor {
+    let bucket = api.backbone.names().bucket(bucket);
+    let what = format!("its turn, or for room for its key: bucket {bucket} takes no more keys; raise {setting}");
+    said(reason, what)
 }
 
 /// The reason of a deferral in words, and when the job is looked at again.

@@ -15,6 +15,7 @@ use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::line;
 use crate::attempt::running::AttemptState;
 use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload};
@@ -178,6 +179,7 @@ fn write_up<P: Ports>(
     commit.arrival = Some(arrival.clone());
     commit.unclear = unclear;
     commit.published = before_it;
+    commit.line = line::of(ports, &job).map(Box::new);
     commit.park = park;
     commit.wakes = wakes;
     commit.decision = Some(decision);

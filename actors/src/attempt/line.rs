@@ -3,6 +3,8 @@
 //!
 //! Only types with another `on_busy` than `wait` have lines: the jobs of all others cost nothing here.
 
+use std::time::Duration;
+
 use futures_util::future::try_join_all;
 use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
@@ -10,6 +12,7 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Line, Member, OnBusy, Place, Scope};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::{Carrier, Published};
+use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
 
@@ -21,10 +24,18 @@ use crate::fail_point;
 use crate::ports::{Ports, RunPorts, Server};
 use crate::shared::kind::Kind;
 
+/// How long a job waits at least whose line found no room in its bucket.
+const NO_ROOM: Duration = Duration::from_secs(5);
+
 /// The line at which a job's run has to be let in, if there is one.
 pub(crate) fn of<P: RunPorts>(ports: &P, job: &Job) -> Option<ConcurrencyId> {
+    of_job(ports.policies(), job)
+}
+
+/// The same, by these policies.
+pub(crate) fn of_job(policies: &Policies, job: &Job) -> Option<ConcurrencyId> {
     job.options.as_ref()?.concurrency_key.as_ref()?;
-    let has_lines = ports.policy(job).has_lines();
+    let has_lines = policies.of(&job.job_type).has_lines();
     let key = has_lines.then(|| KindKey::of(job.options.as_deref()))?;
     let scope = Scope::Key(job.tenant.clone(), key.concurrency_key()?.into());
     Some(ConcurrencyId { job_type: job.job_type.clone(), scope })
@@ -55,13 +66,20 @@ pub(crate) async fn come<P: Ports>(
     let me = member(&attempt_state.run, assignment);
     loop {
         let (line, revision) = ports.server().read_line(&id).await?;
-        let ended = ended(ports, &job.tenant, &line).await?;
+        let ended = ended(ports.server(), &job.tenant, &line).await?;
         let judged = line.judge(&me, rules, |member| ended.contains(member));
         if let Some(line) = &judged.write {
-            if !ports.server().write_line(&id, line, revision).await? {
-                continue;
+            match ports.server().write_line(&id, line, revision).await {
+                Ok(true) => fail_point::pass("after-line"),
+                Ok(false) => continue,
+                // It comes back by itself: it has no place, and the jobs of other keys go on.
+                Err(error) if error.is_stream_full() => {
+                    let at = ports.now().plus(NO_ROOM.mul_f64(1.0 + ports.chance()));
+                    let reason = DeferReason::Concurrency;
+                    return Ok(AtBegin::Refused(Settlement::Defer { at, reason, put_back: None }));
+                }
+                Err(error) => return Err(error),
             }
-            fail_point::pass("after-line");
         }
         for leaving in &judged.cancel {
             end(ports, (&job.tenant, &KindKey::of(job.options.as_deref())), leaving).await?;
@@ -101,13 +119,26 @@ pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &K
 
 /// The members of a line whose runs have ended. Records are read from their leader, and each stood before its run came
 /// to the line: a record that is not there is gone.
-pub(crate) async fn ended<P: RunPorts>(ports: &P, tenant: &Tenant, line: &Line) -> Result<Vec<Member>, Error> {
+pub(crate) async fn ended<S: Server>(server: &S, tenant: &Tenant, line: &Line) -> Result<Vec<Member>, Error> {
     let read = line.members().map(async |member| {
-        let found = ports.server().read_record(tenant, &member.run_id).await?;
+        let found = server.read_record(tenant, &member.run_id).await?;
         let has_ended = found.is_none_or(|found| found.run.has_ended(member.round));
         Ok::<_, Error>(has_ended.then(|| member.clone()))
     });
     Ok(try_join_all(read).await?.into_iter().flatten().collect())
+}
+
+/// A run of this key has ended: if no other of its line is left, the line goes, as it says no more than none. It is
+/// written as it was read, so a run that came meanwhile keeps it.
+///
+/// # Errors
+/// It cannot be read or written.
+pub(crate) async fn leave<S: Server>(server: &S, tenant: &Tenant, id: &ConcurrencyId) -> Result<(), Error> {
+    let (line, revision) = server.read_line(id).await?;
+    if !line.is_empty() && ended(server, tenant, &line).await?.len() == line.members().count() {
+        server.write_line(id, &Line::default(), revision).await?;
+    }
+    Ok(())
 }
 
 /// Why a run makes way.

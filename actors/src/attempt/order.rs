@@ -95,8 +95,12 @@ pub(crate) async fn come<P: Ports>(
             Next::After(_) => return Ok(AtBegin::waits(assignment)),
             Next::Cut => {
                 let next = cut(ports.server(), &id, Some(&me), ports.now()).await?.order;
-                if ports.server().write_order(&id, &next, revision, LASTS).await? {
-                    fail_point::pass("after-line");
+                match ports.server().write_order(&id, &next, revision, LASTS).await {
+                    Ok(true) => fail_point::pass("after-line"),
+                    Ok(false) => {}
+                    // A job that is in no batch may only be parked.
+                    Err(error) if error.is_stream_full() => return Ok(AtBegin::waits(assignment)),
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -292,6 +296,19 @@ pub(crate) async fn to_take_back<S: Server>(server: &S, id: &OrderId, now: Times
 
 fn parked(member: &Member, found: Option<&Found>) -> Option<RunId> {
     found.is_some_and(|found| found.run.state.is_parked()).then(|| member.run_id.clone())
+}
+
+/// A run has ended: if it was the last of its batch, the order goes, as it says no more than none. It is written as it
+/// was read, so a batch that was cut meanwhile stays.
+///
+/// # Errors
+/// Something cannot be read or written.
+pub(crate) async fn leave<S: Server>(server: &S, id: &OrderId) -> Result<(), Error> {
+    let (order, revision) = server.read_order(id).await?;
+    if !order.batch().is_empty() && first_open(server, id, &order).await?.1.is_none() {
+        server.write_order(id, &Order::default(), revision, LASTS).await?;
+    }
+    Ok(())
 }
 
 /// The run that comes before another in the order of its key and has not ended, with its record if it has one.

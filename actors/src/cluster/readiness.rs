@@ -101,9 +101,22 @@ impl Readiness {
                 .chain(self.pressure.warning())
                 .chain(self.shed.warning(Instant::now()))
                 .chain(streams.warnings)
+                .chain(self.payloads_left_out())
                 .chain(self.without_handler())
                 .collect(),
         }
+    }
+
+    /// Jobs that came when the server took larger messages.
+    fn payloads_left_out(&self) -> Option<String> {
+        let jobs = self.backbone.payloads_left_out();
+        let max = self.backbone.max_payload();
+        (jobs > 0).then(|| {
+            format!(
+                "{jobs} jobs were too large for NATS since this node started, whose max_payload is {max} bytes now: \
+                 they are dead letters of the kind invalid, without their payloads"
+            )
+        })
     }
 
     fn counters(&self) -> Counters {

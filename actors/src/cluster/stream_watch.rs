@@ -36,6 +36,9 @@ use findings::{Findings, Look, Stream};
 
 /// The pace: one question. With one queue each stream has its turn every 10 s.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the log says that there is no room for keys.
+const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
 /// What the watch of streams needs.
 #[derive(Clone)]
 pub(crate) struct Part {
@@ -53,6 +56,8 @@ struct Watch {
     /// The streams that the node needs.
     wanted: Vec<WantedStream>,
     findings: Findings,
+    /// When the log last said that there is no room for keys.
+    said_short: Option<Instant>,
 }
 
 /// Looks until the process ends.
@@ -61,7 +66,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut queues = part.queues.names();
     let wanted = part.backbone.wanted_streams(queues.iter());
-    let mut watch = Watch { part, wanted: Vec::new(), findings: Findings::default() };
+    let mut watch = Watch { part, wanted: Vec::new(), findings: Findings::default(), said_short: None };
     watch.want(wanted);
     for turn in 0_usize.. {
         tick.tick().await;
@@ -86,7 +91,35 @@ impl Watch {
         if let Some(number) = self.findings.extra_turn(turn, &self.part.backbone.unanswered()) {
             self.look(number).await;
         }
-        self.part.health.set_streams(self.findings.report(Instant::now()));
+        let mut faults = self.findings.report(Instant::now());
+        faults.warnings.extend(self.short_of_room());
+        self.part.health.set_streams(faults);
+    }
+
+    /// The buckets that have no room for new keys, in words; in the log once a minute.
+    fn short_of_room(&mut self) -> Vec<String> {
+        let names = self.part.backbone.names();
+        let (concurrency, control) = (self.part.backbone.concurrency_space(), self.part.backbone.control_space());
+        let all = [
+            (
+                concurrency,
+                "concurrency",
+                "of types that are ordered or have an on_busy",
+                "storage.concurrency_max_bytes",
+            ),
+            (control, "control", "with other limit keys", "storage.control_max_bytes"),
+        ];
+        let short = all.into_iter().filter(|(space, ..)| space.is_short()).map(|(_, bucket, whose, setting)| {
+            let bucket = names.bucket(bucket);
+            format!("bucket {bucket} has no room for more keys: jobs {whose} wait until there is; raise {setting}")
+        });
+        let short: Vec<String> = short.collect();
+        self.part.metrics.key_buckets_full.set(i64::try_from(short.len()).unwrap_or(i64::MAX));
+        if !short.is_empty() && self.said_short.is_none_or(|at| at.elapsed() >= SAID_AGAIN_AFTER) {
+            self.said_short = Some(Instant::now());
+            short.iter().for_each(|text| tracing::warn!("{text}"));
+        }
+        short
     }
 
     /// Looks at one stream. If no server answers for it nothing new is known: its consumer and its writes will show it.

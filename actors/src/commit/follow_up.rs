@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
+use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
+use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::{self, Arrival, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::State;
 use longshore_domain::{ErrorKind, Run, RunId};
 
-use crate::attempt::{keys, order};
+use crate::attempt::{keys, line, order};
 use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
@@ -131,6 +133,7 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
     // The node that cancelled the run ended its attempt in the record.
     end.ends_attempt = commit.ends_attempt;
     end.deferred = commit.deferred;
+    end.line = commit.line.take();
     Some(Box::new(end))
 }
 
@@ -148,7 +151,7 @@ async fn give_up<S: Server>(server: &S, commit: Commit, found: Option<&Found>) {
 }
 
 /// Writes the follow-up of a decision whose events are published, then ends the delivery.
-pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
+pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
     loop {
         let run = &commit.run;
         let (headers, payload) = (commit.payload.headers.as_deref(), commit.payload.body.clone());
@@ -186,22 +189,47 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
             }
         }
     }
-    while let Some(key) = key_given_back(&commit.run) {
-        let run = &commit.run;
-        match keys::give_back(server, &run.tenant, run, key).await {
-            Ok(()) => break,
-            Err(error) => {
-                log_run!(warn, commit.about(), "cannot give its key back, trying again: {}", error.with_causes());
-                server.pause(AGAIN_AFTER).await;
-            }
-        }
+    // The next of its key may start: what is left of this one does not keep it.
+    drop(commit.wakes.take());
+    while let Err(error) = leave_keys(server, &commit).await {
+        log_run!(warn, commit.about(), "cannot give its key back, trying again: {}", error.with_causes());
+        server.pause(AGAIN_AFTER).await;
     }
     end(server, commit).await;
 }
 
+/// What an ended run leaves behind of its keys goes.
+async fn leave_keys<S: Server>(server: &S, commit: &Commit) -> Result<(), Error> {
+    let run = &commit.run;
+    if let Some(key) = key_given_back(run) {
+        keys::give_back(server, &run.tenant, run, key).await?;
+    }
+    match leave_key(server, run, commit.line.as_deref()).await {
+        // A bucket without room takes no message that is not smaller than the one before. It goes by its age then.
+        Err(error) if error.is_stream_full() => Ok(()),
+        left => left,
+    }
+}
+
+/// What an ended run leaves behind of its concurrency key goes, if no other run of the key needs it.
+pub(crate) async fn leave_key<S: Server>(server: &S, run: &Run, line: Option<&ConcurrencyId>) -> Result<(), Error> {
+    if !run.state.is_terminal() {
+        return Ok(());
+    }
+    if let Some(line) = line {
+        line::leave(server, &run.tenant, line).await?;
+    }
+    match run.order() {
+        Some(order) => order::leave(server, &order).await,
+        None => Ok(()),
+    }
+}
+
 /// Whether something is to be written after the events.
 pub(crate) fn is_needed(commit: &Commit) -> bool {
-    commit.follow_up.is_some() || key_given_back(&commit.run).is_some()
+    let run = &commit.run;
+    let leaves_key = run.state.is_terminal() && (commit.line.is_some() || run.turn.is_some());
+    commit.follow_up.is_some() || key_given_back(run).is_some() || leaves_key
 }
 
 /// The key that an ended run gives back, as the last step before the delivery ends.

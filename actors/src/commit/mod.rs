@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use longshore_backbone::Headers;
 use longshore_backbone::delivery::AckToken;
+use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::publication::Published;
@@ -84,6 +85,8 @@ pub(crate) struct Commit {
     pub(crate) follow_up: Option<FollowUp>,
     /// What becomes of the delivery.
     pub(crate) after: AfterCommit,
+    /// The line of its key, which an ended run may leave empty.
+    pub(crate) line: Option<Box<ConcurrencyId>>,
     /// The permit of a job that is being parked: given back when the commit is dropped.
     pub(crate) park: Option<ParkPermit>,
     /// Whom its end wakes: dropped with the commit.
@@ -213,6 +216,7 @@ impl Commit {
             lines,
             follow_up: None,
             after: AfterCommit::Nothing,
+            line: None,
             park: None,
             wakes: None,
             decision: None,

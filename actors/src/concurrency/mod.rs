@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::bucket_space::BucketSpace;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::session::Watch;
 use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Hold, Holder, Record, Refused, Scope};
@@ -49,6 +50,8 @@ pub(crate) struct Slots {
     limits: Arc<Limits>,
     known: Mutex<Known>,
     news: Arc<GateNews>,
+    /// The room for new lines and orders of keys.
+    pub(crate) space: BucketSpace,
     /// Counts what happens to limits, by the number of each: most jobs need not be asked about again at every news.
     versions: Box<[AtomicU32]>,
     /// How many limits the keeper has still to look at, and how many milliseconds after `made` the last answer came.
@@ -171,7 +174,7 @@ pub(crate) async fn while_it_lasts<T>(permit: &SlotPermit, work: impl Future<Out
 
 impl Slots {
     /// The node has no slots.
-    pub(crate) fn new(policies: Arc<Policies>, limits: Arc<Limits>, news: Arc<GateNews>) -> Self {
+    pub(crate) fn new(policies: Arc<Policies>, limits: Arc<Limits>, news: Arc<GateNews>, space: BucketSpace) -> Self {
         let known = Known {
             holders: HashMap::new(),
             due: HashSet::new(),
@@ -183,7 +186,7 @@ impl Slots {
         let (known, due, address) = (Mutex::new(known), Notify::new(), Address::default());
         let versions = (0..NUMBERS).map(|_| AtomicU32::new(0)).collect();
         let (backlog, answered, made) = (AtomicUsize::new(0), AtomicU64::new(0), Instant::now());
-        Self { policies, limits, known, news, versions, backlog, answered, made, due, address }
+        Self { policies, limits, known, news, space, versions, backlog, answered, made, due, address }
     }
 
     fn number_of(id: &ConcurrencyId) -> u16 {
@@ -206,7 +209,8 @@ impl Slots {
     /// Whether the cluster answers, but has so many questions left that further jobs are better left in their lanes:
     /// those that wait here for an answer would be parked.
     pub(crate) fn are_behind(&self) -> bool {
-        if self.backlog.load(Ordering::Relaxed) <= BACKLOG {
+        // A full bucket answers, but gives no slots.
+        if self.backlog.load(Ordering::Relaxed) <= BACKLOG || self.space.is_short() {
             return false;
         }
         let answered = self.made + Duration::from_millis(self.answered.load(Ordering::Relaxed));

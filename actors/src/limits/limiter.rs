@@ -34,6 +34,8 @@ const TURNS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(8);
 /// Blocks that are not taken back in so many tries are let go: their tokens count as used.
 const RETURNS: u32 = 5;
+/// How long jobs wait whose limit finds no room for its record.
+const NO_ROOM: Duration = Duration::from_secs(5);
 
 /// What is sent to the limiter. What it is about stands in [`Limits`].
 pub(crate) enum Message {
@@ -230,6 +232,8 @@ async fn lease(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), ask: &A
                 match backbone.write_limit(id, &next, revision, next.matters_for(limit)).await {
                     Ok(true) => return Outcome::Granted(lease, sent, next.holders()),
                     Ok(false) => pause(turn).await,
+                    // There is no room for its key.
+                    Err(error) if error.is_stream_full() => return Outcome::Refused(sent.1.plus(NO_ROOM), sent),
                     Err(error) => {
                         failed(id, &error);
                         return Outcome::Unclear;

@@ -220,6 +220,7 @@ of_the_node! {
         "Jobs moved forward in their queue for their tenant's share"
     ),
     unparked: IntCounter("longshore_jobs_unparked_total", "Parked jobs taken back"),
+    key_buckets_full: IntGauge("longshore_key_buckets_full", "Buckets that have no room for more keys"),
     lanes_full: IntGauge("longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
     /// What the server or a dead node should have brought on.
     overdue_restored: IntCounterVec("longshore_overdue_restored_total", "What was overdue and was brought on", ["what"]),

@@ -19,7 +19,8 @@ use crate::cluster::questions::{Question, Questions};
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::{request, scan};
+use crate::messages::request::{self, PubAck};
+use crate::messages::scan;
 use crate::wire::header::names;
 use crate::wire::subject::Names;
 
@@ -28,8 +29,10 @@ const BUCKET: &str = "concurrency";
 /// more often. Any node may say of a session that is no longer stored that it has ended.
 const SESSION_TTL: &str = "86400s";
 /// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses
-/// its place: keys are many, and most of them come once.
-const LINE_TTL: &str = "86400s";
+/// its place. Once its runs have ended, the node that ends the last one writes it empty, to be gone soon.
+const LINE_LASTS: Duration = Duration::from_secs(86_400);
+/// How long what says as much as nothing is stored.
+const EMPTY_LASTS: Duration = Duration::from_secs(1);
 
 /// The subjects on which the server republishes the records.
 pub(crate) fn changes(names: &Names) -> String {
@@ -273,7 +276,8 @@ impl SlotRecords {
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<Written, Error> {
-        self.compare_and_set(self.line_subject(id), line, LINE_TTL, expected).await
+        let lasts = if line.is_empty() { EMPTY_LASTS } else { LINE_LASTS };
+        self.write_entry(self.line_subject(id), line, expected, lasts).await
     }
 
     /// The order of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
@@ -285,7 +289,7 @@ impl SlotRecords {
     }
 
     /// Writes the order of a key if its revision is still `expected` (0: none is stored). It is stored for `lasts`, in
-    /// whole seconds.
+    /// whole seconds; for one, if it is empty.
     ///
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
@@ -296,8 +300,19 @@ impl SlotRecords {
         expected: u64,
         lasts: Duration,
     ) -> Result<Written, Error> {
-        let ttl = format!("{}s", lasts.as_secs().max(1));
-        self.compare_and_set(self.order_subject(id), order, &ttl, expected).await
+        let lasts = if order.batch().is_empty() { EMPTY_LASTS } else { lasts };
+        self.write_entry(self.order_subject(id), order, expected, lasts).await
+    }
+
+    async fn write_entry(
+        &self,
+        subject: String,
+        value: &impl Serialize,
+        expected: u64,
+        lasts: Duration,
+    ) -> Result<Written, Error> {
+        let body = Bytes::from(serde_json::to_vec(value).unwrap_or_default());
+        written(self.0.write_entry(&self.0.0.concurrency_space, subject, body, (expected, lasts)).await)
     }
 
     fn order_subject(&self, id: &OrderId) -> String {
@@ -337,10 +352,14 @@ impl SlotRecords {
         headers.insert(names::EXPECTED, expected.to_string());
         headers.insert(names::TTL, ttl);
         let body = Bytes::from(serde_json::to_vec(value).unwrap_or_default());
-        match request::publish(self.0.control(), subject, headers, body).await {
-            Ok(ack) => Ok(Written::Won(ack.seq)),
-            Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(Written::Lost),
-            Err(error) => Err(error),
-        }
+        written(request::publish(self.0.control(), subject, headers, body).await)
+    }
+}
+
+fn written(published: Result<PubAck, Error>) -> Result<Written, Error> {
+    match published {
+        Ok(ack) => Ok(Written::Won(ack.seq)),
+        Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(Written::Lost),
+        Err(error) => Err(error),
     }
 }

@@ -79,11 +79,9 @@ impl Backbone {
         expected: u64,
         matters_for: Duration,
     ) -> Result<bool, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, format!("{}s", matters_for.as_secs() + 1));
         let body = Bytes::from(serde_json::to_vec(record).unwrap_or_default());
-        match request::publish(self.control(), self.limit_key(id), headers, body).await {
+        let (space, lasts) = (&self.0.control_space, matters_for + Duration::from_secs(1));
+        match self.write_entry(space, self.limit_key(id), body, (expected, lasts)).await {
             Ok(_) => Ok(true),
             Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(false),
             Err(error) => Err(error),

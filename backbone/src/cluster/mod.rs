@@ -2,6 +2,7 @@
 //! that were ever served.
 
 pub mod breakers;
+pub mod bucket_space;
 pub mod concurrency;
 pub mod control;
 pub mod deliveries;

@@ -86,7 +86,8 @@ impl Backbone {
         original: Option<&HeaderMap>,
         payload: Bytes,
     ) -> Result<PubAck, Error> {
-        let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
+        let mut headers = header::carry_on(original, run, run.next_attempt(), Some(since));
+        let payload = self.fitting(&mut headers, payload);
         let key = header::kind_key(original);
         let subject = self.names().parked(&run.tenant, &run.lane(), (&run.job_type, &key));
         let parked = request::publish(self.client(), subject, headers, payload).await;

@@ -14,7 +14,7 @@ use crate::wire::record;
 /// The record as it was when the run died. In a header, so that the payload stays the user's own bytes.
 pub const RECORD: &str = "Longshore-Record";
 /// Set if a payload is too large to be kept: how many bytes it had.
-pub const LEFT_OUT: &str = "Longshore-Payload-Left-Out";
+pub use crate::wire::header::names::LEFT_OUT;
 
 /// When the run was first published: distinguishes it from a later run of the same id.
 const ORIGIN: &str = "Longshore-Origin";

@@ -28,6 +28,7 @@ impl Backbone {
         let mut headers = header::carry_on(original, run, attempt, Some(at));
         headers.insert(names::SCHEDULE, format!("@at {at}"));
         headers.insert(names::SCHEDULE_TARGET, self.names().due(&run.tenant, &run.lane(), &run.job_type));
+        let payload = self.fitting(&mut headers, payload);
         request::publish(self.client(), self.schedule_of(run), headers, payload).await
     }
 
@@ -73,6 +74,7 @@ impl Backbone {
     ) -> Result<PubAck, Error> {
         let mut headers = headers;
         headers.insert(names::MSG_ID, id);
+        let payload = self.fitting(&mut headers, payload);
         request::publish(self.client(), subject, headers, payload).await
     }
 }

@@ -151,7 +151,7 @@ fn control(names: &Names, storage: &Storage) -> Config {
         destination: breakers::changes(names),
         headers_only: false,
     };
-    Config { republish: Some(republish), ..bucket(names, storage, "control", 64 * MIB) }
+    Config { republish: Some(republish), ..bucket(names, storage, "control", storage.control_max_bytes) }
 }
 
 /// Who has the slots of concurrency limits. The server republishes each version of a record, so that a node that waits
@@ -163,7 +163,7 @@ fn concurrency(names: &Names, storage: &Storage) -> Config {
         destination: concurrency::changes(names),
         headers_only: false,
     };
-    Config { republish: Some(republish), ..bucket(names, storage, "concurrency", 64 * MIB) }
+    Config { republish: Some(republish), ..bucket(names, storage, "concurrency", storage.concurrency_max_bytes) }
 }
 
 /// All streams and buckets that are stored in files, but the lanes.

@@ -46,6 +46,12 @@ impl Backbone {
     /// No server answers for it.
     pub async fn inspect(&self, wanted: &WantedStream) -> Result<Inspected, Unanswered> {
         let found = info::stream(self.control(), self.api(), &wanted.config.name).await?;
+        if let Some(found) = &found {
+            let spaces = [("concurrency", &self.0.concurrency_space), ("control", &self.0.control_space)];
+            for (_, space) in spaces.iter().filter(|(of, _)| self.names().bucket_stream(of) == wanted.config.name) {
+                space.found(found.state.bytes, u64::try_from(found.config.max_bytes).unwrap_or(0));
+            }
+        }
         Ok(match found {
             Some(found) => Inspected {
                 fault: StreamFault::of(shape::change(&found.config, &wanted.config, false)),

@@ -89,6 +89,12 @@ pub struct Judged {
 }
 
 impl Line {
+    /// Whether it names none: then it says as much as no line.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members().next().is_none()
+    }
+
     /// The runs that it names.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.inside.iter().chain(&self.next).chain(self.leaving.iter().map(|leaving| &leaving.member))

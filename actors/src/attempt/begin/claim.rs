@@ -2,11 +2,12 @@
 
 use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
-use longshore_domain::Run;
+use longshore_backbone::wire::header;
 use longshore_domain::clearance::{Waiting, clear};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
+use longshore_domain::{ErrorKind, Failure, Run};
 
 use crate::attempt::assignment::Assignment;
 use crate::attempt::keys::{self, AtBegin};
@@ -43,7 +44,7 @@ pub(super) fn cleared<P: Ports>(
     if let Some(reason) = clearance.gives_up() {
         ports.gave_up(run, reason);
     }
-    match clearance.refusal() {
+    match clearance.refusal().or_else(|| left_out(assignment)) {
         Some(settlement) => Err(settlement),
         None => match &assignment.park {
             Some(park) => {
@@ -52,6 +53,15 @@ pub(super) fn cleared<P: Ports>(
             None => Ok(()),
         },
     }
+}
+
+/// The job's payload is gone: the server takes no message of its size any more.
+fn left_out(assignment: &Assignment) -> Option<Settlement> {
+    let bytes = header::read_job(assignment.headers()?).ok()?.moved?.left_out?;
+    let message = format!(
+        "payload: it had {bytes} bytes, more than this NATS server's max_payload lets through since; it was left out"
+    );
+    Some(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, message) })
 }
 
 /// Sets the start of an attempt in its state; nothing is written yet.

@@ -15,6 +15,7 @@ use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::order;
 use crate::concurrency::Slots;
 use crate::limits::{Expected, Limits};
 use crate::queue::gates::answer::{Answer, HeldUp, Permits};
@@ -122,6 +123,10 @@ impl Gates {
         };
         let Some(passes) = self.breakers.room_for(kind) else { return Room::NotYet };
         let most = passes.min(tokens).min(self.slots.room(kind, now).unwrap_or(usize::MAX));
+        if most > 0 && self.slots.space.is_short() && order::has_order(&self.routing.policies, kind) {
+            // Only keys that have their order already can go on.
+            return Room::Trial;
+        }
         match self.routing.free_places(kind, max) {
             Room::For(free) => Room::For(free.min(most)),
             Room::NotYet => Room::NotYet,

@@ -146,7 +146,15 @@ fn due_job(world: &World, due: Due) -> DueJob {
     let plan = &world.plans[place.plan];
     let job = if place.timed { plan.timed_job(stamp(world.published_at(place.plan))) } else { plan.job() };
     let Place { round, attempt, deferrals, .. } = place;
-    let moved = Some(Moved { round, attempt, deferrals, due_at: Some(stamp(at)), deferred_for: None, place: None });
+    let moved = Some(Moved {
+        round,
+        attempt,
+        deferrals,
+        due_at: Some(stamp(at)),
+        deferred_for: None,
+        place: None,
+        left_out: None,
+    });
     let read = JobHeaders { options: None, run_id: Some(job.run_id.clone()), moved, seal: Some(seal_text(seal)) };
     let (lane, message) = (job.lane(), (Headers::new(), Bytes::new()));
     DueJob::of(lane, String::new(), message, Some(&read), (&job.tenant, due.sequence))

@@ -26,6 +26,8 @@ pub struct Moved {
     pub deferred_for: Option<DeferReason>,
     /// Its place in the order of its concurrency key, if its type is `ordered`.
     pub place: Option<u64>,
+    /// How many bytes its payload had, if that had to be left out.
+    pub left_out: Option<u64>,
 }
 
 /// The headers that only nodes write on a job.
@@ -38,6 +40,7 @@ pub(super) struct ByNode {
     due_at: Option<Timestamp>,
     deferred_for: Option<DeferReason>,
     place: Option<u64>,
+    left_out: Option<u64>,
     pub(super) seal: Option<SmolStr>,
 }
 
@@ -70,6 +73,10 @@ impl ByNode {
                 self.place = Some(value.parse().map_err(no_number)?);
                 names::PLACE
             }
+            "payload-left-out" => {
+                self.left_out = Some(value.parse().map_err(no_number)?);
+                names::LEFT_OUT
+            }
             "seal" => {
                 self.seal = Some(SmolStr::from(text(value, TAG_MAX)?));
                 names::SEAL
@@ -82,14 +89,22 @@ impl ByNode {
 
     /// All or nothing: the headers that a node wrote on a job are complete, and proven by a seal.
     pub(super) fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
-        let Self { first: Some(first), round, attempt, deferrals, due_at, deferred_for, place, seal } = self else {
+        let Self { first: Some(first), round, attempt, deferrals, due_at, deferred_for, place, left_out, seal } = self
+        else {
             return Ok((None, None));
         };
         let moved = match (round, attempt) {
             (Some(round), Some(attempt)) => {
-                Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at, deferred_for, place })
+                let deferrals = deferrals.unwrap_or(0);
+                Some(Moved { round, attempt, deferrals, due_at, deferred_for, place, left_out })
             }
-            (None, None) if deferrals.is_none() && due_at.is_none() && deferred_for.is_none() && place.is_none() => {
+            (None, None)
+                if deferrals.is_none()
+                    && due_at.is_none()
+                    && deferred_for.is_none()
+                    && place.is_none()
+                    && left_out.is_none() =>
+            {
                 None
             }
             _ => return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() }),

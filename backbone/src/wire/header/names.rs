@@ -16,6 +16,8 @@ pub const DEFERRED_FOR: &str = "Longshore-Deferred-For";
 pub const DUE_AT: &str = "Longshore-Due-At";
 /// The place of a job in the order of its concurrency key.
 pub const PLACE: &str = "Longshore-Place";
+/// How many bytes the payload had that was left out, as the server takes no message of that size any more.
+pub const LEFT_OUT: &str = "Longshore-Payload-Left-Out";
 /// The job's tenant.
 pub const TENANT: &str = "Longshore-Tenant";
 /// Its queue.

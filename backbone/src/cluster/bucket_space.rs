@@ -1,0 +1,109 @@
+//! How much room a bucket has for new entries of keys that tenants choose. Their number is theirs alone, and a bucket
+//! that is full refuses what nodes need besides. So a node stops making such entries while there is still a fifth left.
+//!
+//! What the bucket holds is looked at every few seconds; what this node has written since is added.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::refusal::STREAM_FULL;
+use crate::messages::request::{self, PubAck};
+use crate::wire::header::names;
+
+/// New entries are made up to so many percent of the bucket's bytes.
+const FOR_ENTRIES: u64 = 80;
+/// What the server stores with each message, beside subject and body: headers and its own.
+const OVERHEAD: usize = 128;
+
+/// The room of one bucket; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct BucketSpace(Arc<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// 0: it has not been looked at.
+    most: AtomicU64,
+    held: AtomicU64,
+    is_short: AtomicBool,
+}
+
+impl BucketSpace {
+    /// The bucket was looked at: so many bytes, of at most so many (0: any number).
+    pub(crate) fn found(&self, held: u64, max_bytes: u64) {
+        self.0.most.store(max_bytes / 100 * FOR_ENTRIES, Ordering::Relaxed);
+        self.0.held.store(held, Ordering::Relaxed);
+        self.0.is_short.store(max_bytes > 0 && held >= max_bytes / 100 * FOR_ENTRIES, Ordering::Relaxed);
+    }
+
+    /// Whether new entries are not made for want of room.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.0.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for a new entry of so many bytes; it is counted then.
+    fn takes(&self, bytes: usize) -> bool {
+        let most = self.0.most.load(Ordering::Relaxed);
+        if most == 0 {
+            return true;
+        }
+        let before = self.0.held.fetch_add(bytes as u64, Ordering::Relaxed);
+        if before >= most {
+            self.0.is_short.store(true, Ordering::Relaxed);
+        }
+        !self.is_short()
+    }
+}
+
+impl Backbone {
+    /// Writes an entry of a key that a tenant chose, for `lasts`, if its revision is still `expected` (0: it is new).
+    ///
+    /// # Errors
+    /// Those of any publish. [`Error::is_stream_full`]: it is new, and there is no room for it.
+    pub(crate) async fn write_entry(
+        &self,
+        space: &BucketSpace,
+        subject: String,
+        body: Bytes,
+        (expected, lasts): (u64, Duration),
+    ) -> Result<PubAck, Error> {
+        if expected == 0 && !space.takes(subject.len() + body.len() + OVERHEAD) {
+            let description = "too many keys are in use for the bytes of the bucket".to_owned();
+            return Err(Error::Refused { subject, code: STREAM_FULL[2], description });
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, expected.to_string());
+        headers.insert(names::TTL, format!("{}s", lasts.as_secs().max(1)));
+        let written = request::publish(self.control(), subject, headers, body).await;
+        if written.as_ref().is_err_and(Error::is_stream_full) {
+            space.0.is_short.store(true, Ordering::Relaxed);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_entries_leave_a_fifth_of_a_bucket_to_what_nodes_need() {
+        let space = BucketSpace::default();
+        assert!(space.takes(1 << 40) && !space.is_short(), "it has not been looked at");
+        space.found(700, 1_000);
+        assert!(space.takes(99) && space.takes(99) && !space.takes(1) && space.is_short());
+        assert!(!space.takes(1), "what is not written does not count");
+        space.found(300, 1_000);
+        assert!(!space.is_short() && space.takes(400));
+        space.found(800, 1_000);
+        assert!(space.is_short() && !space.takes(1));
+        space.found(800, 0);
+        assert!(!space.is_short() && space.takes(1), "nothing bounds it");
+    }
+}
