@@ -361,3 +361,18 @@ async fn who_has_the_slots_is_named_and_an_operator_frees_them() {
     let entries = audit["entries"].as_array().unwrap();
     assert!(entries.iter().any(|entry| entry["endpoint"] == "concurrency.free"), "{audit}");
 }
+
+/// Given a limit whose only slot belongs to a session that is no longer stored, as a node left it that has been gone
+/// for more than a day, of this version or a former one, when a job comes, then it starts at once.
+#[tokio::test]
+async fn a_session_that_is_no_longer_stored_keeps_no_slot() {
+    let world = world().await;
+    let _node = world.node().with("types.call", &served_by("sleep", "concurrency = 1")).start().await;
+    let left = json!({"blocks": {"gone": {"slots": 1, "holds_for_ms": 43_200_000, "runs_for_ms": 5_184_000_000_u64}}});
+    let bucket = world.jetstream().get_key_value("longshore_concurrency").await.unwrap();
+    bucket.put("slots.type.call", left.to_string().into()).await.unwrap();
+
+    let job = world.publish("call").json(json!({"ms": 1})).await;
+
+    assert_eq!(world.wait_as("default", &job, Duration::from_secs(20)).await.state, "completed");
+}

@@ -475,3 +475,34 @@ fn every_mutation_is_found() {
     let unfound: Vec<Mutation> = Mutation::ALL.into_iter().filter(|mutation| !finds(mutation)).collect();
     assert!(unfound.is_empty(), "no world is broken by {unfound:?}");
 }
+
+#[test]
+fn what_a_long_attempt_asked_for_goes_soon_after_it() {
+    let (start, long, short) = (Instant::now(), Duration::from_secs(3_600), Duration::from_secs(60));
+    let nobody = |_: &str, _: &Block| false;
+    let mut holder = Holder::new("a".into(), 1, start);
+    holder.learned(Record::default(), 0, nobody);
+    let mut revision = 0;
+    let mut write = |holder: &mut Holder, now| {
+        let (ask, base, _) = holder.ask(now)?;
+        revision += 1;
+        let next = base.after(&ask, 1, nobody);
+        holder.won(&ask, (next.clone(), revision), now, nobody);
+        Some(next.of("a"))
+    };
+    assert!(holder.take(start, long).is_err());
+    assert_eq!(write(&mut holder, start), Some(Block { slots: 1, holds_for_ms: 3_600_000 }));
+    holder.take(start, long).unwrap();
+    let late = start + Duration::from_secs(30);
+    assert_eq!(write(&mut holder, late), None, "it is at work");
+    holder.put_back(late, long);
+    holder.take(late, short).unwrap();
+    assert_eq!(write(&mut holder, late + Duration::from_millis(400)), None, "the next may ask for as much");
+    let later = late + Duration::from_millis(600);
+    assert!(holder.is_due(later));
+    assert_eq!(write(&mut holder, later), Some(Block { slots: 1, holds_for_ms: 60_000 }));
+    holder.put_back(later, short);
+    assert!(holder.take(later, long).is_err(), "the record does not say so any more");
+    assert_eq!(write(&mut holder, later), Some(Block { slots: 1, holds_for_ms: 3_600_000 }));
+    holder.take(later, long).unwrap();
+}
