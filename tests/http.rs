@@ -204,7 +204,7 @@ async fn the_command_health_is_a_probe() {
     assert!(code == Some(1) && said.contains(r#"node: no node "c" answers"#), "{code:?} {said}");
     assert_eq!(asked(&["--node", "a.b"]).await.0, Some(1));
     let json = asked(&["--http", &address, "--json"]).await.1;
-    assert_eq!(json, r#"{"ready":true,"reasons":[]}"#);
+    assert_eq!(json, r#"{"ready":true,"reasons":[],"warnings":[]}"#);
     b.stop().await;
     let run = world.publish("slow").send("{}").await.unwrap().run_id;
     live.until_published("started", &run).await;
