@@ -2,6 +2,7 @@
 //!
 //! It uses the API and the subjects of the contract, as a client in any language can.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,8 +14,9 @@ use longshore_backbone::wire::api::{
 use longshore_backbone::{Connection, Error as Unreachable};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{JobType, Lane, NameError, Priority, Queue, RunId, Tenant};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
 use crate::config::{NatsError, nats};
 
@@ -180,7 +182,7 @@ impl Client {
 
     async fn ask<E: Endpoint>(&self, request: &E::Request, within: Duration) -> Result<E::Answer, ClientError>
     where
-        E::Answer: serde::de::DeserializeOwned,
+        E::Answer: DeserializeOwned,
     {
         Ok(self.client.ask::<E>(self.tenant.as_str(), request, within).await?.read()?)
     }
@@ -263,6 +265,7 @@ impl NewJob<'_> {
 
 /// Something that happened to a run: section 4 of the contract.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "BTreeMap<String, Box<RawValue>>")]
 #[non_exhaustive]
 pub struct Event {
     /// The same when the same event is published again.
@@ -270,15 +273,47 @@ pub struct Event {
     /// What happened: `enqueued`, `started`, `completed` and so on.
     pub event: String,
     /// The run; absent in events of the system.
-    #[serde(default)]
     pub run_id: Option<RunId>,
     /// Its type.
-    #[serde(rename = "type", default)]
     pub job_type: Option<String>,
     /// The attempt.
-    #[serde(default)]
     pub attempt: u32,
-    /// Everything else that the event says, such as `result`, `error` and `progress`.
-    #[serde(flatten)]
-    pub rest: Map<String, Value>,
+    /// Everything else that the event says, such as `result`, `error` and `progress`: as it was written, since handlers
+    /// may send JSON that no parsed value holds.
+    pub rest: BTreeMap<String, Box<RawValue>>,
+}
+
+impl TryFrom<BTreeMap<String, Box<RawValue>>> for Event {
+    type Error = serde_json::Error;
+
+    fn try_from(mut rest: BTreeMap<String, Box<RawValue>>) -> Result<Self, Self::Error> {
+        fn read<T: DeserializeOwned>(raw: Option<Box<RawValue>>) -> Result<Option<T>, serde_json::Error> {
+            raw.map(|raw| serde_json::from_str(raw.get())).transpose()
+        }
+        Ok(Self {
+            id: read(rest.remove("id"))?.ok_or_else(|| serde::de::Error::missing_field("id"))?,
+            event: read(rest.remove("event"))?.ok_or_else(|| serde::de::Error::missing_field("event"))?,
+            run_id: read(rest.remove("run_id"))?,
+            job_type: read(rest.remove("type"))?,
+            attempt: read(rest.remove("attempt"))?.unwrap_or_default(),
+            rest,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_read_whatever_its_handler_sent() {
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        for result in ["1e400", r#""\ud800""#, "0.10", "null", &deep] {
+            let event =
+                format!(r#"{{"id":"i","event":"completed","run_id":"r","type":"t","attempt":2,"result":{result}}}"#);
+            let event: Event = serde_json::from_str(&event).unwrap();
+            assert_eq!((event.event.as_str(), event.attempt, event.rest["result"].get()), ("completed", 2, result));
+        }
+        assert!(serde_json::from_str::<Event>(r#"{"event":"completed"}"#).is_err());
+    }
 }

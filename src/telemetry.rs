@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use longshore_actors::LogControl;
+use longshore_backbone::CONNECTOR_LOG;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -27,6 +28,11 @@ pub(crate) enum LogFormat {
 
 /// The filter's parts that keep the lines of libraries out, however much of Longshore's own is wanted.
 const QUIET: &str = ",async_nats=warn,h2=warn,hyper=warn,hyper_util=warn,ractor=warn,rustls=warn,tonic=warn,tower=warn";
+
+/// The same, without what the NATS client says of each try to connect: a node says it of its connections, and rarely.
+fn quiet() -> String {
+    format!("{QUIET},{CONNECTOR_LOG}=off")
+}
 
 /// The log on stderr, whose level can be changed.
 pub(crate) struct Log {
@@ -69,14 +75,14 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// reads, and with it payloads.
 fn of_level(text: &str) -> Option<String> {
     let level = LEVELS.into_iter().find(|known| known.eq_ignore_ascii_case(text))?;
-    Some(if ["off", "error", "warn"].contains(&level) { level.to_owned() } else { format!("{level}{QUIET}") })
+    Some(if ["off", "error", "warn"].contains(&level) { level.to_owned() } else { format!("{level}{}", quiet()) })
 }
 
 /// Starts logging to stderr.
 pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage> {
     let human = format == LogFormat::Human || (format == LogFormat::Auto && std::io::stderr().is_terminal());
     let colours = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
-    let filter = filter(&format!("info{QUIET}"))?;
+    let filter = filter(&format!("info{}", quiet()))?;
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);

@@ -1,5 +1,7 @@
 //! The log says what operators ask for, and neither secrets nor payloads.
 
+use std::time::Duration;
+
 use async_nats::ConnectOptions;
 use longshore_harness::{Job, Reply, World};
 use longshore_natsd::Options;
@@ -46,6 +48,29 @@ async fn the_level_of_the_log_is_changed_while_the_node_runs() {
     );
     let nobody = world.try_request("_all", "nodes.log_level", json!({"node": "n9", "level": "info"})).await;
     assert_eq!(nobody.unwrap_err().code, 404);
+}
+
+/// Given an idle node whose server has gone, then its log says so at once and after that ever more rarely.
+#[tokio::test]
+async fn what_lasts_is_logged_ever_more_rarely() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let before = node.log().mark();
+    world.server().stop().await.unwrap();
+    let repeated = async || {
+        let lines = node.log().since(before);
+        if lines.iter().any(|line| line.contains("more since the last such line")) {
+            Ok(lines)
+        } else {
+            Err(lines.join("\n"))
+        }
+    };
+    let lines = longshore_harness::eventually("a line that repeats", Duration::from_secs(60), repeated).await;
+    let has = |text: &str| lines.iter().any(|line| line.contains(text));
+    assert!(has("lost the connection to NATS") && has("IO error"), "{lines:#?}");
+    // By then there were eighty and more.
+    assert!(lines.len() <= 40, "{lines:#?}");
+    node.kill9().await;
 }
 
 /// Given a node whose log is asked for everything about jobs, when jobs of one trace end in every way there is, then

@@ -11,7 +11,9 @@ use promql_parser::util::{ExprVisitor, walk_expr};
 use serde::Deserialize;
 
 /// Labels that Prometheus adds to whatever it scrapes.
-const ADDED: [&str; 2] = ["job", "instance"];
+const ADDED: [&str; 4] = ["job", "instance", "cluster", "namespace"];
+/// Those of them that distinguish clusters.
+const CLUSTER: [&str; 2] = ["cluster", "namespace"];
 
 /// Each series that a node may have, with its labels.
 fn known() -> BTreeMap<String, BTreeSet<String>> {
@@ -37,6 +39,10 @@ struct Named {
     metrics: BTreeSet<String>,
     labels: BTreeSet<String>,
     wrong: Vec<String>,
+    /// The parts that put together what several clusters have.
+    mixing: Vec<String>,
+    /// The selectors that do not say of which cluster.
+    of_any: Vec<String>,
 }
 
 impl Named {
@@ -47,6 +53,13 @@ impl Named {
             if !labels.contains(&matcher.name) && !ADDED.contains(&matcher.name.as_str()) {
                 self.wrong.push(format!("{name} has no label {}", matcher.name));
             }
+        }
+        let names = |label: &str| selector.matchers.matchers.iter().any(|matcher| matcher.name == label);
+        if !CLUSTER.iter().all(|label| names(label)) {
+            self.of_any.push(name.clone());
+        }
+        if names("job") {
+            self.wrong.push(format!("{name} by the name of its job, which users choose"));
         }
         self.metrics.insert(name.clone());
         self.labels.extend(labels.iter().cloned());
@@ -81,7 +94,13 @@ impl ExprVisitor for Walk<'_> {
     /// Once its metrics are known.
     fn post_visit(&mut self, part: &Expr) -> Result<bool, String> {
         match part {
-            Expr::Aggregate(AggregateExpr { modifier, .. }) => self.named.grouping(modifier.as_ref()),
+            Expr::Aggregate(AggregateExpr { modifier, .. }) => {
+                let labels = modifier.as_ref().map(|modifier| modifier.labels().labels.clone()).unwrap_or_default();
+                if !CLUSTER.iter().all(|label| labels.iter().any(|of| of == label)) {
+                    self.named.mixing.push(part.to_string());
+                }
+                self.named.grouping(modifier.as_ref());
+            }
             Expr::Binary(BinaryExpr { modifier: Some(modifier), .. }) => {
                 self.named.grouping(modifier.matching.as_ref());
             }
@@ -121,6 +140,13 @@ fn what_does_not_exist_is_found() {
         "longshore_job_wait_seconds is no metric; it names no metric"
     );
     assert_ne!(wrong("sum(longshore_dlq_jobs"), "");
+    assert_eq!(wrong("up{job=\"longshore\"}"), "up by the name of its job, which users choose");
+    let of_clusters =
+        read("sum by (cluster, namespace) (longshore_ready{cluster=\"a\", namespace=\"b\"}) + sum(longshore_ready)");
+    assert_eq!(
+        (of_clusters.mixing, of_clusters.of_any),
+        (vec!["sum(longshore_ready)".to_owned()], vec!["longshore_ready".to_owned()])
+    );
     assert_eq!(
         wrong(
             "max by (queue) (longshore_queue_jobs) unless on (instance) (sum(rate(longshore_job_wait_seconds_bucket{le=\"1\"}[5m])) > 0)"
@@ -156,6 +182,7 @@ fn every_alert_rests_on_metrics_that_a_node_has() {
     for Rule { alert, expr, labels, annotations } in rules {
         let named = read(&expr);
         assert!(named.wrong.is_empty(), "{alert}: {}", named.wrong.join("; "));
+        assert!(named.mixing.is_empty(), "{alert} mixes clusters: {:?}", named.mixing);
         assert!(["page", "ticket"].contains(&labels["severity"].as_str()), "{alert}");
         for text in [&annotations["summary"], &annotations["description"]] {
             for used in text.split("$labels.").skip(1) {
@@ -216,7 +243,9 @@ pub(crate) fn board_expressions() -> Vec<String> {
 
 /// An expression of a board as Prometheus gets it.
 pub(crate) fn filled_in(expression: &str) -> String {
-    expression.replace("$__rate_interval", "5m").replace("$queue", ".*").replace("$type", ".*")
+    let variables = ["$queue", "$type", "$cluster", "$namespace"];
+    let filled_in = expression.replace("$__rate_interval", "5m");
+    variables.into_iter().fold(filled_in, |filled_in, variable| filled_in.replace(variable, ".*"))
 }
 
 /// Each expression of each board rests on metrics that there are, and every metric stands on a board.
@@ -232,6 +261,9 @@ fn every_board_rests_on_metrics_that_a_node_has() {
             for Target { expr } in targets {
                 let named = read(&filled_in(&expr));
                 assert!(named.wrong.is_empty(), "{uid}: {title}: {}: {expr}", named.wrong.join("; "));
+                // Those of the process are joined with one of ours.
+                let of_any = named.of_any.iter().find(|name| name.starts_with("longshore_"));
+                assert_eq!(of_any, None, "{uid}: {title} mixes clusters: {expr}");
                 assert!(!filled_in(&expr).contains('$'), "{uid}: {title} has an unknown variable: {expr}");
                 shown.extend(named.metrics);
                 expressions += 1;
@@ -241,7 +273,8 @@ fn every_board_rests_on_metrics_that_a_node_has() {
             let inner = definition.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
             let (series, label) = inner.rsplit_once(',').unwrap();
             let named = read(&filled_in(series));
-            assert!(named.wrong.is_empty() && named.labels.contains(label.trim()), "{uid}: {name}: {definition}");
+            let is_one = named.labels.contains(label.trim()) || CLUSTER.contains(&label.trim());
+            assert!(named.wrong.is_empty() && is_one, "{uid}: {name}: {definition}");
         }
     }
     assert!(expressions >= 60, "{expressions}");

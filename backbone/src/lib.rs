@@ -50,6 +50,9 @@ mod tests;
 pub mod error;
 pub mod settings;
 
+/// Whose log lines are about each try of the client library to connect.
+pub const CONNECTOR_LOG: &str = "async_nats::connector";
+
 /// Headers of a message, as the client library has them: the one NATS type that other crates pass on unread.
 pub use async_nats::HeaderMap as Headers;
 pub use backbone::Backbone;

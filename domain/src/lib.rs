@@ -62,6 +62,8 @@ pub mod setting;
 
 pub mod pressure;
 
+pub mod repeats;
+
 pub mod restart;
 pub mod retention;
 

@@ -44,8 +44,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     if json {
         output::json(&AuditPage { entries: all, cursor: None })?;
     } else {
-        let rows = output::fitted(rows(&all), output::columns(), &[3, 1]); // from, tenant
-        output::say(output::table(&rows, &[]).trim_end())?;
+        output::say_fitted(&rows(&all), &[], &[3, 1])?; // from, tenant
         if global.tenant != OPERATOR {
             let tenant = &global.tenant;
             anstream::eprintln!("asked under tenant {tenant}; --all shows what operators and other tenants asked, too");

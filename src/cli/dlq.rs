@@ -240,7 +240,8 @@ fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
         eprintln!("no dead letters");
         return Ok(Ended::Success);
     }
-    output::say(output::table(&group_rows(&groups, target::now(), output::columns()), &[0, 2, 3]).trim_end())?;
+    let rows = group_rows(&groups, target::now(), output::columns());
+    output::say_with_hidden(&rows, &fitted_groups(&rows, output::columns()), &[0, 2, 3])?;
     if cursor.is_some() {
         eprintln!("there are so many dead letters that only the oldest were grouped; --since groups newer ones");
     }
@@ -259,7 +260,12 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
             format!("{}: {}", group.error_kind, group.pattern),
         ]
     };
-    output::fitted(std::iter::once(heading).chain(groups.iter().map(row)).collect(), columns, &[2])
+    std::iter::once(heading).chain(groups.iter().map(row)).collect()
+}
+
+/// Of a group its error says most.
+fn fitted_groups(rows: &[Vec<String>], columns: usize) -> Vec<Vec<String>> {
+    output::with_wrapped_last(output::narrowed(rows.to_vec(), columns, &[2, 4]), columns)
 }
 
 /// A dead letter for people: its run, then the job as it was published.
@@ -335,7 +341,7 @@ main-p5-12345  email.send  5 min ago  12, round 2  retryable: "
             "example": {"run_id": "main-p5-7", "tenant": "default", "error": null}})];
         let groups: [Group; 1] = groups.map(|group| serde_json::from_value(group).unwrap());
         assert_eq!(
-            table(&group_rows(&groups, now(), 100), &[0, 2, 3]),
+            table(&fitted_groups(&group_rows(&groups, now(), 100), 100), &[0, 2, 3]),
             "\
 dead letters  type          first      last  for example  error
       12,345  email.send  3 d ago  30 s ago  main-p5-7    timeout: after # ms

@@ -75,30 +75,101 @@ fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     (0..columns).map(width).collect()
 }
 
-/// A table for a terminal of so many columns. If it is too wide, its columns without values go first, then those named
-/// in `spare`, the first one first. The last column takes the width that the others leave.
-pub(crate) fn fitted(mut rows: Vec<Vec<String>>, columns: usize, spare: &[usize]) -> Vec<Vec<String>> {
-    /// Columns go until this much is left for the last one.
-    const WANTED: usize = 24;
+/// A table for a terminal of so many columns. If it is too wide, columns are left out as [`narrowed`] does. The last
+/// column takes the width that the others leave.
+pub(crate) fn fitted(rows: Vec<Vec<String>>, columns: usize, spare: &[usize]) -> Vec<Vec<String>> {
     /// A shorter error would say nothing; a wide line is better then.
     const LEAST: usize = 12;
+    let mut rows = narrowed(rows, columns, spare);
+    let room = columns.saturating_sub(before_last(&rows)).max(LEAST);
+    for row in &mut rows {
+        if let Some(last) = row.last_mut() {
+            *last = cut_within(last, room);
+        }
+    }
+    rows
+}
+
+/// The width of all columns but the last.
+fn before_last(rows: &[Vec<String>]) -> usize {
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
-    let others = |rows: &[Vec<String>]| -> usize {
-        widths(rows).into_iter().take(last).filter(|width| *width > 0).map(|width| width + 2).sum()
-    };
+    widths(rows).into_iter().take(last).filter(|width| *width > 0).map(|width| width + 2).sum()
+}
+
+/// The same table without columns for which a terminal has no room: those without values go first, then those named in
+/// `spare`, the first one first.
+pub(crate) fn narrowed(mut rows: Vec<Vec<String>>, columns: usize, spare: &[usize]) -> Vec<Vec<String>> {
+    /// Columns go until this much is left for the last one.
+    const WANTED: usize = 24;
+    let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
     let least = widths(&rows).last().map_or(0, |width| *width.min(&WANTED));
     let is_without_values = |column: &usize| rows.iter().skip(1).all(|row| row[*column].is_empty());
     let may_go: Vec<usize> = (0..last).filter(is_without_values).chain(spare.iter().copied()).collect();
     for column in may_go {
-        if others(&rows) + least > columns {
+        if before_last(&rows) + least > columns {
             rows.iter_mut().for_each(|row| row[column].clear());
         }
     }
-    let room = columns.saturating_sub(others(&rows)).max(LEAST);
-    for row in &mut rows {
-        row[last] = cut_within(&row[last], room);
-    }
     rows
+}
+
+/// Prints a table as far as the terminal has room for it, and names the columns for which it has none.
+pub(crate) fn say_fitted(rows: &[Vec<String>], right: &[usize], spare: &[usize]) -> anyhow::Result<()> {
+    say_with_hidden(rows, &fitted(rows.to_vec(), columns(), spare), right)
+}
+
+/// Prints `shown`, and names the columns of `rows` that it lacks.
+pub(crate) fn say_with_hidden(rows: &[Vec<String>], shown: &[Vec<String>], right: &[usize]) -> anyhow::Result<()> {
+    say(table(shown, right).trim_end())?;
+    let hidden = hidden(rows, shown);
+    if !hidden.is_empty() {
+        anstream::eprintln!("{FAINT}a wider window shows: {}{FAINT:#}", hidden.join(", "));
+    }
+    Ok(())
+}
+
+/// The columns with values that have no heading any more.
+fn hidden<'r>(rows: &'r [Vec<String>], shown: &[Vec<String>]) -> Vec<&'r str> {
+    let has_values = |column: usize| rows.iter().skip(1).any(|row| !row[column].is_empty());
+    let headings = rows[0].iter().enumerate().filter(|(column, _)| shown[0][*column].is_empty() && has_values(*column));
+    headings.map(|(_, heading)| heading.as_str()).filter(|heading| !heading.is_empty()).collect()
+}
+
+/// Text in lines of whole words, at most so many.
+fn wrapped(text: &str, columns: usize, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.peek() {
+        let is_new = lines.last().is_none_or(|line| line.chars().count() + 1 + word.chars().count() > columns);
+        if is_new && lines.len() == most {
+            break;
+        }
+        match lines.last_mut().filter(|_| !is_new) {
+            Some(line) => *line += &format!(" {word}"),
+            None => lines.push((*word).to_owned()),
+        }
+        words.next();
+    }
+    if words.peek().is_some()
+        && let Some(last) = lines.last_mut()
+    {
+        *last = cut_within(&format!("{last} …"), columns);
+    }
+    lines.into_iter().map(|line| cut_within(&line, columns)).collect()
+}
+
+/// The same rows with the last column in up to three lines, for a table of few rows of which that column says most.
+pub(crate) fn with_wrapped_last(rows: Vec<Vec<String>>, columns: usize) -> Vec<Vec<String>> {
+    let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
+    let room = columns.saturating_sub(before_last(&rows)).max(24);
+    let lines = rows.into_iter().flat_map(|row| {
+        let lines = wrapped(&row[last], room, 3);
+        let first = [row[..last].to_vec(), vec![lines.first().cloned().unwrap_or_default()]].concat();
+        let blank = vec![String::new(); last];
+        let more: Vec<_> = lines.into_iter().skip(1).map(|line| [blank.clone(), vec![line]].concat()).collect();
+        std::iter::once(first).chain(more)
+    });
+    lines.collect()
 }
 
 /// `12345` as `12,345`.
@@ -287,6 +358,25 @@ mod tests {
         assert_eq!(table(&fitted(long, 60, &[]), &[]).lines().last().map(|line| line.chars().count()), Some(60));
         assert_eq!(shortened("01a20614-f267-74dc-a104-bfc35c405998", 17), "01a2…bfc35c405998");
         assert_eq!(shortened("main-p5-1", 17), "main-p5-1");
+    }
+
+    #[test]
+    fn what_has_no_room_is_named_and_what_says_most_is_wrapped_by_words() {
+        let rows: Vec<Vec<String>> = [
+            ["count", "first", "for example", "error"],
+            ["3", "2 d ago", "01a20614-f267-74dc-a104-bfc35c405998", "no route to the ledger, did you mean billing?"],
+        ]
+        .map(|row| row.map(str::to_owned).to_vec())
+        .into();
+        let shown = with_wrapped_last(narrowed(rows.clone(), 40, &[1, 2]), 40);
+        assert_eq!(
+            anstream::adapter::strip_str(&table(&shown, &[0])).to_string(),
+            "count  error\n    3  no route to the ledger, did you\n       mean billing?\n"
+        );
+        assert_eq!(hidden(&rows, &shown), ["first", "for example"]);
+        let whole = with_wrapped_last(narrowed(rows.clone(), usize::MAX, &[1, 2]), usize::MAX);
+        assert_eq!((&whole, hidden(&rows, &whole).len()), (&rows, 0));
+        assert_eq!(wrapped("a bb ccc dddd", 4, 2), ["a bb", "ccc…"]);
     }
 
     #[test]

@@ -223,8 +223,7 @@ async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
         return Ok(Ended::Success);
     }
     let answer = answer.read()?;
-    let rows = output::fitted(rows(&answer), output::columns(), &[7, 8]);
-    output::say(output::table(&rows, &[1, 2, 3, 4, 5, 6]).trim_end())?;
+    output::say_fitted(&rows(&answer), &[1, 2, 3, 4, 5, 6], &[7, 8])?;
     for warning in warnings(&answer, now()) {
         anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
     }

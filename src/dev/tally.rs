@@ -109,14 +109,16 @@ impl Tally {
         self.types.values().map(|counts| counts.running).sum()
     }
 
-    /// Completed per second of a type, over the last seconds.
+    /// Completed per second of a type, over the last seconds; of a burst that began within them, since it began.
     pub(crate) fn rate(&self, counts: &Counts, now: Instant) -> f64 {
         let elapsed = now.duration_since(self.start);
-        let since = elapsed.saturating_sub(WINDOW).as_secs();
-        let completed: u64 = counts.recent.iter().filter(|(second, _)| *second >= since).map(|(_, count)| count).sum();
+        let since = elapsed.saturating_sub(WINDOW);
+        let within = || counts.recent.iter().filter(|(second, _)| *second + 1 > since.as_secs());
+        let Some((began, _)) = within().next() else { return 0.0 };
+        let completed: u64 = within().map(|(_, count)| count).sum();
         #[allow(clippy::cast_precision_loss, reason = "a count of a few seconds is far below 2^52")]
         let completed = completed as f64;
-        completed / elapsed.min(WINDOW).as_secs_f64().max(1.0)
+        completed / (elapsed.saturating_sub(Duration::from_secs(*began))).as_secs_f64().max(1.0)
     }
 
     /// How long it has been counting.
@@ -232,5 +234,11 @@ mod tests {
         assert!((10.0..=12.0).contains(&rate), "{rate}");
         assert!(tally.rate(&tally.types["t"], at(40)).abs() < f64::EPSILON, "nothing lately");
         assert!(tally.types["t"].recent.len() < 10, "memory stays flat");
+        for run in 0..600 {
+            let event = json!({"event": "completed", "run_id": format!("burst-{run}"), "type": "t", "tenant": "d"});
+            tally.count(&event, at(60));
+        }
+        let rate = tally.rate(&tally.types["t"], at(62));
+        assert!((299.0..=301.0).contains(&rate), "a burst of two seconds: {rate}");
     }
 }

@@ -28,6 +28,12 @@ const MAX_LATEST: usize = 100;
 /// it is written.
 const LOG_ROWS: usize = 5;
 
+/// Rows with queues at most.
+const QUEUE_ROWS: usize = 4;
+
+/// From this age on that of the oldest waiting job is shown.
+const OLD_MS: u64 = 1_000;
+
 /// Types in the picture; the others share one line.
 const TYPES: usize = 10;
 
@@ -188,7 +194,7 @@ pub(crate) struct View<'s> {
     /// The server's address where commands do not look for it by themselves: the welcome scrolls out of sight.
     address: Option<String>,
     latest: VecDeque<Value>,
-    queues: String,
+    queues: Vec<String>,
     /// Types without a handler, as the node knows them: also those of which no event came yet.
     no_handler: Vec<NoHandler>,
 }
@@ -196,7 +202,7 @@ pub(crate) struct View<'s> {
 impl<'s> View<'s> {
     pub(crate) fn new(screen: &'s Screen, namespace: &'s str, address: Option<String>) -> Self {
         let live = screen.lock().live;
-        let (latest, queues, no_handler) = (VecDeque::new(), String::new(), Vec::new());
+        let (latest, queues, no_handler) = (VecDeque::new(), Vec::new(), Vec::new());
         Self { screen, live, namespace, address, latest, queues, no_handler }
     }
 
@@ -221,9 +227,11 @@ impl<'s> View<'s> {
             let others = others.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
             let others: String = others.map(|(count, word)| format!(", {} {word}", number(count))).collect();
             let paused = if queue.paused { ", paused" } else { "" };
-            format!("{} {waiting} waiting, {running} running{others}{paused}", queue.queue)
+            let oldest = queue.oldest_ms.get("waiting").copied().filter(|age| *age >= OLD_MS).map(output::took);
+            let oldest = oldest.map_or_else(String::new, |age| format!(" (oldest {age})"));
+            format!("{}{paused} {waiting} waiting{oldest}, {running} running{others}", queue.queue)
         };
-        self.queues = answer.queues.iter().map(queue).collect::<Vec<_>>().join("   ");
+        self.queues = answer.queues.iter().map(queue).collect();
         self.no_handler.clone_from(&answer.no_handler);
     }
 
@@ -249,10 +257,12 @@ impl<'s> View<'s> {
     fn rows(&self, tally: &Tally, now: Instant, (width, height): (usize, usize)) -> Vec<String> {
         let up = tally.elapsed(now).as_secs();
         let up = format!("{:02}:{:02}:{:02}", up / 3_600, up / 60 % 60, up % 60);
-        let mut rows = vec![format!("{STRONG}up {up}{STRONG:#}   {}", self.queues)];
+        let mut rows = side_by_side(format!("{STRONG}up {up}{STRONG:#}"), &self.queues, width);
         if let Some(address) = self.address.as_ref().map(|address| format!("{FAINT}NATS_URL={address}{FAINT:#}")) {
-            match rows.iter().chain([&address]).map(|part| without_colours(part).chars().count()).sum::<usize>() {
-                both if both + 3 <= width => rows[0] += &format!("   {address}"),
+            match rows.last_mut() {
+                Some(last) if shown_width(last) + 3 + shown_width(&address) <= width => {
+                    *last += &format!("   {address}")
+                }
                 _ => rows.push(format!("  {address}")),
             }
         }
@@ -261,11 +271,11 @@ impl<'s> View<'s> {
         rows.extend(seen.iter().flat_map(|(name, counts)| {
             // Nodes look at a few of them at a time, so the events of a moment are of a part of them.
             let of_type = self.no_handler.iter().filter(|missing| missing.job_type.as_str() == *name);
-            without_handler(self.namespace, name, counts, &of_type.collect::<Vec<_>>())
+            without_handler(self.namespace, name, counts, &of_type.collect::<Vec<_>>(), width)
         }));
         let is_seen = |missing: &NoHandler| seen.iter().any(|(name, _)| *name == missing.job_type.as_str());
         let unseen = self.no_handler.iter().filter(|missing| !is_seen(missing));
-        rows.extend(unseen.flat_map(known_without_handler));
+        rows.extend(unseen.flat_map(|missing| known_without_handler(missing, width)));
         if types.is_empty() {
             rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
             return rows;
@@ -281,37 +291,77 @@ impl<'s> View<'s> {
 }
 
 /// The commonest mistake of the first day, in sight as long as it lasts.
-fn without_handler(namespace: &str, name: &str, counts: &Counts, known: &[&NoHandler]) -> [String; 2] {
+fn without_handler(namespace: &str, name: &str, counts: &Counts, known: &[&NoHandler], width: usize) -> Vec<String> {
     let Counts { without_handler, tenant, without_handler_since, .. } = counts;
     let (name, tenant) = (output::cut(name, 60), output::cut(tenant, 64));
     let subject = format!("{namespace}.work.{tenant}.{name}");
     let jobs = known.iter().map(|missing| missing.jobs).sum::<u64>().max(*without_handler);
-    let never = known.iter().find_map(|missing| queues::never_served(missing));
-    warning_without_handler(&name, jobs, (without_handler_since, never), &subject)
+    let never = known.iter().find(|missing| missing.never_served).copied();
+    warning_without_handler((&name, &subject), jobs, (without_handler_since, never), width)
 }
 
 /// The same of a type whose jobs have waited since before `dev` was started.
-fn known_without_handler(missing: &NoHandler) -> [String; 2] {
+fn known_without_handler(missing: &NoHandler, width: usize) -> Vec<String> {
     let NoHandler { job_type, jobs, since, subject, .. } = missing;
-    let since = (&*since.to_string(), queues::never_served(missing));
-    warning_without_handler(&output::cut(job_type.as_str(), 60), *jobs, since, &output::cut(subject, 200))
+    let since = (&*since.to_string(), Some(missing).filter(|missing| missing.never_served));
+    let name = (&*output::cut(job_type.as_str(), 60), &*output::cut(subject, 200));
+    warning_without_handler(name, *jobs, since, width)
 }
 
+/// What may be meant comes first, as a low window cuts off the rest.
 fn warning_without_handler(
-    name: &str,
+    (name, subject): (&str, &str),
     jobs: u64,
-    (since, never): (&str, Option<String>),
-    subject: &str,
-) -> [String; 2] {
+    (since, never): (&str, Option<&NoHandler>),
+    width: usize,
+) -> Vec<String> {
     let jobs = match jobs {
         0 => "jobs wait".to_owned(), // for their next look, or attempt
         1 => "1 job waits".to_owned(),
         more => format!("{} jobs wait", number(more)),
     };
     let since = output::time_of_day(since).get(..8).unwrap_or_default();
-    let never = never.map_or_else(String::new, |never| format!("; {never}"));
-    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {jobs} since {since}{never}");
-    [jobs, format!("  handlers subscribe to {subject}")]
+    let meant = never.and_then(|never| never.did_you_mean.as_ref());
+    let meant = meant.map_or_else(String::new, |of| format!("did you mean {}? ", output::cut(of.as_str(), 60)));
+    let never = if never.is_some() { "; none was ever online" } else { "" };
+    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {meant}{jobs} since {since}{never}");
+    let mut rows = wrapped(&jobs, width);
+    rows.push(format!("  handlers subscribe to {subject}"));
+    rows
+}
+
+/// The text in rows of whole words, the later ones indented.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut rows: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match rows.last_mut() {
+            Some(row) if shown_width(row) + 1 + shown_width(word) <= width => *row += &format!(" {word}"),
+            Some(_) => rows.push(format!("  {word}")),
+            None => rows.push(word.to_owned()),
+        }
+    }
+    rows
+}
+
+/// The parts beside each other behind the first, in few rows; the last one says how many had no room.
+fn side_by_side(first: String, parts: &[String], width: usize) -> Vec<String> {
+    let mut rows = vec![first];
+    for (at, part) in parts.iter().enumerate() {
+        let last = rows.len() - 1;
+        if shown_width(&rows[last]) + 3 + shown_width(part) <= width {
+            rows[last] += &format!("   {part}");
+        } else if rows.len() < QUEUE_ROWS {
+            rows.push(format!("  {part}"));
+        } else {
+            rows.push(format!("  {FAINT}and {} more: longshore queues shows all{FAINT:#}", parts.len() - at));
+            break;
+        }
+    }
+    rows
+}
+
+fn shown_width(text: &str) -> usize {
+    without_colours(text).chars().count()
 }
 
 /// A column of counts.
@@ -338,19 +388,26 @@ const COLUMNS: [Column; 8] = [
 ];
 
 /// The table of the types: the last line sums up those for which there is no room. If it does not fit into `width`,
-/// long names lose their middle, then the least important columns are left out.
+/// long names lose their middle, then the least important columns are left out, which a row behind it says.
 fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant, width: usize) -> Vec<String> {
     let is_shown = |column: &Column| column.always || types.iter().any(|(_, counts)| (column.count)(counts) > 0);
     let mut columns: Vec<Column> = COLUMNS.into_iter().filter(is_shown).collect();
-    let fits = |rows: &[String]| rows.iter().all(|row| without_colours(row).chars().count() <= width);
+    let fits = |rows: &[String]| rows.iter().all(|row| shown_width(row) <= width);
+    let mut hidden = Vec::new();
     let whole = table_of(&columns, types, tally, (now, NAME));
     if fits(&whole) {
         return whole;
     }
     loop {
-        let rows = table_of(&columns, types, tally, (now, SHORT_NAME));
+        let mut rows = table_of(&columns, types, tally, (now, SHORT_NAME));
         let least = columns.iter().map(|column| column.rank).max().filter(|rank| *rank > 0 && !fits(&rows));
-        let Some(least) = least else { return rows };
+        let Some(least) = least else {
+            if !hidden.is_empty() {
+                rows.extend(wrapped(&format!("{FAINT}a wider window shows: {}{FAINT:#}", hidden.join(", ")), width));
+            }
+            return rows;
+        };
+        hidden.extend(columns.iter().filter(|column| column.rank == least).map(|column| column.heading));
         columns.retain(|column| column.rank != least);
     }
 }
@@ -480,13 +537,39 @@ mod tests {
         let left_over = "no handler for left.over: 3 jobs wait since 11:58:00; none was ever online";
         assert_eq!(plain[3], left_over, "from before the start");
         assert_eq!(plain[4], "  handlers subscribe to ls.work.acme.left.over");
+        view.no_handler[1].did_you_mean = Some(serde_json::from_value(json!("left.behind")).unwrap());
+        let narrow: Vec<_> = view.rows(&tally, start, (60, 24)).iter().map(|row| without_colours(row)).collect();
+        assert_eq!(
+            narrow[4], "no handler for left.over: did you mean left.behind? 3 jobs",
+            "what helps comes first: {narrow:#?}"
+        );
+        assert_eq!(narrow[5], "  wait since 11:58:00; none was ever online");
         view.address = Some("nats://127.0.0.1:28211".to_owned());
         let first = without_colours(&view.rows(&tally, start, (120, 24))[0]);
         assert!(first.ends_with("3 deferred   NATS_URL=nats://127.0.0.1:28211"), "{first}");
         assert_eq!(without_colours(&view.rows(&tally, start, (80, 24))[1]), "  NATS_URL=nats://127.0.0.1:28211");
         view.queues(&serde_json::from_value(json!({"queues": []})).unwrap());
-        let narrow = without_colours(&view.rows(&tally, start, (60, 24))[3]);
-        assert_eq!(narrow, "type        under way  retrying  completed  dead  per s");
+        let narrow: Vec<_> = view.rows(&tally, start, (60, 24)).iter().map(|row| without_colours(row)).collect();
+        assert_eq!(narrow[3], "type        under way  retrying  completed  dead  per s");
+        assert!(narrow.contains(&"a wider window shows: failed attempts, deferred".to_owned()), "{narrow:#?}");
+    }
+
+    #[test]
+    fn many_queues_have_a_few_rows_and_the_rest_is_counted() {
+        let screen = Screen::new(true);
+        let mut view = View::new(&screen, "longshore", None);
+        let queue = |number: usize| {
+            json!({"queue": format!("queue-{number}"), "concurrency": 12, "depth": 0, "depths": {}, "waiting": {"p5": 3}, "running": 1,
+                "oldest_age_ms": 65_000, "oldest_ms": {"waiting": 65_000}, "paused": number == 0, "served": true})
+        };
+        let queues: Vec<_> = (0..12).map(queue).collect();
+        view.queues(&serde_json::from_value(json!({"queues": queues})).unwrap());
+        let start = Instant::now();
+        let rows = view.rows(&Tally::new(start), start, (80, 24));
+        let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
+        assert_eq!(plain[0], "up 00:00:00   queue-0, paused 3 waiting (oldest 1 min 5 s), 1 running");
+        assert!(plain.iter().all(|row| row.chars().count() <= 80), "{plain:#?}");
+        assert_eq!(plain[4], "  and 8 more: longshore queues shows all");
     }
 
     #[test]

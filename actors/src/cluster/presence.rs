@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::control::{MAX_MISSING, PRESENCE_EVERY, Presence};
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::{Backbone, Error};
+use longshore_domain::repeats::Repeats;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::records_watch::check_records;
@@ -56,11 +57,17 @@ fn of(part: &Part) -> Presence {
     }
 }
 
+fn warn(repeats: &mut Repeats, why: &str) {
+    if let Some(line) = repeats.line(&format!("cannot say that this node is there: {why}"), Instant::now()) {
+        tracing::warn!("{line}");
+    }
+}
+
 /// Publishes this node's presence until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut tight = false;
+    let (mut tight, mut repeats) = (false, Repeats::default());
     loop {
         tokio::select! {
             _ = tick.tick() => {}
@@ -69,9 +76,12 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         let sent = Instant::now();
         let nodes = part.backbone.nodes();
         match tokio::time::timeout(ANSWER_WITHIN, nodes.announce(&of(&part))).await {
-            Ok(Ok(())) => part.run_time_settings.is_present(sent),
-            Ok(Err(error)) => tracing::warn!("cannot say that this node is there: {}", error.with_causes()),
-            Err(_) => tracing::warn!("cannot say that this node is there: no answer within {ANSWER_WITHIN:?}"),
+            Ok(Ok(())) => {
+                repeats.end();
+                part.run_time_settings.is_present(sent);
+            }
+            Ok(Err(error)) => warn(&mut repeats, &error.with_causes()),
+            Err(_) => warn(&mut repeats, &format!("no answer within {ANSWER_WITHIN:?}")),
         }
         let check = check_records((&part.backbone, &part.metrics, &part.health), &mut tight);
         // The next presence must not wait for it.

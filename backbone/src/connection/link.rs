@@ -8,13 +8,14 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use longshore_domain::repeats::Repeats;
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 
@@ -104,6 +105,8 @@ struct Counts {
     /// How many connections were lost.
     lost: watch::Sender<u64>,
     refusals: Refusals,
+    /// What the client says while it finds no server, which is the same again and again.
+    repeats: std::sync::Mutex<Repeats>,
 }
 
 impl Drop for Inner {
@@ -416,12 +419,14 @@ async fn connect(
 }
 
 fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) {
+    let repeats = || counts.repeats.lock().unwrap_or_else(PoisonError::into_inner);
     match event {
         // The caller that made the client counts this connection, once everything is subscribed to.
         Event::Connected if first.swap(false, Ordering::AcqRel) => {
             tracing::info!(connection = name, "connected to NATS");
         }
         Event::Connected => {
+            repeats().end();
             tracing::info!(connection = name, "connected to NATS again");
             counts.made.send_modify(|made| *made += 1);
         }
@@ -434,7 +439,9 @@ fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) 
         Event::SlowConsumer(id) => tracing::warn!(subscription = id, "messages were dropped: this node is too slow"),
         other => {
             counts.refusals.note(&other.to_string());
-            tracing::info!(connection = name, "NATS: {other}");
+            if let Some(line) = repeats().line(&other.to_string(), Instant::now()) {
+                tracing::info!(connection = name, "NATS: {line}");
+            }
         }
     }
 }
