@@ -161,6 +161,35 @@ async fn those_that_fit_a_filter_are_cancelled() {
     assert_ne!(record.map(|record| record.state), Some("cancelled".to_owned()));
 }
 
+/// Given two nodes with full hands, when jobs are cancelled that wait, are in a node's hands, begin, run or end, then the
+/// log has no event twice.
+#[tokio::test]
+async fn without_a_fault_no_event_is_logged_twice() {
+    let world = world().await;
+    let _nodes = [workers(world.node(), 2).start().await, workers(world.node(), 2).start().await];
+    let runs = world.publish("sleep").many((0..300).map(|_| json!({"ms": 5}))).await;
+    let cancels = runs.iter().zip(0_u64..).map(|(receipt, at)| {
+        let world = &world;
+        async move {
+            tokio::time::sleep(Duration::from_millis(at * 7 % 250)).await;
+            match world.try_request("default", "runs.cancel", json!({"run_id": receipt.run_id})).await {
+                Err(error) if error.code != 409 => panic!("{}: {error}", receipt.run_id),
+                _ => {}
+            }
+        }
+    });
+    futures_util::future::join_all(cancels).await;
+    let states = world.ends(&runs, Duration::from_secs(120)).await;
+    assert!(states.iter().any(|state| state == "cancelled"), "{states:?}");
+    crate::is_emptied(&world).await;
+
+    let mut logged = world.stored_events("default").await;
+    let count = logged.len();
+    logged.sort_by(|one, other| one.event.id.cmp(&other.event.id));
+    logged.dedup_by(|one, other| one.event.id == other.event.id);
+    assert_eq!(count - logged.len(), 0, "so many of {count} events are in the log twice");
+}
+
 /// Given a job that has just started and others behind it, when all are cancelled, then the running one is stopped
 /// last, so that its worker starts none of the others.
 #[tokio::test]

@@ -152,6 +152,8 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
     match &run.state {
         State::Running if is_holder => Verdict::HeldElsewhere,
         State::Running => Verdict::Drop,
+        // It was cancelled while another message carried it, which comes or has come.
+        State::Cancelled { left: None, .. } if run.held_by.is_some() && !is_holder => Verdict::Drop,
         State::Cancelled { .. } => Verdict::PublishEnd,
         // A job of its key ended it, which the message of its last wait publishes: no node may have done so before.
         State::Duplicate { .. } if !is_holder && was_still_to_come(run) && speaks_for_it => Verdict::PublishEnd,

@@ -19,6 +19,7 @@
 //! it.
 
 use crate::events::{Event, EventKind, of_round};
+use crate::run::EndLog;
 use crate::{Run, RunState};
 
 /// How many events of a run's round are published, counted from the first of the round: live, and in the log.
@@ -54,6 +55,18 @@ pub enum Carrier {
     Comes,
     /// The run was running, and its message is gone, as with a lane that was deleted: no node gets it again.
     Gone,
+}
+
+impl Carrier {
+    /// Who puts the end of a run into the log that is cancelled in the state `before`.
+    #[must_use]
+    pub fn logs_end_of(self, before: &Run) -> EndLog {
+        match self {
+            Self::Comes => EndLog::ByMessage,
+            Self::Stands | Self::MayCome if before.state == RunState::Running => EndLog::ByMessage,
+            Self::Stands | Self::MayCome | Self::Gone => EndLog::ByCanceller,
+        }
+    }
 }
 
 impl Published {
@@ -125,12 +138,7 @@ impl Published {
         let is_new = before.is_unseen() && before.round == 1;
         let live = if is_new { 0 } else { last };
         let published = Self { live, log: if carrier == Carrier::Stands { last } else { proven(cancelled, &events) } };
-        let is_left = match carrier {
-            Carrier::Comes => true,
-            Carrier::Stands | Carrier::MayCome => before.state == RunState::Running,
-            Carrier::Gone => false,
-        };
-        if is_left { published.for_live_only() } else { published }
+        if carrier.logs_end_of(before) == EndLog::ByMessage { published.for_live_only() } else { published }
     }
 
     /// A run that made way for another one with its key before it was started, known by its message, or by the schedule
@@ -216,9 +224,11 @@ impl Published {
     }
 }
 
-/// How many events the log certainly has, as the record proves: those before its last attempt.
+/// How many events the log certainly has, as the record proves: those before its last attempt, or all of a cancelled
+/// run's.
 fn proven(run: &Run, events: &[Event<'_>]) -> usize {
     match run.attempts.last() {
+        _ if run.state.end_log() == EndLog::Done => events.len(),
         Some(last) if last.round == run.round && last.attempt > 1 => before_attempt(events, last.attempt),
         _ => 0,
     }

@@ -9,6 +9,7 @@
 //! The simulation drives these functions, too; [`CancelPorts`] is what they ask for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use longshore_backbone::Headers;
 use longshore_backbone::records::{Found, Written};
@@ -17,17 +18,21 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header;
 use longshore_domain::publication::Carrier;
-use longshore_domain::run::Wait;
+use longshore_domain::run::{EndLog, Wait};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Run, RunId, RunState, Tenant};
+use longshore_domain::{Job, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::filter::{Filter, unavailable};
 use crate::attempt::{keys, line};
-use crate::commit::follow_up::{key_given_back, leave_key};
+use crate::commit::follow_up::{key_given_back, leave_key, note_logged};
 use crate::fail_point;
 use crate::ports::{CancelPorts, InLane, Rules as _, Server as _};
 use crate::shared::log_run::{About, log_run};
 use crate::trace::JobTrace;
+
+/// How often, and how many times at most, the message of a waiting run is looked for: between two places it is nowhere.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOKS: u32 = 10;
 
 /// Restricts a cancellation to runs that fit a filter; with the message by which this run was met.
 #[derive(Clone, Copy)]
@@ -59,7 +64,7 @@ pub(crate) async fn one<P: CancelPorts>(
     only: Option<Only<'_>>,
 ) -> Result<Option<Run>, ApiError> {
     let only_if_waiting = only.is_some_and(|only| only.only_if_waiting);
-    let mut asked = false;
+    let (mut asked, mut looks) = (false, 0);
     loop {
         let Some(Present { run: before, expected, job }) = present(ports, tenant, run_id).await? else {
             return Ok(None);
@@ -96,15 +101,22 @@ pub(crate) async fn one<P: CancelPorts>(
             continue;
         }
         let carried_on = carried_on_by(ports, &before, only).await?;
+        if carried_on.is_none() && comes_by_a_node(&before) && looks < LOOKS {
+            // A node is about to write its message, or moves it.
+            looks += 1;
+            ports.server().pause(LOOK_EVERY).await;
+            continue;
+        }
         let carrier = carrier_of(ports, &before, carried_on.as_ref()).await;
         let mut run = before.clone();
         run.settle(Settlement::Cancel, ports.now());
+        run.leave_end_log(carrier.logs_end_of(&before));
         ports.sign(&mut run);
         match ports.server().write_record(&run, expected).await.map_err(|error| unavailable(&error))? {
-            Written::Won(_) => {
+            Written::Won(revision) => {
                 ports.metrics().run_ended(&run);
                 fail_point::pass("after-cancel");
-                finish(ports, (&before, &run), carrier, (carried_on, job)).await;
+                finish(ports, (&before, &run, revision), carrier, (carried_on, job)).await;
                 return Ok(Some(run));
             }
             Written::Lost(_) => {}
@@ -116,7 +128,7 @@ pub(crate) async fn one<P: CancelPorts>(
 /// its key back. What is not reached here, the run's message or a node that asks for the key does when it comes.
 async fn finish<P: CancelPorts>(
     ports: &P,
-    (before, run): (&Run, &Run),
+    (before, run, revision): (&Run, &Run, u64),
     carrier: Carrier,
     (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
 ) {
@@ -129,6 +141,9 @@ async fn finish<P: CancelPorts>(
     // If the log may lack events, of this run or of one whose key a node took over for it, the message stays where it
     // is: its delivery publishes them.
     if logged.is_ok() {
+        if run.state.end_log() == EndLog::ByCanceller {
+            note_logged(ports, run, revision).await;
+        }
         match clear_away(ports, before, (carried_on, job)).await {
             // No message of the run is left that could be delivered.
             Ok(Some(trace)) => {
@@ -161,6 +176,7 @@ async fn finish<P: CancelPorts>(
 /// perhaps in days. That message stays, as what was merely read ends none.
 async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
     if matches!(only.place, Source::Schedules | Source::Parked)
+        && !run.is_being_logged(ports.now())
         && ports.publish(run, ports.server().published_at_redelivery(run)).await.is_err()
     {
         log_run!(debug, About::run(run), "a cancel is published once its job comes up");
@@ -234,21 +250,31 @@ fn waiting_as<P: CancelPorts>(ports: &P, run: &Run, place: Source, stored: &Stor
     Waiting { place, sequence: stored.sequence, job, trace }
 }
 
-/// The message that brings on a run that waits for a time or is parked, if there is one. It was written only after the
-/// log had every event before it.
+/// Whether the message that brings a waiting run on is one that a node wrote. It did so once the log had every event
+/// before.
+pub(crate) fn comes_by_a_node(run: &Run) -> bool {
+    run.state.wait().is_some() || run.is_unseen() && run.round > 1
+}
+
+/// The message that brings such a run on, if there is one: where it waits, or in its lane if it has fallen due.
 async fn carried_on_by<P: CancelPorts>(
     ports: &P,
     before: &Run,
     only: Option<Only<'_>>,
 ) -> Result<Option<Waiting>, ApiError> {
-    if before.state.wait().is_none() {
+    if !comes_by_a_node(before) {
         return Ok(None);
     }
-    let place = place_of_wait(before);
-    match only.filter(|only| *only.place == place && is_of_wait(&only.message.headers, before)) {
-        Some(Only { message, .. }) => Ok(Some(waiting_as(ports, before, place, message))),
-        None => found_at(ports, place, before).await,
+    if let Some(Only { place, message, .. }) = only.filter(|only| is_of_wait(&only.message.headers, before)) {
+        return Ok(Some(waiting_as(ports, before, place.clone(), message)));
     }
+    if before.state.wait().is_some()
+        && let Some(found) = found_at(ports, place_of_wait(before), before).await?
+    {
+        return Ok(Some(found));
+    }
+    let lane = if before.state.is_parked() { QueueLane::Returned } else { before.priority.into() };
+    found_at(ports, Source::Lane(before.queue.clone(), lane), before).await
 }
 
 /// What is known of the message that brings a run on. That of a running run is looked for before its end is written:

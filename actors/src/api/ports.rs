@@ -12,9 +12,9 @@ use longshore_backbone::wire::header::{self, names};
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
-use longshore_domain::{Job, Lane, Priority, Run, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Job, Lane, Priority, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
-use crate::api::cancellation::is_of_wait;
+use crate::api::cancellation::{comes_by_a_node, is_of_wait};
 use crate::api::filter::unavailable;
 use crate::api::{Api, intake, runs};
 use crate::attempt::assignment::Assignment;
@@ -158,9 +158,17 @@ impl WaitingPorts for Api {
                 let subject = names.parked_of(&run.tenant, &run.lane(), &run.job_type);
                 find_in(backbone, place, &subject, |stored| is_of_wait(&stored.headers, run)).await
             }
+            Source::Lane(queue, QueueLane::Returned) => {
+                let subject = names.returned_where(Some(&run.tenant), queue, Some(&run.job_type));
+                find_in(backbone, place, &subject, |stored| is_of_wait(&stored.headers, run)).await
+            }
             _ => {
                 let subject = names.job(&run.tenant, &run.lane(), &run.job_type);
-                find_in(backbone, place, &subject, |stored| is_job_of(stored, run)).await
+                let is_it = |stored: &Stored| match comes_by_a_node(run) {
+                    true => is_of_wait(&stored.headers, run),
+                    false => is_job_of(stored, run),
+                };
+                find_in(backbone, place, &subject, is_it).await
             }
         }
     }

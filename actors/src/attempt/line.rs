@@ -20,6 +20,7 @@ use crate::attempt::assignment::{Assignment, number_of};
 use crate::attempt::keys::{AtBegin, record_first};
 use crate::attempt::order;
 use crate::attempt::running::AttemptState;
+use crate::commit::follow_up::note_logged;
 use crate::fail_point;
 use crate::ports::{Ports, RunPorts, Server};
 use crate::shared::kind::Kind;
@@ -166,16 +167,18 @@ async fn end<P: RunPorts>(
         }
         let mut run = before.clone();
         run.settle(makes_way(OnBusy::KeepNewest, by), ports.now());
+        // It came to the line with its message. A parked one is taken out; any other comes, and logs the end.
+        let is_parked = before.state.is_parked();
+        let carrier = if is_parked { Carrier::MayCome } else { Carrier::Comes };
+        run.leave_end_log(carrier.logs_end_of(&before));
         ports.sign(&mut run);
-        if let Written::Won(_) = ports.server().write_record(&run, revision).await? {
+        if let Written::Won(revision) = ports.server().write_record(&run, revision).await? {
             ports.metrics().run_ended(&run);
             fail_point::pass("after-make-way");
-            // It came to the line with its message. A parked one is taken out; any other comes, and logs the end.
-            let is_parked = before.state.is_parked();
-            let carrier = if is_parked { Carrier::MayCome } else { Carrier::Comes };
             let is_logged = ports.publish(&run, Published::at_cancel(&before, &run, carrier)).await.is_ok();
             ports.server().notify_cancelled(tenant, &member.run_id).await;
             if is_logged && is_parked {
+                note_logged(ports, &run, revision).await;
                 ports.server().take_out_parked(&before, key).await?;
             }
             return Ok(());

@@ -9,7 +9,7 @@ use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::{self, Arrival, Verdict};
 use longshore_domain::publication::Published;
-use longshore_domain::run::State;
+use longshore_domain::run::{EndLog, State};
 use longshore_domain::{ErrorKind, Run, RunId};
 
 use crate::attempt::{keys, line, order};
@@ -17,8 +17,8 @@ use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::metrics::Metrics;
-use crate::ports::Server;
-use crate::shared::log_run::log_run;
+use crate::ports::{RunPorts, Server};
+use crate::shared::log_run::{About, log_run};
 
 /// How long a step that the server did not confirm waits before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -112,7 +112,8 @@ fn is_occupied<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
 /// instead, and the delivery acknowledged.
 fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
     let (arrival, found) = (commit.arrival.as_ref()?, found?);
-    if server.on_arrival(Some(&found.run), arrival) != Verdict::PublishEnd {
+    let is_logged_elsewhere = found.run.state.end_log() == EndLog::ByCanceller;
+    if server.on_arrival(Some(&found.run), arrival) != Verdict::PublishEnd || is_logged_elsewhere {
         return None;
     }
     let node = found.run.node.clone().unwrap_or_default();
@@ -222,6 +223,16 @@ pub(crate) async fn leave_key<S: Server>(server: &S, run: &Run, line: Option<&Co
     match run.order() {
         Some(order) => order::leave(server, &order).await,
         None => Ok(()),
+    }
+}
+
+/// Notes in the record of a cancelled run that the log has its end: a message of it that comes later publishes nothing.
+pub(crate) async fn note_logged<P: RunPorts>(ports: &P, cancelled: &Run, revision: u64) {
+    let mut run = cancelled.clone();
+    run.leave_end_log(EndLog::Done);
+    ports.sign(&mut run);
+    if let Err(error) = ports.server().write_record(&run, revision).await {
+        log_run!(debug, About::run(&run), "its end may be logged twice: {}", error.with_causes());
     }
 }
 

@@ -152,7 +152,7 @@ impl Backbone {
                 // The shortened time decides only where storage runs short: a job may ask for longer than others have.
                 Some(if now < set { wanted.min(now) } else { wanted })
             }
-            State::Cancelled { ended_at, left } | State::Duplicate { ended_at, left, .. } => {
+            State::Cancelled { ended_at, left, .. } | State::Duplicate { ended_at, left, .. } => {
                 let waits = left.map_or(Duration::ZERO, |left| left.run_at().since(*ended_at));
                 Some(other_ends.saturating_add(waits))
             }

@@ -4,7 +4,7 @@ use super::api::{Encoded, Record, WaitingFor};
 use super::json::{Object, compact, field, maybe, number, quoted, text};
 use bytes::Bytes;
 use fields::Fields;
-use longshore_domain::run::{Attempt, Holding, RunResult};
+use longshore_domain::run::{Attempt, EndLog, Holding, RunResult};
 use longshore_domain::{Run, State, Timestamp};
 
 mod fields;
@@ -124,6 +124,7 @@ fn append_protocol(run: &Run, out: &mut Vec<u8>) {
     // The last attempt's node names itself in the event of the end.
     maybe(out, "ended_by", run.ended_by.as_ref().filter(|_| run.first_node().is_none()));
     time(out, "died_at", run.state.died_at());
+    maybe(out, "end_log", Some(&run.state.end_log()).filter(|end_log| **end_log != EndLog::ByMessage));
     maybe(out, "key_claimed_ms", run.key_claimed_ms.as_ref());
     maybe(out, "unique_key", run.unique_key.as_ref());
     if run.replaces {

@@ -16,7 +16,7 @@ pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
 pub use holding::{Holding, MessageId};
 pub use log::{LogLine, RunLog};
 pub use result::RunResult;
-pub use state::{RunState, State, Wait};
+pub use state::{EndLog, RunState, State, Wait};
 pub use wait::{DeferReason, Deferral};
 
 use crate::concurrency::{OrderId, Turn};
@@ -35,6 +35,10 @@ mod wait;
 /// A record keeps this many of a run's last error messages whole, and the first 200 bytes of earlier ones.
 const WHOLE_MESSAGES: usize = 32;
 const SHORT_MESSAGE: usize = 200;
+
+/// In this time a node that has cancelled a run puts that into the event log, if nothing goes wrong. If its message comes
+/// meanwhile, it is put off; if the node has died, the log is so much later.
+pub const LOGGED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The run record.
 #[derive(Debug, Clone)]
@@ -285,6 +289,21 @@ impl Run {
         self.published = false;
         self.turn = None;
         self.held_by = None;
+    }
+
+    /// Says who puts the end of the cancelled run into the event log, or that it is there.
+    pub fn leave_end_log(&mut self, to: EndLog) {
+        if let State::Cancelled { end_log, .. } = &mut self.state {
+            *end_log = to;
+        }
+    }
+
+    /// Whether the node that cancelled it is about to put that into the event log, if it has not died.
+    #[must_use]
+    pub fn is_being_logged(&self, now: Timestamp) -> bool {
+        let since = |at: Timestamp| now.millis().abs_diff(at.millis());
+        self.state.end_log() == EndLog::ByCanceller
+            && self.state.ended_at().is_some_and(|at| since(at) < whole_millis(LOGGED_WITHIN))
     }
 
     /// Its dead letter is discarded.

@@ -1,6 +1,6 @@
 //! What a settlement writes into the run. Which settlement it is, [`crate::settlement`] decides.
 
-use super::{PutBack, Run, State, Wait};
+use super::{EndLog, PutBack, Run, State, Wait};
 use crate::settlement::Settlement;
 use crate::{ErrorKind, Failure, Timestamp};
 
@@ -49,12 +49,12 @@ impl Run {
             Settlement::Cancel => {
                 let failure = Failure::new(ErrorKind::Cancelled, "the run was cancelled");
                 self.end_attempt(now, Some(failure));
-                self.end(State::Cancelled { ended_at: now, left: self.state.wait() });
+                self.end(State::Cancelled { ended_at: now, left: self.state.wait(), end_log: EndLog::default() });
             }
             Settlement::MakeWay { failure } => {
                 self.end_attempt(now, Some(failure.clone()));
                 self.error = Some(failure);
-                self.end(State::Cancelled { ended_at: now, left: self.state.wait() });
+                self.end(State::Cancelled { ended_at: now, left: self.state.wait(), end_log: EndLog::default() });
             }
             Settlement::Duplicate { of } => self.end(State::Duplicate { ended_at: now, of, left: None }),
         }

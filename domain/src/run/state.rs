@@ -83,6 +83,19 @@ impl Wait {
     }
 }
 
+/// Who puts the end of a cancelled run into the event log. One alone does, so that without faults nothing is in it twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndLog {
+    /// The node to which its message is delivered.
+    #[default]
+    ByMessage,
+    /// The node that cancelled it, which is about to.
+    ByCanceller,
+    /// It is there, with all events before it.
+    Done,
+}
+
 /// The state of a run, with the data that belongs to this state alone.
 #[derive(Debug, Clone)]
 pub enum State {
@@ -122,6 +135,8 @@ pub enum State {
         /// How its job waited outside of its lane at that moment. The job may still be there: until it is removed or
         /// comes, the record must stay.
         left: Option<Wait>,
+        /// Who puts that into the event log.
+        end_log: EndLog,
     },
     /// Was not started in time.
     Expired {
@@ -200,6 +215,13 @@ impl State {
     #[must_use]
     pub fn is_parked(&self) -> bool {
         matches!(self.wait(), Some(Wait::Parked { .. }))
+    }
+
+    /// Who puts the end of the run into the event log, as far as its state says: whoever gets its message, unless it was
+    /// cancelled.
+    #[must_use]
+    pub fn end_log(&self) -> EndLog {
+        if let Self::Cancelled { end_log, .. } = self { *end_log } else { EndLog::default() }
     }
 
     /// When the run died whose dead letter was discarded; `None` in any other state.

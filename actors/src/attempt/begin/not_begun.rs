@@ -4,7 +4,7 @@ use longshore_backbone::records::Found;
 use longshore_domain::follow_up;
 use longshore_domain::protocol::{self, Holder, Verdict};
 use longshore_domain::publication::Published;
-use longshore_domain::run::{DeferReason, State};
+use longshore_domain::run::{DeferReason, LOGGED_WITHIN, State};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Run};
 
@@ -32,6 +32,10 @@ pub(super) async fn not_begun<P: Ports>(
         Verdict::Drop => ports.server().ack(assignment.ack_token).await,
         Verdict::HeldElsewhere => return held_elsewhere(ports, assignment, run, revision).await,
         Verdict::TakeOver => take_over(ports, assignment, run, revision).await,
+        // Its node removes this message, if it was not on its way by then.
+        Verdict::PublishEnd if run.is_being_logged(ports.now()) => {
+            ports.server().nak_after(assignment.ack_token, LOGGED_WITHIN).await;
+        }
         Verdict::CarryOut | Verdict::PublishEnd => {
             // It may have been cancelled, or have made way, just after a node had taken a key over for it.
             if (verdict == Verdict::PublishEnd || run.state.duplicate_of().is_some())

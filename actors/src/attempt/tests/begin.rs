@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
 use longshore_domain::job::When;
-use longshore_domain::run::{DeferReason, Holding, RunResult};
+use longshore_domain::run::{DeferReason, EndLog, Holding, RunResult};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, JobOptions, Run, RunState, Timestamp};
 
@@ -175,6 +175,11 @@ fn what_the_record_says_of_a_delivery() {
     let completed = || Settlement::Complete(RunResult::None);
     let dead = || Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "no") };
     let elsewhere = |run: Run| Run { held_by: Some(held_by(9)), ..run };
+    let logged = move |run: Run, by| {
+        let mut run = after(run, Settlement::Cancel);
+        run.leave_end_log(by);
+        run
+    };
     let snooze = || Settlement::Defer {
         at: at(60_000),
         reason: longshore_domain::run::DeferReason::Snoozed,
@@ -195,10 +200,13 @@ fn what_the_record_says_of_a_delivery() {
         ("it completed under another", Box::new(move |run| elsewhere(after(run, completed()))), &["ack 7"]),
         ("it runs under another", Box::new(elsewhere), &["ack 7"]),
         (
-            "it was cancelled",
-            Box::new(move |run| elsewhere(after(run, Settlement::Cancel))),
+            "it was cancelled under this message",
+            Box::new(move |run| after(run, Settlement::Cancel)),
             &["log enqueued started cancelled", "ack 7"],
         ),
+        ("it was cancelled under another", Box::new(move |run| elsewhere(after(run, Settlement::Cancel))), &["ack 7"]),
+        ("it was cancelled, which is logged", Box::new(move |run| logged(run, EndLog::Done)), &["ack 7"]),
+        ("it was cancelled just now", Box::new(move |run| logged(run, EndLog::ByCanceller)), &["nak 7 after 5000 ms"]),
         (
             "it waits for its retry, decided under this message",
             Box::new(|run| retrying(run, at(60_000))),

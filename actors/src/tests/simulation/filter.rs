@@ -118,6 +118,7 @@ impl Hand<'_> {
         let filter = self.filter.borrow();
         let Some(filter) = filter.as_ref().filter(|_| run.state == RunState::Cancelled) else { return };
         let before = self.world.record(plan).filter(|before| before.revision == expected);
+        let before = before.filter(|before| !before.run.state.is_terminal());
         if before.is_some_and(|before| !filter.fits(&before.run)) {
             self.world.ledger.borrow_mut().accuse(plan, "it does not fit, and was cancelled");
         }

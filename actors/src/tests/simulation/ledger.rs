@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use longshore_domain::events::{self, Event, EventKind};
-use longshore_domain::run::DeferReason;
+use longshore_domain::run::{DeferReason, EndLog};
 use longshore_domain::{ErrorKind, Run, RunId, RunState, SmolStr, State, Timestamp};
 
 /// Identifies an event.
@@ -78,6 +78,8 @@ struct Page {
     /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
     /// was answered: it does not matter whether the `scheduled` event is published.
     note_taken_up: bool,
+    /// Another run took its key before its message came: the node that ended it publishes that, and so does its message.
+    lost_its_key: bool,
     /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again. Or
     /// it was rescheduled: then two of its messages may come at once, and if a node has just stored that its bare job
     /// waits, that is in the log, but nobody publishes it live.
@@ -160,6 +162,7 @@ impl Ledger {
         if before.is_some_and(is_note) && (after.held_by.is_some() || after.state == RunState::Duplicate) {
             self.pages[plan].note_taken_up = true;
         }
+        self.pages[plan].lost_its_key |= after.state == RunState::Duplicate && after.held_by.is_none();
         if let State::Scheduled { at } = after.state {
             self.note_due(plan, at);
         }
@@ -223,7 +226,8 @@ impl Ledger {
 
     /// An event reached the log; `last` was the last attempt of its run when it was written. The log has every event of
     /// the attempts before that one: its claim proves it, so none of them is published again.
-    pub(crate) fn logged(&mut self, plan: usize, (id, body): (EventId, Body), last: u32) {
+    /// Without a fault nothing is published again, except of a run whose key another submission takes meanwhile.
+    pub(crate) fn logged(&mut self, plan: usize, (id, body): (EventId, Body), last: u32, calm: bool) {
         let page = &mut self.pages[plan];
         let is_the_same = |(logged, before): &&(EventId, Body)| *logged == id && before.run == body.run;
         let before = page.bodies.iter().find(is_the_same).map(|(_, before)| before.clone());
@@ -236,6 +240,8 @@ impl Ledger {
             self.accuse(plan, format!("{id} published again, with another body: {before:?}, then {body:?}"));
         } else if (1..last).contains(&id.attempt) {
             self.accuse(plan, format!("{id} published again, though attempt {last} was claimed"));
+        } else if calm && !page.live_again && !page.lost_its_key {
+            self.accuse(plan, format!("{id} published again without a fault"));
         }
     }
 
@@ -361,7 +367,8 @@ fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp)
         return None;
     }
     let discarded = before.state == RunState::Dead && after.state == RunState::Discarded;
-    if after.round != before.round || (before.state.is_terminal() && !discarded) {
+    let noted = before.state.end_log() == EndLog::ByCanceller && after.state.end_log() == EndLog::Done;
+    if after.round != before.round || (before.state.is_terminal() && !discarded && !noted) {
         return Some(step());
     }
     if after.attempt > before.attempt + 1 || after.attempt + 1 < before.attempt {

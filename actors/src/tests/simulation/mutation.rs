@@ -42,7 +42,7 @@ impl Harm {
         match self {
             Self::Lost => &[": lost as ", "no record: lost", ", dead letters of rounds", "no run of its key is left"],
             Self::Log => &[": logged ", ": round "],
-            Self::Again => &[" published again, "],
+            Self::Again => &[" published again, ", " published again without a fault"],
             Self::Live => &[": live "],
             Self::Step => &[" became "],
             Self::Early => &[" too early"],
@@ -153,6 +153,7 @@ mutations! {
     CancelledRunTakenForUnseen: Live,
     CancelledRunTakenForSeen: Live,
     AnyWaitingRunTakenForCarriedOn: Log,
+    EndOfTheCancelledNotNoted: Again,
     DeadLetterTakenForPublished: Log,
     DeadLetterPublishedLiveAgain: Live,
     StartLoggedBeforeItsRecord: Log,

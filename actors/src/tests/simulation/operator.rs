@@ -14,6 +14,7 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Run, RunId, Tenant};
 
+use crate::api::cancellation::comes_by_a_node;
 use crate::api::dead_letter::{self, Action, Change as Replay};
 use crate::api::filter::unavailable;
 use crate::api::{cancellation, reschedule};
@@ -23,7 +24,7 @@ use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Letter;
 use crate::tests::simulation::server::{DeadLetter, Message, MessageId, Place};
-use crate::tests::simulation::worker::{Delivery, Does, Hand};
+use crate::tests::simulation::worker::{Delivery, Does, Hand, seal_of};
 use crate::tests::simulation::world::{HEARD_WITHIN, OrderToStop, World, stamp};
 use crate::trace::Tracer;
 
@@ -159,6 +160,11 @@ impl WaitingPorts for Hand<'_> {
     async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error> {
         let plan = self.place_of_run(run).0;
         let sequence = match place {
+            Source::Lane(..) if comes_by_a_node(run) => {
+                let place = schedule_of(self.world, plan, run).place;
+                let is_it = |message: &Message| message.place == place && message.seal == seal_of(run);
+                self.client.look_in_lane(is_it).await.map(|message| message.sequence)
+            }
             Source::Lane(..) => {
                 let is_it = |message: &Message| message.plan == plan && message.place.plan == plan;
                 self.client.look_in_lane(is_it).await.map(|message| message.sequence)

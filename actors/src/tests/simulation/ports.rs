@@ -23,6 +23,7 @@ use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
+use longshore_domain::run::EndLog;
 use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
@@ -275,7 +276,8 @@ impl Server for Hand<'_> {
         let is_never_marked = self.world.is(Mutation::RecordNeverMarkedPublished);
         let does = self.does.get();
         let is_mark = is_marked && does != Does::Reschedules && !run.state.is_terminal();
-        if self.takes_up.take() || is_never_marked && is_mark {
+        let is_note = run.state.end_log() == EndLog::Done && self.world.is(Mutation::EndOfTheCancelledNotNoted);
+        if self.takes_up.take() || is_never_marked && is_mark || is_note {
             return Ok(Written::Won(expected));
         }
         if key == World::timed_key(plan) {

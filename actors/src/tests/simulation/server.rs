@@ -184,6 +184,11 @@ impl Server {
         false
     }
 
+    /// Whether `id` was used before, also if that is forgotten.
+    pub(crate) fn has_known(&self, id: MessageId) -> bool {
+        self.ids.iter().any(|(other, _)| *other == id)
+    }
+
     /// Stores a job; `None` if its id was known.
     pub(crate) fn publish(&mut self, message: Message, id: Option<MessageId>, chance: &Chance) -> Option<u64> {
         if id.is_some_and(|id| self.is_known(id, chance)) {

@@ -15,7 +15,7 @@
 //!   it out.
 
 use longshore_domain::concurrency::Turn;
-use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunLog, RunResult, RunState, State, Wait};
+use longshore_domain::run::{Attempt, Deferral, EndLog, Failure, Holding, RunLog, RunResult, RunState, State, Wait};
 use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -30,6 +30,11 @@ fn is_none_yet(count: &u32) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_false(value: &bool) -> bool {
     !*value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_by_message(end_log: &EndLog) -> bool {
+    *end_log == EndLog::ByMessage
 }
 
 /// A record as it stands in JSON.
@@ -94,6 +99,8 @@ pub(super) struct Fields {
     pub(super) ended_by: Option<SmolStr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) died_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "is_by_message")]
+    pub(super) end_log: EndLog,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key_claimed_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,7 +178,7 @@ impl Fields {
             RunState::Retrying => State::Retrying { wait: self.wait().unwrap_or(Wait::Until(self.origin)) },
             RunState::Completed => State::Completed { ended_at, result: self.take_result() },
             RunState::Dead => State::Dead { ended_at },
-            RunState::Cancelled => State::Cancelled { ended_at, left: self.wait() },
+            RunState::Cancelled => State::Cancelled { ended_at, left: self.wait(), end_log: self.end_log },
             RunState::Expired => State::Expired { ended_at },
             RunState::Duplicate => {
                 let of = self.duplicate_of.take().unwrap_or_else(|| self.run_id.clone());

@@ -93,6 +93,7 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
         trace_id: there().then_some(longshore_domain::TraceId(7 << 64)),
         accepted_by: there().then(|| words.into()),
         died_at: there().then_some(at),
+        end_log: if there() { EndLog::Done } else { EndLog::default() },
         ended_by: there().then(|| words.into()),
         key_claimed_ms: there().then_some(number),
         unique_key: there().then(|| words.to_owned()),
@@ -119,7 +120,7 @@ fn fields_of(run: Run) -> Fields {
     let (accepted_by, ended_by) =
         (accepted_by.filter(|node| first != Some(node)), ended_by.filter(|_| first.is_none()));
     let (word, wait, ended_at) = (state.name(), state.wait(), state.ended_at());
-    let died_at = state.died_at();
+    let (died_at, end_log) = (state.died_at(), state.end_log());
     let (mut result, mut result_base64, mut result_content_type, mut result_bytes) = (None, None, None, None);
     let mut duplicate_of = None;
     match state {
@@ -135,7 +136,7 @@ fn fields_of(run: Run) -> Fields {
     }
     let (run_at, parked) = (wait.map(Wait::run_at), matches!(wait, Some(Wait::Parked { .. })));
     #[rustfmt::skip]
-    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
+    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, end_log, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
     fields
 }
 
@@ -182,6 +183,8 @@ fn every_state_is_written_as_it_was_read() {
         ("cancelled", ENDED, ""),
         ("cancelled", ENDED_AND_RUN_AT, ""),
         ("cancelled", ENDED_AND_RUN_AT, PARKED),
+        ("cancelled", ENDED, r#","end_log":"by_canceller""#),
+        ("cancelled", ENDED, r#","end_log":"done""#),
         ("expired", ENDED, ""),
         ("duplicate", ENDED, ANOTHER),
         ("discarded", ENDED, DIED),
