@@ -35,6 +35,7 @@ pub mod handlers;
 pub mod http;
 mod json_schema;
 mod own_node;
+pub mod signals;
 #[cfg(feature = "traces")]
 pub mod traces;
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use longshore_actors::{Handler, Handlers, Node};
 use longshore_backbone::Connection;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Configuration, NatsError, nats};
 use crate::handlers;
+use crate::signals::Signals;
 
 /// Why a node could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +122,7 @@ impl NodeBuilder {
         })
     }
 
-    /// Starts the node, and runs it until SIGTERM or SIGINT; then drains it.
+    /// Starts the node, and runs it until SIGTERM, SIGINT, SIGHUP or SIGQUIT; then drains it.
     ///
     /// # Errors
     /// Says what is wrong.
@@ -146,18 +146,16 @@ impl RunningNode {
         &self.node
     }
 
-    /// Runs until SIGTERM or SIGINT, or until the node gives up; then drains it: jobs that run have the configured
+    /// Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, or until the node gives up; then drains it: jobs that run have the configured
     /// grace time, and what is left is handed back.
     ///
     /// # Errors
     /// The node gave up, or not everything was confirmed in time.
     pub async fn run_until_signal(mut self) -> Result<(), RunError> {
-        let listen = |kind| signal(kind).map_err(RunError::Signals);
-        let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+        let mut signals = Signals::listen().map_err(RunError::Signals)?;
         tokio::select! {
             error = self.node.failed() => return Err(error.into()),
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            _ = signals.next() => {}
         }
         self.drain().await
     }

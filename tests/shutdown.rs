@@ -18,7 +18,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(240);
 /// starts.
 #[tokio::test]
 async fn what_runs_is_finished_and_nothing_else_begins() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         let world = world().await;
         let node = workers(world.node(), 4).start().await;
         let mut live = world.live_events("default").await;
@@ -28,6 +28,9 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
         }
         let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
 
+        // These two mean nothing to a node.
+        node.signal(Signal::USR1);
+        node.signal(Signal::USR2);
         node.signal(signal);
         assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
 

@@ -1,16 +1,17 @@
 //! `longshore serve`: a node, from its start to the end of its drain.
 
-use std::{fmt, process};
-
 use anyhow::Context as _;
 use clap::Args;
+use longshore::signals::Signals;
 use longshore::{handlers, http, traces};
 use longshore_actors::Node;
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Ended, File, Global, output};
 use crate::telemetry::{self, LogFormat};
+
+/// Why a node does not start.
+pub(crate) const UNHEARD: &str = "cannot listen to signals";
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -31,7 +32,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     settings.log = Some(log);
     settings.traces = traces::exporter(configuration.telemetry(), &name)?;
 
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::listen().context(UNHEARD)?;
     let http = http::Server::start(configuration.http()).await?;
     let mut node = tokio::select! {
         node = Node::start(settings, connection, handlers::built_in()) => node.context("the node cannot start")?,
@@ -73,61 +74,4 @@ pub(crate) async fn drain(node: Node, signals: &mut Signals) -> anyhow::Result<E
 /// The error of the program when the node has ended by itself.
 pub(crate) fn failed(error: longshore_actors::Error) -> anyhow::Result<Ended> {
     Err(anyhow::Error::new(error).context("the node has failed"))
-}
-
-/// The signals that ask for an end.
-pub(crate) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Option<Signal>,
-}
-
-/// A signal that came.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Word {
-    name: &'static str,
-    number: i32,
-}
-
-impl Word {
-    /// Ends the process as a shell reports an end by this signal.
-    pub(crate) fn end_at_once(self) -> ! {
-        process::exit(128 + self.number)
-    }
-}
-
-impl fmt::Display for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
-
-impl Signals {
-    pub(crate) fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen to signals");
-        let (interrupt, terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-        Ok(Self { interrupt, terminate, hang_up: None })
-    }
-
-    /// Also the one that a terminal sends when it is closed. Not for a service: `nohup` has that signal ignored, and
-    /// listening to it would undo this.
-    pub(crate) fn of_a_terminal() -> anyhow::Result<Self> {
-        let hang_up = signal(SignalKind::hangup()).context("cannot listen to signals")?;
-        Ok(Self { hang_up: Some(hang_up), ..Self::new()? })
-    }
-
-    /// The next one.
-    pub(crate) async fn next(&mut self) -> Word {
-        let hang_up = async {
-            match &mut self.hang_up {
-                Some(signal) => signal.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = hang_up => Word { name: "SIGHUP", number: 1 },
-            _ = self.interrupt.recv() => Word { name: "SIGINT", number: 2 },
-            _ = self.terminate.recv() => Word { name: "SIGTERM", number: 15 },
-        }
-    }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use futures_util::{FutureExt as _, StreamExt as _};
+use longshore::signals::Signals;
 use longshore::{handlers, http};
 use longshore_actors::Node;
 use longshore_backbone::wire::api::{OPERATOR, Queues, QueuesList, QueuesRequest};
@@ -26,7 +27,7 @@ use crate::cli::ended::Ended;
 use crate::cli::exact;
 use crate::cli::global::Global;
 use crate::cli::output::{FAINT, STRONG, number, took};
-use crate::cli::serve::{self, Signals};
+use crate::cli::serve;
 use crate::telemetry;
 
 mod server;
@@ -72,7 +73,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     telemetry::beside_a_view(screen.writer(), screen.has_colours(), if screen.is_live() { LIVE_LOG } else { LOG })?;
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    let mut signals = if screen.is_live() { Signals::of_a_terminal()? } else { Signals::new()? };
+    let mut signals = Signals::listen().context(serve::UNHEARD)?;
     let http = http::Server::start(configuration.http()).await?;
 
     let named = global.nats.named_by_hand;
