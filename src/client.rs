@@ -120,7 +120,8 @@ impl Client {
         self.ask::<RunsGet>(&RunRequest { run_id: run.clone(), tenant: None }, ANSWER_WITHIN).await
     }
 
-    /// Waits for the end of a run: returns its record then, or as it is when `within` has passed.
+    /// Waits for the end of a run: returns its record then, or as it is when `within` has passed. If the run is a
+    /// duplicate, that of the run which has its key.
     ///
     /// # Errors
     /// As [`Client::get`].

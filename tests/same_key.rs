@@ -61,6 +61,25 @@ async fn a_bare_publish_can_have_any_key() {
     }
 }
 
+/// Given a job that is a duplicate, when a client waits for it, then it gets the end of the run that has its key, by API
+/// and command line alike; the duplicate's own record stays what it is.
+#[tokio::test]
+async fn a_wait_for_a_duplicate_is_one_for_the_run_that_has_its_key() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let job = json!({"ms": 1_500});
+    let first = world.submit(json!({"type": "sleep", "payload": job, "idempotency_key": "k"})).await;
+    let bare = world.publish("sleep").header("Longshore-Idempotency-Key", "k").json(job).await;
+    let command = world.command(["runs", "wait", &bare]).output();
+    let (answer, command) = tokio::join!(world.request("runs.wait", json!({"run_id": bare})), command);
+    assert_eq!((&answer["run_id"], &answer["state"]), (&json!(first), &json!("completed")), "{answer}");
+    let command = command.unwrap();
+    assert_eq!(command.status.code(), Some(0), "{command:?}");
+    let said = String::from_utf8_lossy(&command.stderr).into_owned();
+    assert!(said.contains(&format!("{bare} is a duplicate of {first}")), "{said}");
+    assert_eq!(world.request("runs.get", json!({"run_id": bare})).await["state"], "duplicate");
+}
+
 /// Given a bare job whose headers say how long a key holds, but name none, when a node takes it, then it is invalid and
 /// says which header, as `submit` does.
 #[tokio::test]

@@ -126,6 +126,13 @@ impl World {
             let body = json!({"run_id": run, "timeout_ms": u64::try_from(held.as_millis()).unwrap_or(u64::MAX)});
             match self.ask(tenant, "runs.wait", body.to_string(), held + Duration::from_secs(2)).await {
                 Ok(body) => match serde_json::from_value::<Record>(body.clone()) {
+                    // It is a duplicate of that run, and ended before it.
+                    Ok(record) if record.run_id != run => {
+                        if let Some(own) = self.record_as(tenant, run).await {
+                            return own;
+                        }
+                        last = format!("a duplicate of {}", record.run_id);
+                    }
                     Ok(record) if record.is_terminal() => return record,
                     Ok(record) => last = format!("still {}, attempt {}", record.state, record.attempt),
                     Err(error) => panic!("runs.wait answered no record ({error}): {body}"),

@@ -207,7 +207,7 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
     let deadline = most.map(|most| Instant::now() + most);
     let mut answered: Option<Instant> = None;
     // The first answers come sooner, so that it is soon seen what the run waits for.
-    let (mut one_wait, mut said) = (FIRST_WAIT, None);
+    let (mut one_wait, mut said, mut is_followed) = (FIRST_WAIT, None, false);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let now = left.unwrap_or(one_wait).min(one_wait);
@@ -215,7 +215,10 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
         match api.ask_within::<RunsWait>(asked, now).await {
             Ok(answer) => {
                 answered = Some(Instant::now());
-                let Record { state, waiting_for, .. } = answer.read()?;
+                let Record { run_id, state, waiting_for, .. } = answer.read()?;
+                if run_id != *id && !std::mem::replace(&mut is_followed, true) {
+                    eprintln!("{id} is a duplicate of {run_id}, which counts");
+                }
                 if has_ended(&state) {
                     print(&answer, json)?;
                     let completed = state == RunState::Completed.into();

@@ -201,7 +201,8 @@ impl CancelPorts for Api {
     }
 
     async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError> {
-        runs::wait(self, tenant, run, ENDS_WITHIN).await.map(drop)
+        let until = tokio::time::Instant::now() + ENDS_WITHIN;
+        runs::wait_for_end(self, tenant, run, until).await.map(drop)
     }
 
     async fn has_no_message(&self, run: &Run) -> Result<bool, Error> {

@@ -10,6 +10,7 @@ use longshore_domain::policy::{History, Policies};
 use longshore_domain::{JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::api::filter::{self, unavailable};
@@ -23,6 +24,8 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Long waits poll less often, but at least this often: a thousand callers may wait.
 const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
+/// How many duplicates of each other are followed: debounced jobs come in long rows.
+const FOLLOWED: usize = 100;
 
 /// The endpoint `runs.get`: the run, from its record or its lane.
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
@@ -104,14 +107,40 @@ pub(crate) fn in_lane(api: &Api, mut assignment: Assignment) -> InLane {
     InLane { run, job: assignment.job, trace: assignment.payload.trace }
 }
 
-/// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`].
+/// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`]. If it is a duplicate, the run
+/// that it is a duplicate of: that one does what was asked for.
 pub(crate) async fn wait(
     api: &Api,
     tenant: &Tenant,
     run_id: &RunId,
     timeout: Duration,
 ) -> Result<Encoded<Record>, ApiError> {
-    let until = tokio::time::Instant::now() + timeout;
+    let until = Instant::now() + timeout;
+    let mut waited = wait_for_end(api, tenant, run_id, until).await?;
+    for _ in 0..FOLLOWED {
+        let Some(of) = waited.duplicate_of else { break };
+        match wait_for_end(api, tenant, &of, until).await {
+            Ok(other) => waited = other,
+            Err(error) if error.code == Code::NotFound.number() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(waited.record)
+}
+
+/// A run at its end, or when the time was over.
+pub(crate) struct Waited {
+    record: Encoded<Record>,
+    duplicate_of: Option<RunId>,
+}
+
+/// Waits until the run itself has ended.
+pub(crate) async fn wait_for_end(
+    api: &Api,
+    tenant: &Tenant,
+    run_id: &RunId,
+    until: Instant,
+) -> Result<Waited, ApiError> {
     let subject = api.backbone.names().events_of_run(tenant, run_id);
     let mut events = api.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
     let mut check_every = CHECK_EVERY;
@@ -121,18 +150,21 @@ pub(crate) async fn wait(
         let has_ended = found.as_ref().is_some_and(|found| found.run.state.is_terminal());
         if let Some(end) = published.take().filter(|_| !has_ended) {
             // Its end was published, and no record will say so.
-            return Ok(end);
+            return Ok(Waited { record: end, duplicate_of: None });
         }
-        let now = tokio::time::Instant::now();
+        let now = Instant::now();
         match found {
-            Some(found) if has_ended || now >= until => return Ok(shown(api, &found).await),
+            Some(found) if has_ended || now >= until => {
+                let duplicate_of = found.run.state.duplicate_of().cloned();
+                return Ok(Waited { record: shown(api, &found).await, duplicate_of });
+            }
             Some(_) => {}
             None => {
                 // Perhaps the end was published before this wait listened.
                 let missing = missing(api, tenant, run_id).await;
                 let unstored_ends = missing.error == Code::NotKept.word();
                 let end = if unstored_ends { waits::end_of(api, tenant, run_id).await } else { None };
-                return end.ok_or(missing);
+                return end.map(|record| Waited { record, duplicate_of: None }).ok_or(missing);
             }
         }
         let check_at = (now + check_every).min(until);
