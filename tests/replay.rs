@@ -91,6 +91,38 @@ async fn dead_letters_are_listed_and_grouped() {
     assert_eq!(world.request("dlq.list", json!({"since": "2999-01-01T00:00:00Z"})).await, json!({"entries": []}));
 }
 
+/// Given dead letters of two causes, when a group is replayed by its fingerprint, then those of the group are, and no
+/// others, by API and command line alike; of calls at once each counts what it did itself.
+#[tokio::test]
+async fn a_group_is_replayed_by_its_fingerprint() {
+    let world = world().await;
+    let _node = world.node().with("types.flaky", &flaky(1)).start().await;
+    let runs = die(&world, 40).await;
+    let other = world.publish("fail").json(json!({"kind": "permanent"})).await;
+    world.wait(&other).await;
+    world.eventually_dead_letters(41).await;
+    let groups = world.request("dlq.groups", json!({})).await["groups"].clone();
+    let fingerprint = |at: usize| groups[at]["fingerprint"].as_str().unwrap().to_owned();
+
+    let first = json!({"fingerprint": fingerprint(0), "dry_run": true});
+    assert_eq!(world.request("dlq.replay", first).await["replayed"], 40, "{groups}");
+    assert_eq!(world.request("dlq.discard", json!({"fingerprint": "f", "dry_run": true})).await["discarded"], 0);
+    let calls = (0..4).map(|_| world.request("dlq.replay", json!({"fingerprint": fingerprint(0)})));
+    let answers = futures_util::future::join_all(calls).await;
+    let counted: u64 = answers.iter().map(|answer| answer["replayed"].as_u64().unwrap()).sum();
+    assert_eq!(counted, 40, "{answers:?}");
+    for run in &runs {
+        assert_eq!(world.wait(run).await.round, 2);
+    }
+
+    let command = world.command(["dlq", "discard", "--fingerprint", &fingerprint(1), "--yes"]).output().await.unwrap();
+    assert!(command.status.success(), "{command:?}");
+    let left = world.request("dlq.list", json!({"type": "fail"})).await;
+    assert_eq!(left["entries"], json!([]), "{command:?}");
+    let refused = world.try_request("default", "runs.cancel", json!({"fingerprint": "f"})).await.unwrap_err();
+    assert!(refused.message.starts_with("fingerprint: is not a field"), "{refused}");
+}
+
 /// Given a dead run, when it is replayed, then its next round begins, its history stays, and its dead letter is
 /// deleted.
 #[tokio::test]

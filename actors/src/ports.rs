@@ -286,7 +286,7 @@ pub(crate) trait DeadLetterPorts: RunPorts {
     fn tracer(&self) -> Option<&Tracer>;
 
     /// Publishes the job of a run into its lane, under this message id.
-    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error>;
+    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<bool, Error>;
     /// Deletes the dead letter with this sequence, if it is there.
     async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error>;
 }

@@ -9,8 +9,13 @@ const PATTERN_MAX: usize = 160;
 /// causes apart.
 const BEFORE_STATUS: [&str; 5] = ["http", "status", "code", "error", "returned"];
 
+/// Fields of JSON that say what is wrong, and not with what.
+const SAYING: [&str; 10] =
+    ["error", "errors", "message", "msg", "code", "reason", "detail", "title", "type", "description"];
+
 /// An error's text with its particulars taken out: words with digits in them become `#`, but for status codes; quoted
-/// text becomes `"…"`, white space one space. Failures of one cause mostly share it.
+/// text becomes `"…"`, but for names of fields in JSON and what [`SAYING`] fields have; white space one space. Failures
+/// of one cause mostly share it.
 #[must_use]
 pub fn pattern(message: &str) -> String {
     let mut out = String::with_capacity(message.len().min(PATTERN_MAX));
@@ -62,12 +67,18 @@ fn is_status(before: &str, token: &str) -> bool {
 
 fn unquoted(message: &str) -> String {
     let mut out = String::with_capacity(message.len());
-    let mut rest = message;
+    // The field whose value comes next.
+    let (mut rest, mut name) = (message, "");
     while let Some((before, after)) = rest.split_once('"') {
         out.push_str(before);
         match after.split_once('"') {
-            Some((_, beyond)) => {
-                out.push_str("\"…\"");
+            Some((quoted, beyond)) => {
+                let is_name = beyond.trim_start().starts_with(':');
+                let is_kept = is_name || before.trim() == ":" && SAYING.contains(&name);
+                out.push('"');
+                out.push_str(if is_kept { quoted } else { "…" });
+                out.push('"');
+                name = if is_name { quoted } else { "" };
                 rest = beyond;
             }
             None => {
@@ -101,6 +112,11 @@ mod tests {
             ("user 7f3a-22 (id=12) not found", "user # (id=#) not found"),
             ("cannot reach 10.0.0.1:8080", "cannot reach #"),
             (r#"no customer "Anna 3""#, r#"no customer "…""#),
+            (
+                r#"{"code": "card_declined", "message":"Card 4711 was declined.","customer":"Anna"}"#,
+                r#"{"code": "card_declined", "message":"Card # was declined.","customer":"…"}"#,
+            ),
+            (r#"field "name": "Anna" is empty"#, r#"field "name": "…" is empty"#),
             ("two\n  lines", "two lines"),
             ("503: try again", "503: try again"),
             ("HTTP 404 for order 404", "HTTP 404 for order #"),

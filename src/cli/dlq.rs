@@ -1,10 +1,9 @@
 //! `longshore dlq`: dead letters, listed, grouped by error, shown, replayed and discarded.
 
-use base64::Engine as _;
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Change, DeadJob, DeadLetter, DiscardRequest, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Encoded, Group,
-    Groups, GroupsRequest, ListRequest, Page, ReplayRequest, RunRequest, Selection, Target,
+    self, Change, DeadJob, DeadLetter, DiscardRequest, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Encoded,
+    Group, Groups, GroupsRequest, ListRequest, Page, ReplayRequest, RunRequest, Selection, Target,
 };
 use longshore_domain::{Queue, RunId, Timestamp};
 use serde_json::value::RawValue;
@@ -96,6 +95,9 @@ pub(crate) struct Replay {
 pub(crate) struct Discard {
     #[command(flatten)]
     which: Which,
+    /// Of this group of `dlq groups`
+    #[arg(long, value_name = "FINGERPRINT", help_heading = "Which runs")]
+    fingerprint: Option<String>,
     /// So many per second, 0.001 or more
     #[arg(long, value_name = "NUMBER", value_parser = rate, help_heading = "How")]
     rate: Option<f64>,
@@ -138,8 +140,8 @@ async fn bulk_or_one<E: Bulk>(
     arguments: Discard,
     request: impl FnOnce(Selection) -> E::Request,
 ) -> anyhow::Result<Ended> {
-    let Discard { which, rate, options } = arguments;
-    let target = which.chosen(None)?;
+    let Discard { which, fingerprint, rate, options } = arguments;
+    let target = which.chosen(api::Filter { fingerprint, ..api::Filter::default() })?;
     let is_one = matches!(target, Target::Run(_));
     if is_one && rate.is_some() {
         return Err(Usage("--rate is for filters and --all, not for one run by its id".to_owned()).into());
@@ -241,17 +243,20 @@ fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
         return Ok(Ended::Success);
     }
     let rows = group_rows(&groups, target::now(), output::columns());
-    output::say_with_hidden(&rows, &fitted_groups(&rows, output::columns()), &[0, 2, 3])?;
+    output::say_with_hidden(&rows, &fitted_groups(&rows, output::columns()), &[1, 3, 4])?;
     if cursor.is_some() {
         eprintln!("there are so many dead letters that only the oldest were grouped; --since groups newer ones");
     }
+    eprintln!("dlq replay --fingerprint GROUP runs those of a group again, dlq discard deletes them");
     Ok(Ended::Success)
 }
 
 fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
-    let heading = ["dead letters", "type", "first", "last", "for example", "error"].map(str::to_owned).to_vec();
+    let heading =
+        ["group", "dead letters", "type", "first", "last", "for example", "error"].map(str::to_owned).to_vec();
     let row = |group: &Group| {
         vec![
+            cut(&group.fingerprint, 16),
             number(group.count),
             cut(group.job_type.as_str(), columns / 4),
             ago(group.first, now),
@@ -265,7 +270,7 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
 
 /// Of a group its error says most.
 fn fitted_groups(rows: &[Vec<String>], columns: usize) -> Vec<Vec<String>> {
-    output::with_wrapped_last(output::narrowed(rows.to_vec(), columns, &[2, 4]), columns)
+    output::with_wrapped_last(output::narrowed(rows.to_vec(), columns, &[3, 5]), columns)
 }
 
 /// A dead letter for people: its run, then the job as it was published.
@@ -285,17 +290,15 @@ fn payload(job: &DeadJob) -> String {
         return format!("left out, it had {} bytes; replay it with --set-payload", number(bytes));
     }
     let encoded = job.payload_base64.as_deref().unwrap_or_default();
-    match String::from_utf8(base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default()) {
-        _ if encoded.is_empty() => "none".to_owned(),
-        Ok(words) => output::plain(&exact::laid_out(&words)),
-        Err(error) => {
-            format!("{} bytes that are not text; --json has them", number(error.as_bytes().len() as u64))
-        }
+    match encoded {
+        "" => "none".to_owned(),
+        encoded => output::plain(&exact::laid_out(&runs::decoded(encoded))),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
     use clap::Parser as _;
 
     use serde_json::{Value, json};
@@ -341,10 +344,10 @@ main-p5-12345  email.send  5 min ago  12, round 2  retryable: "
             "example": {"run_id": "main-p5-7", "tenant": "default", "error": null}})];
         let groups: [Group; 1] = groups.map(|group| serde_json::from_value(group).unwrap());
         assert_eq!(
-            table(&fitted_groups(&group_rows(&groups, now(), 100), 100), &[0, 2, 3]),
+            table(&fitted_groups(&group_rows(&groups, now(), 100), 100), &[1, 3, 4]),
             "\
-dead letters  type          first      last  for example  error
-      12,345  email.send  3 d ago  30 s ago  main-p5-7    timeout: after # ms
+group  dead letters  type          first      last  for example  error
+f            12,345  email.send  3 d ago  30 s ago  main-p5-7    timeout: after # ms
 "
         );
     }

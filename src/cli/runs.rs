@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    ApiError, Attempt, Encoded, NewStart, Record, RescheduleRequest, Rescheduled, RunError, RunRequest, RunsCancel,
-    RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, WaitingFor, Word,
+    self, ApiError, Attempt, Encoded, NewStart, Record, RescheduleRequest, Rescheduled, RunError, RunRequest,
+    RunsCancel, RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, WaitingFor,
+    Word,
 };
 use longshore_domain::run::whole_millis;
 use longshore_domain::{Queue, RunId, RunState, Timestamp};
@@ -117,17 +119,22 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
         Command::Cancel(Waiting { which, state, options }) => {
             // A wrong command line is reported before anything is connected.
-            let chosen = which.chosen(state)?;
+            let chosen = which.chosen(api::Filter { state, ..api::Filter::default() })?;
             cancel(&Api::connect(global).await?, chosen, &options).await
         }
         Command::RunNow(Waiting { which, state, options }) => {
-            let selection = Selection::of(which.chosen(state)?);
+            let selection = Selection::of(which.chosen(api::Filter { state, ..api::Filter::default() })?);
             restart::<RunsRunNow>(&Api::connect(global).await?, selection, &options).await
         }
         Command::Reschedule(Reschedule { which, at, delay, set_priority, set_queue }) => {
             let run_at = at.or_else(|| delay.map(|delay| now().plus(delay)));
             let set = NewStart { run_at, priority: set_priority, queue: set_queue };
-            let asked = RescheduleRequest { selection: Selection::of(which.which.chosen(which.state)?), set };
+            let asked = RescheduleRequest {
+                selection: Selection::of(
+                    which.which.chosen(api::Filter { state: which.state, ..api::Filter::default() })?,
+                ),
+                set,
+            };
             restart::<RunsReschedule>(&Api::connect(global).await?, asked, &which.options).await
         }
         Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
@@ -293,7 +300,6 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
         ("node", record.node.as_deref()),
         ("duplicate_of", record.duplicate_of.as_ref().map(RunId::as_str)),
         ("result_content_type", record.result_content_type.as_deref()),
-        ("result_base64", record.result_base64.as_deref()),
     ];
     lines.extend(record.trace_id.map(|trace| ("trace", trace.to_string())));
     lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, output::cut(text?, 200)))));
@@ -312,16 +318,28 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
 
 /// Fields that the job's client and handler wrote.
 fn said(record: &Record) -> impl Iterator<Item = (&'static str, String)> {
-    let tags = (!record.tags.is_empty()).then(|| serde_json::to_string(&record.tags).unwrap_or_default());
+    let tags = (!record.tags.is_empty()).then(|| record.tags.join(", "));
     let bytes = record.result_bytes.map(|bytes| bytes.to_string());
+    let text = record.result_base64.as_deref().map(decoded);
     let json = |json: &RawValue| json.get().to_owned();
     let said = [
         ("tags", tags),
         ("progress", record.progress.as_deref().map(json)),
-        ("result", record.result.as_deref().map(json)),
+        ("result", record.result.as_deref().map(json).or(text)),
         ("result_bytes", bytes),
     ];
     said.into_iter().filter_map(|(name, json)| Some((name, output::plain(&exact::laid_out(&json?)))))
+}
+
+/// What is text is shown as text, anything else as its size.
+pub(super) fn decoded(base64: &str) -> String {
+    let bytes = base64::engine::general_purpose::STANDARD.decode(base64).unwrap_or_default();
+    match String::from_utf8(bytes) {
+        Ok(words) => words,
+        Err(error) => {
+            format!("{} bytes that are not text; --json has them", output::number(error.as_bytes().len() as u64))
+        }
+    }
 }
 
 /// The attempts, if there are more than the last one.
@@ -388,6 +406,21 @@ round  attempt  started                     took  node  error
     1        2  2026-11-21T12:00:01.250Z  100 ms  n1
 "
         );
+    }
+
+    #[test]
+    fn texts_are_shown_as_text() {
+        let record = |result: &str| {
+            let record = json!({"run_id": "r", "tenant": "default", "queue": "main", "priority": 5, "type": "t",
+                "state": "completed", "round": 1, "max_attempts": 12, "attempts": [], "tags": ["a", "b c"],
+                "result_base64": result});
+            let record = serde_json::from_str(&record.to_string()).unwrap();
+            anstream::adapter::strip_str(&show(&record, Timestamp::parse("2026-11-21T12:05:00Z").unwrap())).to_string()
+        };
+        let text = record("dHdvIHdvcmRz");
+        assert!(text.contains("tags       a, b c\n") && text.contains("result     two words\n"), "{text}");
+        let bytes = record("/w==");
+        assert!(bytes.contains("result     1 bytes that are not text; --json has them\n"), "{bytes}");
     }
 
     #[test]

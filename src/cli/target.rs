@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use longshore_backbone::wire::api::{self, Target};
-use longshore_domain::{ErrorKind, JobType, Queue, RunId, RunState, Timestamp, duration};
+use longshore_domain::{ErrorKind, JobType, Queue, RunId, Timestamp, duration};
 use serde::de::DeserializeOwned;
 
 use super::Usage;
@@ -55,17 +55,18 @@ impl Filter {
     /// The filter in the form of the API.
     pub(crate) fn wanted(self) -> api::Filter {
         let Self { queue, job_type, tag, error_kind, since, until } = self;
-        api::Filter { queue, job_type, tag, state: None, error_kind, since, until }
+        api::Filter { queue, job_type, tag, state: None, error_kind, fingerprint: None, since, until }
     }
 }
 
 impl Which {
-    /// The choice; `state` is of commands that narrow it by that, too.
+    /// The choice; `further` is of commands that narrow it by a state or fingerprint, too.
     ///
     /// # Errors
     /// No option was given, or two that exclude each other.
-    pub(crate) fn chosen(self, state: Option<RunState>) -> Result<Target, Usage> {
-        let filter = api::Filter { state, ..self.filter.wanted() };
+    pub(crate) fn chosen(self, further: api::Filter) -> Result<Target, Usage> {
+        let api::Filter { state, fingerprint, .. } = further;
+        let filter = api::Filter { state, fingerprint, ..self.filter.wanted() };
         match (self.id, filter.is_empty(), self.all) {
             (Some(id), true, _) => Ok(Target::Run(id)),
             (Some(_), false, _) => Err(usage("a run's id and a filter exclude each other; give one of them")),
@@ -105,6 +106,7 @@ mod tests {
     use std::time::Duration;
 
     use longshore_backbone::wire::api::Selection;
+    use longshore_domain::RunState;
     use serde_json::json;
 
     use super::*;
@@ -120,7 +122,7 @@ mod tests {
             until: None,
         };
         let which = Which { id: None, all: false, filter };
-        let request = Selection::of(which.chosen(None).unwrap());
+        let request = Selection::of(which.chosen(api::Filter::default()).unwrap());
         let expected = json!({"queue": "main", "type": "email.send", "tag": "a", "error_kind": "timeout",
             "since": "2026-11-21T12:00:00.000Z"});
         assert_eq!(serde_json::to_value(request).unwrap(), expected);
@@ -128,18 +130,19 @@ mod tests {
 
     #[test]
     fn nothing_is_never_taken_for_everything() {
-        let reason = |which: Which, state| which.chosen(state).unwrap_err().0;
+        let of = |state| api::Filter { state, ..api::Filter::default() };
+        let reason = |which: Which, state| which.chosen(of(state)).unwrap_err().0;
         let state = Some(RunState::Retrying);
         assert!(reason(Which::default(), None).starts_with("say which: "));
-        let retrying = Target::Runs(api::Filter { state, ..api::Filter::default() });
-        assert_eq!(Which::default().chosen(state).unwrap(), retrying);
+        let retrying = Target::Runs(of(state));
+        assert_eq!(Which::default().chosen(of(state)).unwrap(), retrying);
         let all = || Which { all: true, ..Which::default() };
-        assert_eq!(all().chosen(None).unwrap(), Target::Runs(api::Filter::default()));
+        assert_eq!(all().chosen(of(None)).unwrap(), Target::Runs(api::Filter::default()));
         assert!(reason(all(), state).contains("--all and a filter"));
         let id = RunId::parse("r").unwrap();
         let one = || Which { id: Some(id.clone()), ..Which::default() };
         assert!(reason(one(), state).contains("a run's id and a filter"));
-        assert_eq!(one().chosen(None).unwrap(), Target::Run(id.clone()));
+        assert_eq!(one().chosen(of(None)).unwrap(), Target::Run(id.clone()));
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) async fn would<P: DeadLetterPorts>(
     }
 }
 
-/// Carries the action out on one dead letter; says whether there was more to do than tidying up.
+/// Carries the action out on one dead letter; says whether this call did, and not another one.
 pub(crate) async fn one<P: DeadLetterPorts>(
     ports: &P,
     dead_letter: StoredDeadLetter,
@@ -91,7 +91,7 @@ pub(crate) async fn one<P: DeadLetterPorts>(
     }
     loop {
         let (verdict, found) = judge(ports, &dead_letter).await?;
-        let (run, did) = match (verdict, found) {
+        let (run, mut did) = match (verdict, found) {
             (DeadLetterVerdict::Stands, found) => {
                 let expected = found.as_ref().map_or(0, |found| found.revision);
                 let run = found.map_or_else(|| dead_letter.run.clone(), |found| found.run);
@@ -124,7 +124,8 @@ pub(crate) async fn one<P: DeadLetterPorts>(
                 remove(ports, &dead_letter).await?;
                 return Err("is being replayed: it was discarded too late".to_owned());
             };
-            publish(ports, &run, &dead_letter, change).await?;
+            // Of several calls at once, the one counts whose job is in the lane.
+            did = publish(ports, &run, &dead_letter, change).await?;
             fail_point::pass("after-replay-publish");
         }
         remove(ports, &dead_letter).await?;
@@ -276,13 +277,14 @@ fn changed_headers(dead_letter: &StoredDeadLetter, change: &Change) -> Headers {
     original
 }
 
-/// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
+/// Publishes the job of a new round into its lane; says whether it was not there yet. A second publish of the round is
+/// caught by its id or by the record.
 async fn publish<P: DeadLetterPorts>(
     ports: &P,
     run: &Run,
     dead_letter: &StoredDeadLetter,
     change: &Change,
-) -> Result<(), String> {
+) -> Result<bool, String> {
     let mut original = changed_headers(dead_letter, change);
     let trace = ports.tracer().map(|tracer| {
         let trace = JobTrace::of(tracer, Some(&original), (&run.tenant, &run.run_id), run.origin);
@@ -293,11 +295,12 @@ async fn publish<P: DeadLetterPorts>(
     let payload = change.payload.clone().unwrap_or_else(|| dead_letter.payload.clone());
     let id = format!("{}/{}/{}/{}/1/0", run.tenant, run.run_id, run.seal, run.round);
     let published = ports.move_to_lane(run, headers, payload, &id).await;
-    published.map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))?;
+    let is_new =
+        published.map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))?;
     if let Some((tracer, trace)) = trace {
         let now = ports.now();
         // From its record on, as the round's first wait: a span begins no later than those below it.
         tracer.replayed(&trace, run, (run.enqueued_at.unwrap_or(now), now));
     }
-    Ok(())
+    Ok(is_new)
 }

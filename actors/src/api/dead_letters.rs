@@ -166,7 +166,7 @@ fn described(
 }
 
 /// The group of a run: its error's kind and pattern, and a fingerprint of both and the type.
-fn mark(run: &Run) -> (ErrorKind, String, String) {
+pub(crate) fn mark(run: &Run) -> (ErrorKind, String, String) {
     let kind = run.error.as_ref().map_or(ErrorKind::Permanent, |error| error.kind);
     let pattern = run.error.as_ref().map(|error| pattern(&error.message)).unwrap_or_default();
     let fingerprint = fingerprint(&run.job_type, kind, &pattern);

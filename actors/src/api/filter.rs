@@ -3,6 +3,8 @@
 use longshore_backbone::wire::api::{self, ApiError, Code, OPERATOR, RunRequest, Selection, Target};
 use longshore_domain::{Run, RunId, Tenant};
 
+use crate::api::dead_letters::mark;
+
 /// The runs that are meant: those that fit, of one tenant or, for the operator, of all.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
@@ -70,7 +72,7 @@ impl Filter {
     /// when it waits.
     pub(crate) fn fits(&self, run: &Run) -> bool {
         let at = run.state.ended_at().or(run.enqueued_at).unwrap_or(run.origin);
-        let api::Filter { queue, job_type, tag, state, error_kind, since, until } = &self.wanted;
+        let api::Filter { queue, job_type, tag, state, error_kind, fingerprint, since, until } = &self.wanted;
         self.tenant.as_ref().is_none_or(|tenant| run.tenant == *tenant)
             && queue.as_ref().is_none_or(|queue| run.queue == *queue)
             && job_type.as_ref().is_none_or(|job_type| run.job_type == *job_type)
@@ -79,6 +81,7 @@ impl Filter {
             && error_kind.is_none_or(|kind| run.error.as_ref().is_some_and(|error| error.kind == kind))
             && since.is_none_or(|since| at >= since)
             && until.is_none_or(|until| at <= until)
+            && fingerprint.as_ref().is_none_or(|fingerprint| mark(run).2 == *fingerprint)
     }
 }
 

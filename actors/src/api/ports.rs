@@ -103,9 +103,9 @@ impl DeadLetterPorts for Api {
         self.tracer.as_deref()
     }
 
-    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error> {
+    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<bool, Error> {
         let subject = self.backbone.names().job(&run.tenant, &run.lane(), &run.job_type);
-        self.backbone.move_to_lane(subject, headers, payload, id).await.map(drop)
+        Ok(!self.backbone.move_to_lane(subject, headers, payload, id).await?.duplicate)
     }
 
     async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error> {

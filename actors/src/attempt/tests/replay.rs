@@ -27,11 +27,12 @@ impl DeadLetterPorts for Node {
         None
     }
 
-    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error> {
+    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<bool, Error> {
         let headers: Vec<&str> = headers.iter().map(|(name, _)| name.as_ref()).filter(|name| is_own(name)).collect();
         let place = format!("{} p{}", run.queue, run.priority.number());
         let text = String::from_utf8_lossy(&payload).into_owned();
-        self.server.call(|| self.server.note(format!("publish {id} into {place}: {text} {headers:?}"))).await
+        self.server.call(|| self.server.note(format!("publish {id} into {place}: {text} {headers:?}"))).await?;
+        Ok(true)
     }
 
     async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error> {

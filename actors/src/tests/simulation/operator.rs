@@ -270,7 +270,7 @@ impl DeadLetterPorts for Hand<'_> {
         None
     }
 
-    async fn move_to_lane(&self, run: &Run, headers: Headers, _: Bytes, _: &str) -> Result<(), Error> {
+    async fn move_to_lane(&self, run: &Run, headers: Headers, _: Bytes, _: &str) -> Result<bool, Error> {
         let world = self.world;
         if let Some(letter) = self.letter.get().filter(|_| world.is(Mutation::LetterDeletedBeforeTheJobIsPublished)) {
             self.client.delete_letter(letter).await;
@@ -279,13 +279,13 @@ impl DeadLetterPorts for Hand<'_> {
         let (plan, key) = self.place_of_run(run);
         let Some(Moved { round, attempt, deferrals, .. }) = read.moved else {
             world.ledger.borrow_mut().accuse(plan, "a replayed job does not say which round it is");
-            return Ok(());
+            return Ok(true);
         };
         let seal = read.seal.and_then(|seal| u64::from_str_radix(&seal, 16).ok()).unwrap_or(0);
         let place = Place { plan, round, attempt, deferrals, timed: key == World::timed_key(plan) };
         let message = Message { place, moved: true, seal, ..job(plan, world.clock.get()) };
         self.client.publish(message, MessageId::Replayed(seal, round)).await;
-        Ok(())
+        Ok(true)
     }
 
     async fn remove_dead_letter(&self, sequence: u64) -> Result<(), Error> {

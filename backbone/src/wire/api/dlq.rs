@@ -197,7 +197,7 @@ impl TryFrom<Fields> for ReplayRequest {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
-        let mut fields = fields.only(&[without_state(&SELECTION), &["rate_per_s", "set"]].concat())?;
+        let mut fields = fields.only(&[without_state(&SELECTION), &["fingerprint", "rate_per_s", "set"]].concat())?;
         let set = fields.set.take();
         Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s, set })
     }
@@ -213,7 +213,7 @@ impl TryFrom<Fields> for DiscardRequest {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(&[without_state(&SELECTION), &["rate_per_s"]].concat())?;
+        let fields = fields.only(&[without_state(&SELECTION), &["fingerprint", "rate_per_s"]].concat())?;
         Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s })
     }
 }

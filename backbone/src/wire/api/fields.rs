@@ -30,6 +30,8 @@ pub(super) struct Fields {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error_kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) fingerprint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<String>,
@@ -72,6 +74,7 @@ impl Fields {
             ("tag", self.tag.is_some()),
             ("state", self.state.is_some()),
             ("error_kind", self.error_kind.is_some()),
+            ("fingerprint", self.fingerprint.is_some()),
             ("since", self.since.is_some()),
             ("until", self.until.is_some()),
             ("all", self.all),
@@ -103,6 +106,7 @@ impl Fields {
             tag: filter.tag,
             state: filter.state.map(|state| state.as_str().to_owned()),
             error_kind: filter.error_kind.map(|kind| kind.as_str().to_owned()),
+            fingerprint: filter.fingerprint,
             since: filter.since.map(|since| since.to_string()),
             until: filter.until.map(|until| until.to_string()),
             ..Self::of_tenant(tenant)
@@ -140,6 +144,7 @@ impl Fields {
             tag: self.tag.clone(),
             state: word("state", self.state.as_deref())?,
             error_kind: word("error_kind", self.error_kind.as_deref())?,
+            fingerprint: self.fingerprint.clone(),
             since: time("since", self.since.as_deref())?,
             until: time("until", self.until.as_deref())?,
         })

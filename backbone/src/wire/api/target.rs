@@ -18,6 +18,8 @@ pub struct Filter {
     pub state: Option<RunState>,
     /// With a last error of this kind.
     pub error_kind: Option<ErrorKind>,
+    /// In this group of `dlq.groups`. `dlq.replay` and `dlq.discard` only.
+    pub fingerprint: Option<String>,
     /// Finished, or if not finished, enqueued, at this time or later.
     pub since: Option<Timestamp>,
     /// Finished, or if not finished, enqueued, at this time or earlier.
