@@ -149,7 +149,7 @@ async fn what_cannot_be_a_schedule_is_refused_with_the_remedy() {
         all
     };
     for (more, code, said) in [
-        (json!({"cron": "0 3 * * *"}), 400, "six are needed"),
+        (json!({"cron": "0 3 * *"}), 400, "five or six are needed"),
         (json!({"cron": "0 0 0 30 2 *"}), 400, "matches no time"),
         (json!({"time_zone": "Mars/Base"}), 400, "run a newer longshore"),
         (json!({"every": "5m"}), 400, "every: stands beside cron"),

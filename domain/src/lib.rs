@@ -21,6 +21,7 @@ pub mod timestamp;
 pub mod fingerprint;
 pub mod job;
 pub mod key;
+pub mod likeness;
 pub mod policy;
 
 pub mod admission;

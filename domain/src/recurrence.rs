@@ -54,8 +54,8 @@ pub enum RecurrenceError {
     Expression(String, String),
     /// It has another number of fields.
     #[error(
-        "cron: {0:?} has {1} fields; six are needed: second, minute, hour, day of month, month, day of week, \
-         as in \"0 30 3 * * *\" for 03:30 each day"
+        "cron: {0:?} has {1} fields; five or six are needed: minute, hour, day of month, month, day of week, \
+         as in \"30 3 * * *\" for 03:30 each day, before them the second if it is not 0"
     )]
     Fields(String, usize),
     /// It matches no time.
@@ -73,7 +73,7 @@ pub enum RecurrenceError {
 }
 
 impl Recurrence {
-    /// Reads a cron expression: second, minute, hour, day of month, month, day of week (0 and 7 are Sunday). Lists,
+    /// Reads a cron expression: second (may be left out: 0), minute, hour, day of month, month, day of week (0 and 7 are Sunday). Lists,
     /// ranges, steps, names of months and days, `L`, `W` and `#` are allowed. If both days are restricted, a day that
     /// matches either is meant. `zone` is UTC by default.
     ///
@@ -82,9 +82,11 @@ impl Recurrence {
     pub fn cron(expression: &str, zone: Option<&str>) -> Result<Self, RecurrenceError> {
         let shown = || expression.chars().take(EXPRESSION_MAX).collect::<String>();
         let fields = expression.split_whitespace().count();
-        if fields != 6 {
-            return Err(RecurrenceError::Fields(shown(), fields));
-        }
+        let expression = match fields {
+            5 => &format!("0 {expression}"),
+            6 => expression,
+            _ => return Err(RecurrenceError::Fields(shown(), fields)),
+        };
         if expression.len() > EXPRESSION_MAX {
             return Err(RecurrenceError::Expression(shown(), format!("it has more than {EXPRESSION_MAX} bytes")));
         }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
-use crate::{JobType, Timestamp};
+use crate::{JobType, Timestamp, likeness};
 
 /// The most types that are remembered. Beyond them the memory is not complete.
 pub const MAX_TYPES: usize = 4_096;
@@ -70,19 +70,9 @@ impl ServedTypes {
     /// The served type whose name is most like this one, if one is so like it that it may be meant.
     #[must_use]
     pub fn nearest(&self, job_type: &JobType) -> Option<&JobType> {
-        let wanted = folded(job_type);
-        let alike = self.types.iter().map(|of| (strsim::normalized_damerau_levenshtein(&folded(of), &wanted), of));
-        let alike = alike.filter(|(likeness, _)| *likeness >= ALIKE);
-        alike.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1))).map(|(_, of)| of)
+        let alike = likeness::nearest(job_type.as_str(), self.types.iter().map(JobType::as_str))?;
+        self.types.iter().find(|of| of.as_str() == alike)
     }
-}
-
-/// One mistake in four characters: it lets a slip in a short name pass, and keeps `email.send` and `email.bulk` apart.
-const ALIKE: f64 = 0.75;
-
-/// A name without what people mix up in it.
-fn folded(job_type: &JobType) -> String {
-    job_type.as_str().to_ascii_lowercase().replace(['_', '-'], ".")
 }
 
 /// A type that no handler was ever online for.

@@ -43,9 +43,13 @@ pub(crate) static SCHEDULES: Named = Named {
             "deadline",
             "keep",
             "idempotency_key",
+            "idempotency_window",
+            "unique",
+            "on_conflict",
             "concurrency_key",
             "limit_key",
             "cost",
+            "schema_version",
             "tags",
         ],
     ),
@@ -78,9 +82,13 @@ static SCHEDULE: Table = Table::of(
         One(&DEADLINE),
         One(&KEEP),
         One(&IDEMPOTENCY_KEY),
+        One(&IDEMPOTENCY_WINDOW),
+        One(&UNIQUE),
+        One(&ON_CONFLICT),
         One(&CONCURRENCY_KEY),
         One(&LIMIT_KEY),
         One(&COST),
+        One(&SCHEMA_VERSION),
         One(&TAGS),
     ],
 );
@@ -94,7 +102,7 @@ static TENANT: Entry<Token> =
 static CRON: Entry<Option<Text>> = Entry::new(
     "cron",
     none,
-    "When it is due: second, minute, hour, day of month, month, day of week. In its place, every = \"5m\" is an interval, counted from 1970 UTC.",
+    "When it is due: second (may be left out: 0), minute, hour, day of month, month, day of week. In its place, every = \"5m\" is an interval, counted from 1970 UTC.",
 )
 .example("\"0 30 3 * * *\"");
 static TIME_ZONE: Entry<Option<Text>> =
@@ -137,10 +145,23 @@ static KEEP: Entry<Option<Duration>> =
     Entry::new("keep", none, "How long the record of an ended run is kept.").example("\"7d\"");
 static IDEMPOTENCY_KEY: Entry<Option<Text>> =
     Entry::new("idempotency_key", none, "Their key; each run's gets the time due as a suffix.").example("\"nightly\"");
+static IDEMPOTENCY_WINDOW: Entry<Option<Duration>> =
+    Entry::new("idempotency_window", none, "How long that key is kept.").example("\"24h\"");
+static UNIQUE: Entry<Option<Text>> = Entry::new(
+    "unique",
+    none,
+    "When that key is free again: window, after its window; queued, once the job starts; active, once its run has ended.",
+)
+.example("\"active\"");
+static ON_CONFLICT: Entry<Option<Text>> =
+    Entry::new("on_conflict", none, "What happens if another run has that key: return, reject or replace.")
+        .example("\"reject\"");
 static CONCURRENCY_KEY: Entry<Option<Text>> =
     Entry::new("concurrency_key", none, "Their concurrency key.").example("\"reports\"");
 static LIMIT_KEY: Entry<Option<Text>> = Entry::new("limit_key", none, "Their limit key.").example("\"reports\"");
 static COST: Entry<Option<u64>> = Entry::new("cost", none, "Tokens that each takes from its rate limit.").example("1");
+static SCHEMA_VERSION: Entry<Option<Text>> =
+    Entry::new("schema_version", none, "Which version of its type's schema their payload follows.").example("\"2\"");
 static TAGS: Entry<Vec<Text>> = Entry::new("tags", Vec::new, "Their tags.").example("[\"report\"]");
 
 /// The schedules that are written.
@@ -197,9 +218,13 @@ fn of(id: ScheduleId, section: &Section<'_>) -> Result<(Tenant, PutRequest), (&'
         deadline: section.get(&DEADLINE).map(|deadline| DurationText(deadline).to_string()),
         keep_ms: millis(&KEEP),
         idempotency_key: text(&IDEMPOTENCY_KEY),
+        idempotency_window_ms: millis(&IDEMPOTENCY_WINDOW),
+        unique: text(&UNIQUE),
+        on_conflict: text(&ON_CONFLICT),
         concurrency_key: text(&CONCURRENCY_KEY),
         limit_key: text(&LIMIT_KEY),
         cost: section.get(&COST),
+        schema_version: text(&SCHEMA_VERSION),
         tags: Some(section.get(&TAGS).into_iter().map(|tag| tag.0).collect::<Vec<_>>()).filter(|tags| !tags.is_empty()),
         ..SubmitRequest::default()
     };

@@ -508,20 +508,24 @@ fn settings_that_contradict_each_other_are_reported_before_the_start() {
 #[test]
 fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
     let text = "[schedules.nightly]\ncron = '0 30 3 * * *'\ntime_zone = 'Europe/Berlin'\njitter = '30s'\ntype = 'report.send'\n\
-                payload = { report = 'daily', parts = [1, 0.5], at = 2027-01-31T09:30:00Z }\ntimeout = '5m'\ntags = ['a']";
+                payload = { report = 'daily', parts = [1, 0.5], at = 2027-01-31T09:30:00Z }\ntimeout = '5m'\ntags = ['a']\n\
+                schema_version = '2'\nunique = 'active'\non_conflict = 'reject'\nidempotency_window = '1h'";
     let schedules = settings(text).schedules;
     let [(tenant, put)] = &schedules.schedules[..] else { panic!("not one: {schedules:?}") };
     assert_eq!((tenant.as_str(), put.schedule.jitter_ms, schedules.is_said), ("default", Some(30_000), true));
     let payload = put.job.payload.as_ref().unwrap().get();
     assert_eq!(payload, r#"{"at":"2027-01-31T09:30:00Z","parts":[1,0.5],"report":"daily"}"#);
     assert_eq!((put.job.timeout_ms, put.job.tags.as_deref()), (Some(300_000), Some(&["a".to_owned()][..])));
+    let said = (put.job.schema_version.as_deref(), put.job.unique.as_deref(), put.job.on_conflict.as_deref());
+    assert_eq!(said, (Some("2"), Some("active"), Some("reject")));
+    assert_eq!(put.job.idempotency_window_ms, Some(3_600_000));
     assert!(settings("[schedules]").schedules.is_said && !settings("").schedules.is_said);
     for (text, problem) in [
         ("[schedules.a]\ncron = '0 0 3 * * *'", "schedules.a.type: is missing"),
         ("[schedules.a]\ntype = 't'", "schedules.a.cron: is missing; or give every"),
         (
-            "[schedules.a]\ntype = 't'\ncron = '0 3 * * *'",
-            "longshore.toml:3:8: schedules.a.cron: \"0 3 * * *\" has 5 fields",
+            "[schedules.a]\ntype = 't'\ncron = '0 3 * *'",
+            "longshore.toml:3:8: schedules.a.cron: \"0 3 * *\" has 4 fields",
         ),
         ("[schedules.a]\ntype = 't'\nevery = '5m'\ncron = '0 0 3 * * *'", "schedules.a.every: stands beside cron"),
         ("[schedules.a]\ntype = 't'\nevery = '5m'\njitter = '2d'", "schedules.a.jitter: is more than 1d"),

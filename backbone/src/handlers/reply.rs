@@ -87,7 +87,14 @@ fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Stri
         read.map_err(|_| format!("{}: {value:?} is neither true nor false", names::RETRYABLE))
     });
     reply.retryable = retryable.transpose()?;
-    reply.retry_after = span(names::RETRY_AFTER)?;
+    reply.retry_after = match text(Some(headers), names::RETRY_AFTER)? {
+        // As in HTTP.
+        Some(seconds) if seconds.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let span = positive(&format!("{seconds}s"));
+            Some(span.map_err(|reason| format!("{}: {reason}", names::RETRY_AFTER))?)
+        }
+        _ => span(names::RETRY_AFTER)?,
+    };
     reply.snooze = span(names::SNOOZE)?;
     reply.hold = span(names::HOLD)?;
     Ok(())
@@ -133,6 +140,8 @@ mod tests {
         let seconds = |span: Option<Duration>| span.map(|span| span.as_secs());
         assert_eq!((wishes.retryable, seconds(wishes.retry_after)), (Some(true), Some(30)));
         assert_eq!((seconds(wishes.hold), wishes.unreadable), (Some(60), None));
+        let again = reply(&[("Nats-Service-Error-Code", "503"), ("Longshore-Retry-After", "90")]);
+        assert_eq!((seconds(again.retry_after), again.unreadable), (Some(90), None), "a bare number is seconds");
         assert_eq!(reply(&[("Nats-Service-Error", "")]).error, None, "an empty text is not a failure");
         assert_eq!(seconds(reply(&[("longshore-snooze", "5m"), ("Longshore-Snooze", "5m")]).snooze), Some(300));
     }

@@ -48,7 +48,8 @@ fn rare_times_are_found_and_impossible_ones_refused() {
     // The hour that the clocks leave out, on the day on which they do; they did not in 1970.
     assert!(refused("0 30 2 * 3 SUNL", Some("Europe/Berlin")).contains("matches no time"));
     assert!(Recurrence::cron("0 30 3 * 3 SUNL", Some("Europe/Berlin")).is_ok());
-    assert!(refused("0 3 * * *", None).contains("has 5 fields; six are needed"));
+    assert!(refused("0 3 * *", None).contains("has 4 fields; five or six are needed"));
+    assert_eq!(Recurrence::cron("0 3 * * *", None), Recurrence::cron("0 0 3 * * *", None), "second 0");
     assert!(refused("@daily", None).contains("has 1 fields"));
     let out_of_range = refused("0 0 25 * * *", None);
     assert!(out_of_range.contains("cannot be read") && out_of_range.contains("hour 0-23"), "{out_of_range}");

@@ -112,7 +112,7 @@ const SETTINGS: [&str; 11] = [
 /// The fields of [`ScheduleStatus`] beside those of settings and job.
 const STATUS: [&str; 7] = ["tenant", "declared", "created_at", "updated_at", "last_run", "last_skipped", "next_run"];
 /// The fields of a schedule's job.
-const JOB: [&str; 18] = [
+const JOB: [&str; 21] = [
     "type",
     "payload",
     "payload_base64",
@@ -121,6 +121,8 @@ const JOB: [&str; 18] = [
     "idempotency_key",
     "idempotency_window_ms",
     "unique",
+    "on_conflict",
+    "debounce",
     "expires_in_ms",
     "max_attempts",
     "retry",
@@ -130,6 +132,7 @@ const JOB: [&str; 18] = [
     "concurrency_key",
     "limit_key",
     "cost",
+    "schema_version",
     "tags",
 ];
 
@@ -139,7 +142,7 @@ const JOB: [&str; 18] = [
 pub struct ScheduleSettings {
     /// Its id, unique within its tenant. Its runs are named `<id>-<time due in Unix ms>`.
     pub id: ScheduleId,
-    /// Six fields, seconds first; excludes `every`.
+    /// Six fields, seconds first, or the usual five; excludes `every`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// The zone in which `cron` is read, by its name in the IANA database; UTC by default.
@@ -452,7 +455,7 @@ mod tests {
             (r#"{"id":"n","type":"t","every":"5m","every_ms":7}"#, "every_ms: stands beside every"),
             (r#"{"id":"n","type":"t","every":"5m","time_zone":"UTC"}"#, "time_zone: is for cron"),
             (r#"{"id":"n","type":"t","every":"500ms"}"#, "every: 500ms is out of bounds"),
-            (r#"{"id":"n","type":"t","cron":"0 3 * * *"}"#, "cron: \"0 3 * * *\" has 5 fields"),
+            (r#"{"id":"n","type":"t","cron":"0 3 * *"}"#, "cron: \"0 3 * *\" has 4 fields"),
             (r#"{"id":"n","type":"t","cron":"0 0 3 * * *","time_zone":"Mars"}"#, "time_zone: \"Mars\" is not a zone"),
             (r#"{"id":"n","type":"t","every":"5m","jitter_ms":86400001}"#, "jitter_ms: is more than 1d"),
             (r#"{"id":"main-p5","type":"t","every":"5m"}"#, "id \"main-p5\" ends like"),
@@ -468,6 +471,55 @@ mod tests {
         }
         let deadline = r#"{"id":"n","type":"t","every":"5m","deadline":"2h"}"#;
         assert!(ScheduleSettings::check_job(&SchedulesPut::read(deadline.as_bytes()).unwrap().job).is_ok());
+    }
+
+    /// Whatever a job of a schedule may have, the answer shows.
+    #[test]
+    fn every_option_of_a_job_comes_back() {
+        let debounce = Debounce { key: "k".to_owned(), wait_ms: 1, max_wait_ms: None };
+        let some = |text: &str| Some(text.to_owned());
+        // Does not compile when a field is added, which has to be in the list as well.
+        let job = SubmitRequest {
+            job_type: "t".to_owned(),
+            payload: RawValue::from_string("1".to_owned()).ok(),
+            payload_base64: some("MQ=="),
+            queue: some("q"),
+            priority: Some(1),
+            idempotency_key: some("k"),
+            idempotency_window_ms: Some(1),
+            unique: some("active"),
+            on_conflict: some("reject"),
+            debounce: Some(debounce),
+            run_id: None,
+            run_at: None,
+            delay_ms: None,
+            expires_at: None,
+            expires_in_ms: Some(1),
+            max_attempts: Some(1),
+            retry: some("fast"),
+            timeout_ms: Some(1),
+            keep_ms: Some(1),
+            deadline: some("1h"),
+            concurrency_key: some("k"),
+            limit_key: some("k"),
+            cost: Some(1),
+            schema_version: some("2"),
+            tags: Some(vec!["a".to_owned()]),
+            headers: Some([("a".to_owned(), "b".to_owned())].into()),
+        };
+        let schedule = SchedulesPut::read(br#"{"id":"n","type":"t","every":"5m"}"#).unwrap().schedule;
+        let state = ScheduleState {
+            tenant: Tenant::default_tenant(),
+            declared: false,
+            created_at: Timestamp::from_millis(1),
+            updated_at: Timestamp::from_millis(1),
+            last_run: None,
+            last_skipped: None,
+            next_run: Vec::new(),
+        };
+        let shown = serde_json::to_string(&ScheduleStatus { schedule, job: job.clone(), state }).unwrap();
+        let read: ScheduleStatus = serde_json::from_str(&shown).unwrap();
+        assert_eq!(serde_json::to_value(&read.job).unwrap(), serde_json::to_value(&job).unwrap());
     }
 
     #[test]

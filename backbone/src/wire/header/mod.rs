@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use async_nats::{HeaderMap, HeaderValue};
 use longshore_domain::job::{Unique, When};
-use longshore_domain::{DurationText, JobOptions, RunId, SmolStr};
+use longshore_domain::{DurationText, JobOptions, RunId, SmolStr, likeness};
 use smallvec::SmallVec;
 
 use super::kind_key::KindKey;
@@ -181,9 +181,51 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
         "keep" => options.keep = Some(span(value)?),
         "schema-version" => options.schema_version = Some(text(value, TAG_MAX)?),
         "tags" => options.tags = tags(value.split(','))?,
-        _ => return Err(RESERVED.to_owned()),
+        _ => return Err(refused(name)),
     }
     Ok(())
+}
+
+/// The headers that a client may write, by their short names.
+const OF_JOB: [&str; 21] = [
+    "run-id",
+    "idempotency-key",
+    "idempotency-key-base64",
+    "idempotency-window",
+    "unique",
+    "max-attempts",
+    "retry",
+    "run-at",
+    "delay",
+    "timeout",
+    "deadline",
+    "expires-at",
+    "expires-in",
+    "concurrency-key",
+    "concurrency-key-base64",
+    "limit-key",
+    "limit-key-base64",
+    "cost",
+    "keep",
+    "schema-version",
+    "tags",
+];
+
+/// Why a header of Longshore's is refused that is none of a job: nodes write it, or nobody does.
+fn refused(name: &str) -> String {
+    if OF_REQUEST.iter().any(|known| short_name(known).as_deref() == Some(name)) {
+        return RESERVED.to_owned();
+    }
+    match likeness::nearest(name, OF_JOB) {
+        Some(meant) => format!("is not known; did you mean Longshore-{}?", capitalised(meant)),
+        None => "is not known: names that begin with Longshore- are reserved".to_owned(),
+    }
+}
+
+/// A short name as the contract writes it.
+fn capitalised(short: &str) -> String {
+    let words = short.split('-').map(|word| word[..1].to_ascii_uppercase() + &word[1..]);
+    words.collect::<Vec<_>>().join("-")
 }
 
 /// Whether a header is an instruction to the server.
@@ -343,12 +385,25 @@ mod tests {
             ("Longshore-Limit-Key-Base64", "", "is empty"),
             ("Longshore-Idempotency-Key-Base64", "?", "is not base64"),
             ("Longshore-Idempotency-Key-Base64", "/w==", "is not UTF-8"),
+            ("Longshore-Dealy", "5m", "is not known; did you mean Longshore-Delay?"),
+            ("longshore-idempotencykey", "k", "is not known; did you mean Longshore-Idempotency-Key?"),
+            ("Longshore-Colour", "red", "is not known: names that begin with Longshore- are reserved"),
+            ("Longshore-Tenant", "acme", "is reserved: only nodes write it"),
             ("Longshore-Unique", "active", "needs a Longshore-Idempotency-Key"),
             ("Longshore-Idempotency-Window", "5m", "needs a Longshore-Idempotency-Key"),
         ] {
             let error = read_job(&headers(&[(name, value)])).unwrap_err().to_string();
             assert!(error.starts_with(&format!("header {name}: ")) && error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn every_header_of_a_job_is_listed() {
+        let is_read = |name: &str| match read_job(&headers(&[(&format!("Longshore-{name}"), "")])) {
+            Ok(_) => true,
+            Err(error) => !error.reason.contains("reserved") && !error.reason.contains("not known"),
+        };
+        assert!(OF_JOB.into_iter().all(is_read));
     }
 
     #[test]
