@@ -390,6 +390,11 @@ async fn limits_can_be_set_where_there_were_none() {
     let rest = json!({"cursor": first["cursor"]});
     let rest = world.try_request("_all", "limits.list", rest).await.unwrap();
     assert_eq!((&first["limits"][0]["name"], &rest["limits"][0]["tenant"]), (&json!("crm"), &json!("acme")));
+    let (file, own) = (&first["limits"][0]["set_in"], &own["limits"][0]);
+    assert!(
+        file.as_str().unwrap().contains(".toml:") && own["name"] == "crm" && own["set_in"].is_null(),
+        "{file} {own}"
+    );
     for (tenant, asked, code) in [
         ("_all", json!({"name": "nobody", "rate": 1}), 404),
         ("_all", json!({"type": "a", "name": "crm", "rate": 1}), 400),

@@ -134,3 +134,21 @@ async fn forget(world: &World) {
     let control = world.jetstream().get_stream("KV_longshore_control").await.unwrap();
     control.purge().filter("$KV.longshore_control.served.>").await.unwrap();
 }
+
+/// Given a type with a handler, when a misspelt one is paused, then the answer holds, and warns with the right name.
+#[tokio::test]
+async fn a_pause_of_a_type_that_nobody_knows_warns() {
+    let world = world().await;
+    let _node = node(&world).start().await;
+    served_once(&world, "report.render").await;
+    // From when on it is known that what is remembered is complete.
+    let gone = world.publish("report.rendr").json(json!({})).await;
+    assert_eq!(world.wait(&gone).await.state, "dead");
+
+    let warned = world.command(["queues", "pause", "--type", "report.rendr"]).output().await.unwrap();
+    let said = String::from_utf8_lossy(&warned.stderr).into_owned();
+    assert!(warned.status.success() && said.contains("no handler of type report.rendr is known"), "{warned:?}");
+    assert!(said.contains("did you mean report.render?"), "{said}");
+    let known = world.command(["queues", "pause", "--type", "report.render"]).output().await.unwrap();
+    assert!(known.status.success() && known.stderr.is_empty(), "{known:?}");
+}

@@ -194,7 +194,11 @@ fn show_pause(answer: &Encoded<PauseStatus>, json: bool) -> anyhow::Result<Ended
     if json {
         output::json(answer)?;
     } else {
-        output::say(&said(&answer.read()?, now()))?;
+        let status = answer.read()?;
+        output::say(&said(&status, now()))?;
+        if let Some(warning) = &status.warning {
+            eprintln!("{PENDING}warning:{PENDING:#} {}", output::cut(&output::plain(warning), 400));
+        }
     }
     Ok(Ended::Success)
 }

@@ -52,7 +52,11 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result
     let cursor = (next < scopes.len()).then(|| (next + 1).to_string());
     let statuses = page.into_iter().map(|scope| status(api, scope, &parked));
     let statuses = futures_util::stream::iter(statuses).buffered(READ_AT_ONCE).try_collect();
-    let limits = statuses.await.map_err(|error| unavailable(&error))?;
+    let mut limits: Vec<LimitStatus> = statuses.await.map_err(|error| unavailable(&error))?;
+    if own.is_some() {
+        // Where a file of the operator lies is none of a tenant's business.
+        limits.iter_mut().for_each(|limit| limit.set_in = None);
+    }
     Ok(Encoded::of(&Listed { cursor, limits }))
 }
 

@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::api::Api;
 use crate::api::filter::unavailable;
 use crate::cluster::run_time_settings::resumed;
+use crate::cluster::served_types;
 use crate::fail_point;
 use crate::shared::now;
 
@@ -60,7 +61,8 @@ pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Result<Encoded<Paus
             since
         }
     };
-    Ok(Encoded::of(&status(of, Some(Pause { since, until }), true)))
+    let warning = warning(api, of.job_type()).await;
+    Ok(Encoded::of(&PauseStatus { warning, ..status(of, Some(Pause { since, until }), true) }))
 }
 
 /// The endpoint `queues.resume`.
@@ -85,7 +87,17 @@ fn status(of: PauseOf, pause: Option<Pause>, paused: bool) -> PauseStatus {
         since: pause.map(|pause| pause.since),
         job_type: of.job_type().cloned(),
         until: pause.filter(|_| paused).and_then(|pause| pause.until),
+        warning: None,
     }
+}
+
+/// A type may be paused before its first handler comes, so one that nobody knows is not refused; it may be misspelt.
+async fn warning(api: &Api, job_type: Option<&JobType>) -> Option<String> {
+    let (job_type, served) = (job_type?, &api.routing.served);
+    let is_unknown =
+        served_types::refresh(&api.backbone.served_types(), served).await && served.was_never_served(job_type, now());
+    let meant = served.nearest(job_type).map_or_else(String::new, |of| format!("; did you mean {of}?"));
+    is_unknown.then(|| format!("no handler of type {job_type} is known{meant}"))
 }
 
 /// Which jobs are meant. A queue must be declared: a mistyped one would be paused in vain.

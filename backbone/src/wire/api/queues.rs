@@ -213,6 +213,9 @@ pub struct PauseStatus {
     /// When the pause ends by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+    /// What may not be as it was meant: no handler of the type was ever online.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// Which queues, and whose jobs in them.
