@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use async_nats::ConnectOptions;
 use async_nats::jetstream::stream::{Info, StorageType};
 use futures_util::TryStreamExt as _;
 use longshore_harness::{Node, World};
+use longshore_natsd::Options;
 
 use crate::{without_node, world};
 
@@ -43,6 +45,28 @@ async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
 
     world.node().name("larger").with("storage", "events_max_age = '7d'").start().await.stop().await;
     assert_eq!(age().await, week, "to hold more needs no permission");
+}
+
+/// Given an account that may have one stream less than a node needs, when the node starts, then it says how many it
+/// needs; with so many it starts.
+#[tokio::test]
+async fn an_account_with_too_few_streams_is_told_how_many_are_needed() {
+    let refusal = async |max: usize| {
+        let jetstream = format!("{{ max_streams: {max}, max_file: 100G, max_memory: 1G }}");
+        let extra = format!(
+            "accounts: {{ a: {{ jetstream: {jetstream}, users: [{{ user: u, password: p }}] }} }}\nno_auth_user: u"
+        );
+        let options = Options { max_file: longshore_harness::ROOM, extra, ..Options::default() };
+        crate::use_binary();
+        let world = World::with_login(options, ConnectOptions::new()).await;
+        world.node().try_start().await.err().map(|refusal| refusal.to_string())
+    };
+    let said = refusal(15).await.unwrap();
+    let (_, rest) = said.split_once("the account may have no more streams; ").unwrap_or_else(|| panic!("{said}"));
+    let needed: usize = rest.split(' ').next().unwrap().parse().unwrap();
+    assert!(rest.contains("are needed in all"), "{said}");
+    assert!(refusal(needed - 2).await.is_some());
+    assert_eq!(refusal(needed).await, None);
 }
 
 /// Given another program's stream with the name of one of our streams, when a node starts, then it refuses to start,

@@ -63,6 +63,17 @@ pub enum Error {
         /// Its size limit, in MiB: the server reserves that much.
         wanted: i64,
     },
+    /// The account may have no more streams.
+    #[error(
+        "stream {stream} cannot be made: the account may have no more streams; {needed} are needed in all: {} \
+         and ten per queue; raise max_streams", needed % 10
+    )]
+    NoStreamLeft {
+        /// The stream.
+        stream: String,
+        /// How many are needed, for this node's queues.
+        needed: usize,
+    },
     /// A stream or consumer could not be created or read.
     #[error("cannot {doing} {name}")]
     Provision {

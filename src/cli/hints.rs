@@ -117,7 +117,7 @@ const CONNECT: &str = "cannot connect to NATS";
 
 /// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port
 /// says nothing of whose it is; so the first part names what was being done.
-const TEXTS: [(&str, &str, &str); 19] = [
+const TEXTS: [(&str, &str, &str); 24] = [
     ("", "the NATS user lacks the right", LACKS_A_RIGHT),
     (
         SERVER,
@@ -136,6 +136,15 @@ const TEXTS: [(&str, &str, &str); 19] = [
         "--tlsca names a file with the certificate of the authority that signed the server's",
     ),
     (CONNECT, "CertificateRequired", "the server wants a client certificate: --tlscert and --tlskey name its files"),
+    (CONNECT, "BadCertificate", OTHER_CERTIFICATE),
+    (CONNECT, "UnknownCA", OTHER_CERTIFICATE),
+    (CONNECT, "CertificateUnknown", OTHER_CERTIFICATE),
+    (CONNECT, "CertificateExpired", OTHER_CERTIFICATE),
+    (
+        CONNECT,
+        "KeyMismatch",
+        "the key that --tlskey names is not that of the certificate that --tlscert names: give the two that belong together",
+    ),
     (CONNECT, "invalid scheme", "a NATS address is nats://host:4222, or tls://host:4222; what serves HTTP is not NATS"),
     (
         CONNECT,
@@ -189,6 +198,10 @@ const TEXTS: [(&str, &str, &str); 19] = [
 /// Of an inbox the message names the one that was tried.
 const LACKS_A_RIGHT: &str = "grant it in the permissions of the NATS server, or use another user; for a subject under _INBOX, \
                              --inbox-prefix names one that this user may subscribe to; docs/contract.md lists what each client needs";
+
+/// Said where the server refuses the client's certificate.
+const OTHER_CERTIFICATE: &str = "the server does not accept the certificate that --tlscert names: it must be valid now, and signed by an authority \
+                                 that the server trusts (ca_file in its tls section)";
 
 const NO_ROOM: &str =
     "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none";
@@ -341,6 +354,9 @@ mod tests {
             ("authorization violation: nats: authorization violation", "refuses the login"),
             ("invalid peer certificate: UnknownIssuer", "--tlsca"),
             ("IO error: received fatal alert: CertificateRequired", "--tlscert"),
+            ("IO error: received fatal alert: BadCertificate", "--tlscert"),
+            ("IO error: received fatal alert: UnknownCA", "--tlscert"),
+            ("TLS error: keys may not be consistent: KeyMismatch", "--tlskey"),
             ("failed to parse server or server list: invalid scheme for NATS server URL: http", "nats://"),
             ("DNS error: failed to lookup address information: Name or service not known", "spelt right"),
             ("IO error: received corrupt message of type InvalidContentType", "does not speak TLS"),

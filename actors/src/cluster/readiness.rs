@@ -57,7 +57,9 @@ impl Readiness {
             reasons.push(SILENT_TREE.to_owned());
         }
         if !self.backbone.is_connected() {
-            reasons.push("not connected to NATS".to_owned());
+            let why = self.backbone.connections().into_iter().find_map(Link::refused_login);
+            let why = why.map_or_else(String::new, |why| format!(": the server refuses its login ({why})"));
+            reasons.push(format!("not connected to NATS{why}"));
         }
         if self.lifecycle.is_draining() {
             reasons.push("draining".to_owned());

@@ -57,7 +57,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 /// Checks once, and reports what two checks have found.
 async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>) -> Result<(), Error> {
     let found = match presence::is_first(&part.backbone.nodes(), &part.identity).await? {
-        true => unserved(&part.backbone).await?,
+        true => unserved(part).await?,
         false => BTreeMap::new(),
     };
     let mut warnings = Vec::new();
@@ -107,9 +107,13 @@ fn compare(
 }
 
 /// The queues without a node, and how many jobs wait to start in each, if any wait.
-async fn unserved(backbone: &Backbone) -> Result<BTreeMap<Queue, u64>, Error> {
+async fn unserved(Part { backbone, identity, .. }: &Part) -> Result<BTreeMap<Queue, u64>, Error> {
     let nodes = backbone.nodes();
     let (queues, nodes) = tokio::try_join!(backbone.declared_queues(), nodes.present(now()))?;
+    if !nodes.iter().any(|presence| *presence.node == *identity.node) {
+        // Nor may others have been able to write that they are there: the server may have no room left.
+        return Ok(BTreeMap::new());
+    }
     let is_served = |queue: &Queue| nodes.iter().any(|node| node.serves(queue));
     let mut found = BTreeMap::new();
     for queue in queues.into_iter().filter(|queue| !is_served(queue)) {

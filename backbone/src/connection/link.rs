@@ -187,6 +187,12 @@ impl Link {
         self.0.counts.made.borrow().saturating_sub(1)
     }
 
+    /// Why the server refuses its login, if it does.
+    #[must_use]
+    pub fn refused_login(&self) -> Option<String> {
+        self.0.counts.refusals.of_login()
+    }
+
     /// Whether it is up.
     #[must_use]
     pub fn stands(&self) -> bool {
@@ -423,10 +429,12 @@ fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) 
     match event {
         // The caller that made the client counts this connection, once everything is subscribed to.
         Event::Connected if first.swap(false, Ordering::AcqRel) => {
+            counts.refusals.is_logged_in();
             tracing::info!(connection = name, "connected to NATS");
         }
         Event::Connected => {
             repeats().end();
+            counts.refusals.is_logged_in();
             tracing::info!(connection = name, "connected to NATS again");
             counts.made.send_modify(|made| *made += 1);
         }

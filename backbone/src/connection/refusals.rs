@@ -2,15 +2,23 @@
 //! request; the request itself just stays without an answer, and the subscription silent.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
 /// More than one call of ours can meet. The oldest is forgotten first.
 const KEPT: usize = 16;
 
+/// What the server says of a login that it refuses, or that has been taken away or run out.
+const OF_LOGINS: [&str; 3] = ["authorization violation", "authentication expired", "authentication revoked"];
+
 /// The latest refusals of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(watch::Sender<Vec<Refusal>>);
+pub(crate) struct Refusals {
+    rights: watch::Sender<Vec<Refusal>>,
+    /// Why the login was refused, until it is not any more.
+    login: Mutex<Option<String>>,
+}
 
 /// A right that the connection's user lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,8 +84,12 @@ impl Refusal {
 impl Refusals {
     /// Keeps what the server said, if it is a refusal.
     pub(crate) fn note(&self, said: &str) {
+        let words = said.to_ascii_lowercase();
+        if OF_LOGINS.iter().any(|of_login| words.contains(of_login)) {
+            *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(said.to_owned());
+        }
         let Some(refusal) = Refusal::parse(said) else { return };
-        self.0.send_modify(|kept| {
+        self.rights.send_modify(|kept| {
             kept.retain(|other| *other != refusal);
             kept.push(refusal);
             let excess = kept.len().saturating_sub(KEPT);
@@ -85,9 +97,19 @@ impl Refusals {
         });
     }
 
+    /// The connection stands.
+    pub(crate) fn is_logged_in(&self) {
+        *self.login.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Why the login is refused, if it is.
+    pub(crate) fn of_login(&self) -> Option<String> {
+        self.login.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Forgets those that fit: what was refused is tried again, and may be allowed by now.
     pub(crate) fn forget(&self, fits: impl Fn(&Refusal) -> bool) {
-        self.0.send_if_modified(|kept| {
+        self.rights.send_if_modified(|kept| {
             let before = kept.len();
             kept.retain(|refusal| !fits(refusal));
             kept.len() < before
@@ -96,7 +118,7 @@ impl Refusals {
 
     /// Waits for one that fits.
     pub(crate) fn next<F: Fn(&Refusal) -> bool>(&self, fits: F) -> impl Future<Output = Refusal> + use<F> {
-        let mut kept = self.0.subscribe();
+        let mut kept = self.rights.subscribe();
         async move {
             let found = |kept: &Vec<Refusal>| kept.iter().find(|refusal| fits(refusal)).cloned();
             let refusal = kept.wait_for(|kept| found(kept).is_some()).await.ok().and_then(|kept| found(&kept));
@@ -128,6 +150,18 @@ mod tests {
         {
             assert_eq!(said(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_login_is_refused_until_it_is_accepted() {
+        let refusals = Refusals::default();
+        refusals.note("stale connection");
+        assert_eq!(refusals.of_login(), None);
+        refusals.note("nats: Authorization Violation");
+        refusals.note("connection refused");
+        assert_eq!(refusals.of_login().as_deref(), Some("nats: Authorization Violation"));
+        refusals.is_logged_in();
+        assert_eq!(refusals.of_login(), None);
     }
 
     #[tokio::test]

@@ -29,7 +29,14 @@ impl SilentWrites {
     /// A write of `subject`, sent at `sent`, has had no answer until `now`.
     pub(crate) fn add(&self, subject: &str, sent: Instant, now: Instant) {
         let mut by_place = self.by_place.lock().unwrap_or_else(PoisonError::into_inner);
-        by_place.entry(place(subject)).or_insert(Silence { since: sent, last: now }).last = now;
+        let silence = by_place.entry(place(subject)).or_insert_with_key(|place| {
+            tracing::warn!(
+                "NATS stores nothing in {place}, and does not say why: its disk may be full or read-only, as its own \
+                 log would say, or most replicas of the stream are away"
+            );
+            Silence { since: sent, last: now }
+        });
+        silence.last = now;
         self.any.store(true, Ordering::Relaxed);
     }
 

@@ -68,7 +68,12 @@ pub(crate) async fn everything<'a>(
     for queue in queues {
         wanted.extend(lanes(js, ground, queue, until).await?);
     }
-    bring_all_about(js, wanted, storage.allow_shrink, until).await?;
+    // One more is in the server's memory.
+    let needed = wanted.len() + 1;
+    bring_all_about(js, wanted, storage.allow_shrink, until).await.map_err(|error| match error {
+        Error::NoStreamLeft { stream, .. } => Error::NoStreamLeft { stream, needed },
+        error => error,
+    })?;
     if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
         // Perhaps the server has no memory for streams: jobs run all the same.
         let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -180,6 +185,7 @@ async fn create(js: &Context, wanted: &Config) -> Result<(), Error> {
         Err(error) if wanted.num_replicas == 1 && has_no_room(&error.kind()) => {
             Err(Error::NoRoom { stream: wanted.name.clone(), wanted: wanted.max_bytes >> 20 })
         }
+        Err(error) if is_of_count(&error.kind()) => Err(Error::NoStreamLeft { stream: wanted.name.clone(), needed: 0 }),
         Err(error) => Err(failed("create", format!("stream {}", wanted.name), Box::new(error))),
     }
 }
@@ -282,6 +288,10 @@ fn is_taken_error(error: &Cause) -> bool {
 
 fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
     matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED)
+}
+
+fn is_of_count(kind: &CreateStreamErrorKind) -> bool {
+    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::MAXIMUM_STREAMS_LIMIT)
 }
 
 pub(crate) async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<(), Error> {
