@@ -18,7 +18,9 @@ const ENDS_WITHIN: Duration = Duration::from_secs(240);
 /// starts.
 #[tokio::test]
 async fn what_runs_is_finished_and_nothing_else_begins() {
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+    // Under `nohup` a node leaves it ignored, as it should.
+    let hang_up = (!is_hang_up_ignored()).then_some(Signal::HUP);
+    for signal in [Signal::TERM, Signal::INT, Signal::QUIT].into_iter().chain(hang_up) {
         let world = world().await;
         let node = workers(world.node(), 4).start().await;
         let mut live = world.live_events("default").await;
@@ -50,6 +52,13 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
         history.rules = rules(Vec::new());
         history.assert_sound();
     }
+}
+
+/// Whether this process, and so each node that it starts, has SIGHUP ignored.
+fn is_hang_up_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1)
 }
 
 /// Given jobs that outlast the grace period, when it is over, then the node releases them, and they start again as the

@@ -170,7 +170,7 @@ mod tests {
         for number in 0..40 {
             refusals.note(&format!("Permissions Violation for Publish to \"a.{number}\""));
         }
-        assert_eq!(refusals.0.borrow().len(), KEPT);
+        assert_eq!(refusals.rights.borrow().len(), KEPT);
         let met = refusals.next(|refusal| refusal.is_of_publish("a.39")).await;
         assert!(met.has_token("39") && !met.has_token("a.39") && !met.is_of_subscription("a.39"));
         refusals.forget(|refusal| refusal.is_of_publish("a.39"));

@@ -102,7 +102,8 @@ fn the_decision_table() {
     assert_eq!(judge(&put_back, &arrival(14, 1, 1, 1, true)), Verdict::Drop, "its own message comes again");
 
     let cancelled = after(running(&first), Settlement::Cancel);
-    assert_eq!(judge(&cancelled, &other), Verdict::PublishEnd);
+    assert_eq!(judge(&cancelled, &first), Verdict::PublishEnd);
+    assert_eq!(judge(&cancelled, &other), Verdict::Drop, "its own message comes");
     assert_eq!(judge(&after(retrying, Settlement::Cancel), &second), Verdict::PublishEnd);
 
     let mut submitted = Run { seal: SEAL.into(), ..Run::new(&job(), 3, at(100)) };

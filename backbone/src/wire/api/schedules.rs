@@ -437,6 +437,7 @@ impl<'de> Deserialize<'de> for Fields {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Debounce;
     use super::*;
 
     fn refused(body: &str) -> String {

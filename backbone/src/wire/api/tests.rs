@@ -154,14 +154,18 @@ fn check_dead_letters() -> [&'static str; 5] {
             &[r#"{"groups":[]}"#, &format!(r#"{{"cursor":"7","groups":[{group},{unknown}]}}"#)],
         ),
         check::<DlqReplay>(
-            &[r#"{"run_id":"main-p5-7","set":{"payload":null}}"#, r#"{"all":true}"#, &replay],
+            &[r#"{"run_id":"main-p5-7","set":{"payload":null}}"#, r#"{"all":true}"#, r#"{"fingerprint":"f"}"#, &replay],
             &[
                 r#"{"failed":[],"more":false,"replayed":1}"#,
                 &format!(r#"{{"failed":{failed},"failed_in_all":101,"more":true,"replayed":0}}"#),
             ],
         ),
         check::<DlqDiscard>(
-            &[r#"{"run_id":"main-p5-7"}"#, &format!(r#"{{{FILTER},"limit":7,"rate_per_s":0.001}}"#)],
+            &[
+                r#"{"run_id":"main-p5-7"}"#,
+                r#"{"fingerprint":"f"}"#,
+                &format!(r#"{{{FILTER},"limit":7,"rate_per_s":0.001}}"#),
+            ],
             &[&format!(r#"{{"discarded":3,"failed":{failed},"failed_in_all":101,"more":true}}"#)],
         ),
     ]
@@ -294,6 +298,7 @@ fn check_queues() -> [&'static str; 5] {
             &[
                 &format!(r#"{{"paused":true,"queue":"main","since":"{TIME}"}}"#),
                 &format!(r#"{{"paused":true,"queue":"main","since":"{TIME}","type":"email.send","until":"{TIME}"}}"#),
+                &format!(r#"{{"paused":true,"since":"{TIME}","type":"email.send","warning":"why"}}"#),
             ],
         ),
         check::<QueuesResume>(
