@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use async_nats::ConnectOptions;
+use async_nats::jetstream::consumer;
+use futures_util::StreamExt as _;
 use longshore_harness::{Reply, Scrape, World};
 use longshore_natsd::Options;
 use serde_json::json;
@@ -102,7 +104,7 @@ async fn a_node_needs_no_more_than_the_document_grants() {
 #[tokio::test]
 async fn the_command_line_works_with_the_rights_of_a_tenant() {
     use_binary();
-    // The last three let it read its own part of the event log.
+    // The last three let it read its own part of the event log, by consumers of any name.
     let rights = "{publish: [\"longshore.jobs.acme.>\", \"longshore.api.acme.>\", \
                   \"$JS.API.CONSUMER.CREATE.LONGSHORE_EVENTS.*.longshore.eventlog.acme\", \
                   \"$JS.API.CONSUMER.MSG.NEXT.LONGSHORE_EVENTS.>\", \"$JS.ACK.LONGSHORE_EVENTS.>\"], \
@@ -148,6 +150,53 @@ async fn the_command_line_works_with_the_rights_of_a_tenant() {
 async fn a_command_that_lacks_a_right_ends_and_names_it() {
     use_binary();
     let inbox = "_INBOX.>";
+/// Given a durable consumer of one tenant and a reader of another with the rights that the contract names, when the
+/// reader makes its own consumer, then it reads its own events; the other consumer can be neither changed nor read.
+#[tokio::test]
+async fn a_reader_of_its_event_log_cannot_take_over_another_tenants_consumer() {
+    use_binary();
+    const CONTRACT: &str = include_str!("../docs/contract.md");
+    let row = CONTRACT.lines().find(|line| line.starts_with("| reader of its event log")).unwrap();
+    let subjects = row.split('`').filter(|word| word.starts_with("$JS.")).map(|word| format!("{word:?}"));
+    let rights = subjects.collect::<Vec<_>>().join(", ");
+    let acme = format!("{{publish: [{rights}], subscribe: [\"_INBOX_acme.>\"]}}");
+    let options = Options {
+        max_file: longshore_harness::ROOM,
+        extra: format!(
+            "authorization {{users: [{{user: all, password: p}}, {{user: acme, password: p, permissions: {acme}}}]}}"
+        ),
+        ..Options::default()
+    };
+    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
+    let run = world.publish("noop").tenant("acme").json(json!(1)).await;
+    world.publish("noop").tenant("globex").json(json!(1)).await;
+    world.wait_as("acme", &run, Duration::from_secs(60)).await;
+    let config = |name: &str, tenant: &str| consumer::pull::Config {
+        durable_name: Some(name.to_owned()),
+        filter_subject: format!("longshore.eventlog.{tenant}"),
+        ..consumer::pull::Config::default()
+    };
+    let log = world.jetstream().get_stream_no_info("LONGSHORE_EVENTS").await.unwrap();
+    log.create_consumer(config("globex", "globex")).await.unwrap();
+    let login = ConnectOptions::with_user_and_password("acme".into(), "p".into()).custom_inbox_prefix("_INBOX_acme");
+    let mut jetstream = async_nats::jetstream::new(world.connect(login).await);
+    jetstream.set_timeout(Duration::from_secs(1));
+    let own_log = jetstream.get_stream_no_info("LONGSHORE_EVENTS").await.unwrap();
+
+    let own = own_log.create_consumer(config("acme", "acme")).await.unwrap();
+    let taken_over = own_log.create_consumer(config("globex", "acme")).await;
+
+    let mut events = own.messages().await.unwrap();
+    let first = events.next().await.unwrap().unwrap();
+    assert_eq!(first.subject.as_str(), "longshore.eventlog.acme");
+    first.ack().await.unwrap();
+    assert!(taken_over.is_err(), "{taken_over:?}");
+    let globex = log.consumer_info("globex").await.unwrap();
+    assert_eq!(globex.config.filter_subject, "longshore.eventlog.globex");
+    assert!(node.stop().await.success());
+}
+
     let user = |name: &str, publish: &str, subscribe: &str| {
         let rights = format!("{{publish: [{publish}], subscribe: [{subscribe}]}}");
         format!("{{user: {name}, password: p, permissions: {rights}}}")
