@@ -431,3 +431,40 @@ async fn strange_messages_on_inner_subjects_block_nothing() {
     assert!(world.request("queues.list", json!({})).await["queues"].is_array());
     is_unharmed(&world, &node).await;
 }
+
+/// Given a service that announces one slot and a short heartbeat for subjects of another tenant, when that tenant's
+/// handler is silent for longer, then no attempt is lost; a type that is set to heed no announcement is not throttled.
+#[tokio::test]
+async fn what_a_stranger_announces_ends_no_attempt() {
+    let world = world().await;
+    let node = world.node().with("types.own", "announcements = false").start().await;
+    let mut asked = world.client().subscribe("$SRV.INFO").await.unwrap();
+    let client = world.client().clone();
+    let lying = tokio::spawn(async move {
+        while let Some(question) = asked.next().await {
+            let says = json!({"longshore.slots": "1", "longshore.heartbeat": "100ms"});
+            let endpoint =
+                |name: &str| json!({"name": "x", "subject": format!("longshore.work.*.{name}"), "metadata": says});
+            let info = json!({"name": "liar", "id": "7", "endpoints": [endpoint("quiet"), endpoint("own")]});
+            let _ = client.publish(question.reply.unwrap(), info.to_string().into()).await;
+        }
+    });
+    let slow = async |_| {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        Reply::json(json!(null))
+    };
+    let (_quiet, own) = (world.handler("quiet").start(slow).await, world.handler("own").start(slow).await);
+
+    let mut receipts = world.publish("quiet").many([json!(1), json!(2)]).await;
+    receipts.extend(world.publish("own").many((0..8).map(|number| json!(number))).await);
+
+    for receipt in &receipts {
+        let end = world.wait(&receipt.run_id).await;
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{end:?}");
+    }
+    let calls = own.calls();
+    let overlap = calls.windows(2).any(|two| two[0].end.is_none_or(|end| end > two[1].start));
+    assert!(overlap, "one at a time: {calls:?}");
+    lying.abort();
+    is_unharmed(&world, &node).await;
+}

@@ -29,6 +29,8 @@ pub struct TypePolicy {
     pub heartbeat: Option<Duration>,
     /// How many jobs a node gives remote handlers at once if they announce no number themselves.
     pub slots: u32,
+    /// Whether it counts what remote handlers announce of themselves.
+    pub announcements: bool,
     /// How long a job waits for a remote handler before that counts as a failed attempt.
     pub no_handler_grace: Duration,
     /// How long a job of a type that no handler was ever online for is tried before its run is dead, at least
@@ -96,6 +98,7 @@ impl Default for TypePolicy {
             timeout: Duration::from_secs(60),
             heartbeat: None,
             slots: 8,
+            announcements: true,
             no_handler_grace: Duration::from_secs(60),
             never_served_grace: Some(Duration::from_secs(900)),
             backoff: Backoff::default(),

@@ -130,6 +130,7 @@ impl Checker<'_> {
             timeout: section.get(&entry::TIMEOUT),
             heartbeat: section.get(&entry::HEARTBEAT),
             slots: section.get(&entry::SLOTS),
+            announcements: section.get(&entry::ANNOUNCEMENTS),
             no_handler_grace: section.get(&entry::NO_HANDLER_GRACE),
             never_served_grace: self.never_served_grace(section),
             backoff: self.backoff_or_preset(section),

@@ -335,6 +335,7 @@ static TYPE: Table = Table::of(
         Field::Table { name: "backoff", table: &BACKOFF, or: Some(&BACKOFF_PRESET) },
         One(&HEARTBEAT),
         One(&SLOTS),
+        One(&ANNOUNCEMENTS),
         One(&NO_HANDLER_GRACE),
         One(&NEVER_SERVED_GRACE),
         One(&HISTORY),
@@ -408,6 +409,13 @@ pub(crate) static SLOTS: Entry<u32> = Entry::new(
 )
 .at_least(|| 1)
 .at_most(|| 10_000);
+
+pub(crate) static ANNOUNCEMENTS: Entry<bool> = Entry::new(
+    "announcements",
+    || TypePolicy::default().announcements,
+    "Whether it counts what remote handlers announce of themselves (longshore.slots, longshore.heartbeat). Clients that may answer \
+     $SRV.INFO can announce it for the handlers of all tenants.",
+);
 
 pub(crate) static NO_HANDLER_GRACE: Entry<Duration> = Entry::new(
     "no_handler_grace",

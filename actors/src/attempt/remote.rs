@@ -77,18 +77,19 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
     let mut ask_at = last_sign + ASK_AFTER;
     let mut announced = false;
     let mut asked_to_stop = false;
-    let mut has_started = false;
+    let (mut has_started, mut has_beaten) = (false, false);
     let mut has_warned = false;
     let mut promised = None;
     loop {
         // The first job of a type may come before its handlers were asked what they promise.
-        promised = promised.or_else(|| ports.routing.heartbeat(&context.job));
+        promised = promised.or_else(|| ports.routing.heartbeat(&context.job, has_beaten));
         let silence = if announced { last_sign + promised.unwrap_or(CHECK_AGAIN_AFTER) } else { ask_at };
         tokio::select! {
             biased;
             // Signals first: those sent before the reply are in the channel when the reply comes.
             Some(signal) = call.signals.recv() => {
                 last_sign = Instant::now();
+                has_beaten |= signal.kind == SignalKind::Heartbeat;
                 if !announced {
                     announced = true;
                     announce(ports, current).await;

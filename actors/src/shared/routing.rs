@@ -166,6 +166,7 @@ impl Routing {
             }
         };
         let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
+        let announced = if self.policies.of(job_type).announcements { announced } else { Vec::new() };
         let (shared_by, max) = match announced.iter().map(|(_, slots)| places(*slots)).sum() {
             0 => (vec![self.names.work_of_all(job_type)], places(self.policies.of(job_type).slots)),
             max => (announced.into_iter().map(|(subject, _)| subject).collect(), max),
@@ -173,10 +174,12 @@ impl Routing {
         (Capacity { subject, shared_by, max, opens: None }, true)
     }
 
-    /// How often a remote handler of this job promised to signal.
-    pub(crate) fn heartbeat(&self, job: &Job) -> Option<Duration> {
-        let subject = self.names.work(&job.tenant, &job.job_type);
-        self.policy(job).heartbeat.or_else(|| self.discovery.heartbeat(&subject))
+    /// How often a remote handler of this job has to signal. What is announced holds only for a handler that `beats`:
+    /// any service can announce it, but only the handler that has the job can send a heartbeat.
+    pub(crate) fn heartbeat(&self, job: &Job, beats: bool) -> Option<Duration> {
+        let announced = || self.discovery.heartbeat(&self.names.work(&job.tenant, &job.job_type));
+        let policy = self.policy(job);
+        policy.heartbeat.or_else(|| announced().filter(|_| beats && policy.announcements))
     }
 }
 
@@ -255,7 +258,19 @@ mod tests {
         assert_eq!(announces(&[Some(3), Some(4)]), 7);
         assert_eq!(announces(&[Some(3), None]), 3);
         assert_eq!(announces(&[None]), 7, "the type's own number");
-        assert_eq!(routing.heartbeat(&call), Some(Duration::from_secs(5)));
+        let heartbeats = [false, true].map(|beats| routing.heartbeat(&call, beats));
+        assert_eq!(heartbeats, [None, Some(Duration::from_secs(5))], "of a handler that beats");
+        let unmoved = self::routing(TypePolicy { slots: 7, announcements: false, ..TypePolicy::default() });
+        let announced = Announced {
+            service: "calls".to_owned(),
+            subject: subject.clone(),
+            slots: Some(1),
+            heartbeat: Some(Duration::from_millis(100)),
+            wrong: vec![],
+        };
+        unmoved.capacity_of(&call);
+        unmoved.discovery.replace(vec![announced], Instant::now());
+        assert_eq!((unmoved.capacity_of(&call).max, unmoved.heartbeat(&call, true)), (7, None));
         assert_eq!(
             routing.free_places(&Kind::of(&job("mail", None)), 64),
             Room::For(64),
