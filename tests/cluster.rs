@@ -88,7 +88,8 @@ async fn nodes_share_the_work() {
     world.history(&all, Vec::new()).await.assert_sound();
 }
 
-/// Given two nodes at work, when one is killed, then the other does all the work, and the dead one is no longer listed.
+/// Given two nodes at work, when one is killed, then the other does all the work, and the dead one is shown as
+/// silent, then no longer.
 #[tokio::test]
 async fn the_living_stand_in_for_the_dead() {
     let world = world().await;
@@ -104,6 +105,12 @@ async fn the_living_stand_in_for_the_dead() {
     let killed = Interruption { node: Some("doomed".to_owned()), at: jiff::Timestamp::now() };
     doomed.kill9().await;
 
+    longshore_harness::eventually("a silent node", WITHIN, async || {
+        let list = world.try_request("_all", "nodes.list", json!({})).await.unwrap();
+        let silent = |node: &Value| node["node"] == "doomed" && node["state"] == "silent";
+        if list["nodes"].as_array().unwrap().iter().any(silent) { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await;
     assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
     are_seen(&world, "the survivor alone", &[("other", 0)]).await;
     world.lanes_run_dry(WITHIN).await;

@@ -32,6 +32,17 @@ fn granted(kind: &str) -> String {
     subjects.iter().map(|subject| format!("{subject:?}")).collect::<Vec<_>>().join(", ")
 }
 
+/// Has a remote handler do a job for so long that the node asks whether it is still connected.
+async fn a_job_lasts(world: &World) {
+    let handler = world.handler("lasting").start(async |_| {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        Reply::json(json!(1))
+    });
+    let _handler = handler.await;
+    let run = world.publish("lasting").json(json!(1)).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+}
+
 /// Given a node with exactly the rights that the document grants, when jobs run, fail, are deferred, parked, held up by
 /// a circuit breaker, cancelled, replayed, discarded, erased and counted, then the server refuses it nothing.
 #[tokio::test]
@@ -57,6 +68,7 @@ async fn a_node_needs_no_more_than_the_document_grants() {
         Reply::json(json!(1))
     });
     let _handler = handler.await;
+    a_job_lasts(&world).await;
     let full = world.publish("full").many((0..60).map(|number| json!(number))).await;
     let nobodys = world.publish("nobodys").many((0..20).map(|number| json!(number))).await;
     longshore_harness::eventually("parked jobs", Duration::from_secs(30), async || {
@@ -144,12 +156,6 @@ async fn the_command_line_works_with_the_rights_of_a_tenant() {
     assert!(node.stop().await.success());
 }
 
-/// Given users who each lack one right of a tenant's client, when they follow events, read the log or ask a node, then
-/// the command ends and names the right and the subject.
-#[tokio::test]
-async fn a_command_that_lacks_a_right_ends_and_names_it() {
-    use_binary();
-    let inbox = "_INBOX.>";
 /// Given a durable consumer of one tenant and a reader of another with the rights that the contract names, when the
 /// reader makes its own consumer, then it reads its own events; the other consumer can be neither changed nor read.
 #[tokio::test]
@@ -197,6 +203,12 @@ async fn a_reader_of_its_event_log_cannot_take_over_another_tenants_consumer() {
     assert!(node.stop().await.success());
 }
 
+/// Given users who each lack one right of a tenant's client, when they follow events, read the log or ask a node, then
+/// the command ends and names the right and the subject.
+#[tokio::test]
+async fn a_command_that_lacks_a_right_ends_and_names_it() {
+    use_binary();
+    let inbox = "_INBOX.>";
     let user = |name: &str, publish: &str, subscribe: &str| {
         let rights = format!("{{publish: [{publish}], subscribe: [{subscribe}]}}");
         format!("{{user: {name}, password: p, permissions: {rights}}}")

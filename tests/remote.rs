@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use longshore_harness::{EventName, Job, Live, Reply, SlowLink, World, reads};
+use async_nats::ConnectOptions;
+use futures_util::StreamExt as _;
+use longshore_harness::{EventName, Job, Live, Reply, Scrape, SlowLink, World, reads};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
@@ -483,6 +485,81 @@ async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
     assert_eq!(handler.calls().len(), 2);
     node.stop().await;
     world.history(&[receipt], handler.calls()).await.assert_sound();
+}
+
+/// Given a handler that is killed and started again at once, and one that takes no more jobs but works on, when the
+/// killed one's connection is gone, then its attempt is lost at once and made again; the other keeps its job.
+#[tokio::test]
+async fn a_killed_handler_loses_its_attempt_and_one_that_works_on_never_does() {
+    let world = world().await;
+    let limit = served_by("remote", &format!("timeout = '10m'\n{AT_ONCE}"));
+    let node = world.node().with("types.killed", &limit).with("types.busy", &limit).start().await;
+    let connected = async |job_type: &str| {
+        let client = world.connect(ConnectOptions::new()).await;
+        let jobs = client.queue_subscribe(format!("longshore.work.*.{job_type}"), "handlers".to_owned()).await.unwrap();
+        client.flush().await.unwrap();
+        (client, jobs)
+    };
+    let (client, mut jobs) = connected("killed").await;
+    let (busy, mut busy_jobs) = connected("busy").await;
+    let first = world.publish("killed").json(json!(1)).await;
+    let second = world.publish("busy").json(json!(1)).await;
+    jobs.next().await.unwrap();
+    let call = busy_jobs.next().await.unwrap();
+    busy_jobs.unsubscribe().await.unwrap();
+    busy.flush().await.unwrap();
+
+    drop((client, jobs));
+    let killed = Instant::now();
+    let again = world.handler("killed").start(async |_| Reply::json(json!("again"))).await;
+
+    let end = world.wait(&first).await;
+    println!("the job of the killed handler ended after {:?}", killed.elapsed());
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
+    let error = end.attempts[0].error.as_ref().unwrap();
+    assert!(error.kind == "lease_expired" && error.message.contains("its handler is gone"), "{error:?}");
+    assert_eq!(again.calls().len(), 1);
+    // The other was looked at as often.
+    assert_eq!(world.record(&second).await.unwrap().attempt, 1);
+    busy.publish(call.reply.unwrap(), "1".into()).await.unwrap();
+    let end = world.wait(&second).await;
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
+    assert!(node.stop().await.success());
+}
+
+/// Given two plain subscriptions that each do every job, when one was done, then health, log and metrics say that it
+/// was done twice; of handlers that share a queue group nothing is said.
+#[tokio::test]
+async fn a_job_that_two_handlers_do_is_said() {
+    let world = world().await;
+    let node = crate::http::on_a_free_port(world.node()).start().await;
+    let mark = node.log().mark();
+    for _ in 0..2 {
+        let mut jobs = world.client().subscribe("longshore.work.*.twice").await.unwrap();
+        let client = world.client().clone();
+        tokio::spawn(async move {
+            while let Some(job) = jobs.next().await {
+                let _ = client.publish(job.reply.unwrap(), "1".into()).await;
+            }
+        });
+    }
+    let answers = async |_| Reply::json(json!(null));
+    let _shared = (world.handler("once").start(answers).await, world.handler("once").start(answers).await);
+    for job_type in ["once", "twice"] {
+        let run = world.publish(job_type).json(json!(1)).await;
+        assert_eq!(world.wait(&run).await.state, "completed");
+    }
+
+    let warnings = longshore_harness::eventually("a warning", Duration::from_secs(10), async || {
+        let warnings = world.request("health", json!({})).await["warnings"].to_string();
+        if warnings.contains("twice") { Ok(warnings) } else { Err(warnings) }
+    })
+    .await;
+    assert!(warnings.contains("jobs are answered twice on longshore.work.default.twice (1 so far)"), "{warnings}");
+    assert!(!warnings.contains("once"), "{warnings}");
+    node.log().seen(mark, |line| line.contains("WARN") && line.contains("a job was answered twice")).await;
+    assert_eq!(Scrape::of(&node).await.value("longshore_second_replies_total", &[]), Some(1.0));
+    assert!(node.stop().await.success());
 }
 
 /// Counts the calls that run at once, and lets them end one by one.

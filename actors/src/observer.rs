@@ -96,6 +96,8 @@ impl Observer {
         metrics.leases_held.set(number(self.book.count()));
         metrics.lanes_unanswered.set(number(backbone.unanswered().len()));
         metrics.types_without_handler.set(number(routing.discovery.missing_handlers().len()));
+        let second = backbone.second_replies();
+        metrics.second_replies.inc_by(second.saturating_sub(metrics.second_replies.get()));
         metrics.ready.set(i64::from(self.reasons_not_ready().await.is_empty()));
     }
 }

@@ -15,6 +15,7 @@ use crate::cluster::bucket_space::BucketSpace;
 use crate::connection::link::Link;
 use crate::connection::taken_subject::TakenSubject;
 use crate::error::Error;
+use crate::handlers::SecondReplies;
 use crate::lanes::custody::{Custody, Returns, nak_dropped};
 use crate::lanes::parked::ParkedSpace;
 use crate::messages::request::{self, PubAck};
@@ -52,6 +53,8 @@ pub(crate) struct Inner {
     payloads_left_out: AtomicU64,
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
+    /// Which jobs two handlers answered.
+    pub(crate) second_replies: SecondReplies,
     /// Whether the cluster had done work before this node started.
     had_jobs: bool,
     /// How long the record of a run that completes now is kept, in milliseconds.
@@ -103,6 +106,7 @@ impl Backbone {
             control_space: BucketSpace::default(),
             payloads_left_out: AtomicU64::new(0),
             removed: AtomicU64::new(0),
+            second_replies: SecondReplies::default(),
             had_jobs,
             completed_kept,
         })))

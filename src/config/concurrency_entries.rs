@@ -1,4 +1,5 @@
-//! The settings of concurrency limits: how many jobs of a type or a key run at once, and what becomes of the others.
+//! The settings of concurrency limits: how many jobs of a type or a key run at once, and what becomes of the others;
+//! how many a remote handler gets at once.
 
 use longshore_domain::concurrency::{Hold, OnBusy};
 use longshore_domain::policy::TypePolicy;
@@ -49,6 +50,21 @@ pub(crate) static ORDERED: Entry<bool> = Entry::new(
     || TypePolicy::default().ordered,
     "Whether jobs of one Longshore-Concurrency-Key run in the order in which they were enqueued in their lane, each only once \
      the one before it has ended, through all its retries. One at a time: key_concurrency is 1, and on_busy \"wait\".",
+);
+
+pub(crate) static SLOTS: Entry<u32> = Entry::new(
+    "slots",
+    || TypePolicy::default().slots,
+    "How many jobs of a type a node gives remote handlers at once, if these announce no number themselves.",
+)
+.at_least(|| 1)
+.at_most(|| 10_000);
+
+pub(crate) static ANNOUNCEMENTS: Entry<bool> = Entry::new(
+    "announcements",
+    || TypePolicy::default().announcements,
+    "Whether it counts what remote handlers announce of themselves (longshore.slots, longshore.heartbeat). Clients that may answer \
+     $SRV.INFO can announce it for the handlers of all tenants.",
 );
 
 /// Checks what is to become of jobs whose key is busy; says what is wrong.

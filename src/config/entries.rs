@@ -11,7 +11,9 @@ use longshore_backbone::Storage;
 use longshore_domain::JobType;
 use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 
-use super::concurrency_entries::{CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, TYPE_CONCURRENCY};
+use super::concurrency_entries::{
+    ANNOUNCEMENTS, CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, SLOTS, TYPE_CONCURRENCY,
+};
 use super::kind::{JitterForm, Listen, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schedules::SCHEDULES;
@@ -401,21 +403,6 @@ pub(crate) static HEARTBEAT: Entry<Option<Duration>> = Entry::new(
 )
 .example("\"15s\"")
 .at_least(|| Some(millis(100)));
-
-pub(crate) static SLOTS: Entry<u32> = Entry::new(
-    "slots",
-    || TypePolicy::default().slots,
-    "How many jobs of a type a node gives remote handlers at once, if these announce no number themselves.",
-)
-.at_least(|| 1)
-.at_most(|| 10_000);
-
-pub(crate) static ANNOUNCEMENTS: Entry<bool> = Entry::new(
-    "announcements",
-    || TypePolicy::default().announcements,
-    "Whether it counts what remote handlers announce of themselves (longshore.slots, longshore.heartbeat). Clients that may answer \
-     $SRV.INFO can announce it for the handlers of all tenants.",
-);
 
 pub(crate) static NO_HANDLER_GRACE: Entry<Duration> = Entry::new(
     "no_handler_grace",

@@ -28,6 +28,7 @@ use crate::api::{
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
+use crate::shared::now;
 use crate::shared::waits::Waits;
 use crate::supervision::LoopEnd;
 
@@ -37,6 +38,10 @@ const BATCH_MAX: usize = 1_000;
 const BATCH_AT_ONCE: usize = 128;
 /// How long `runs.wait` waits if the client does not say.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// A node that was not seen for so long is shown as silent: it says every 2 s that it is there, and waits up to 2 s for
+/// the answer.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// Bytes for the answer to one job of a batch: enough for a success with the longest id, or for an error that says
 /// enough.
@@ -301,6 +306,7 @@ impl Control {
 /// A node as an answer shows it.
 fn status(node: Presence) -> NodeStatus {
     let Presence { node, version, started_at, seen_at, state, queues, running_of: _, missing_handlers: _ } = node;
+    let state = if now().since(seen_at) > SILENT_AFTER { "silent".to_owned() } else { state };
     let load = |load: QueueLoad| NodeQueue { concurrency: load.concurrency, running: load.running };
     let queues = queues.into_iter().map(|(name, of)| (name, load(of))).collect();
     NodeStatus { node, queues, seen_at, started_at, state, version }

@@ -75,10 +75,8 @@ impl Drop for OpenCall<'_> {
 async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
     let mut last_sign = Instant::now();
     let mut ask_at = last_sign + ASK_AFTER;
-    let mut announced = false;
-    let mut asked_to_stop = false;
-    let (mut has_started, mut has_beaten) = (false, false);
-    let mut has_warned = false;
+    let (mut announced, mut asked_to_stop) = (false, false);
+    let (mut has_started, mut has_beaten, mut has_warned) = (false, false, false);
     let mut promised = None;
     loop {
         // The first job of a type may come before its handlers were asked what they promise.
@@ -153,6 +151,10 @@ async fn end_of(
             let about = About::job(&context.job, context.attempt).traced(context.trace_id);
             log_run!(warn, about, "the request to its handler was lost with the connection to NATS");
             return failed(ErrorKind::Retryable, "the request was lost with the connection to NATS");
+        }
+        Reply::Gone => {
+            let gone = "its handler is gone: the connection to NATS over which it got the job has ended";
+            return failed(ErrorKind::LeaseExpired, gone);
         }
         Reply::Unreadable(reason) => {
             return failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"));

@@ -105,6 +105,7 @@ impl Readiness {
                 .chain(streams.warnings)
                 .chain(self.payloads_left_out())
                 .chain(self.without_handler())
+                .chain(self.answered_twice())
                 .collect(),
         }
     }
@@ -129,6 +130,16 @@ impl Readiness {
             stale_reads: self.metrics.stale_reads.get(),
             runs_stranded: self.metrics.stranded.get(),
         }
+    }
+
+    /// The types whose jobs two handlers do.
+    fn answered_twice(&self) -> impl Iterator<Item = String> {
+        self.backbone.answered_twice().into_iter().map(|(subject, times)| {
+            format!(
+                "jobs are answered twice on {subject} ({times} so far): each is done twice where two handlers subscribe \
+                 without a common queue group"
+            )
+        })
     }
 
     /// The types for which this node finds no handler.

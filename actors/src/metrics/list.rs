@@ -165,6 +165,7 @@ of_the_node! {
     stale_reads: IntCounter("longshore_stale_reads_total", "Records older than the delivered job"),
     /// Messages that no client library can read and that became dead letters.
     poison_removed: IntCounter("longshore_poison_removed_total", "Unreadable messages made dead letters"),
+    second_replies: IntCounter("longshore_second_replies_total", "Second replies of handlers to one request"),
     /// Connections to NATS made anew, whatever ended them.
     connections_rebuilt: IntCounterVec(
         "longshore_connections_rebuilt_total",

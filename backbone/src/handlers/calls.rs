@@ -11,7 +11,7 @@
 //! it is gone with its server, and made again empty. Without that stream, a lost reply ends its attempt at its time
 //! limit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::handlers::receivers::{self, LOOK_EVERY};
 use crate::handlers::reply::{HandlerReply, read_reply, text};
 use crate::messages::raw::{self, Raw};
 use crate::streams::info;
@@ -38,6 +39,13 @@ const YOUNG: Duration = Duration::from_secs(2);
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// How many signals of one job may wait to be read.
 const SIGNALS: usize = 64;
+/// How many calls are remembered after their reply, to notice a second one.
+const REMEMBERED: usize = 1_024;
+/// After so many quick replies in a row, requests to a subject are not traced any more: a handler that is gone before
+/// anybody looks for it is not missed, and each trace is a message more.
+const QUICK: u8 = 32;
+/// Maximum number of subjects whose quick replies are counted.
+const MAX_SUBJECTS: usize = 4_096;
 /// Maximum characters of a signal's word that are kept to be named.
 const WORD_MAX: usize = 64;
 
@@ -49,14 +57,70 @@ const PROBE: &str = "Longshore-Probe";
 pub struct Caller {
     backbone: Backbone,
     inbox: Arc<str>,
+    /// Where the servers say to whom they gave a request.
+    traces: Arc<str>,
     next: Arc<AtomicU64>,
     waiting: Waiting,
 }
 
-type Waiting = Arc<Mutex<HashMap<u64, OpenCall>>>;
+type Waiting = Arc<Mutex<OpenCalls>>;
+
+/// The calls of a node.
+#[derive(Debug, Default)]
+pub(super) struct OpenCalls {
+    open: HashMap<u64, OpenCall>,
+    /// The last calls that were answered, and what they called.
+    answered: VecDeque<(u64, Arc<str>)>,
+    /// How many replies of a subject were quick, in a row.
+    quick: HashMap<Arc<str>, u8>,
+}
+
+impl OpenCalls {
+    /// Ends a call, unless it was answered.
+    pub(super) fn settle(&mut self, number: u64, how: Reply) {
+        let reply = self.open.get_mut(&number).and_then(|call| call.reply.take());
+        reply.map(|reply| reply.send(how));
+    }
+
+    /// The calls that have lasted: number, subject, and what the servers said of the request. The next requests to
+    /// these subjects are traced.
+    pub(super) fn lasting(&mut self) -> Vec<(u64, Arc<str>, Vec<Bytes>)> {
+        let lasting = self.open.iter().filter(|(_, call)| call.reply.is_some() && call.asked.elapsed() >= LOOK_EVERY);
+        let lasting = lasting.map(|(number, call)| (*number, Arc::clone(&call.subject), call.traces.clone()));
+        let lasting: Vec<_> = lasting.collect();
+        for (_, subject, _) in &lasting {
+            self.quick.remove(subject);
+        }
+        lasting
+    }
+
+    /// A call was answered by its handler.
+    fn answered(&mut self, number: u64, subject: Arc<str>, took: Duration) {
+        self.answered.truncate(REMEMBERED - 1);
+        self.answered.push_front((number, Arc::clone(&subject)));
+        if took >= LOOK_EVERY {
+            self.quick.remove(&subject);
+        } else if let Some(quick) = self.quick.get_mut(&subject) {
+            *quick = quick.saturating_add(1);
+        } else {
+            if self.quick.len() >= MAX_SUBJECTS {
+                self.quick.clear();
+            }
+            self.quick.insert(subject, 1);
+        }
+    }
+
+    fn is_traced(&self, subject: &str) -> bool {
+        self.quick.get(subject).is_none_or(|quick| *quick < QUICK)
+    }
+}
 
 #[derive(Debug)]
 struct OpenCall {
+    /// What it called.
+    subject: Arc<str>,
+    /// To whom the servers gave it.
+    traces: Vec<Bytes>,
     signals: mpsc::Sender<Signal>,
     reply: Option<oneshot::Sender<Reply>>,
     found: Option<oneshot::Sender<()>>,
@@ -78,7 +142,7 @@ pub struct Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&self.number);
     }
 }
 
@@ -114,6 +178,8 @@ pub enum Reply {
     Unreadable(String),
     /// The request was lost with the connection before the server had it.
     NotSent,
+    /// The connection of the handler that got the request is gone.
+    Gone,
     /// The handler replied.
     Answer(Box<HandlerReply>),
 }
@@ -127,16 +193,25 @@ impl Caller {
         let inbox: Arc<str> = Arc::from(backbone.names().replies(&uuid::Uuid::now_v7().simple().to_string()));
         let mut made = backbone.work().connected();
         let mut messages = backbone.work().subscribe(format!("{inbox}.*")).await?;
+        let traces: Arc<str> = Arc::from(backbone.work().new_inbox());
+        let mut traced = backbone.work().subscribe(format!("{traces}.*")).await?;
         let waiting = Waiting::default();
-        let caller = Self { backbone: backbone.clone(), inbox, next: Arc::default(), waiting };
+        let caller = Self { backbone: backbone.clone(), inbox, traces, next: Arc::default(), waiting };
         let calls = Arc::downgrade(&caller.waiting);
+        tokio::spawn(receivers::watch(caller.backbone.clone(), calls.clone()));
         let (backbone, inbox) = (caller.backbone.clone(), Arc::clone(&caller.inbox));
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     message = messages.next() => {
                         let (Some(message), Some(calls)) = (message, calls.upgrade()) else { break };
-                        receive(&calls, message);
+                        if let Some(subject) = receive(&calls, message, Way::Live) {
+                            backbone.0.second_replies.note(&subject);
+                        }
+                    }
+                    Some(message) = traced.next() => {
+                        let Some(calls) = calls.upgrade() else { break };
+                        take_trace(&calls, message);
                     }
                     _ = made.changed() => {
                         let Some(calls) = calls.upgrade() else { break };
@@ -149,14 +224,21 @@ impl Caller {
     }
 
     /// Sends a job to a handler of its type.
-    pub async fn call(&self, job: &Job, headers: HeaderMap, payload: Bytes) -> Call {
+    pub async fn call(&self, job: &Job, mut headers: HeaderMap, payload: Bytes) -> Call {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (signals, heard) = mpsc::channel(SIGNALS);
         let (reply, replied) = oneshot::channel();
         let (find, found) = oneshot::channel();
-        let call = OpenCall { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, call);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
+        {
+            let mut calls = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let (asked, subject) = (Instant::now(), Arc::from(subject.as_str()));
+            if calls.is_traced(&subject) {
+                receivers::trace(&mut headers, &format!("{}.{number}", self.traces));
+            }
+            let (traces, reply, found) = (Vec::new(), Some(reply), Some(find));
+            calls.open.insert(number, OpenCall { subject, traces, signals, reply, found, asked });
+        }
         let inbox = format!("{}.{number}", self.inbox);
         let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
         if let Err(error) = sent {
@@ -200,7 +282,7 @@ impl Caller {
 async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
     // Messages from now on are received; earlier ones are stored by the time they are looked up.
     let _ = backbone.work().settled().await;
-    let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+    let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).open.keys().copied().collect();
     let stream = backbone.names().replies_stream();
     let looks = futures_util::stream::iter(open).for_each_concurrent(LOOKS, async |number| {
         let query = format!(r#"{{"last_by_subj":"{inbox}.{number}"}}"#);
@@ -227,7 +309,7 @@ fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
             let headers = (!headers.is_empty()).then_some(headers);
             let (subject, payload, length) = (found.subject.into(), found.payload, 0);
             let (reply, status, description) = (None, None, None);
-            receive(waiting, Message { subject, reply, payload, headers, status, description, length });
+            receive(waiting, Message { subject, reply, payload, headers, status, description, length }, Way::Stored);
         }
         Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers: {reason}"))),
     }
@@ -236,7 +318,7 @@ fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
 /// When a call was made that is so young that its marker, if it ever arrived, is still in the stream.
 fn young(waiting: &Waiting, number: u64) -> Option<Instant> {
     let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting.get(&number).map(|call| call.asked).filter(|asked| asked.elapsed() < YOUNG)
+    waiting.open.get(&number).map(|call| call.asked).filter(|asked| asked.elapsed() < YOUNG)
 }
 
 /// Whether the server had a call's request: then it also had the marker that was sent after it. If that cannot be found
@@ -258,15 +340,44 @@ async fn was_sent(backbone: &Backbone, inbox: &str, (number, asked): (u64, Insta
 }
 
 fn settle(waiting: &Waiting, number: u64, how: Reply) {
-    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let reply = waiting.get_mut(&number).and_then(|call| call.reply.take());
-    reply.map(|reply| reply.send(how));
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).settle(number, how);
 }
 
-fn receive(waiting: &Waiting, message: Message) {
+/// Keeps what a server said of a request.
+fn take_trace(waiting: &Waiting, message: Message) {
     let Some(number) = Names::read_reply(&message.subject) else { return };
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(call) = waiting.get_mut(&number) else { return };
+    if let Some(call) = waiting.open.get_mut(&number).filter(|call| call.traces.len() < receivers::MAX_TRACES) {
+        call.traces.push(message.payload);
+    }
+}
+
+/// How a message came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Live,
+    /// It was looked up, and may have come live as well.
+    Stored,
+}
+
+/// Takes a message to a call; returns the call's subject if it is a second reply.
+fn receive(waiting: &Waiting, message: Message, way: Way) -> Option<Arc<str>> {
+    let number = Names::read_reply(&message.subject)?;
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_reply = message.status.is_none() && !has(&message, PROBE) && !has(&message, names::SIGNAL);
+    let open = waiting.open.get(&number).filter(|call| call.reply.is_some());
+    if is_reply && way == Way::Live {
+        let Some((subject, asked)) = open.map(|call| (Arc::clone(&call.subject), call.asked)) else {
+            return waiting.answered.iter().find(|(of, _)| *of == number).map(|(_, subject)| Arc::clone(subject));
+        };
+        waiting.answered(number, subject, asked.elapsed());
+    }
+    give(waiting.open.get_mut(&number)?, message);
+    None
+}
+
+/// Gives a message to the call that it is for.
+fn give(call: &mut OpenCall, message: Message) {
     if let Some(status) = message.status {
         // Once a handler is known to be there, the server's own "no responders" would have come before.
         let has_no_responders = call.found.is_some() && is_no_responders(&message);
@@ -373,9 +484,10 @@ mod tests {
             let waiting = Waiting::default();
             let (signals, _heard) = mpsc::channel(SIGNALS);
             let ((reply, mut replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
-            let call = OpenCall { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
-            waiting.lock().unwrap().insert(7, call);
-            before.iter().chain([&said]).for_each(|message| receive(&waiting, message.clone()));
+            let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
+            let call = OpenCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
+            waiting.lock().unwrap().open.insert(7, call);
+            before.iter().chain([&said]).for_each(|message| drop(receive(&waiting, message.clone(), Way::Live)));
             match replied.try_recv().unwrap() {
                 Reply::NoResponders => "no responders".to_owned(),
                 Reply::Unreadable(reason) => reason,
@@ -407,5 +519,34 @@ mod tests {
             let forged = heard(&[message(&[sign])], servers());
             assert!(forged.contains("status"), "a handler is there after {sign:?}: {forged}");
         }
+    }
+
+    #[test]
+    fn a_second_reply_is_noticed_and_neither_a_signal_nor_one_that_was_looked_up_is_one() {
+        let waiting = Waiting::default();
+        let (signals, _heard) = mpsc::channel(SIGNALS);
+        let ((reply, _replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
+        let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
+        let call = OpenCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
+        waiting.lock().unwrap().open.insert(7, call);
+        let signal = || message(&[("Longshore-Signal", "heartbeat")]);
+        for (said, way) in [(signal(), Way::Live), (message(&[]), Way::Live), (message(&[]), Way::Stored)] {
+            assert_eq!(receive(&waiting, said, way), None);
+        }
+        waiting.lock().unwrap().open.clear();
+        assert_eq!(receive(&waiting, signal(), Way::Live), None);
+        assert_eq!(receive(&waiting, message(&[]), Way::Live).as_deref(), Some("w"));
+    }
+
+    #[test]
+    fn requests_are_traced_until_replies_are_quick_and_again_once_one_lasts() {
+        let (mut calls, subject) = (OpenCalls::default(), Arc::<str>::from("w"));
+        for number in 0..u64::from(QUICK) {
+            assert!(calls.is_traced("w"));
+            calls.answered(number, Arc::clone(&subject), Duration::from_millis(1));
+        }
+        assert!(!calls.is_traced("w") && calls.is_traced("other"));
+        calls.answered(99, subject, LOOK_EVERY);
+        assert!(calls.is_traced("w"));
     }
 }

@@ -2,10 +2,13 @@
 
 mod announced;
 mod calls;
+mod receivers;
 mod reply;
+mod second_replies;
 
 pub use announced::{Announced, falls_under};
 pub use calls::{Call, Caller, Reply, Signal, SignalKind};
 pub use reply::{HandlerReply, ServiceError};
 
 pub(crate) use announced::{HEARTBEAT, SLOTS};
+pub(crate) use second_replies::SecondReplies;

@@ -53,7 +53,7 @@ impl Names {
         let deleted = [self.schedules_stream(), self.dlq_stream(), self.parked_stream()].into_iter().chain(lanes);
         publish.extend(deleted.map(|stream| format!("$JS.API.STREAM.MSG.DELETE.{stream}")));
         publish.push(format!("$JS.API.STREAM.PURGE.{}", self.bucket_stream("checkpoints")));
-        publish.extend(["$JS.ACK.>", "$SRV.INFO", "_INBOX.>"].map(str::to_owned));
+        publish.extend(["$JS.ACK.>", "$SRV.INFO", "$SYS.REQ.ACCOUNT.PING.CONNZ", "_INBOX.>"].map(str::to_owned));
         let planes = ["api", "nodes", "cancel", "events", "ends", "holder"];
         let mut subscribe: Vec<String> = planes.map(|plane| format!("{own}.{plane}.>")).to_vec();
         subscribe.extend(["$SRV.>", "_INBOX.>"].map(str::to_owned));

@@ -70,7 +70,7 @@ pub struct NodeStatus {
     pub seen_at: Timestamp,
     /// When it started.
     pub started_at: Timestamp,
-    /// `running` or `draining`.
+    /// `running`, `draining` or `silent`.
     pub state: String,
     /// Its version.
     pub version: String,

@@ -70,6 +70,8 @@ pub(super) fn of_warning(warning: &str) -> &'static str {
         "start a handler that subscribes to this subject; or, if the type is misspelt, submit its jobs under the right one"
     } else if warning.starts_with(NO_HANDLER) {
         "start a handler that subscribes to this subject"
+    } else if warning.starts_with("jobs are answered twice on ") {
+        "subscribe all handlers of this type in one queue group; a handler must reply to each job once"
     } else if warning.starts_with("no node serves queue ") {
         "start a node whose configuration names this queue"
     } else if warning.starts_with("stream ") && warning.contains(" had been deleted") {
