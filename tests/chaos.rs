@@ -1,14 +1,15 @@
 //! While nodes, handlers and servers are killed, frozen, cut off and asked to end, every job ends exactly once.
 //!
 //! The long run is a program: `cargo run --release -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3
-//! [--servers 3] [--raw-bytes 1]`.
+//! [--servers 3] [--raw-bytes 1] [--clocks 3]`.
 
 use longshore_harness::chaos::Chaos;
 
 async fn is_sound(three_servers: bool, rate: u32) {
     crate::use_binary();
+    let clocks = crate::times("LONGSHORE_TEST_CLOCKS", 0) as i64;
     let seed = crate::times("LONGSHORE_TEST_SEED", usize::try_from(jiff::Timestamp::now().as_second()).unwrap());
-    let chaos = Chaos { seed: seed as u64, jobs: 500, rate, nodes: 3, three_servers, raw_bytes: false };
+    let chaos = Chaos { seed: seed as u64, jobs: 500, rate, nodes: 3, three_servers, raw_bytes: false, clocks };
 
     let report = chaos.run().await;
 

@@ -11,6 +11,7 @@ mod breakers; // while a service fails, its jobs wait
 mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chaos; // faults of every kind at once lose nothing
 mod cli; // a user at a terminal lists dead letters, replays and discards them, cancels and erases runs
+mod clocks; // a node with a wrong clock does its work as well as the others, and says that it is wrong
 mod cluster; // several nodes act as one
 mod concurrency; // no more attempts at once than a type or key allows, whichever node dies
 mod counted; // what happens is counted, and every node shows the whole cluster

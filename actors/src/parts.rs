@@ -17,8 +17,8 @@ use crate::cluster::system_events::SystemEvents;
 use crate::cluster::tree_answers::Tree;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{
-    circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
-    run_time_settings, served_types, stream_watch, unserved,
+    circuit_breaker, clock_watch, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch,
+    put_queues, run_time_settings, served_types, stream_watch, unserved,
 };
 use crate::commit::committer::Committing;
 use crate::commit::handle::Committer;
@@ -124,12 +124,7 @@ impl Parts {
         let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
         let breakers = Arc::new(Breakers::new(Arc::clone(&policies), identity.writer(), Arc::clone(&news)));
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
-        let slots = Arc::new(Slots::new(
-            Arc::clone(&policies),
-            Arc::clone(&limits),
-            Arc::clone(&news),
-            backbone.concurrency_space(),
-        ));
+        let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&news), backbone.concurrency_space()));
         let breakers_of = Arc::clone(&breakers);
         let park = ParkGate::new(backbone.parked_space(), Arc::clone(&news));
         let gates =
@@ -298,11 +293,7 @@ impl Parts {
 
     /// The rate limiter: gets tokens from the cluster, and announces holds.
     pub(crate) fn limiter(&self) -> limiter::Part {
-        limiter::Part {
-            backbone: self.backbone.clone(),
-            node: self.identity.node.clone(),
-            limits: Arc::clone(&self.gates.limits),
-        }
+        limiter::Part { backbone: self.backbone.clone(), limits: Arc::clone(&self.gates.limits) }
     }
 
     /// The slot-keeper: gets slots of concurrency limits from the cluster, and keeps the node's session.
@@ -337,6 +328,16 @@ impl Parts {
             backbone: self.backbone.clone(),
             nodes: self.backbone.nodes(),
             identity: Arc::clone(&self.identity),
+            metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The watch of the clock: sets it, and warns.
+    pub(crate) fn clock_watch(&self) -> clock_watch::Part {
+        clock_watch::Part {
+            backbone: self.backbone.clone(),
+            health: Arc::clone(&self.health),
             metrics: Arc::clone(&self.metrics),
             system_events: self.system_events.clone(),
         }

@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
 use crate::cluster::{
-    circuit_breaker, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, pressure_watch,
-    put_queues, run_time_settings, served_types, stream_watch, unserved,
+    circuit_breaker, clock_watch, discovery, dlq_watch, event_files, node_name, offered_handlers, presence,
+    pressure_watch, put_queues, run_time_settings, served_types, stream_watch, unserved,
 };
 use crate::commit::committer;
 use crate::concurrency::keeper;
@@ -46,6 +46,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("put-queues", parts.put_queues(ports), put_queues::run),
         ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
         ChildSpec::new("unserved-queues", parts.unserved(), unserved::run),
+        ChildSpec::new("clock-watch", parts.clock_watch(), clock_watch::run),
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
         ChildSpec::new("node-name", (parts.readiness(), parts.log.clone()), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),

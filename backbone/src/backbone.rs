@@ -11,6 +11,7 @@ use bytes::Bytes;
 use longshore_domain::{Queue, SmolStr};
 use tokio::sync::{mpsc, watch};
 
+use crate::clock;
 use crate::cluster::bucket_space::BucketSpace;
 use crate::connection::link::Link;
 use crate::connection::taken_subject::TakenSubject;
@@ -25,6 +26,9 @@ use crate::settings::{Connection, Storage};
 use crate::streams::provision;
 use crate::streams::wanted::Ground;
 use crate::wire::subject::Names;
+
+/// How long a node that starts may wait for the server's time: longer than an election takes.
+const CLOCK_SET_WITHIN: Duration = Duration::from_secs(20);
 
 /// A node's access to NATS. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -62,10 +66,11 @@ pub(crate) struct Inner {
 }
 
 impl Backbone {
-    /// Connects, and creates or updates everything that `queues` need.
+    /// Connects, creates or updates everything that `queues` need, and sets the clock of this process.
     ///
     /// # Errors
-    /// The server cannot be reached, is too old or has no JetStream, or a stream cannot be created or updated.
+    /// The server cannot be reached, is too old or has no JetStream, a stream cannot be created or updated, or no
+    /// server says what time it is.
     pub async fn open<'a>(
         connection: &Connection,
         storage: Storage,
@@ -84,7 +89,13 @@ impl Backbone {
         let names = Names::new(&storage.namespace);
         let max_payload = jobs.server_info().max_payload;
         let ground = Ground { names: &names, storage: &storage, max_payload };
+        let bucket = names.bucket_stream("control");
+        // Before the cluster's first start there is nobody to ask yet, and nothing that a clock could harm.
+        let _ = clock::set_first(&control, &jetstream_api, &bucket, Duration::ZERO).await;
         let had_jobs = provision::everything(&jetstream, ground, &connection.shown_url(), queues).await?;
+        clock::set_first(&control, &jetstream_api, &bucket, CLOCK_SET_WITHIN)
+            .await
+            .map_err(|error| Error::Read { subject: "the server's time".to_owned(), source: error.into() })?;
         let (returns, returned) = mpsc::unbounded_channel();
         let outlasts = Arc::new(AtomicBool::new(false));
         tokio::spawn(nak_dropped(jobs.clone(), returned, Arc::clone(&outlasts)));

@@ -43,7 +43,7 @@ mod services;
 pub mod client;
 pub mod inspect;
 
-mod clock;
+pub mod clock;
 #[cfg(test)]
 mod tests;
 

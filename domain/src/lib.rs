@@ -11,10 +11,11 @@
 //! [`settlement`] (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies),
 //! [`publication`] (which of them are still to be published), [`follow_up`] (the steps after that). [`setting`] has
 //! what operators set while the cluster runs, [`pressure`] how far a node holds back while its machine is short of
-//! memory.
+//! memory, [`cluster_clock`] what time it is for all nodes.
 
 pub mod name;
 
+pub mod cluster_clock;
 pub mod duration;
 pub mod timestamp;
 

@@ -7,7 +7,7 @@
 //! * A firing is decided first and carried out then: `pending` is written together with the time that follows, and is
 //!   taken away once its run exists. A node that reads a pending firing carries it out; its run's id is made of
 //!   schedule and due time, so that this is done once however often it is begun.
-//! * Nothing fires before the server's clock says so: a node's own clock only says how late a firing is.
+//! * Nothing fires before the server's clock says so. How late a firing is, the cluster's time says.
 //! * A firing that is late by no more than `misfire_after` is made up for, each by itself. Older ones are missed: as
 //!   [`Misfire`] says, one run stands for all of them, or none.
 
@@ -20,6 +20,8 @@ use crate::{NameError, RunId, ScheduleId, Timestamp};
 
 /// Firings that are shown ahead.
 pub const SHOWN_AHEAD: usize = 5;
+/// The cluster's time, as two nodes have it, is far less apart than this.
+const APART: Duration = Duration::from_secs(1);
 /// A firing that is later than this is missed, unless the schedule says otherwise: an election among servers, which
 /// takes 4 to 8 s, costs none.
 pub const MISFIRE_AFTER: Duration = Duration::from_secs(10);
@@ -131,8 +133,8 @@ pub enum Step {
 pub struct Clocks {
     /// The server's, when the tick was stored: what is due by then has come.
     pub server: Timestamp,
-    /// The node's own: it says how late a firing is.
-    pub node: Timestamp,
+    /// The cluster's time now: it says how late a firing is.
+    pub now: Timestamp,
 }
 
 impl Timing {
@@ -167,7 +169,7 @@ impl Timing {
 
     /// Firings due at or before this time are missed.
     fn missed_until(&self, clocks: &Clocks) -> Timestamp {
-        clocks.node.minus(self.misfire_after.saturating_add(self.jitter))
+        clocks.now.minus(self.misfire_after.saturating_add(self.jitter))
     }
 }
 
@@ -231,6 +233,14 @@ impl Progress {
         Self { next: timing.next_after(past), ..self.clone() }
     }
 
+    /// The schedule with its next time brought back; `None`: it is right. It lies further ahead than the rule says if
+    /// it was written by a clock that was wrong: the server's, or that of a node of an older version.
+    #[must_use]
+    pub fn brought_back(&self, timing: &Timing, now: Timestamp) -> Option<Self> {
+        let next = timing.next_after(now.plus(APART))?;
+        self.next.is_some_and(|found| found > next).then(|| Self { next: Some(next), ..self.clone() })
+    }
+
     /// The schedule is paused: nothing falls due.
     #[must_use]
     pub fn paused(&self) -> Self {
@@ -289,7 +299,7 @@ mod tests {
     }
 
     fn clocks(seconds: i64) -> Clocks {
-        Clocks { server: at(seconds), node: at(seconds) }
+        Clocks { server: at(seconds), now: at(seconds) }
     }
 
     /// Carries ticks out until nothing is due: the due times that became runs, and the progress then.
@@ -314,8 +324,8 @@ mod tests {
         let timing = every(10, Misfire::One);
         let planned = Progress::default().planned(&timing, at(95));
         assert_eq!(planned.on_tick(&id(), &timing, &clocks(99)), Step::Wait(at(100)));
-        // The node's own clock is ahead: it cannot make a firing come early.
-        let ahead = Clocks { node: at(130), ..clocks(99) };
+        // The node's clock is ahead: it cannot make a firing come early.
+        let ahead = Clocks { now: at(130), ..clocks(99) };
         assert_eq!(planned.on_tick(&id(), &timing, &ahead), Step::Wait(at(100)));
         let (runs, after) = play(planned, &timing, &clocks(100));
         assert_eq!(
@@ -396,6 +406,20 @@ mod tests {
     }
 
     #[test]
+    fn a_next_time_that_lies_too_far_ahead_is_brought_back() {
+        let timing = every(10, Misfire::One);
+        let at_next = |next: Option<i64>| Progress { next: next.map(at), ..Progress::default() };
+        let brought = |next, now| at_next(next).brought_back(&timing, at(now)).map(|back| back.next.unwrap());
+        assert_eq!(brought(Some(3_700), 101), Some(at(110)), "a clock was an hour ahead");
+        assert_eq!((brought(Some(110), 101), brought(Some(100), 101)), (None, None));
+        // Another node has just made the firing of 100 by a clock that is a little ahead of this one.
+        assert_eq!((brought(Some(110), 99), brought(Some(120), 109)), (None, None));
+        assert_eq!(brought(None, 101), None, "it is paused or over");
+        let ends = Timing { ends_at: Some(at(105)), ..timing };
+        assert_eq!(at_next(Some(100)).brought_back(&ends, at(101)), None);
+    }
+
+    #[test]
     fn runs_are_named_by_schedule_and_due_time_and_no_id_looks_like_a_derived_one() {
         assert_eq!(run_id(&id(), Timestamp::from_millis(1_769_851_800_123)).as_str(), "nightly-1769851800123");
         check_id(&id()).unwrap();
@@ -417,7 +441,7 @@ mod tests {
             let (mut server, mut all) = (1_000, Vec::new());
             for (further, skew) in steps {
                 server += further;
-                let clocks = Clocks { server: at(server), node: at(server + skew) };
+                let clocks = Clocks { server: at(server), now: at(server + skew) };
                 let (runs, after) = play(progress, &timing, &clocks);
                 for due in &runs {
                     prop_assert!(timing.fires_at(&id(), at(*due)) <= clocks.server, "early");

@@ -35,6 +35,7 @@ mod cluster;
 pub mod collector;
 mod connect;
 mod eventually;
+pub mod false_clock;
 pub mod history;
 pub mod http;
 mod live;

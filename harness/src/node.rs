@@ -37,7 +37,7 @@ impl World {
 /// The settings of a node that has not been started yet.
 #[derive(Debug)]
 pub struct NodeBuilder<'w> {
-    world: &'w World,
+    pub(crate) world: &'w World,
     name: Option<String>,
     pieces: Vec<String>,
     env: Vec<(String, String)>,

@@ -87,7 +87,7 @@ pub struct Event {
     /// How many attempts a round may have.
     #[serde(default)]
     pub max_attempts: u32,
-    /// When it happened, by the clock of the node that published it.
+    /// When it happened, by the cluster's time as the node that published it has it.
     #[serde(deserialize_with = "time")]
     pub at: Timestamp,
     /// The node that published it.

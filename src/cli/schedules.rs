@@ -147,7 +147,7 @@ pub(crate) struct Backfill {
     /// From this time on
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Timestamp,
-    /// Up to this time [default: now, by the clock of the node that answers]
+    /// Up to this time [default: now]
     #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<Timestamp>,
     /// Only count the due times

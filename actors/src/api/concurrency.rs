@@ -20,6 +20,7 @@ use longshore_domain::{SmolStr, Tenant, Timestamp, format_smolstr};
 
 use crate::api::Api;
 use crate::api::filter::{self, unavailable};
+use crate::shared::now;
 
 /// Entries per page: if the client does not say, and at most.
 const PAGE: u64 = 100;
@@ -136,7 +137,7 @@ async fn status(
     sessions: &mut Sessions,
 ) -> Result<ConcurrencyStatus, Error> {
     read_sessions(&api.backbone.slots(), record, sessions).await?;
-    let time = api.limits.time();
+    let time = now();
     let holders = record.blocks().filter_map(|(session, block)| {
         // A session that is no longer stored is over.
         let (found, stored_at) = sessions.get(session)?.as_ref()?;

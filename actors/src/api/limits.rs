@@ -21,6 +21,7 @@ use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use crate::api::Api;
 use crate::api::filter::{self, unavailable};
 use crate::api::pauses::{present, write};
+use crate::shared::now;
 
 /// Entries per page: if the client does not say, and at most.
 const PAGE: u64 = 100;
@@ -113,7 +114,7 @@ pub(super) async fn left(
     id: &LimitId,
     limit: Option<&RateLimit>,
 ) -> Result<(Option<Record>, Option<u64>, Option<Timestamp>), Error> {
-    let (record, time) = (api.backbone.read_limit(id).await?.0, api.limits.time());
+    let (record, time) = (api.backbone.read_limit(id).await?.0, now());
     let (left, next_at) = match (limit, &record) {
         (Some(limit), Some(record)) => (Some(record.left(limit, time)), record.next_at(limit, time)),
         (limit, _) => (limit.map(|limit| limit.capacity() as u64), None),

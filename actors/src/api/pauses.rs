@@ -179,5 +179,5 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
 /// The nodes that were there within the last hour, and when each last said so.
 pub(super) async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
     let nodes = api.backbone.nodes().last_seen().await.map_err(|error| unavailable(&error))?;
-    Ok(nodes.into_iter().map(|(presence, at)| (presence.node, at)).collect())
+    Ok(nodes.into_iter().map(|presence| (presence.node, presence.seen_at)).collect())
 }

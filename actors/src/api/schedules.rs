@@ -77,7 +77,7 @@ async fn change(
 }
 
 /// Writes a schedule that was made or changed, and sets the tick for its next time. `None`: another write came first.
-async fn write(api: &Api, mut schedule: Recurring, revision: u64) -> Result<Option<Recurring>, ApiError> {
+pub(crate) async fn write(api: &Api, mut schedule: Recurring, revision: u64) -> Result<Option<Recurring>, ApiError> {
     schedule.token = api.identity.token();
     match api.backbone.write_recurring(&schedule, revision).await.map_err(|error| unavailable(&error))? {
         Put::Won(_) => {

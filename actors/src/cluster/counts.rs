@@ -105,7 +105,7 @@ async fn tokens(backbone: &Backbone, limits: &Limits) -> Result<BTreeMap<Scope, 
     let each = try_join_all(limited.map(|(limit, scope)| async move {
         let id = LimitId { scope, key: None };
         let (record, _) = backbone.read_limit(&id).await?;
-        let left = record.map_or(limit.capacity() as u64, |record| record.left(&limit, limits.time()));
+        let left = record.map_or(limit.capacity() as u64, |record| record.left(&limit, now()));
         Ok::<_, Error>((id.scope, left))
     }));
     Ok(each.await?.into_iter().collect())

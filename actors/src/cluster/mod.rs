@@ -6,7 +6,8 @@
 //!   `run_time_settings`, `put_queues`, `circuit_breaker`, `counts` (the cluster's jobs, for monitoring), `waiting`
 //!   (admission by the number of waiting jobs).
 //! * What it does for others: `offered_handlers` runs its own handlers for nodes that lack them.
-//! * What it watches: `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted
+//! * What it watches: `clock_watch` (keeps the cluster's time, and sees how far the machine's clock is off),
+//!   `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted
 //!   or altered; makes again what decides nothing), `unserved` (queues without a node), `pressure_watch` by
 //!   `machine_load` (has the node take fewer jobs while its machine is short of memory or processor).
 //! * `event_files` writes the event log into files of this node.
@@ -24,6 +25,7 @@ pub(crate) mod served_types;
 pub(crate) mod system_events;
 pub(crate) mod waiting;
 
+pub(crate) mod clock_watch;
 pub(crate) mod dlq_watch;
 pub(crate) mod event_files;
 mod machine_load;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::control::{MAX_MISSING, PRESENCE_EVERY, Presence};
 use longshore_backbone::nodes::Nodes;
-use longshore_backbone::{Backbone, Error};
+use longshore_backbone::{Backbone, Error, clock};
 use longshore_domain::repeats::Repeats;
 use tokio_util::sync::CancellationToken;
 
@@ -49,7 +49,7 @@ fn of(part: &Part) -> Presence {
         node: part.identity.node.to_string(),
         version: crate::VERSION.to_owned(),
         started_at: part.identity.started_at,
-        seen_at: now(),
+        seen_at: clock::own(),
         state: if part.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
         queues: part.queues.loads(),
         running_of: part.waiting.running_of(),

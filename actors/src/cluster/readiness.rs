@@ -11,6 +11,7 @@ use longshore_backbone::control::MissingHandler;
 use longshore_backbone::link::Link;
 use longshore_backbone::wire::api::{Counters, HealthStatus};
 use longshore_domain::Lane;
+use longshore_domain::cluster_clock::Wrong;
 
 use crate::cluster::tree_answers::Tree;
 use crate::metrics::Metrics;
@@ -84,6 +85,8 @@ impl Readiness {
                 places.collect::<Vec<_>>().join(", ")
             ));
         }
+        let (wrong, clock) = self.health.clock();
+        reasons.extend(clock.clone().filter(|_| wrong == Wrong::FarOff));
         let streams = self.health.streams();
         reasons.extend(streams.reasons);
         let full = self.health.full_lanes();
@@ -100,6 +103,7 @@ impl Readiness {
             version: crate::VERSION.to_owned(),
             warnings: full
                 .chain(self.health.unserved())
+                .chain(clock)
                 .chain(self.pressure.warning())
                 .chain(self.shed.warning(Instant::now()))
                 .chain(streams.warnings)

@@ -24,6 +24,7 @@ use crate::concurrency::Slots;
 use crate::concurrency::session::OwnSession;
 use crate::concurrency::steps::Step;
 use crate::metrics::{Metrics, Restored};
+use crate::shared::now;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often slots that are not used are looked for, and the session's lease, while any limit is known.
@@ -354,7 +355,7 @@ impl Part {
     /// Writes that a session has ended; says whether that is certain.
     async fn end(&self, of: &SmolStr, revision: u64) -> bool {
         // What is no longer stored has been over for longer than any slot is kept.
-        let ended_at = if revision == 0 { Timestamp::default() } else { self.slots.limits.time() };
+        let ended_at = if revision == 0 { Timestamp::default() } else { now() };
         let session = Session { node: self.node.clone(), lease_ms: 0, ended_at: Some(ended_at) };
         let written = self.records.write_session(of, &session, revision).await;
         let has_ended = matches!(written, Ok(Written::Won(_)));

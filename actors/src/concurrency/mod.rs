@@ -30,9 +30,9 @@ use tokio::sync::Notify;
 
 use crate::address::Address;
 use crate::concurrency::session::OwnSession;
-use crate::limits::Limits;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
+use crate::shared::now;
 
 /// How many limits may be known at once; keys make many.
 const MAX_LIMITS: usize = 16_384;
@@ -46,8 +46,6 @@ const NUMBERS: u16 = 4_096;
 /// The slots of a node.
 pub(crate) struct Slots {
     policies: Arc<Policies>,
-    /// Says what time it is in the cluster.
-    limits: Arc<Limits>,
     known: Mutex<Known>,
     news: Arc<GateNews>,
     /// The room for new lines and orders of keys.
@@ -174,7 +172,7 @@ pub(crate) async fn while_it_lasts<T>(permit: &SlotPermit, work: impl Future<Out
 
 impl Slots {
     /// The node has no slots.
-    pub(crate) fn new(policies: Arc<Policies>, limits: Arc<Limits>, news: Arc<GateNews>, space: BucketSpace) -> Self {
+    pub(crate) fn new(policies: Arc<Policies>, news: Arc<GateNews>, space: BucketSpace) -> Self {
         let known = Known {
             holders: HashMap::new(),
             due: HashSet::new(),
@@ -186,7 +184,7 @@ impl Slots {
         let (known, due, address) = (Mutex::new(known), Notify::new(), Address::default());
         let versions = (0..NUMBERS).map(|_| AtomicU32::new(0)).collect();
         let (backlog, answered, made) = (AtomicUsize::new(0), AtomicU64::new(0), Instant::now());
-        Self { policies, limits, known, news, space, versions, backlog, answered, made, due, address }
+        Self { policies, known, news, space, versions, backlog, answered, made, due, address }
     }
 
     fn number_of(id: &ConcurrencyId) -> u16 {
@@ -335,7 +333,7 @@ impl Slots {
 
     /// Whether a block's attempts are all over, as far as is known.
     fn is_over(&self, watches: &HashMap<SmolStr, Watch>, session: &str, block: &Block) -> bool {
-        watches.get(session).is_some_and(|watch| watch.is_over(block, self.limits.time()))
+        watches.get(session).is_some_and(|watch| watch.is_over(block, now()))
     }
 
     /// The record that a write is to store.

@@ -22,8 +22,7 @@ impl Scene {
         let of_type = TypePolicy { concurrency: Some(2), ..TypePolicy::default() };
         let types = [(JobType::parse("call").unwrap(), of_type)].into();
         let policies = Arc::new(Policies { types, ..Policies::default() });
-        let limits = Arc::new(Limits::new("n1", Arc::clone(&policies), Arc::default()));
-        let slots = Arc::new(Slots::new(policies, limits, Arc::default(), BucketSpace::default()));
+        let slots = Arc::new(Slots::new(policies, Arc::default(), BucketSpace::default()));
         slots.session().confirmed(Instant::now(), LEASE);
         Self { slots, records: HashMap::new() }
     }

@@ -3,15 +3,14 @@
 //!
 //! Bounds: [`AT_ONCE`] requests for tokens on their way.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::limits::Stamp;
 use longshore_backbone::{Backbone, Error};
+use longshore_domain::Timestamp;
 use longshore_domain::limit::{Answer, Ask, Lease, LimitId, RateLimit, Record};
-use longshore_domain::{SmolStr, Timestamp};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
@@ -22,10 +21,8 @@ use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often tokens that are not used are looked for, while this node knows any limit.
 const TICK: Duration = Duration::from_millis(30);
-/// How often the clocks are compared, and the list of holds is read again: one that was missed is found so.
+/// How often the list of holds is read again: one that was missed is found so.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
-/// So many comparisons of the clocks are remembered.
-const COMPARED: usize = 8;
 /// Limits for which the cluster is asked at once.
 const AT_ONCE: usize = 64;
 /// How often a request is repeated if other nodes' writes come first.
@@ -59,7 +56,6 @@ enum Outcome {
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
-    pub(crate) node: SmolStr,
     pub(crate) limits: Arc<Limits>,
 }
 
@@ -68,10 +64,8 @@ struct Limiter {
     /// The requests on their way, and whose they are.
     requests: JoinSet<(LimitId, Ask, Outcome)>,
     busy: HashSet<LimitId>,
-    /// Comparisons and writes beside them.
-    errands: JoinSet<Option<(Duration, i64)>>,
-    /// The last comparisons of the clocks: how long each took, and the offset found.
-    offsets: VecDeque<(Duration, i64)>,
+    /// Reads and writes beside them.
+    errands: JoinSet<()>,
 }
 
 /// Gets tokens until the process ends.
@@ -79,7 +73,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut holds = part.backbone.listen_for_holds().await.map_err(|error| error.with_causes())?;
     part.limits.ask_again();
     let (requests, errands) = (JoinSet::new(), JoinSet::new());
-    let mut limiter = Limiter { part, requests, busy: HashSet::new(), errands, offsets: VecDeque::new() };
+    let mut limiter = Limiter { part, requests, busy: HashSet::new(), errands };
     limiter.ask();
     limiter.announce_holds();
     let (mut look, mut tick) = (tokio::time::interval(CHECK_EVERY), tokio::time::interval(TICK));
@@ -96,11 +90,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
                 let (id, ask, outcome) = answered.map_err(|error| error.to_string())?;
                 limiter.answered(&id, &ask, outcome);
             }
-            Some(done) = limiter.errands.join_next() => {
-                if let Some(compared) = done.map_err(|error| error.to_string())? {
-                    limiter.compared(compared);
-                }
-            }
+            Some(done) = limiter.errands.join_next() => done.map_err(|error| error.to_string())?,
             hold = holds.next() => match hold {
                 Some(hold) => limiter.part.limits.add_hold(&hold),
                 None => return Err(SUBSCRIPTION_ENDED.to_owned()),
@@ -127,10 +117,10 @@ impl Limiter {
                 continue;
             }
             let Some(ask) = holder.ask(now) else { continue };
-            let (backbone, limits, limit) = (self.part.backbone.clone(), Arc::clone(limits), *holder.limit());
+            let (backbone, limit) = (self.part.backbone.clone(), *holder.limit());
             self.busy.insert(id.clone());
             self.requests.spawn(async move {
-                let outcome = lease(&backbone, (&id, &limit), &ask, &limits).await;
+                let outcome = lease(&backbone, (&id, &limit), &ask).await;
                 (id, ask, outcome)
             });
         }
@@ -167,64 +157,42 @@ impl Limiter {
         known.holders.retain(|id, holder| busy.contains(id) || !holder.is_over(now));
         drop(known);
         for (id, limit, ask, unused) in back {
-            let (backbone, limits) = (self.part.backbone.clone(), Arc::clone(&self.part.limits));
-            self.errands.spawn(async move {
-                give_back(&backbone, (&id, &limit), (&ask, unused), &limits).await;
-                None
-            });
+            let backbone = self.part.backbone.clone();
+            self.errands.spawn(async move { give_back(&backbone, (&id, &limit), (&ask, unused)).await });
         }
         self.ask();
     }
 
-    /// Compares the clocks, and reads the holds that may have been missed.
+    /// Reads the holds that may have been missed.
     fn look(&mut self) {
-        let Part { backbone, node, limits } = self.part.clone();
+        let Part { backbone, limits } = self.part.clone();
         self.errands.spawn(async move {
             match backbone.holds().await {
                 Ok(holds) => holds.iter().for_each(|hold| limits.add_hold(hold)),
                 Err(error) => tracing::debug!("the holds cannot be read: {}", error.with_causes()),
             }
-            let (sent, sent_at) = (Instant::now(), now());
-            let stored = backbone.servers_time(&node).await;
-            let Stamp { at, written } =
-                stored.inspect_err(|error| tracing::debug!("the clocks cannot be compared: {error}")).ok()?;
-            let took = written.duration_since(sent);
-            // The server stored it some time between the two; where the clocks may agree, they do.
-            let (most, least) = (at.millis() - sent_at.millis(), at.millis() - sent_at.plus(took).millis() - 1);
-            Some((took, 0.clamp(least, most.max(least))))
         });
-    }
-
-    fn compared(&mut self, compared: (Duration, i64)) {
-        self.offsets.push_back(compared);
-        while self.offsets.len() > COMPARED {
-            self.offsets.pop_front();
-        }
-        // The fastest comparison is the most exact one.
-        let best = self.offsets.iter().min_by_key(|(took, _)| *took).map_or(0, |(_, offset)| *offset);
-        self.part.limits.offset.store(best, Ordering::Relaxed);
     }
 
     /// Announces to the other nodes what handlers of this one hold.
     fn announce_holds(&mut self) {
         for hold in self.part.limits.take_unpublished() {
-            let (backbone, lasts) = (self.part.backbone.clone(), hold.until.since(self.part.limits.time()));
+            let (backbone, lasts) = (self.part.backbone.clone(), hold.until.since(now()));
             self.errands.spawn(async move {
                 if let Err(error) = backbone.write_hold(&hold, lasts).await {
                     tracing::warn!(hold = %hold.what, "other nodes may not know of a hold: {}", error.with_causes());
                 }
-                None
             });
         }
     }
 }
 
 /// Asks for a block until it is known whether there is one, or other nodes were faster too often.
-async fn lease(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), ask: &Ask, limits: &Limits) -> Outcome {
+async fn lease(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), ask: &Ask) -> Outcome {
     for turn in 0..TURNS {
         let read = backbone.read_limit(id).await;
         let Ok((record, revision)) = read.inspect_err(|error| failed(id, error)) else { return Outcome::Unclear };
-        let sent = (Instant::now(), limits.time());
+        let sent = (Instant::now(), now());
         match Record::lease(record.as_ref(), limit, ask, sent.1) {
             Answer::Has(lease) => return Outcome::Granted(lease, sent, record.map_or(1, |record| record.holders())),
             Answer::NotBefore(at) => return Outcome::Refused(at, sent),
@@ -246,15 +214,10 @@ async fn lease(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), ask: &A
 }
 
 /// Gives a block back. If that fails, its tokens count as used.
-async fn give_back(
-    backbone: &Backbone,
-    (id, limit): (&LimitId, &RateLimit),
-    (ask, unused): (&Ask, u32),
-    limits: &Limits,
-) {
+async fn give_back(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), (ask, unused): (&Ask, u32)) {
     for turn in 0..RETURNS {
         let Ok((Some(record), revision)) = backbone.read_limit(id).await else { return };
-        let Some(next) = record.give_back(limit, ask, unused, limits.time()) else { return };
+        let Some(next) = record.give_back(limit, ask, unused, now()) else { return };
         // After an unclear answer the record shows whether the block is still listed.
         if matches!(backbone.write_limit(id, &next, revision, next.matters_for(limit)).await, Ok(true)) {
             return;

@@ -5,7 +5,7 @@
 //! forgotten; a further hold is not kept.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -52,8 +52,6 @@ pub(crate) struct Limits {
     pub(crate) address: Address<limiter::Message>,
     /// The limiter has been notified and has not checked yet.
     is_notified: AtomicBool,
-    /// By how many milliseconds the cluster's clock is ahead of this node's.
-    offset: AtomicI64,
 }
 
 /// The limits that operators have set while the cluster runs, in place of the configured ones.
@@ -144,7 +142,6 @@ impl Limits {
             unpublished: Mutex::default(),
             address: Address::default(),
             is_notified: AtomicBool::new(false),
-            offset: AtomicI64::new(0),
         }
     }
 
@@ -389,7 +386,7 @@ impl Limits {
         }
         let what = self.scope_of_hold(tenant, job_type, key);
         let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
-        holds.get(&what).copied().filter(|until| *until > self.time())
+        holds.get(&what).copied().filter(|until| *until > now())
     }
 
     /// What a handler of such a job holds: its key or, without one, its type, for its tenant. A type that shares a
@@ -405,7 +402,7 @@ impl Limits {
     /// A handler asks that jobs like its own are held for so long.
     pub(crate) fn hold(&self, job: &Job, lasts: Duration) {
         let what = self.scope_of_hold(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
-        let hold = Hold { what, until: self.time().plus(lasts.min(MAX_HOLD)) };
+        let hold = Hold { what, until: now().plus(lasts.min(MAX_HOLD)) };
         self.add_hold(&hold);
         let mut unpublished = self.unpublished.lock().unwrap_or_else(PoisonError::into_inner);
         unpublished.retain(|other| other.what != hold.what || other.until > hold.until);
@@ -418,7 +415,7 @@ impl Limits {
 
     /// Learns of a hold. The longer of two holds counts.
     fn add_hold(&self, hold: &Hold) {
-        let time = self.time();
+        let time = now();
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         holds.retain(|_, until| *until > time);
         if hold.until > time && (holds.len() < MAX_HOLDS || holds.contains_key(&hold.what)) {
@@ -426,11 +423,6 @@ impl Limits {
             *until = (*until).max(hold.until);
         }
         self.held.store(holds.len(), Ordering::Relaxed);
-    }
-
-    /// The cluster's time.
-    pub(crate) fn time(&self) -> Timestamp {
-        Timestamp::from_millis(now().millis().saturating_add(self.offset.load(Ordering::Relaxed)))
     }
 
     /// The holds that are to be announced to the other nodes.

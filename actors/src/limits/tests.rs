@@ -40,7 +40,7 @@ fn ids(limits: &Limits, job: &Job) -> Vec<String> {
 
 /// The cluster grants what the node asks for.
 fn grant(limits: &Limits, tokens: u32) {
-    let (now, time) = (Instant::now(), limits.time());
+    let (now, time) = (Instant::now(), now());
     let mut known = limits.known();
     let asking: Vec<LimitId> = known.asking.drain().collect();
     for id in asking {
@@ -124,7 +124,7 @@ fn a_hold_stops_its_key_or_its_type_for_its_tenant() {
     }
     limits.hold(&job("t", "shared", Some("k")), Duration::from_secs(30));
     assert!(is_held(&job("t", "shared", Some("k"))));
-    let until = limits.time().plus(Duration::from_secs(5));
+    let until = now().plus(Duration::from_secs(5));
     limits.add_hold(&Hold {
         what: limits.scope_of_hold(
             &job("t", "free", Some("k")).tenant,
@@ -210,7 +210,7 @@ fn a_hold_ends_by_itself_lasts_a_day_at_most_and_is_announced_to_the_other_nodes
     limits.hold(&of("own"), Duration::ZERO);
     assert_eq!(held_until("own"), None);
     limits.hold(&of("own"), MAX_HOLD * 2);
-    assert!(held_until("own").is_some_and(|until| until <= limits.time().plus(MAX_HOLD)));
+    assert!(held_until("own").is_some_and(|until| until <= now().plus(MAX_HOLD)));
     limits.hold(&of("own"), Duration::from_secs(1));
     let published: Vec<Hold> = limits.take_unpublished();
     assert_eq!(published.iter().map(|hold| hold.until).max(), held_until("own"), "the longer one counts everywhere");

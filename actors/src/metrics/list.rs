@@ -209,6 +209,8 @@ of_the_node! {
     lanes_unanswered: IntGauge("longshore_lanes_unanswered", "Lanes whose consumer no server answers for"),
     /// Types, of one tenant each, for which the node finds no handler.
     types_without_handler: IntGauge("longshore_types_without_handler", "Types for which the node finds no handler"),
+    /// Negative: behind.
+    clock_ahead: Gauge("longshore_clock_ahead_seconds", "How far this machine's clock is ahead of the NATS server's"),
     ready: IntGauge("longshore_ready", "1 if the node takes work"),
     /// How full the stream of run records is; 1 stops all work.
     records_fill: Gauge("longshore_records_fill_ratio", "How full the stream of run records is"),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longshore_domain::Lane;
+use longshore_domain::cluster_clock::{Skew, Wrong};
 
 /// What is wrong with a node.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct Health {
     full_lanes: Mutex<BTreeSet<Lane>>,
     /// A warning for each queue that no node serves, from the node that looks for all.
     unserved: Mutex<Vec<String>>,
+    /// How far the machine's clock is from the cluster's time, once that was measured again since the start.
+    clock: Mutex<Option<Skew>>,
     streams: Mutex<StreamFaults>,
 }
 
@@ -75,6 +78,22 @@ impl Health {
     /// A warning for each queue that no node serves.
     pub(crate) fn unserved(&self) -> Vec<String> {
         self.unserved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets how far the machine's clock is off; returns how wrong it was before.
+    pub(crate) fn set_clock(&self, skew: Skew) -> Wrong {
+        let before = self.clock.lock().unwrap_or_else(PoisonError::into_inner).replace(skew);
+        before.map(Skew::wrong).unwrap_or_default()
+    }
+
+    /// How wrong the machine's clock is, and what to say of it.
+    pub(crate) fn clock(&self) -> (Wrong, Option<String>) {
+        let skew = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let wrong = skew.map(Skew::wrong).unwrap_or_default();
+        let text = skew.filter(|_| wrong > Wrong::No).map(|skew| {
+            format!("this machine's clock is {skew} the NATS server's, by which jobs go: have both set by NTP")
+        });
+        (wrong, text)
     }
 
     /// The lanes that are full.

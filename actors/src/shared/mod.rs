@@ -2,9 +2,7 @@
 //! each part those that it needs and no others, so that a part's fields say what it may do. There is no value that has
 //! them all.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use longshore_domain::{SmolStr, Timestamp, format_smolstr};
+use longshore_domain::{SmolStr, format_smolstr};
 
 // The node itself: `lifecycle` says whether it drains, `pressure` how short its machine is of memory and processor.
 pub(crate) mod health;
@@ -43,9 +41,6 @@ pub(crate) fn new_seal() -> SmolStr {
     format_smolstr!("{:016x}", rand::random::<u64>())
 }
 
-/// The time of day. The only clock of this crate that is not monotonic: for timestamps that are stored, never for
-/// leases.
-pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-}
+/// The cluster's time: for what is stored, and for what is judged by it. The only clock of this crate that is not
+/// monotonic; leases never rest on it.
+pub(crate) use longshore_backbone::clock::now;

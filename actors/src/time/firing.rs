@@ -59,7 +59,7 @@ pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server:
     let mut ticks_at = None;
     loop {
         let timing = at.schedule.settings.timing().map_err(Delay::Unreadable)?;
-        let clocks = Clocks { server, node: now() };
+        let clocks = Clocks { server, now: now() };
         let next = match at.schedule.progress.on_tick(id, &timing, &clocks) {
             Step::CarryOut(due) => carry_out(api, &at.schedule, due).await?,
             step @ (Step::Fire(due) | Step::Miss(due)) => {

@@ -3,8 +3,9 @@
 //!
 //! A tick that falls due while its stream has no leader may never fire, and a node that dies between two writes may
 //! leave a schedule without one. So a schedule that is overdue by more than the grace gets its tick again, for the same
-//! time: the server fires it at once if its clock says so, and any node does the rest. One node looks for all: the
-//! first by name that is there. Two at once do no harm.
+//! time: the server fires it at once if its clock says so, and any node does the rest. A schedule whose next time lies
+//! further ahead than its rule says, as a clock was wrong when it was written, gets the right one. One node looks for
+//! all: the first by name that is there. Two at once do no harm.
 //!
 //! Bounds: [`PAGES`] pages in a round; [`AT_ONCE`] ticks are set at once.
 
@@ -149,7 +150,13 @@ async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
     let mut from = from;
     for _ in 0..PAGES {
         let page = api.backbone.some_recurring(None, from).await?;
-        let before = now().minus(grace);
+        let now = now();
+        for (schedule, revision) in &page.found {
+            if let Some(schedule) = ahead(schedule, now, grace) {
+                bring_back(api, schedule, *revision).await;
+            }
+        }
+        let before = now.minus(grace);
         let overdue = page.found.into_iter().filter_map(|(schedule, _)| {
             let at = overdue_since(&schedule, before)?;
             Some((schedule, at))
@@ -168,6 +175,27 @@ async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
         }
     }
     Ok(from)
+}
+
+/// A schedule whose next time lies too far ahead, with the right one. What will have come within the grace comes by
+/// itself, and most schedules that fire often are not looked at further.
+fn ahead(schedule: &Recurring, now: Timestamp, grace: Duration) -> Option<Recurring> {
+    schedule.progress.next.filter(|next| *next > now.plus(grace))?;
+    let progress = schedule.progress.brought_back(&schedule.settings.timing().ok()?, now)?;
+    Some(Recurring { progress, ..schedule.clone() })
+}
+
+/// Writes the right next time of a schedule, unless another write came first.
+async fn bring_back(api: &Api, schedule: Recurring, revision: u64) {
+    let (id, tenant) = (schedule.id().clone(), schedule.tenant.clone());
+    match schedules::write(api, schedule, revision).await {
+        Ok(Some(written)) => {
+            let next = written.progress.next.map(tracing::field::display);
+            tracing::warn!(%id, %tenant, next, "the next time of a recurring schedule lay too far ahead, as a clock was wrong: it is brought back");
+        }
+        Ok(None) => {}
+        Err(error) => tracing::debug!(%id, %tenant, "a next time is brought back later: {error}"),
+    }
 }
 
 /// When a schedule should have fired, if that is before `before`.
@@ -253,6 +281,19 @@ mod tests {
         assert_eq!(overdue_since(&over, at("08:11:00")), Some(at("08:10:00")), "its last firing has no run yet");
         over.progress.pending = None;
         assert_eq!(overdue_since(&over, at("23:00:00")), None, "it is paused or over");
+    }
+
+    #[test]
+    fn a_schedule_that_was_fired_ahead_is_brought_back() {
+        let mut schedule = stored("sync", &json!({}), None);
+        let found = |schedule: &Recurring| {
+            ahead(schedule, at("08:05:00"), Duration::from_secs(10)).map(|schedule| schedule.progress.next)
+        };
+        assert_eq!(found(&schedule), None);
+        schedule.progress.next = Some(at("09:10:00"));
+        assert_eq!(found(&schedule), Some(Some(at("08:10:00"))));
+        schedule.progress.next = None;
+        assert_eq!(found(&schedule), None, "it is paused");
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub struct Presence {
     pub version: String,
     /// When it started.
     pub started_at: Timestamp,
-    /// When it last published this.
+    /// When it last published this. It is written by the machine's own clock, so that `doctor` can compare that with
+    /// the server's; nodes that read it get the time at which the server stored it.
     pub seen_at: Timestamp,
     /// `running` or `draining`.
     pub state: String,
@@ -38,6 +39,12 @@ pub struct Presence {
 }
 
 impl Presence {
+    /// A presence that the server stored at that time.
+    pub(crate) fn read(payload: &[u8], at: Timestamp) -> Option<Self> {
+        let read: Self = serde_json::from_slice(payload).ok()?;
+        Some(Self { seen_at: at, ..read })
+    }
+
     /// Whether the node takes jobs of this queue.
     #[must_use]
     pub fn serves(&self, queue: &Queue) -> bool {

@@ -26,15 +26,6 @@ pub struct Hold {
     pub until: Timestamp,
 }
 
-/// A message's time.
-#[derive(Debug, Clone, Copy)]
-pub struct Stamp {
-    /// When the server stored it, by the server's clock.
-    pub at: Timestamp,
-    /// When this node learned that it was stored.
-    pub written: std::time::Instant,
-}
-
 /// The holds, as they are written.
 #[derive(Debug)]
 pub struct Holds(Subscription);
@@ -117,21 +108,5 @@ impl Backbone {
         let all = self.names().key("control", "holds.>");
         let stored = raw::all(self.control(), self.api(), &bucket, &all).await?;
         Ok(stored.iter().filter_map(|stored| serde_json::from_slice(&stored.payload).ok()).collect())
-    }
-
-    /// When the server stores a message by its own clock, which this node sends now.
-    ///
-    /// # Errors
-    /// The control bucket cannot be written or read.
-    pub async fn servers_time(&self, node: &str) -> Result<Stamp, Error> {
-        let bucket = self.names().bucket_stream("control");
-        let subject = self.names().key("control", &format!("clocks.{node}"));
-        let mut headers = HeaderMap::new();
-        headers.insert(names::TTL, "60s");
-        request::publish(self.control(), subject.clone(), headers, Bytes::from_static(b"{}")).await?;
-        let written = std::time::Instant::now();
-        let stored = request::latest(self.control(), self.api(), &bucket, &subject).await?;
-        let at = stored.map(|stored| stored.at).ok_or_else(|| Error::Read { subject, source: "it is gone".into() })?;
-        Ok(Stamp { at, written })
     }
 }

@@ -62,22 +62,22 @@ impl Nodes {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn present(&self, now: Timestamp) -> Result<Vec<Presence>, Error> {
-        let nodes = self.last_seen().await?.into_iter().map(|(presence, _)| presence);
+        let nodes = self.last_seen().await?.into_iter();
         Ok(nodes.filter(|presence| now.since(presence.seen_at) < GONE_AFTER).collect())
     }
 
-    /// The last presence of each node that has not departed, within the last hour, and when the server stored it.
+    /// The last presence of each node that has not departed, within the last hour.
     ///
     /// # Errors
     /// The control bucket cannot be read.
-    pub async fn last_seen(&self) -> Result<Vec<(Presence, Timestamp)>, Error> {
+    pub async fn last_seen(&self) -> Result<Vec<Presence>, Error> {
         let bucket = self.0.names().bucket_stream("control");
         let subject = self.0.names().key("control", "nodes.*");
         // By name: a node that publishes again during this read is found twice, and its later presence counts.
         let mut nodes = BTreeMap::new();
         for stored in raw::all(self.0.control(), self.0.api(), &bucket, &subject).await? {
-            let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
-            nodes.extend(presence.map(|presence| (presence.node.clone(), (presence, stored.at))));
+            let presence = Presence::read(&stored.payload, stored.at);
+            nodes.extend(presence.map(|presence| (presence.node.clone(), presence)));
         }
         Ok(nodes.into_values().collect())
     }

@@ -14,9 +14,10 @@ mod rights;
 pub use rights::{Permission, Permissions};
 
 pub use crate::streams::info::Unanswered;
+pub use longshore_domain::cluster_clock::Skew;
 
 use crate::client::Client;
-use crate::clock::now;
+use crate::clock::own;
 use crate::cluster::control::Presence;
 use crate::messages::raw;
 use crate::settings::Storage;
@@ -104,15 +105,6 @@ pub struct FoundStream {
     pub change: Change,
 }
 
-/// How far another clock is from this machine's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Skew {
-    /// Milliseconds by which it is ahead; negative: behind.
-    pub ahead_ms: i64,
-    /// The truth lies at most so many milliseconds beside that.
-    pub within_ms: i64,
-}
-
 #[derive(Deserialize)]
 struct UserAnswer {
     server: Option<UserServer>,
@@ -149,7 +141,7 @@ impl Client {
     /// # Errors
     /// The user may not ask the server (`$SYS.REQ.USER.INFO`).
     pub async fn user(&self) -> Result<(User, Option<Skew>), Unanswered> {
-        let (asked_at, began) = (now(), Instant::now());
+        let (asked_at, began) = (own(), Instant::now());
         let answer: UserAnswer = self.answer("$SYS.REQ.USER.INFO".to_owned(), String::new()).await?;
         let half = i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX) / 2;
         let theirs = answer.server.and_then(|server| Timestamp::parse(&server.time).ok());

@@ -35,8 +35,12 @@ pub(crate) struct Stream {
 impl Stream {
     /// How long it has been there; `None`: the server does not say.
     pub(crate) fn age(&self) -> Option<Duration> {
-        let at = |text: &Option<String>| Timestamp::parse(text.as_deref()?).ok();
-        Some(at(&self.ts)?.since(at(&self.created)?))
+        Some(self.answered_at()?.since(Timestamp::parse(self.created.as_deref()?).ok()?))
+    }
+
+    /// When this was answered, by the server's clock; `None`: it does not say.
+    pub(crate) fn answered_at(&self) -> Option<Timestamp> {
+        Timestamp::parse(self.ts.as_deref()?).ok()
     }
 }
 

@@ -67,6 +67,8 @@ pub(super) struct Faults<'w> {
     pub(super) world: &'w World,
     pub(super) chance: StdRng,
     nodes: Vec<Node>,
+    /// By how many seconds the clocks of two nodes in three are wrong.
+    clocks: i64,
     crew: Crew,
     handlers: Handlers,
     killers: LiveEvents,
@@ -80,15 +82,15 @@ pub(super) struct Faults<'w> {
 
 impl<'w> Faults<'w> {
     /// Nodes and handlers, all healthy.
-    pub(super) async fn new(world: &'w World, chance: StdRng, nodes: usize) -> Faults<'w> {
+    pub(super) async fn new(world: &'w World, chance: StdRng, (nodes, clocks): (usize, i64)) -> Faults<'w> {
         let mut started = Vec::new();
         for number in 0..nodes.max(1) {
-            started.push(builder(world, &format!("n{number}")).start().await);
+            started.push(builder(world, number, clocks).start().await);
         }
         let killers = world.listen(&format!("longshore.events.*.started.*.*.{}", Kind::Killer.job_type())).await;
         let (crew, handlers) = (Crew::new(world).await, Handlers::new(world).await);
         let (log, interruptions, silences, wrong) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Faults { world, chance, nodes: started, crew, handlers, killers, log, interruptions, silences, wrong }
+        Faults { world, chance, nodes: started, clocks, crew, handlers, killers, log, interruptions, silences, wrong }
     }
 
     /// Causes faults until `over` says that the run is over.
@@ -207,7 +209,7 @@ impl<'w> Faults<'w> {
         self.nodes[number].wait_exit(ENDS_WITHIN).await;
         self.interrupted(Some(&name));
         let order = format!("{point}=kill@{nth}");
-        let doomed = builder(self.world, &name).env("LONGSHORE_FAIL_POINTS", &order).try_start().await;
+        let doomed = builder(self.world, number, self.clocks).env("LONGSHORE_FAIL_POINTS", &order).try_start().await;
         let died = match &doomed {
             Ok(node) => tokio::time::timeout(COMES_WITHIN, node.wait_exit(Duration::from_secs(3_600))).await.is_ok(),
             Err(_) => true,
@@ -283,8 +285,12 @@ pub(super) fn lease(world: &World) -> Duration {
     Duration::from_secs(if world.server_cluster().is_some() { 6 } else { 2 })
 }
 
-fn builder<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
+fn builder(world: &World, number: usize, clocks: i64) -> NodeBuilder<'_> {
     let lease = format!("lease = '{}s'\nshutdown_grace = '1s'", lease(world).as_secs());
-    let node = world.node().name(name).config(SETTINGS).config(jobs::SETTINGS).with("node", &lease);
-    node.with("queues.main", "concurrency = 16")
+    let node = world.node().name(&format!("n{number}")).config(SETTINGS).config(jobs::SETTINGS).with("node", &lease);
+    let node = node.with("queues.main", "concurrency = 16");
+    match [clocks, -clocks, 0][number % 3] {
+        0 => node,
+        ahead => node.clock(ahead),
+    }
 }

@@ -43,6 +43,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(300);
 
 /// Times on the wire have a resolution of 1 ms.
 const GRAIN: Duration = Duration::from_millis(2);
+/// A node whose own clock is wrong knows the server's to about half of what an answer takes.
+const MEASURED: Duration = Duration::from_millis(20);
 
 /// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +61,8 @@ pub struct Chaos {
     pub three_servers: bool,
     /// Whether some jobs consist of bytes that no client library would send.
     pub raw_bytes: bool,
+    /// By how many seconds the clocks of two nodes in three are wrong: one is ahead, one behind.
+    pub clocks: i64,
 }
 
 impl Chaos {
@@ -68,7 +72,7 @@ impl Chaos {
     /// If something cannot be started, or jobs do not end; with the report on one.
     pub async fn run(self) -> Report {
         let world = if self.three_servers { World::cluster().await } else { World::new().await };
-        let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), self.nodes).await;
+        let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), (self.nodes, self.clocks)).await;
         let schedules = recurring::make(&world).await;
         let (over, is_over) = watch::channel(false);
         let operate = pauses::operate(&world, StdRng::seed_from_u64(self.seed.rotate_left(32)), is_over.clone());
@@ -114,7 +118,7 @@ impl Chaos {
             interruptions: faults.interruptions,
             silences: faults.silences,
             lease: Some(faults::lease(world)),
-            clock_skew: GRAIN,
+            clock_skew: if self.clocks == 0 { GRAIN } else { MEASURED },
             ..Rules::default()
         };
         let mut sorts = BTreeMap::new();

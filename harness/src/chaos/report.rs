@@ -82,10 +82,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Chaos { seed, jobs, rate, nodes, three_servers, raw_bytes } = self.chaos;
+        let Chaos { seed, jobs, rate, nodes, three_servers, raw_bytes, clocks } = self.chaos;
         let servers = if three_servers { 3 } else { 1 };
         let raw = if raw_bytes { ", raw bytes among them" } else { "" };
-        writeln!(f, "seed {seed}: {jobs} jobs at {rate}/s{raw} on {nodes} nodes, {servers} server(s)")?;
+        let clocks = if clocks == 0 { String::new() } else { format!(" with clocks {clocks} s off") };
+        writeln!(f, "seed {seed}: {jobs} jobs at {rate}/s{raw} on {nodes} nodes{clocks}, {servers} server(s)")?;
         let accepted: usize = self.sorts.values().sum();
         let sorts: Vec<String> = self.sorts.iter().map(|(sort, count)| format!("{sort} {count}")).collect();
         writeln!(f, "accepted {accepted} ({}), runs with a record {}", sorts.join(", "), self.runs)?;

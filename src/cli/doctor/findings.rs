@@ -3,6 +3,7 @@
 use longshore_backbone::inspect::{Account, FoundStream, ServerFacts, Skew, Unanswered, User};
 use longshore_backbone::shape::{Change, Difference};
 use longshore_backbone::wire::api::{HealthStatus, NoHandler, NodeStatus, QueueStatus};
+use longshore_domain::cluster_clock::Wrong;
 use serde::{Deserialize, Serialize};
 
 use super::super::output::took;
@@ -14,10 +15,6 @@ mod running;
 const NEARLY: f64 = 0.8;
 /// From this share on a bucket counts as full: nodes are not ready then.
 const FULL: f64 = 0.98;
-/// Clocks should agree to about a second.
-const APART_MS: i64 = 1_000;
-/// Clocks that are further apart make delayed jobs and expiries plainly wrong.
-const FAR_APART_MS: i64 = 10_000;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -368,11 +365,10 @@ impl Facts {
         let all: Vec<(String, Skew)> =
             here.into_iter().chain(self.clocks.iter().map(|(node, skew)| (format!("node {node}"), *skew))).collect();
         let judged = all.iter().filter_map(|(whose, skew)| {
-            let apart = skew.ahead_ms.saturating_abs() - skew.within_ms;
-            let level = match apart {
-                apart if apart > FAR_APART_MS => Level::Failure,
-                apart if apart > APART_MS => Level::Warning,
-                _ => return None,
+            let level = match skew.wrong() {
+                Wrong::FarOff => Level::Failure,
+                Wrong::Off => Level::Warning,
+                Wrong::No => return None,
             };
             let by = took(skew.ahead_ms.unsigned_abs());
             let side = if skew.ahead_ms > 0 { "ahead of" } else { "behind" };
@@ -381,7 +377,7 @@ impl Facts {
                 CHECK,
                 level,
                 text,
-                "let the clocks of nodes and servers be set by NTP: times due and back-off are times of day",
+                "let the clocks of nodes and servers be set by NTP: jobs go by the server's, and a node that is far off is not ready",
             ))
         });
         let judged: Vec<Finding> = judged.collect();

@@ -10,6 +10,7 @@ use longshore_domain::run::DeferReason;
 
 use crate::limits::{Expected, Limits};
 use crate::queue::gates::answer::{Answer, Permits};
+use crate::shared;
 use crate::shared::kind::Kind;
 
 /// Whether a job of this type could be held up.
@@ -31,7 +32,7 @@ pub(crate) fn is_held(limits: &Limits, kind: &Kind) -> bool {
 pub(crate) fn ask(limits: &Arc<Limits>, job: &Job, now: Instant) -> Answer {
     let key = KindKey::of(job.options.as_deref());
     if let Some(until) = limits.held_until(&job.tenant, &job.job_type, &key) {
-        return Answer::NotBefore(now + until.since(limits.time()), DeferReason::Held, 0);
+        return Answer::NotBefore(now + until.since(shared::now()), DeferReason::Held, 0);
     }
     match limits.take(job, now) {
         Ok(tokens) => Answer::Go(Permits { tokens, ..Permits::default() }),

@@ -110,8 +110,7 @@ impl Scene {
         run_time_settings.is_present(start);
         run_time_settings.were_read(start);
         let breakers = Arc::new(Breakers::new(Arc::clone(&policies), "n1", Arc::clone(&news)));
-        let slots =
-            Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&limits), Arc::clone(&news), BucketSpace::default()));
+        let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&news), BucketSpace::default()));
         let routing = Arc::new(Routing::new(policies, handlers, names.clone(), capacity));
         let (space, closing, pressure) = (ParkedSpace::default(), CancellationToken::new(), Arc::default());
         let park = ParkGate::new(space.clone(), Arc::clone(&news));

@@ -69,7 +69,7 @@ impl Unused {
         let (policies, news) = (Arc::<Policies>::default(), Arc::<GateNews>::default());
         let limits = Arc::new(Limits::new("n", Arc::clone(&policies), Arc::clone(&news)));
         let breakers = Arc::new(Breakers::new(Arc::clone(&policies), "n", Arc::clone(&news)));
-        let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&limits), news, BucketSpace::default()));
+        let slots = Arc::new(Slots::new(Arc::clone(&policies), news, BucketSpace::default()));
         let here = Handlers::new().with("t", |_: Context| async { Ok::<(), HandlerError>(()) });
         Self { policies, names: Names::new("longshore"), here, remote: Handlers::new(), limits, breakers, slots }
     }

@@ -54,7 +54,7 @@ pub struct AuditEntry {
     pub id: String,
     /// `asked`, before anything was done; then `done` or `refused`.
     pub stage: String,
-    /// When this entry was written, by the node's clock.
+    /// When this entry was written.
     pub at: Timestamp,
     /// The endpoint.
     pub endpoint: String,

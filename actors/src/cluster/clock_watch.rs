@@ -1,0 +1,79 @@
+//! Keeps this process's clock at the cluster's time, and says how far the machine's own clock is off.
+//!
+//! It asks the server every few seconds, whatever the node does meanwhile: one question that reads nothing and writes
+//! nothing. Between two answers it looks once a second, without asking, whether the machine was suspended: then the
+//! monotonic clock, which carries the cluster's time on, stood still.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::{Backbone, clock};
+use longshore_domain::cluster_clock::{Skew, Wrong};
+use serde_json::json;
+
+use crate::cluster::system_events::SystemEvents;
+use crate::metrics::Metrics;
+use crate::shared::health::Health;
+use crate::supervision::LoopEnd;
+
+/// How often it looks at the machine's clocks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it asks the server.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// Between two looks the machine's clocks move apart by more than this, in microseconds, only if one of them was set or
+/// stood still.
+const MOVED: u64 = 100_000;
+
+/// What it needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) system_events: SystemEvents,
+}
+
+/// Keeps the clock until the process ends.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let mut tick = tokio::time::interval(LOOK_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut asked, mut own) = (None::<Instant>, clock::own_ahead());
+    loop {
+        tick.tick().await;
+        let before = std::mem::replace(&mut own, clock::own_ahead());
+        if asked.is_some_and(|at| at.elapsed() < ASK_EVERY) && own.abs_diff(before) < MOVED {
+            continue;
+        }
+        match part.backbone.set_clock().await {
+            Ok(skew) => {
+                asked = Some(Instant::now());
+                part.found(skew).await;
+            }
+            Err(error) => tracing::debug!("the server does not say what time it is: {error}"),
+        }
+    }
+}
+
+impl Part {
+    /// Shows how far the machine's clock is off, and says so once for each change.
+    async fn found(&self, skew: Skew) {
+        self.metrics.clock_ahead.set(skew.seconds());
+        let before = self.health.set_clock(skew);
+        let (wrong, text) = self.health.clock();
+        if wrong == before {
+            return;
+        }
+        let details = json!({"ahead_seconds": skew.seconds()});
+        match (wrong, text) {
+            (Wrong::No, _) | (_, None) => {
+                tracing::info!("this machine's clock is right again");
+                self.system_events.publish("clock_right", details).await;
+            }
+            (_, Some(text)) => {
+                let consequence = if wrong == Wrong::FarOff { "; until then this node is not ready" } else { "" };
+                tracing::warn!("{text}{consequence}");
+                self.system_events.publish("clock_off", details).await;
+            }
+        }
+    }
+}
