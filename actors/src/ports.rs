@@ -337,6 +337,8 @@ pub(crate) trait CancelPorts: WaitingPorts {
     async fn has_no_message(&self, run: &Run) -> Result<bool, Error>;
     /// Deletes a message; returns whether it was there.
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
+    /// Removes what is stored as the record of a run at this revision.
+    async fn remove_record(&self, run: (&Tenant, &RunId), revision: u64) -> Result<(), Error>;
 }
 
 /// What cancelling all runs that fit a filter asks besides.

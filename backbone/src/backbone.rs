@@ -25,6 +25,7 @@ use crate::messages::window::Window;
 use crate::settings::{Connection, Storage};
 use crate::streams::provision;
 use crate::streams::wanted::Ground;
+use crate::unreadable::Unreadable;
 use crate::wire::subject::Names;
 
 /// How long a node that starts may wait for the server's time: longer than an election takes.
@@ -59,6 +60,7 @@ pub(crate) struct Inner {
     pub(crate) removed: AtomicU64,
     /// Which jobs two handlers answered.
     pub(crate) second_replies: SecondReplies,
+    unreadable: Unreadable,
     /// Whether the cluster had done work before this node started.
     had_jobs: bool,
     /// How long the record of a run that completes now is kept, in milliseconds.
@@ -118,6 +120,7 @@ impl Backbone {
             payloads_left_out: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             second_replies: SecondReplies::default(),
+            unreadable: Unreadable::default(),
             had_jobs,
             completed_kept,
         })))
@@ -191,6 +194,12 @@ impl Backbone {
     pub fn silent_writes(&self) -> Vec<(String, Duration)> {
         let now = Instant::now();
         self.connections().into_iter().flat_map(|link| link.silent_writes().list(now)).collect()
+    }
+
+    /// What this node met in the buckets and could not read.
+    #[must_use]
+    pub fn unreadable(&self) -> &Unreadable {
+        &self.0.unreadable
     }
 
     /// Whether the cluster had done work before this node started.

@@ -2,7 +2,10 @@
 
 use std::error::Error as StdError;
 
+use bytes::Bytes;
+
 use crate::messages::refusal::STREAM_FULL;
+use crate::unreadable;
 
 /// A boxed cause.
 pub type Cause = Box<dyn StdError + Send + Sync>;
@@ -113,6 +116,19 @@ pub enum Error {
         #[source]
         source: Cause,
     },
+    /// What is stored under a key is not what nodes of this version write there. Asking again does not help.
+    #[error("what is stored under {subject} is not what nodes write")]
+    Unreadable {
+        /// The key's subject.
+        subject: String,
+        /// Its revision: a compare-and-set that is to replace it must name it.
+        revision: u64,
+        /// What is stored.
+        value: Bytes,
+        /// Why it cannot be read.
+        #[source]
+        source: Cause,
+    },
     /// A subscription failed.
     #[error("cannot subscribe to {subject}")]
     Subscribe {
@@ -138,6 +154,18 @@ impl Error {
     #[must_use]
     pub fn is_stream_full(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if STREAM_FULL.contains(code))
+    }
+
+    /// The revision of a value that nodes did not write, if the error is that one.
+    #[must_use]
+    pub fn unreadable_at(&self) -> Option<u64> {
+        if let Self::Unreadable { revision, .. } = self { Some(*revision) } else { None }
+    }
+
+    /// What is stored instead of what nodes write, as a person may look at it.
+    #[must_use]
+    pub fn stored_instead(&self) -> Option<String> {
+        if let Self::Unreadable { value, .. } = self { Some(unreadable::shown(value)) } else { None }
     }
 
     /// The error with its causes, on one line. Some errors of the client library have their cause's text as their own.

@@ -89,12 +89,13 @@ pub(crate) async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     let List { wanted, limit, all, cursor, json } = arguments;
     let mut asked = ListRequest { filter: wanted.filter(), cursor, ..ListRequest::default() };
     let mut runs: Vec<Encoded<Record>> = Vec::new();
-    let mut printed = 0;
+    let (mut printed, mut unreadable) = (0, 0);
     loop {
         let left = if all { PAGE } else { limit - runs.len() as u64 };
         asked.limit = Some(left.min(PAGE));
         let page = api.ask::<RunsList>(asked.clone()).await?.records()?;
         runs.extend(page.runs);
+        unreadable += page.unreadable;
         asked.cursor = page.cursor;
         if all {
             // Nothing is kept, however many there are.
@@ -107,9 +108,10 @@ pub(crate) async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
         }
     }
     let cursor = asked.cursor;
+    name_left_out(unreadable);
     match json {
         true if all => {}
-        true => output::json(&Runs { runs, cursor })?,
+        true => output::json(&Runs { runs, cursor, unreadable })?,
         false if printed + runs.len() == 0 => eprintln!("no runs"),
         false => {
             print(&runs, false, true)?;
@@ -119,6 +121,13 @@ pub(crate) async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
         }
     }
     Ok(Ended::Success)
+}
+
+/// Says how many records were left out.
+fn name_left_out(unreadable: u64) {
+    if unreadable > 0 {
+        eprintln!("{unreadable} records cannot be read and were left out: `longshore health` names them");
+    }
 }
 
 fn print(runs: &[Encoded<Record>], json: bool, with_heading: bool) -> anyhow::Result<()> {
@@ -179,8 +188,10 @@ pub(crate) async fn count(api: &Api, arguments: Counting) -> anyhow::Result<Ende
     let Counting { wanted, json } = arguments;
     let mut asked = CountRequest { filter: wanted.filter(), ..CountRequest::default() };
     let mut all: BTreeMap<(Queue, JobType, String), Count> = BTreeMap::new();
+    let mut left_out = 0;
     loop {
-        let Counts { cursor, counts } = api.ask::<RunsCount>(asked.clone()).await?.read()?;
+        let Counts { cursor, counts, unreadable } = api.ask::<RunsCount>(asked.clone()).await?.read()?;
+        left_out += unreadable;
         for count in counts {
             let group = (count.queue.clone(), count.job_type.clone(), count.state.to_string());
             all.entry(group).and_modify(|sum| sum.count += count.count).or_insert(count);
@@ -190,6 +201,7 @@ pub(crate) async fn count(api: &Api, arguments: Counting) -> anyhow::Result<Ende
             break;
         }
     }
+    name_left_out(left_out);
     let total: u64 = all.values().map(|count| count.count).sum();
     if json {
         let counts: Vec<&Count> = all.values().collect();

@@ -151,7 +151,7 @@ async fn page_through<P: FilterPorts>(
                         Ok(Some(_)) => many.cancelled += 1,
                         Ok(None) => {}
                         // It ended by itself in the meantime.
-                        Err(error) if error.code == Code::WrongState.number() => {}
+                        Err(error) if error.error == Code::WrongState.word() => {}
                         Err(error) => many.failed.push(Failed { error: error.message, run_id: run }),
                     }
                 }

@@ -66,8 +66,11 @@ pub(crate) async fn one<P: CancelPorts>(
     let only_if_waiting = only.is_some_and(|only| only.only_if_waiting);
     let (mut asked, mut looks) = (false, 0);
     loop {
-        let Some(Present { run: before, expected, job }) = present(ports, tenant, run_id).await? else {
-            return Ok(None);
+        let Present { run: before, expected, job } = match present(ports, tenant, run_id).await {
+            Ok(Some(present)) => present,
+            Err(error) if error.error == Code::Unreadable.word() => return forget(ports, (tenant, run_id), only).await,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(error),
         };
         if before.state == RunState::Cancelled {
             // The node that cancelled it may have died before any other was notified.
@@ -122,6 +125,26 @@ pub(crate) async fn one<P: CancelPorts>(
             Written::Lost(_) => {}
         }
     }
+}
+
+/// The record cannot be read, and no lane has a job of the run: what is stored of it is removed, and the message by
+/// which it was met. If another message of it comes up, nothing proves that to be the run's, and it becomes an
+/// `invalid` dead letter.
+async fn forget<P: CancelPorts>(
+    ports: &P,
+    (tenant, run_id): (&Tenant, &RunId),
+    only: Option<Only<'_>>,
+) -> Result<Option<Run>, ApiError> {
+    if let Some(Only { filter, place, message, .. }) = only {
+        if !filter.fits_whatever_runs_say() {
+            return Ok(None);
+        }
+        ports.take_out(place, message.sequence).await.map_err(|error| unavailable(&error))?;
+    }
+    if let Some(revision) = ports.server().read_record(tenant, run_id).await.err().and_then(|error| error.unreadable_at()) {
+        ports.remove_record((tenant, run_id), revision).await.map_err(|error| unavailable(&error))?;
+    }
+    Ok(None)
 }
 
 /// The record says that the run is cancelled: publishes that, notifies the nodes, deletes the run's message and gives
@@ -321,22 +344,30 @@ pub(super) struct Present {
 }
 
 /// The run as it stands. The record under a derived id may belong to a lane that is gone: if that run has ended, the
-/// waiting job is meant; until then that run has the id, and the job will get another.
+/// waiting job is meant; until then that run has the id, and the job will get another. A record that cannot be read is
+/// overwritten by what becomes of the job that waits.
 pub(super) async fn present<P: CancelPorts>(
     ports: &P,
     tenant: &Tenant,
     run_id: &RunId,
 ) -> Result<Option<Present>, ApiError> {
-    let mut found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+    let (mut found, unreadable) = match ports.server().read_record(tenant, run_id).await {
+        Err(error) if error.unreadable_at().is_some() => (None, Some(error)),
+        read => (read.map_err(|error| unavailable(&error))?, None),
+    };
     let mut waiting = ports.waiting(tenant, run_id).await?;
     if found.is_none() && waiting.is_none() {
         waiting = ports.waiting_by_own_id(tenant, run_id).await?;
+    }
+    if let Some(error) = unreadable.as_ref().filter(|_| waiting.is_none()) {
+        return Err(unavailable(error));
     }
     if found.is_none() && waiting.is_none() {
         // A job leaves its lane only once its run's record is stored.
         found = ports.recorded_for_certain(tenant, run_id).await?;
     }
-    let expected = found.as_ref().map_or(0, |found| found.revision);
+    let replaced = unreadable.and_then(|error| error.unreadable_at());
+    let expected = found.as_ref().map(|found| found.revision).or(replaced).unwrap_or(0);
     if let Some(Found { run, .. }) = found {
         let is_gone = |waiting: &InLane| run.state.is_terminal() && run.origin != waiting.run.origin;
         if !waiting.as_ref().is_some_and(is_gone) {

@@ -53,15 +53,25 @@ impl Change {
     }
 }
 
-/// What the record of a dead letter's run says of it, and that record.
-async fn judge<P: DeadLetterPorts>(
-    ports: &P,
-    dead_letter: &StoredDeadLetter,
-) -> Result<(DeadLetterVerdict, Option<Found>), String> {
-    let run = &dead_letter.run;
-    let found = ports.server().read_record(&run.tenant, &run.run_id).await.map_err(|error| error.with_causes())?;
-    let verdict = ports.server().on_dead_letter(found.as_ref().map(|found| &found.run), run.round, run.origin);
-    Ok((verdict, found))
+/// What the record of a dead letter's run says of it.
+struct Judged {
+    verdict: DeadLetterVerdict,
+    run: Option<Run>,
+    /// The revision that a write must name.
+    expected: u64,
+}
+
+/// A record that cannot be read counts as one that has gone, and is overwritten: the dead letter has the run as it
+/// died.
+async fn judge<P: DeadLetterPorts>(ports: &P, dead_letter: &StoredDeadLetter) -> Result<Judged, String> {
+    let of = &dead_letter.run;
+    let (run, expected) = match ports.server().read_record(&of.tenant, &of.run_id).await {
+        Ok(Some(Found { run, revision })) => (Some(run), revision),
+        Ok(None) => (None, 0),
+        Err(error) => (None, error.unreadable_at().ok_or_else(|| error.with_causes())?),
+    };
+    let verdict = ports.server().on_dead_letter(run.as_ref(), of.round, of.origin);
+    Ok(Judged { verdict, run, expected })
 }
 
 /// Whether the action would be carried out on this dead letter.
@@ -73,8 +83,7 @@ pub(crate) async fn would<P: DeadLetterPorts>(
     if let Action::Replay(change) = action {
         can_be_replayed(ports.policies(), dead_letter, change)?;
     }
-    let (verdict, _) = judge(ports, dead_letter).await?;
-    match (verdict, action) {
+    match (judge(ports, dead_letter).await?.verdict, action) {
         (DeadLetterVerdict::OtherRun, Action::Replay(_)) => Err(ANOTHERS.to_owned()),
         (verdict, _) => Ok(!matches!(verdict, DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord)),
     }
@@ -90,18 +99,17 @@ pub(crate) async fn one<P: DeadLetterPorts>(
         can_be_replayed(ports.policies(), &dead_letter, change)?;
     }
     loop {
-        let (verdict, found) = judge(ports, &dead_letter).await?;
-        let (run, mut did) = match (verdict, found) {
-            (DeadLetterVerdict::Stands, found) => {
-                let expected = found.as_ref().map_or(0, |found| found.revision);
-                let run = found.map_or_else(|| dead_letter.run.clone(), |found| found.run);
+        let Judged { verdict, run, expected } = judge(ports, &dead_letter).await?;
+        let (run, mut did) = match (verdict, run) {
+            (DeadLetterVerdict::Stands, run) => {
+                let run = run.unwrap_or_else(|| dead_letter.run.clone());
                 if matches!(action, Action::Replay(_)) {
                     must_have_its_key(ports, &run, &dead_letter).await?;
                 }
                 let Some(run) = decide(ports, run, expected, action).await? else { continue };
                 (run, true)
             }
-            (DeadLetterVerdict::Replayed, Some(found)) => (found.run, true),
+            (DeadLetterVerdict::Replayed, Some(run)) => (run, true),
             (DeadLetterVerdict::OtherRun, _) => {
                 if matches!(action, Action::Replay(_)) {
                     return Err(ANOTHERS.to_owned());
@@ -110,7 +118,7 @@ pub(crate) async fn one<P: DeadLetterPorts>(
                 return Ok(true);
             }
             (DeadLetterVerdict::StaleRecord, _) => return Err(read_too_early(ports, &dead_letter)),
-            (_, Some(found)) => (found.run, false),
+            (_, Some(run)) => (run, false),
             (_, None) => return Ok(false),
         };
         if verdict != DeadLetterVerdict::Stale || run.state.is_terminal() {

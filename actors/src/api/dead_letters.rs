@@ -19,7 +19,6 @@ use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::filter::{self, Filter, unavailable};
-use crate::api::runs::is_stored;
 
 /// Entries on a page if the client does not say.
 pub(crate) const LIST_DEFAULT: u64 = 100;
@@ -37,8 +36,18 @@ pub(crate) fn subject(api: &Api, filter: &Filter) -> String {
 }
 
 async fn standing(api: &Api, dead_letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
-    let found = is_stored(api, &dead_letter.run.tenant, &dead_letter.run.run_id).await?.map(|found| found.run);
+    let found = recorded(api, &dead_letter.run.tenant, &dead_letter.run.run_id).await?;
     Ok(stands(found, dead_letter))
+}
+
+/// The stored run of a dead letter. A record that cannot be read counts as one that has gone: the dead letter has the
+/// run as it died.
+async fn recorded(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    match api.backbone.read_record(tenant, run_id).await {
+        Ok(found) => Ok(found.map(|found| found.run)),
+        Err(error) if error.unreadable_at().is_some() => Ok(None),
+        Err(error) => Err(unavailable(&error)),
+    }
 }
 
 /// A dead letter with its run as stored, which has the whole history, if the dead letter still stands: if its run went
@@ -115,7 +124,7 @@ pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Result<Enc
 
 /// The dead letter of a run, and the run; that there is none is certain, so that it may be said.
 pub(crate) async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<(StoredDeadLetter, Run), ApiError> {
-    let run = is_stored(api, tenant, run_id).await?.map(|found| found.run);
+    let run = recorded(api, tenant, run_id).await?;
     let dead_letter = api.backbone.find_dead_letter_for_certain(tenant, run_id, run.as_ref()).await;
     let dead_letter = dead_letter.map_err(|error| unavailable(&error))?;
     let judge =

@@ -22,8 +22,11 @@ pub(crate) async fn serve(
     let mut dead_letters = 0;
     loop {
         let unknown = || ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record"));
-        let mut found = backbone.read_record(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
-        if found.is_none() {
+        let (mut found, unreadable) = match backbone.read_record(&tenant, &run_id).await {
+            Err(error) if error.unreadable_at().is_some() => (None, error.unreadable_at()),
+            read => (read.map_err(|error| unavailable(&error))?, None),
+        };
+        if found.is_none() && unreadable.is_none() {
             let certain = backbone.read_record_for_certain(&tenant, &run_id).await;
             found = certain.map_err(|error| unavailable(&error))?;
         }
@@ -44,6 +47,12 @@ pub(crate) async fn serve(
             continue;
         }
         backbone.purge_checkpoints(&tenant, run_id.as_str()).await.map_err(|error| unavailable(&error))?;
+        if let Some(revision) = unreadable {
+            // Nobody can say what of it is the run's identity, and what is not: all goes.
+            let removed = backbone.remove_record(&tenant, &run_id, revision).await;
+            removed.map_err(|error| unavailable(&error))?;
+            return Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })));
+        }
         let Some(found) = found else {
             // The record is gone already, by its age; but a dead letter was erased.
             return if dead_letters > 0 {

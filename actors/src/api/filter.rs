@@ -20,10 +20,20 @@ pub(crate) enum Chosen {
     Those(Filter),
 }
 
-/// The answer of an endpoint to which NATS did not answer.
+/// The answer of an endpoint to which NATS did not answer; or the error says that asking again does not help.
 pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
-    ApiError::unavailable(error.with_causes())
+    match error.stored_instead() {
+        Some(stored) => {
+            let message = format!("{}; stored is: {stored} ({BY_HAND})", error.with_causes());
+            ApiError::new(Code::Unreadable, message)
+        }
+        None => ApiError::unavailable(error.with_causes()),
+    }
 }
+
+/// What a person can do about a run whose record cannot be read.
+const BY_HAND: &str = "of a run: runs.cancel ends it; runs.erase removes what is stored, and its job, if there is one, \
+                       starts anew or becomes an invalid dead letter";
 
 /// The tenant whose runs are meant: a tenant sees only its own, the operator all (`None`), or those of a tenant it
 /// names.
@@ -68,6 +78,12 @@ pub(crate) fn cursor(text: Option<&str>) -> Result<u64, ApiError> {
 }
 
 impl Filter {
+    /// Whether it asks for nothing that only a run's record says.
+    pub(crate) fn fits_whatever_runs_say(&self) -> bool {
+        let api::Filter { queue: _, job_type: _, tag, state, error_kind, since, until: _ } = &self.wanted;
+        tag.is_none() && state.is_none() && error_kind.is_none() && since.is_none()
+    }
+
     /// Whether a run is meant. `since` and `until` compare the time it ended or, if it has not ended, the time since
     /// when it waits.
     pub(crate) fn fits(&self, run: &Run) -> bool {

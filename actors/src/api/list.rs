@@ -32,23 +32,23 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
     while let Some(position) = walk.position() {
         let is_full = runs.len() as u64 == limit;
         if is_full || walk.inspected >= LISTING.0 || Instant::now() >= until {
-            return Ok(page(runs, Some(position.to_string())));
+            return Ok(page(runs, Some(position.to_string()), walk.unreadable));
         }
         for seen in walk.step().await? {
             let whole = record::show(&seen.run);
             if runs.len() as u64 == limit || (whole.size() > room && !runs.is_empty()) {
-                return Ok(page(runs, Some(seen.here.to_string())));
+                return Ok(page(runs, Some(seen.here.to_string()), walk.unreadable));
             }
             let shown = if whole.size() > room { record::show_within(&seen.run, room) } else { whole };
             room = room.saturating_sub(shown.size() + 1);
             runs.push(shown);
         }
     }
-    Ok(page(runs, None))
+    Ok(page(runs, None, walk.unreadable))
 }
 
-fn page(runs: Vec<Encoded<Record>>, cursor: Option<String>) -> Encoded<Runs> {
-    Runs { runs, cursor }.into()
+fn page(runs: Vec<Encoded<Record>>, cursor: Option<String>, unreadable: u64) -> Encoded<Runs> {
+    Runs { runs, cursor, unreadable }.into()
 }
 
 /// `runs.count`
@@ -58,17 +58,17 @@ pub(crate) async fn count(api: &Api, asker: &str, asked: CountRequest) -> Result
     let (until, mut groups) = (Instant::now() + COUNTING.1, BTreeMap::new());
     while let Some(position) = walk.position() {
         if walk.inspected >= COUNTING.0 || Instant::now() >= until {
-            return Ok(counts(groups, Some(position.to_string())));
+            return Ok(counts(groups, Some(position.to_string()), walk.unreadable));
         }
         for seen in walk.step().await? {
             let group = group(&seen.run);
             if groups.len() == GROUPS && !groups.contains_key(&group) {
-                return Ok(counts(groups, Some(seen.here.to_string())));
+                return Ok(counts(groups, Some(seen.here.to_string()), walk.unreadable));
             }
             *groups.entry(group).or_default() += 1;
         }
     }
-    Ok(counts(groups, None))
+    Ok(counts(groups, None, walk.unreadable))
 }
 
 type Group = (Queue, JobType, RunState);
@@ -77,7 +77,7 @@ fn group(run: &Run) -> Group {
     (run.queue.clone(), run.job_type.clone(), run.state.name())
 }
 
-fn counts(groups: BTreeMap<Group, u64>, cursor: Option<String>) -> Encoded<Counts> {
+fn counts(groups: BTreeMap<Group, u64>, cursor: Option<String>, unreadable: u64) -> Encoded<Counts> {
     let count = |((queue, job_type, state), count): (Group, u64)| Count { count, queue, state: state.into(), job_type };
-    Encoded::of(&Counts { cursor, counts: groups.into_iter().map(count).collect() })
+    Encoded::of(&Counts { cursor, counts: groups.into_iter().map(count).collect(), unreadable })
 }

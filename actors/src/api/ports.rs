@@ -212,6 +212,10 @@ impl CancelPorts for Api {
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
         self.backbone.take_out(place, sequence).await
     }
+
+    async fn remove_record(&self, (tenant, run): (&Tenant, &RunId), revision: u64) -> Result<(), Error> {
+        self.backbone.remove_record(tenant, run, revision).await
+    }
 }
 
 /// The first stored message under a subject that is the one.

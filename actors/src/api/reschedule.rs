@@ -161,7 +161,7 @@ async fn one_that_fits(
     match one(api, tenant, run_id, change).await {
         Ok(_) => Ok(true),
         // It went on by itself in the meantime.
-        Err(error) if [Code::WrongState.number(), Code::NotFound.number()].contains(&error.code) => Ok(false),
+        Err(error) if [Code::WrongState.word(), Code::NotFound.word()].contains(&error.error.as_str()) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -14,13 +14,13 @@ use std::fmt;
 use std::time::Duration;
 
 use longshore_backbone::backwards::{Backwards, Past};
+use longshore_backbone::certain::MARK;
 use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::records::Found;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::header::names;
-use longshore_backbone::wire::record;
 use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::Api;
@@ -81,6 +81,8 @@ pub(crate) struct Walk<'a> {
     backwards: Option<Backwards>,
     /// Messages that were read.
     pub(crate) inspected: usize,
+    /// Records that could not be read.
+    pub(crate) unreadable: u64,
 }
 
 /// A job's message: its run, as far as the message says.
@@ -96,7 +98,7 @@ impl<'a> Walk<'a> {
     /// A walk from its beginning, or from where an earlier one ended.
     pub(crate) async fn begin(api: &'a Api, filter: &'a Filter, cursor: Option<&str>) -> Result<Self, ApiError> {
         let legs = legs(api, filter).await?;
-        let mut walk = Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, inspected: 0 };
+        let mut walk = Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, inspected: 0, unreadable: 0 };
         match cursor {
             Some(cursor) => {
                 let from = Position::parse(cursor);
@@ -151,12 +153,25 @@ impl<'a> Walk<'a> {
         let before = if self.at == 0 { self.top + 1 } else { self.at };
         let past = self.back(before).await?;
         let reached = past.messages.iter().any(|stored| self.is_before_all(stored));
-        let runs =
-            past.messages.iter().filter_map(|stored| Some((record::read(&stored.payload).ok()?, stored.sequence)));
-        let fit = runs.filter(|(run, _)| self.filter.fits(run));
+        let runs = self.read_records(&past.messages);
+        let fit = runs.into_iter().filter(|(run, _)| self.filter.fits(run));
         let seen = fit.map(|(run, sequence)| Seen { run, here: self.there(Leg::Records, sequence + 1) }).collect();
         self.go_on(past.next.filter(|_| !reached));
         Ok(seen)
+    }
+
+    /// The runs of some records, each with its revision; counts those that cannot be read.
+    fn read_records(&mut self, records: &[Stored]) -> Vec<(Run, u64)> {
+        // A mark that shows how far a replica is has one token, and a record's key has two.
+        let is_record = |stored: &&Stored| stored.subject.rsplit('.').next().is_some_and(|token| token != MARK);
+        let mut runs = Vec::with_capacity(records.len());
+        for stored in records.iter().filter(is_record) {
+            match self.api.backbone.read_stored(&stored.subject, stored.payload.clone(), stored.sequence) {
+                Ok(Found { run, revision }) => runs.push((run, revision)),
+                Err(_) => self.unreadable += 1,
+            }
+        }
+        runs
     }
 
     async fn dead_letters(&mut self) -> Result<Vec<Seen>, ApiError> {
@@ -208,9 +223,8 @@ impl<'a> Walk<'a> {
         let page = self.api.backbone.records_from(self.filter.tenant.as_ref(), from).await;
         let page = page.map_err(|error| unavailable(&error))?;
         self.inspected += page.messages.len();
-        let runs =
-            page.messages.iter().filter_map(|stored| Some((record::read(&stored.payload).ok()?, stored.sequence)));
-        let fit = runs.filter(|(run, _)| run.origin <= self.began.plus(CAME_WITH) && self.filter.fits(run));
+        let runs = self.read_records(&page.messages);
+        let fit = runs.into_iter().filter(|(run, _)| run.origin <= self.began.plus(CAME_WITH) && self.filter.fits(run));
         let seen = fit.map(|(run, sequence)| Seen { run, here: self.there(Leg::Since, sequence) }).collect();
         self.go_on(page.next);
         Ok(seen)

@@ -79,7 +79,7 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
     let job = &assignment.job;
     let mut found = match ports.server().read_record(&job.tenant, &job.run_id).await {
         Ok(found) => found,
-        Err(error) => return put_off(ports, assignment, &error),
+        Err(error) => return put_off(ports, assignment, &error).await,
     };
     loop {
         let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);

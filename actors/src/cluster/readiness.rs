@@ -110,6 +110,7 @@ impl Readiness {
                 .chain(self.payloads_left_out())
                 .chain(self.without_handler())
                 .chain(self.answered_twice())
+                .chain(self.backbone.unreadable().warnings(Instant::now()))
                 .collect(),
         }
     }

@@ -44,7 +44,7 @@ pub(crate) async fn clear_up<S: Server>(server: &S, metrics: &Metrics, mut commi
                 return Done::OnRecord(end);
             }
             metrics.fenced.inc();
-            log_run!(info, commit.about(), "result dropped: the run went on elsewhere");
+            log_run!(info, commit.about(), "result dropped: its record is another's by now, or cannot be read");
             give_up(server, *commit, found.as_deref()).await;
             Done::Over
         }
@@ -69,6 +69,8 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
                 expected = found.revision;
             }
             Ok(lost) => return lost,
+            // Somebody wrote there what is no record. Whether the run has ended by another hand cannot be known.
+            Err(error) if error.unreadable_at().is_some() => return Written::Lost(None),
             Err(error) => {
                 log_run!(warn, commit.about(), "cannot write the run's record, trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;

@@ -152,11 +152,13 @@ async fn decide(
 }
 
 /// Whether the last run of the schedule has not ended. Its submission has stored its record; if that is gone, the run
-/// ended long ago.
+/// ended long ago, and if it cannot be read, the run may go on.
 async fn still_runs(api: &Api, schedule: &Recurring) -> Result<bool, Error> {
     let Some(last) = &schedule.progress.last_run else { return Ok(false) };
-    let found = api.backbone.read_record(&schedule.tenant, &last.run_id).await?;
-    Ok(found.is_some_and(|found| !found.run.state.is_terminal()))
+    match api.backbone.read_record(&schedule.tenant, &last.run_id).await {
+        Err(error) if error.unreadable_at().is_some() => Ok(true),
+        found => Ok(found?.is_some_and(|found| !found.run.state.is_terminal())),
+    }
 }
 
 async fn set_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, at: Option<Timestamp>) -> Result<(), Error> {

@@ -19,11 +19,10 @@ use crate::runs::dead_letters::StoredDeadLetter;
 use crate::runs::records::Found;
 use crate::streams::info::{self, Peer};
 use crate::wire::header::names;
-use crate::wire::record;
 
 /// The key under which a message is stored in a bucket that shows how far a replica is. The keys of records and of
 /// recurring schedules have two tokens.
-const MARK: &str = "_mark";
+pub const MARK: &str = "_mark";
 /// How long that message is stored.
 const MARK_KEPT: &str = "60s";
 /// How often the replicas are asked until one answers that has it, and the wait between two of these.
@@ -44,9 +43,7 @@ impl Backbone {
         }
         let subject = self.names().record(tenant, run);
         let stored = self.latest_for_certain("runs", &subject).await?;
-        let Some(stored) = stored.filter(|stored| !stored.payload.is_empty()) else { return Ok(None) };
-        let run = record::read(&stored.payload).map_err(|error| Error::Read { subject, source: Box::new(error) })?;
-        Ok(Some(Found { run, revision: stored.sequence }))
+        stored.map(|stored| self.read_stored(&subject, stored.payload, stored.sequence)).transpose()
     }
 
     /// The last message of a subject in a bucket of several servers, as it stands at some moment after this was called,

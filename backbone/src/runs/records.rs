@@ -39,6 +39,10 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// A write without an answer is repeated this often before the node gives up; by then the lease is over in any case.
 const TRIES: usize = 12;
 
+/// How often, every 100 ms, it is looked whether a removed record is gone. One that the server is slow to remove goes
+/// all the same.
+const GONE_WITHIN: usize = 30;
+
 /// Completed records are kept for at least this many leases, however full the bucket is: a caller that waits for a
 /// run's end must see it.
 const MIN_LEASES: u32 = 2;
@@ -73,16 +77,52 @@ impl Backbone {
     /// here decides the end of messages.
     ///
     /// # Errors
-    /// The record could not be read, or is not a valid record.
+    /// The record could not be read. [`Error::Unreadable`]: what is stored is no record that this version knows.
     pub async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         let stream = self.names().bucket_stream("runs");
         let subject = self.names().record(tenant, run);
-        let stored = match request::latest(self.client(), self.api(), &stream, &subject).await? {
-            Some(stored) if !stored.payload.is_empty() => stored,
-            _ => return Ok(None),
-        };
-        let run = record::read(&stored.payload).map_err(|error| Error::Read { subject, source: Box::new(error) })?;
-        Ok(Some(Found { run, revision: stored.sequence }))
+        let stored = request::latest(self.client(), self.api(), &stream, &subject).await?;
+        stored.map(|stored| self.read_stored(&subject, stored.payload, stored.sequence)).transpose()
+    }
+
+    /// Reads what is stored under a run's key. Nothing is no record either, and stands there while one is removed: an
+    /// expired record leaves no message.
+    ///
+    /// # Errors
+    /// It is no record that this version knows.
+    pub fn read_stored(&self, subject: &str, value: Bytes, revision: u64) -> Result<Found, Error> {
+        match record::read(&value) {
+            Ok(run) => Ok(Found { run, revision }),
+            Err(error) => {
+                self.unreadable().met(subject, &error);
+                let subject = subject.to_owned();
+                Err(Error::Unreadable { subject, revision, value, source: Box::new(error) })
+            }
+        }
+    }
+
+    /// Removes what is stored under a run's key if its revision is still `revision`; waits until it is gone.
+    ///
+    /// The bucket, as every key-value bucket, lets nobody delete a message. So nothing is written over it, which the
+    /// server removes a second later.
+    ///
+    /// # Errors
+    /// The server did not confirm it, or refused because the revision is another by now.
+    pub async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error> {
+        let (stream, subject) = (self.names().bucket_stream("runs"), self.names().record(tenant, run));
+        let mut headers = HeaderMap::new();
+        headers.insert("KV-Operation", "DEL");
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, revision.to_string());
+        headers.insert(NATS_MESSAGE_TTL, "1s");
+        let removed = request::publish(self.client(), subject.clone(), headers, Bytes::new()).await?.seq;
+        for _ in 0..GONE_WITHIN {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let stored = request::latest(self.client(), self.api(), &stream, &subject).await?;
+            if stored.is_none_or(|stored| stored.sequence != removed) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Writes a record if its revision is still `expected` (0: no record is stored), and waits for the outcome.

@@ -1,8 +1,11 @@
 //! The claim by which an attempt begins: the run's record as it will be, the keys that it needs, and the write.
 
+use std::time::Duration;
+
 use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::header;
+use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::clearance::{Waiting, clear};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
@@ -16,6 +19,11 @@ use crate::attempt::{conclude, line};
 use crate::fail_point;
 use crate::ports::{Ports, Rules as _, Server as _};
 use crate::shared::log_run::log_run;
+
+/// The first and the longest wait of a job whose record no server could be asked for.
+const UNANSWERED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The same where the record cannot be read.
+const UNREADABLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The result of beginning.
 #[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
@@ -94,7 +102,7 @@ pub(super) async fn claim_on<P: Ports>(
     let refused = match clearance {
         Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => {
             if let Err(error) = keys::finish_take_over(ports, &assignment.job, &attempt_state.run).await {
-                return Ok(put_off(ports, assignment, &error));
+                return Ok(put_off(ports, assignment, &error).await);
             }
             Some(settlement)
         }
@@ -102,7 +110,7 @@ pub(super) async fn claim_on<P: Ports>(
             Ok(AtBegin::Owned) => other.err(),
             Ok(AtBegin::Refused(settlement)) => Some(settlement),
             Ok(AtBegin::Overtaken(found)) => return Err((assignment, found.map(|found| *found))),
-            Err(error) => return Ok(put_off(ports, assignment, &error)),
+            Err(error) => return Ok(put_off(ports, assignment, &error).await),
         },
     };
     if let Some(settlement) = refused {
@@ -150,7 +158,7 @@ pub(super) async fn write_claim<P: Ports>(
         Ok(Written::Lost(found)) => Err((assignment, found.map(|found| *found))),
         Err(error) => {
             ports.unclear_claims().add(&attempt_state.run.token);
-            Ok(put_off(ports, assignment, &error))
+            Ok(put_off(ports, assignment, &error).await)
         }
     }
 }
@@ -189,10 +197,25 @@ pub(super) fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
     run
 }
 
-/// The record could not be read or written just now: the job is returned and keeps its place.
-pub(super) fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &Error) -> Begun {
-    log_run!(warn, assignment.about(), "returned to its lane: {}", error.with_causes());
-    return_or_abandon(ports, assignment)
+/// The record could not be read or written just now: the job comes again after a wait that grows with each delivery.
+///
+/// A record that is there and cannot be read does not become readable by itself. It cannot be known whether its run has
+/// ended, so its job is neither started nor given up: it waits until a person cancels the run or removes the record, or
+/// until a node of a newer version gets it, which may have written it.
+pub(super) async fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &Error) -> Begun {
+    let is_unreadable = error.unreadable_at().is_some();
+    if !is_unreadable {
+        log_run!(warn, assignment.about(), "returned to its lane: {}", error.with_causes());
+    }
+    if assignment.lease_is_over(ports.instant(), ports.lease()) {
+        assignment.ack_token.abandon();
+        return Begun::Over;
+    }
+    let (base, max) = if is_unreadable { UNREADABLE } else { UNANSWERED };
+    let waits = Backoff::Exponential { base, factor: 2.0, max, jitter: Jitter::Proportional(0.25) };
+    let deliveries = u32::try_from(assignment.arrival.holding.delivery).unwrap_or(u32::MAX);
+    ports.server().nak_after(assignment.ack_token, waits.delay(deliveries, ports.chance())).await;
+    Begun::Over
 }
 
 /// Returns the job, unless its lease is over.

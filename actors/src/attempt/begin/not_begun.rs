@@ -41,7 +41,7 @@ pub(super) async fn not_begun<P: Ports>(
             if (verdict == Verdict::PublishEnd || run.state.duplicate_of().is_some())
                 && let Err(error) = keys::finish_take_over(ports, &assignment.job, &run).await
             {
-                return put_off(ports, assignment, &error);
+                return put_off(ports, assignment, &error).await;
             }
             // Decided under this message, or cancelled: events that may be missing are published, and the decision is
             // carried out again.

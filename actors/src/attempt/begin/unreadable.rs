@@ -34,7 +34,7 @@ pub(super) async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignme
         let job = &assignment.job;
         let found = match ports.server().read_record(&job.tenant, &job.run_id).await {
             Ok(found) => found,
-            Err(error) => return put_off(ports, assignment, &error),
+            Err(error) => return put_off(ports, assignment, &error).await,
         };
         let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let attempt_state = match (verdict, found) {

@@ -386,6 +386,23 @@ fn a_record_that_changes_between_read_and_write_is_judged_again() {
 }
 
 #[test]
+fn a_job_whose_record_is_none_is_put_off_for_longer_each_time() {
+    for call in [0, 1] {
+        let mut scene = Scene::new();
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            scene.server.breaks(call, Fault::Unreadable);
+            let (begun, sent) = scene.begins();
+            assert!(begun.is_none() && scene.server.find(RUN).is_none(), "{sent:?}");
+            waits.extend(sent);
+        }
+        let seconds = [1, 2, 4, 8, 16, 32, 60, 60].map(|seconds: u32| format!("nak 7 after {} ms", seconds * 1_000));
+        assert_eq!(waits, seconds);
+        assert!(scene.begins().0.is_some(), "a node that can read it, or a person, ends that");
+    }
+}
+
+#[test]
 fn a_record_that_cannot_be_read_or_written_returns_the_job() {
     let calls = ["reads its record", "writes its claim"];
     for (call, what) in (0..).zip(calls) {
@@ -393,7 +410,7 @@ fn a_record_that_cannot_be_read_or_written_returns_the_job() {
             let mut scene = Scene::new();
             scene.server.breaks(call, fault);
             let (begun, sent) = scene.begins();
-            assert!(begun.is_none() && sent.last().unwrap() == "nak 7", "{what}, {fault:?}: {sent:?}");
+            assert!(begun.is_none() && sent.last().unwrap() == "nak 7 after 100 ms", "{what}, {fault:?}: {sent:?}");
             assert_eq!(scene.server.find(RUN).is_some(), (call, fault) == (1, Fault::AnswerLost));
         }
     }

@@ -99,7 +99,7 @@ fn an_unclear_claim_of_this_node_is_taken_up() {
     scene.server.breaks(1, Fault::AnswerLost);
     let (begun, sent) = scene.begins();
     assert!(begun.is_none());
-    assert_eq!(sent, ["record running 1/1", "nak 7"]);
+    assert_eq!(sent, ["record running 1/1", "nak 7 after 100 ms"]);
     scene.server.pass(Duration::from_millis(200));
     let (begun, sent) = scene.begins();
     let running = begun.unwrap();

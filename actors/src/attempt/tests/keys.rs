@@ -209,7 +209,7 @@ fn a_key_that_cannot_be_claimed_returns_the_job() {
         // The record is read before.
         scene.server.breaks(1, fault);
         let (begun, sent) = scene.begins();
-        assert!(begun.is_none() && sent.last().unwrap() == "nak 7");
+        assert!(begun.is_none() && sent.last().unwrap() == "nak 7 after 100 ms");
         assert!(scene.server.find(RUN).is_none(), "nothing of the run is written");
         let (begun, sent) = scene.begins();
         assert!(begun.is_some(), "{sent:?}");

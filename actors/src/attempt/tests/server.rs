@@ -29,6 +29,8 @@ use crate::ports::{Rules, Server};
 pub(super) enum Fault {
     /// It never arrives, and its sender learns that it got no answer.
     Lost,
+    /// What it meets is not what nodes write.
+    Unreadable,
     /// It takes effect, but its sender learns that it got no answer.
     AnswerLost,
     /// Its sender dies before it.
@@ -285,6 +287,10 @@ impl MemoryServer {
         match self.fault.take_if(number) {
             None => Ok(act()),
             Some(Fault::Lost) => Err(unanswered()),
+            Some(Fault::Unreadable) => {
+                let (subject, value) = ("x".to_owned(), Bytes::from_static(b"{}"));
+                Err(Error::Unreadable { subject, revision: 7, value, source: "no record".into() })
+            }
             Some(Fault::AnswerLost) => {
                 act();
                 Err(unanswered())

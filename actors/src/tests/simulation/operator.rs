@@ -242,6 +242,10 @@ impl CancelPorts for Hand<'_> {
             _ => self.client.take_schedule(sequence).await,
         })
     }
+
+    async fn remove_record(&self, _: (&Tenant, &RunId), _: u64) -> Result<(), Error> {
+        unreachable!("every record here is one that nodes wrote")
+    }
 }
 
 /// Attends to a dead letter: replays or discards it, as its plan says, completes what another node began, removes it if

@@ -20,6 +20,8 @@ pub enum Code {
     IdempotencyMismatch,
     /// 409, too: another run has the key, and the client asked for a refusal.
     KeyTaken,
+    /// 409, too: what is stored of the run is no record that the node can read.
+    Unreadable,
     /// 413
     TooLarge,
     /// 429
@@ -38,7 +40,7 @@ impl Code {
             Self::Malformed => 400,
             Self::Forbidden => 403,
             Self::NotFound | Self::NotKept => 404,
-            Self::WrongState | Self::IdempotencyMismatch | Self::KeyTaken => 409,
+            Self::WrongState | Self::IdempotencyMismatch | Self::KeyTaken | Self::Unreadable => 409,
             Self::TooLarge => 413,
             Self::RateLimited => 429,
             Self::Unavailable => 503,
@@ -57,6 +59,7 @@ impl Code {
             Self::WrongState => "wrong_state",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::KeyTaken => "key_taken",
+            Self::Unreadable => "unreadable",
             Self::TooLarge => "too_large",
             Self::RateLimited => "rate_limited",
             Self::Unavailable => "unavailable",

@@ -51,6 +51,14 @@ pub struct Runs<R = Record> {
     /// Where the next page begins; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+    /// Records that this call met and left out, because they cannot be read.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unreadable: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Encoded<Runs> {
@@ -106,6 +114,9 @@ pub struct Counts {
     pub cursor: Option<String>,
     /// How many, by state, queue and type.
     pub counts: Vec<Count>,
+    /// Records that this call met and did not count, because they cannot be read.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unreadable: u64,
 }
 
 /// The runs of one state, queue and type.

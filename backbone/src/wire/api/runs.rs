@@ -290,7 +290,7 @@ pub struct CancelledRuns {
 pub enum Erased {
     /// The record that stays.
     Run(Box<Record>),
-    /// The record had expired before; only the dead letter was there to be erased.
+    /// There was no record, or none that could be read; what was there was erased.
     DeadLetter(ErasedDeadLetter),
 }
 

@@ -1,0 +1,114 @@
+//! What stands in a bucket and is not what nodes write there: named, and kept in mind for `health`.
+//!
+//! Anybody with the right to publish somewhere can have the server write a confirmation under any key, by naming that
+//! as the reply subject; and a node of a newer version may write what this one does not know. Nobody here judges what
+//! is to become of such a value: whoever reads it does.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+
+/// A value is named in the log once in so long.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+/// A value that was not met for so long is not named any more: it is gone, or nothing asks for it.
+const KEPT: Duration = Duration::from_secs(180);
+/// Values that are kept in mind; what is met beyond them is not.
+const MOST: usize = 256;
+/// Values that `health` names one by one.
+const NAMED: usize = 8;
+/// Bytes of a value that are shown.
+const SHOWN: usize = 512;
+
+/// The values that this node met lately and could not read.
+#[derive(Debug, Default)]
+pub struct Unreadable(Mutex<BTreeMap<String, Seen>>);
+
+#[derive(Debug)]
+struct Seen {
+    why: String,
+    last: Instant,
+    said: Instant,
+}
+
+impl Unreadable {
+    /// A value under this subject could not be read.
+    pub(crate) fn met(&self, subject: &str, why: &dyn Display) {
+        if self.is_to_be_said(subject, why, Instant::now()) {
+            tracing::warn!(subject, "what is stored here is not what nodes write, and is left alone: {why}");
+        }
+    }
+
+    fn is_to_be_said(&self, subject: &str, why: &dyn Display, now: Instant) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = all.get_mut(subject) {
+            seen.last = now;
+            let is_due = now.duration_since(seen.said) >= SAY_EVERY;
+            seen.said = if is_due { now } else { seen.said };
+            return is_due;
+        }
+        all.retain(|_, seen| now.duration_since(seen.last) < KEPT);
+        let has_room = all.len() < MOST;
+        if has_room {
+            all.insert(subject.to_owned(), Seen { why: why.to_string(), last: now, said: now });
+        }
+        has_room
+    }
+
+    /// What `health` says of them.
+    #[must_use]
+    pub fn warnings(&self, now: Instant) -> Vec<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent: Vec<_> = all.iter().filter(|(_, seen)| now.duration_since(seen.last) < KEPT).collect();
+        let named = recent.iter().take(NAMED);
+        let mut warnings: Vec<String> = named
+            .map(|(subject, seen)| {
+                format!("what is stored under {subject} is not what nodes write, and is left alone: {}", seen.why)
+            })
+            .collect();
+        if let Some(more) = recent.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            warnings.push(format!("{more} more values that nodes did not write, or more"));
+        }
+        warnings
+    }
+}
+
+/// A value as a person may look at it: its text, or its bytes in base64; the beginning, if it is long.
+pub(crate) fn shown(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if text.len() > SHOWN => format!("{}…", &text[..text.floor_char_boundary(SHOWN)]),
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            let kept = &value[..value.len().min(SHOWN)];
+            format!("base64 {}", base64::engine::general_purpose::STANDARD.encode(kept))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_is_named_once_a_minute_and_forgotten_once_it_is_gone() {
+        let (unreadable, start) = (Unreadable::default(), Instant::now());
+        let said = |seconds| unreadable.is_to_be_said("$KV.b.a.r", &"no", start + Duration::from_secs(seconds));
+        let times: Vec<u64> = (0..200).filter(|seconds| said(*seconds)).collect();
+        assert_eq!(times, [0, 60, 120, 180]);
+        let warnings = |seconds| unreadable.warnings(start + Duration::from_secs(seconds));
+        assert!(warnings(300)[0].contains("$KV.b.a.r"));
+        assert!(warnings(199 + KEPT.as_secs()).is_empty());
+        let many = (0..2 * MOST).filter(|at| unreadable.is_to_be_said(&format!("k{at}"), &"no", start)).count();
+        assert_eq!(many, MOST - 1, "whoever plants values fills no log");
+        assert_eq!(unreadable.warnings(start).len(), NAMED + 1);
+    }
+
+    #[test]
+    fn a_value_is_shown_as_text_if_it_is_text() {
+        assert_eq!(shown(br#"{"seq":7}"#), r#"{"seq":7}"#);
+        assert_eq!(shown(b"\xff\x00"), "base64 /wA=");
+        assert!(shown("ä".repeat(SHOWN).as_bytes()).len() <= SHOWN + "…".len());
+    }
+}
