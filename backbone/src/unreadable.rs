@@ -2,14 +2,24 @@
 //!
 //! Anybody with the right to publish somewhere can have the server write a confirmation under any key, by naming that
 //! as the reply subject; and a node of a newer version may write what this one does not know. Nobody here judges what
-//! is to become of such a value: whoever reads it does.
+//! is to become of such a value: its reader does.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use async_nats::HeaderMap;
 use base64::Engine as _;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::Backbone;
+use crate::clock::now;
+use crate::error::Error;
+use crate::messages::raw::Raw;
+use crate::messages::request;
+use crate::wire::header::names;
 
 /// A value is named in the log once in so long.
 const SAY_EVERY: Duration = Duration::from_secs(60);
@@ -21,6 +31,46 @@ const MOST: usize = 256;
 const NAMED: usize = 8;
 /// Bytes of a value that are shown.
 const SHOWN: usize = 512;
+
+/// What nodes keep of limits counts for so long after it was last written, and so does what somebody wrote over it.
+const COUNTS_FOR: Duration = Duration::from_secs(86_400);
+
+impl Backbone {
+    /// Reads what nodes keep as JSON under a key. What is not that is named; nothing at all stands there for a while
+    /// where a value was removed.
+    pub(crate) fn readable<T: DeserializeOwned>(&self, subject: &str, value: &[u8]) -> Option<T> {
+        match serde_json::from_slice(value) {
+            Ok(read) => Some(read),
+            Err(error) => {
+                if !value.is_empty() {
+                    self.unreadable().met(subject, &error);
+                }
+                None
+            }
+        }
+    }
+
+    /// The same where it matters what stood there before: as long as that may count, the value is an error. After that,
+    /// or if a person has emptied the key, it is removed.
+    pub(crate) async fn readable_or_removed<T: DeserializeOwned>(&self, stored: Raw) -> Result<T, Error> {
+        let Raw { subject, sequence, at, headers, payload } = stored;
+        let error = match serde_json::from_slice(&payload) {
+            Ok(read) => return Ok(read),
+            Err(error) => error,
+        };
+        self.unreadable().met(&subject, &error);
+        let is_going = headers.windows(names::TTL.len()).any(|part| part == names::TTL.as_bytes());
+        if !is_going && (payload.is_empty() || now().since(at) >= COUNTS_FOR) {
+            let mut headers = HeaderMap::new();
+            headers.insert("KV-Operation", "DEL");
+            headers.insert(names::EXPECTED, sequence.to_string());
+            headers.insert(names::TTL, "1s");
+            // If that fails, the next who reads it tries again.
+            let _ = request::publish(self.control(), subject.clone(), headers, Bytes::new()).await;
+        }
+        Err(Error::Unreadable { subject, revision: sequence, value: payload, source: Box::new(error) })
+    }
+}
 
 /// The values that this node met lately and could not read.
 #[derive(Debug, Default)]
@@ -55,6 +105,13 @@ impl Unreadable {
             all.insert(subject.to_owned(), Seen { why: why.to_string(), last: now, said: now });
         }
         has_room
+    }
+
+    /// Whether any of these subjects was met lately.
+    #[must_use]
+    pub fn has(&self, is_meant: impl Fn(&str) -> bool, now: Instant) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|(subject, seen)| is_meant(subject) && now.duration_since(seen.last) < KEPT)
     }
 
     /// What `health` says of them.
@@ -101,7 +158,7 @@ mod tests {
         assert!(warnings(300)[0].contains("$KV.b.a.r"));
         assert!(warnings(199 + KEPT.as_secs()).is_empty());
         let many = (0..2 * MOST).filter(|at| unreadable.is_to_be_said(&format!("k{at}"), &"no", start)).count();
-        assert_eq!(many, MOST - 1, "whoever plants values fills no log");
+        assert_eq!(many, MOST - 1, "a client that plants values fills no log");
         assert_eq!(unreadable.warnings(start).len(), NAMED + 1);
     }
 

@@ -24,16 +24,17 @@ pub(crate) enum Chosen {
 pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
     match error.stored_instead() {
         Some(stored) => {
-            let message = format!("{}; stored is: {stored} ({BY_HAND})", error.with_causes());
+            let message = format!("{}; stored is: {stored}; {BY_HAND}", error.with_causes());
             ApiError::new(Code::Unreadable, message)
         }
         None => ApiError::unavailable(error.with_causes()),
     }
 }
 
-/// What a person can do about a run whose record cannot be read.
-const BY_HAND: &str = "of a run: runs.cancel ends it; runs.erase removes what is stored, and its job, if there is one, \
-                       starts anew or becomes an invalid dead letter";
+/// What a person can do about it.
+const BY_HAND: &str = "if it is a run's record, runs.cancel ends the run, and runs.erase removes what is stored, so that \
+                       its job, if there is one, starts anew or becomes an invalid dead letter; any other key may be \
+                       deleted with a NATS client";
 
 /// The tenant whose runs are meant: a tenant sees only its own, the operator all (`None`), or those of a tenant it
 /// names.

@@ -37,6 +37,8 @@ const AT_ONCE: usize = 64;
 const IN_A_WISH: usize = 256;
 /// How long the next try waits after the server did not answer.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// The same where what is stored is not what nodes write: it does not go away soon.
+const UNREADABLE_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// A renewal of the session waits for its answer for the lease divided by this.
 const ANSWERS_IN_A_LEASE: u32 = 8;
 /// The longest pause before a record is read again because another write came first.
@@ -436,5 +438,6 @@ async fn write(
 
 async fn put_off(id: &ConcurrencyId, error: &Error) {
     tracing::debug!(limit = %id, "no answer about a concurrency limit, trying again: {}", error.with_causes());
-    tokio::time::sleep(AGAIN_AFTER).await;
+    let wait = if error.unreadable_at().is_some() { UNREADABLE_AGAIN_AFTER } else { AGAIN_AFTER };
+    tokio::time::sleep(wait).await;
 }

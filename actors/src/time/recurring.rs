@@ -68,6 +68,12 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             Ok(next) => from = next,
             Err(error) => tracing::debug!("recurring schedules are looked at later: {}", error.with_causes()),
         }
+        // Where somebody wrote over a schedule, the configuration still has it, unless a client made it.
+        if part.api.backbone.misses_recurring()
+            && let Err(reason) = bring_in_line(&part.api, &part.declared).await
+        {
+            tracing::debug!("what is left of recurring schedules is looked at again: {reason}");
+        }
     }
 }
 

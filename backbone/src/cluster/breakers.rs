@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use crate::Backbone;
+use crate::clock::now;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
@@ -120,8 +121,9 @@ impl BreakerRecords {
         let Some(stored) = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await? else {
             return Ok(None);
         };
-        let read = serde_json::from_slice(&stored.payload);
-        let breaker = read.map_err(|error| Error::Read { subject, source: Box::new(error) })?;
+        // Where somebody wrote over it, the breaker begins anew: the nodes go on counting.
+        let read = self.0.readable(&subject, &stored.payload);
+        let breaker = read.unwrap_or_else(|| Breaker::new(of.clone(), now()));
         Ok(Some(FoundBreaker { breaker, revision: stored.sequence }))
     }
 
@@ -137,7 +139,7 @@ impl BreakerRecords {
             let page =
                 scan::page(self.0.control(), self.0.api(), &bucket, &subject, &format!(r#""seq":{first}"#)).await?;
             let read = page.messages.iter().filter_map(|stored| {
-                let breaker = serde_json::from_slice(&stored.payload).ok()?;
+                let breaker = self.0.readable(&stored.subject, &stored.payload)?;
                 Some(FoundBreaker { breaker, revision: stored.sequence })
             });
             all.extend(read);

@@ -336,9 +336,8 @@ impl SlotRecords {
         let Some(stored) = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await? else {
             return Ok(None);
         };
-        let read = serde_json::from_slice(&stored.payload);
-        let value = read.map_err(|error| Error::Read { subject, source: Box::new(error) })?;
-        Ok(Some((value, stored.sequence)))
+        let revision = stored.sequence;
+        Ok(Some((self.0.readable_or_removed(stored).await?, revision)))
     }
 
     async fn compare_and_set(

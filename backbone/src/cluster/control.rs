@@ -39,12 +39,6 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// A presence that the server stored at that time.
-    pub(crate) fn read(payload: &[u8], at: Timestamp) -> Option<Self> {
-        let read: Self = serde_json::from_slice(payload).ok()?;
-        Some(Self { seen_at: at, ..read })
-    }
-
     /// Whether the node takes jobs of this queue.
     #[must_use]
     pub fn serves(&self, queue: &Queue) -> bool {
@@ -119,7 +113,7 @@ impl Backbone {
         let subject = self.names().key("control", &key);
         let bucket = self.names().bucket_stream("control");
         let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
-        let read = |stored: request::Stored| serde_json::from_slice(&stored.payload).ok();
+        let read = |stored: request::Stored| self.readable(&stored.subject, &stored.payload);
         if let Some(marks) =
             request::direct_get(self.client(), self.api(), &bucket, query.clone()).await?.and_then(read)
         {

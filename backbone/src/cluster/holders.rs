@@ -70,6 +70,6 @@ impl Backbone {
         let bucket = self.names().bucket_stream("control");
         let subject = self.names().key("control", &format!("nodes.{node}"));
         let stored = request::latest(self.control(), self.api(), &bucket, &subject).await?;
-        Ok(stored.and_then(|stored| Presence::read(&stored.payload, stored.at)))
+        Ok(stored.and_then(|stored| self.presence(&subject, &stored.payload, stored.at)))
     }
 }

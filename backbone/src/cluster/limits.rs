@@ -54,7 +54,7 @@ impl Backbone {
     pub async fn read_limit(&self, id: &LimitId) -> Result<(Option<Record>, u64), Error> {
         let bucket = self.names().bucket_stream("control");
         let stored = request::latest(self.control(), self.api(), &bucket, &self.limit_key(id)).await?;
-        let read = |stored: raw::Raw| (serde_json::from_slice(&stored.payload).ok(), stored.sequence);
+        let read = |stored: raw::Raw| (self.readable(&stored.subject, &stored.payload), stored.sequence);
         Ok(stored.map_or((None, 0), read))
     }
 
@@ -107,6 +107,6 @@ impl Backbone {
         let bucket = self.names().bucket_stream("control");
         let all = self.names().key("control", "holds.>");
         let stored = raw::all(self.control(), self.api(), &bucket, &all).await?;
-        Ok(stored.iter().filter_map(|stored| serde_json::from_slice(&stored.payload).ok()).collect())
+        Ok(stored.iter().filter_map(|stored| self.readable(&stored.subject, &stored.payload)).collect())
     }
 }

@@ -19,6 +19,12 @@ use crate::wire::subject::Names;
 pub struct Nodes(pub(crate) Backbone);
 
 impl Backbone {
+    /// A presence that the server stored at that time, if it can be read.
+    pub(crate) fn presence(&self, subject: &str, payload: &[u8], at: Timestamp) -> Option<Presence> {
+        let read: Presence = self.readable(subject, payload)?;
+        Some(Presence { seen_at: at, ..read })
+    }
+
     /// This node's way to the other nodes.
     #[must_use]
     pub fn nodes(&self) -> Nodes {
@@ -76,7 +82,7 @@ impl Nodes {
         // By name: a node that publishes again during this read is found twice, and its later presence counts.
         let mut nodes = BTreeMap::new();
         for stored in raw::all(self.0.control(), self.0.api(), &bucket, &subject).await? {
-            let presence = Presence::read(&stored.payload, stored.at);
+            let presence = self.0.presence(&stored.subject, &stored.payload, stored.at);
             nodes.extend(presence.map(|presence| (presence.node.clone(), presence)));
         }
         Ok(nodes.into_values().collect())

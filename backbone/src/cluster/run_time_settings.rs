@@ -30,7 +30,7 @@ pub const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
 pub struct SettingChange {
     /// Which setting; `None`: one that this version does not know.
     pub key: Option<SettingKey>,
-    /// Its value; `None`: it was removed, or this version cannot read it.
+    /// Its value; `None`: it was removed, or cannot be read.
     pub setting: Option<Setting>,
     /// Its revision: a compare-and-set must name it.
     pub revision: u64,
@@ -81,7 +81,11 @@ impl RunTimeSettings {
             let query = format!(r#"{{"seq":{from},"next_by_subj":"{all}"}}"#);
             let Some(raw) = raw::get(backbone.control(), backbone.api(), &bucket, query).await? else { break };
             from = raw.sequence + 1;
-            changes.push(self.read_change(&raw));
+            let change = self.read_change(&raw);
+            // What nodes did not write changes nothing; what was set stays as far as they know it.
+            if change.setting.is_some() || raw.payload.is_empty() {
+                changes.push(change);
+            }
         }
         Ok(changes)
     }
@@ -151,7 +155,7 @@ impl RunTimeSettings {
         let prefix = subject(&self.0, "");
         SettingChange {
             key: raw.subject.strip_prefix(&prefix).and_then(read_key),
-            setting: serde_json::from_slice(&raw.payload).ok(),
+            setting: self.0.readable(&raw.subject, &raw.payload),
             revision: raw.sequence,
             at: raw.at,
         }

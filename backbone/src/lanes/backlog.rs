@@ -351,7 +351,7 @@ impl Backbone {
         let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().key("control", TIMED));
         let bucket = self.names().bucket_stream("control");
         let stored = request::direct_get(self.control(), self.api(), &bucket, query).await?;
-        Ok(stored.and_then(|stored| serde_json::from_slice(&stored.payload).ok()))
+        Ok(stored.and_then(|stored| self.readable(&stored.subject, &stored.payload)))
     }
 
     /// The job of a schedule, and for what it waits.

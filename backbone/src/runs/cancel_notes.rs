@@ -56,7 +56,7 @@ impl Backbone {
         let bucket = self.names().bucket_stream("control");
         let all = self.names().key("control", "cancels.>");
         let notes = raw::all(self.control(), self.api(), &bucket, &all).await?;
-        let read = |stored: &raw::Raw| serde_json::from_slice::<Note>(&stored.payload).ok();
+        let read = |stored: &raw::Raw| self.readable::<Note>(&stored.subject, &stored.payload);
         Ok(notes.iter().filter_map(read).map(|note| (note.tenant, note.run_id)).collect())
     }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::Backbone;
+use crate::clock::now;
 use crate::error::Error;
 use crate::messages::raw::Raw;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
@@ -85,14 +86,17 @@ impl Backbone {
         claim: &Claim,
         window: Duration,
     ) -> Result<Claimed, Error> {
+        let mut expected = 0;
         loop {
-            if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
+            if let Some(revision) = self.write_claim(tenant, key, claim, (expected, window)).await? {
                 return Ok(Claimed::Mine(revision));
             }
-            // It may expire between the two calls: then the next pass claims it.
-            if let Some(found) = self.read_claim(tenant, key).await? {
-                return Ok(Claimed::Found(found));
-            }
+            expected = match self.stored_claim(tenant, key).await? {
+                Some((Some(found), _)) => return Ok(Claimed::Found(found)),
+                Some((None, revision)) => revision,
+                // It has expired between the two calls: the next pass claims it.
+                None => 0,
+            };
         }
     }
 
@@ -126,16 +130,31 @@ impl Backbone {
     /// The claim on a key, as the bucket's leader has it.
     ///
     /// # Errors
-    /// The server did not answer in time.
+    /// The server did not answer in time, or it is not known whether the key is claimed.
     pub async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
+        Ok(self.stored_claim(tenant, key).await?.and_then(|(found, _)| found))
+    }
+
+    /// What is stored under a key, and its revision; `None` for what claims nothing.
+    ///
+    /// Where nodes did not write what is there, they may have before: as long as a claim lasts, the key is nobody's, so
+    /// that no second run gets it. A key that a person has emptied is free.
+    async fn stored_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<(Option<FoundClaim>, u64)>, Error> {
         let bucket = self.names().bucket_stream("idempotency");
         let subject = self.claim_subject(tenant, key);
         let stored = request::latest(self.client(), self.api(), &bucket, &subject).await?;
-        let read = |stored: Raw| {
-            let claim = serde_json::from_slice(&stored.payload).ok()?;
-            Some(FoundClaim { claim, revision: stored.sequence, at: stored.at })
-        };
-        Ok(stored.and_then(read))
+        let Some(Raw { payload, sequence: revision, at, .. }) = stored else { return Ok(None) };
+        match serde_json::from_slice(&payload) {
+            Ok(claim) => Ok(Some((Some(FoundClaim { claim, revision, at }), revision))),
+            Err(_) if payload.is_empty() => Ok(Some((None, revision))),
+            Err(error) => {
+                self.unreadable().met(&subject, &error);
+                if now().since(at) >= self.storage().idempotency_window {
+                    return Ok(Some((None, revision)));
+                }
+                Err(Error::Unreadable { subject, revision, value: payload, source: Box::new(error) })
+            }
+        }
     }
 
     /// The subject of a key's claim. It has a hash of the key, because a key may be any text and a subject may not.

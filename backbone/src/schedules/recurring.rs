@@ -3,6 +3,8 @@
 //! A tick is a schedule of the server without a job: one for each recurring schedule, which a later one replaces. The
 //! object alone says what is due, so a tick that is lost, late or fired twice costs nothing but time.
 
+use std::time::Instant;
+
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::{ScheduleId, Tenant, Timestamp};
@@ -52,7 +54,7 @@ impl Backbone {
     pub async fn find_recurring(&self, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, Error> {
         let (stream, subject) = (self.names().bucket_stream(BUCKET), self.recurring_key(tenant, id));
         let stored = request::latest(self.control(), self.api(), &stream, &subject).await?;
-        read(subject, stored.map(|stored| (stored.payload, stored.sequence)))
+        Ok(self.found(&subject, stored.map(|stored| (stored.payload, stored.sequence))))
     }
 
     /// The same, but that there is none is certain: whichever server leads the bucket, none had been stored when this
@@ -67,7 +69,7 @@ impl Backbone {
         }
         let subject = self.recurring_key(tenant, id);
         let stored = self.latest_for_certain(BUCKET, &subject).await?;
-        read(subject, stored.map(|stored| (stored.payload, stored.sequence)))
+        Ok(self.found(&subject, stored.map(|stored| (stored.payload, stored.sequence))))
     }
 
     /// Writes a schedule if its revision is still `expected`. Its token must be its writer's own: if an answer is lost,
@@ -130,7 +132,7 @@ impl Backbone {
         let page =
             scan::page(self.service(), self.api(), &stream, &subject, &format!(r#""seq":{}"#, from.max(1))).await?;
         let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
-        let read = |stored: &request::Stored| Some((serde_json::from_slice(&stored.payload).ok()?, stored.sequence));
+        let read = |stored: &request::Stored| Some((self.readable(&stored.subject, &stored.payload)?, stored.sequence));
         Ok(Part { found: page.messages.iter().filter_map(read).collect(), bytes, next: page.next })
     }
 
@@ -167,17 +169,21 @@ impl Backbone {
         Ok(found.is_some())
     }
 
+    /// What the last message under a schedule's key says: there is none where it was removed, or where somebody wrote
+    /// over it, so that it can be put again.
+    fn found(&self, subject: &str, stored: Option<(Bytes, u64)>) -> FoundRecurring {
+        let Some((payload, revision)) = stored else { return FoundRecurring { schedule: None, revision: 0 } };
+        FoundRecurring { schedule: self.readable(subject, &payload), revision }
+    }
+
+    /// Whether this node met lately what nodes did not write among the recurring schedules.
+    #[must_use]
+    pub fn misses_recurring(&self) -> bool {
+        let prefix = self.names().key(BUCKET, "");
+        self.unreadable().has(|subject| subject.starts_with(&prefix), Instant::now())
+    }
+
     fn recurring_key(&self, tenant: &Tenant, id: &ScheduleId) -> String {
         self.names().key(BUCKET, &format!("{tenant}.{id}"))
     }
-}
-
-/// What the last message under a schedule's key says; one without a payload marks that it was removed.
-fn read(subject: String, stored: Option<(Bytes, u64)>) -> Result<FoundRecurring, Error> {
-    let Some((payload, revision)) = stored else { return Ok(FoundRecurring { schedule: None, revision: 0 }) };
-    let schedule = match payload.as_ref() {
-        [] => None,
-        text => Some(serde_json::from_slice(text).map_err(|error| Error::Read { subject, source: error.into() })?),
-    };
-    Ok(FoundRecurring { schedule, revision })
 }
