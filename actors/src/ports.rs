@@ -176,7 +176,7 @@ pub(crate) trait Server: Rules + Destination {
     async fn ack(&self, ack_token: AckToken);
     async fn nak_after(&self, ack_token: AckToken, after: Duration);
 
-    /// Waits before something is tried again.
+    /// Waits for about so long before something is tried again.
     async fn pause(&self, wait: Duration);
 }
 
@@ -465,6 +465,7 @@ impl Server for Backbone {
     }
 
     async fn pause(&self, wait: Duration) {
-        tokio::time::sleep(wait).await;
+        // Thousands may wait for the same stream: they do not ask again in one moment.
+        tokio::time::sleep(wait.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
     }
 }

@@ -29,6 +29,7 @@ mod messages;
 mod streams;
 
 mod backbone;
+pub mod rarely;
 pub mod unreadable;
 
 mod lanes;

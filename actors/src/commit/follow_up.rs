@@ -1,9 +1,10 @@
 //! The slow steps of a commit: an unclear record, a schedule, a parked job, a dead letter, and the delivery's end. Each
 //! can be repeated without harm.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
+use longshore_backbone::rarely::Rarely;
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::follow_up::FollowUp;
@@ -20,8 +21,12 @@ use crate::metrics::Metrics;
 use crate::ports::{RunPorts, Server};
 use crate::shared::log_run::{About, log_run};
 
-/// How long a step that the server did not confirm waits before it is tried again.
+/// How long a step that the server did not confirm waits before it is tried again, at first; twice as long each time,
+/// up to eight times as long. An election lasts no longer than that, and what waits here keeps its place among the
+/// commits.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// Thousands of commits may wait for one stream without a leader.
+static TRIED_AGAIN: Rarely = Rarely::once_in(Duration::from_secs(1));
 
 /// How slow work ended.
 #[derive(Debug)]
@@ -54,7 +59,7 @@ pub(crate) async fn clear_up<S: Server>(server: &S, metrics: &Metrics, mut commi
 /// Writes the record on the revision that is really stored, as long as this commit may still write it.
 async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
     let mut expected = commit.write.as_ref().map_or(0, |write| write.expected);
-    loop {
+    for turn in 0.. {
         match server.write_record(&commit.run, expected).await {
             Ok(Written::Won(revision)) => return Written::Won(revision),
             // The record that it was based on is gone: the decision is written as if there had been none.
@@ -71,12 +76,18 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
             Ok(lost) => return lost,
             // Somebody wrote there what is no record. Whether the run has ended by another hand cannot be known.
             Err(error) if error.unreadable_at().is_some() => return Written::Lost(None),
-            Err(error) => {
-                log_run!(warn, commit.about(), "cannot write the run's record, trying again: {}", error.with_causes());
-                server.pause(AGAIN_AFTER).await;
-            }
+            Err(error) => again_later(server, commit, ("cannot write the run's record", turn), &error).await,
         }
     }
+    unreachable!("the loop only ends by returning")
+}
+
+/// Says that a step goes on later, and waits until then.
+async fn again_later<S: Server>(server: &S, commit: &Commit, (what, turn): (&str, u32), error: &Error) {
+    if let Some(times) = TRIED_AGAIN.happened(what, Instant::now()) {
+        log_run!(warn, commit.about(), times, "{what}, trying again: {}", error.with_causes());
+    }
+    server.pause(AGAIN_AFTER * (1 << turn.min(3))).await;
 }
 
 /// Whether the commit of a run that was started without reading may overwrite the stored record. It may if that record
@@ -155,7 +166,7 @@ async fn give_up<S: Server>(server: &S, commit: Commit, found: Option<&Found>) {
 
 /// Writes the follow-up of a decision whose events are published, then ends the delivery.
 pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
-    loop {
+    for turn in 0.. {
         let run = &commit.run;
         let (headers, payload) = (commit.payload.headers.as_deref(), commit.payload.body.clone());
         let written = match commit.follow_up {
@@ -186,17 +197,18 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
         };
         match written {
             Ok(()) => break,
-            Err(error) => {
-                log_run!(warn, commit.about(), "trying again: {}", error.with_causes());
-                server.pause(AGAIN_AFTER).await;
-            }
+            Err(error) => again_later(server, &commit, (doing(commit.follow_up), turn), &error).await,
         }
     }
     // The next of its key may start: what is left of this one does not keep it.
     drop(commit.wakes.take());
-    while let Err(error) = leave_keys(server, &commit).await {
-        log_run!(warn, commit.about(), "cannot give its key back, trying again: {}", error.with_causes());
-        server.pause(AGAIN_AFTER).await;
+    for turn in 0.. {
+        match leave_keys(server, &commit).await {
+            Ok(()) => break,
+            // What nodes did not write there is left alone.
+            Err(error) if error.unreadable_at().is_some() => break,
+            Err(error) => again_later(server, &commit, ("cannot give its key back", turn), &error).await,
+        }
     }
     end(server, commit).await;
 }
@@ -235,6 +247,15 @@ pub(crate) async fn note_logged<P: RunPorts>(ports: &P, cancelled: &Run, revisio
     ports.sign(&mut run);
     if let Err(error) = ports.server().write_record(&run, revision).await {
         log_run!(debug, About::run(&run), "its end may be logged twice: {}", error.with_causes());
+    }
+}
+
+/// What a follow-up that failed was about: each is of one stream.
+fn doing(follow_up: Option<FollowUp>) -> &'static str {
+    match follow_up {
+        Some(FollowUp::Schedule(_)) => "cannot write a schedule",
+        Some(FollowUp::DeadLetter) => "cannot write a dead letter",
+        Some(FollowUp::Park(_)) | None => "cannot park a job",
     }
 }
 

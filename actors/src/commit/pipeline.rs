@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use longshore_backbone::rarely::Rarely;
 use longshore_backbone::window::Answer;
 use longshore_domain::Tenant;
 use ractor::RpcReplyPort;
@@ -22,6 +23,9 @@ use crate::metrics::Metrics;
 use crate::metrics::jobs::Ends;
 use crate::shared::log_run::log_run;
 use crate::trace::Tracer;
+
+/// Each tenant's batch is refused again and again while the log is full or has no leader.
+static REFUSED: Rarely = Rarely::once_in(Duration::from_secs(1));
 
 /// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -258,7 +262,9 @@ impl Pipeline {
                 }
                 Some(batch @ Sent::Batch { .. }) => {
                     self.metrics.log_refused.inc();
-                    tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
+                    if let Some(times) = REFUSED.happened("", outlets.now()) {
+                        tracing::warn!(times, "the event log refused a batch, trying again: {}", refusal.description);
+                    }
                     let number = self.keep(batch, outlets.now());
                     outlets.before_repeat().await;
                     self.send_kept(number, outlets).await;

@@ -1,8 +1,9 @@
 //! The claim by which an attempt begins: the run's record as it will be, the keys that it needs, and the write.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
+use longshore_backbone::rarely::Rarely;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::header;
 use longshore_domain::backoff::{Backoff, Jitter};
@@ -24,6 +25,9 @@ use crate::shared::log_run::log_run;
 const UNANSWERED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The same where the record cannot be read.
 const UNREADABLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Each job in hand may be put off while its record's bucket has no leader.
+static PUT_OFF: Rarely = Rarely::once_in(Duration::from_secs(1));
 
 /// The result of beginning.
 #[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
@@ -204,8 +208,8 @@ pub(super) fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
 /// until a node of a newer version gets it, which may have written it.
 pub(super) async fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &Error) -> Begun {
     let is_unreadable = error.unreadable_at().is_some();
-    if !is_unreadable {
-        log_run!(warn, assignment.about(), "returned to its lane: {}", error.with_causes());
+    if !is_unreadable && let Some(times) = PUT_OFF.happened("", Instant::now()) {
+        log_run!(warn, assignment.about(), times, "returned to its lane: {}", error.with_causes());
     }
     if assignment.lease_is_over(ports.instant(), ports.lease()) {
         assignment.ack_token.abandon();
