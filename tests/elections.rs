@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use longshore_harness::{Node, ServerCluster, World, eventually};
+use longshore_harness::{Node, Scrape, ServerCluster, World, eventually};
 use serde_json::{Value, json};
 
+use crate::http::on_a_free_port;
 use crate::{three_servers, workers, world};
 
 const WITHIN: Duration = Duration::from_secs(240);
@@ -398,4 +399,74 @@ async fn a_dead_letter_that_was_written_is_not_unknown_to_a_node_whose_server_la
         }
     })
     .await;
+}
+
+/// Given a lane whose consumer delivers nothing though a node asks it, then `health`, a metric and the log say so, and
+/// another server is asked to lead it; once it delivers again, its jobs run and nothing is said any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_that_delivers_nothing_is_named_and_gets_another_leader() {
+    const LANE: &str = "LONGSHORE_JOBS_main_P5";
+    let world = three_servers().await;
+    let node = on_a_free_port(world.node()).start().await;
+    // As where a leader lacks the stream's state, the consumer answers, takes pulls and delivers nothing.
+    let pause = async |body: &'static str| {
+        let answer = world.client().request(format!("$JS.API.CONSUMER.PAUSE.{LANE}.work"), body.into()).await.unwrap();
+        assert!(!String::from_utf8_lossy(&answer.payload).contains("error"), "{answer:?}");
+    };
+    pause(r#"{"pause_until":"2099-01-01T00:00:00Z"}"#).await;
+    let run = world.publish("echo").json(json!(1)).await;
+
+    let warned = async |wanted: bool| {
+        eventually("the warning", WITHIN, async || {
+            let health = world.request("health", json!({})).await;
+            let said = health["warnings"].to_string();
+            if said.contains(&format!("{LANE} holds 1 jobs")) == wanted { Ok(()) } else { Err(said) }
+        })
+        .await;
+    };
+    warned(true).await;
+    eventually("another leader", WITHIN, async || {
+        let counted = Scrape::of(&node).await.sum("longshore_lane_standstills_total", &[]);
+        let log = std::fs::read_to_string(node.log().path()).unwrap();
+        let asked = log.matches("another server was asked to lead").count();
+        if counted >= 1.0 && asked >= 1 { Ok(()) } else { Err(format!("{counted}, {asked}")) }
+    })
+    .await;
+    pause("{}").await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    warned(false).await;
+    assert!(node.stop().await.success());
+}
+
+/// Given hundreds of attempts that end while no stream has a leader, then the node logs a few lines a second of it, not
+/// one for each try of each job; and all are recorded once there is a leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_without_a_leader_cost_few_log_lines() {
+    let world = three_servers().await;
+    let node = world.node().with("queues.main", "concurrency = 200").start().await;
+    let runs = world.publish("sleep").many((0..200).map(|_| json!({"ms": 4_000}))).await;
+    eventually("attempts at work", WITHIN, async || {
+        let running = world.request("queues.list", json!({"queue": "main"})).await["queues"][0]["running"].clone();
+        if running == 200 { Ok(()) } else { Err(running) }
+    })
+    .await;
+    let servers = world.servers();
+    for number in [1, 2] {
+        servers.server(number).kill9().await;
+    }
+    let log = || std::fs::read_to_string(node.log().path()).unwrap();
+    eventually("a second try", WITHIN, async || if log().contains("trying again") { Ok(()) } else { Err("none") })
+        .await;
+    let before = log().lines().count();
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let lines = log().lines().count() - before;
+    println!("{lines} lines in 8 s while two of three servers were away");
+    assert!(lines <= 8 * 10, "{lines} lines in 8 s");
+    for number in [1, 2] {
+        servers.server(number).restart().await.unwrap();
+    }
+    for receipt in runs {
+        assert_eq!(world.wait_as("default", &receipt.run_id, WITHIN).await.state, "completed");
+    }
+    assert!(node.stop().await.success());
 }

@@ -65,8 +65,8 @@ mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // no job starts before its time or after its expiry, or runs beyond its limit
 mod traces; // one trace shows a job's whole way, and no collector disturbs a job
 mod tutorial; // the tutorial works as it is printed
-mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod unreadable; // what is stored and cannot be read is named, harms nobody else, and a person ends it
+mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer
 mod waits; // whatever a job waits for, it goes on, whichever fault comes
 mod why; // what happened to one run, in words

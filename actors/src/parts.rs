@@ -349,6 +349,7 @@ impl Parts {
             backbone: self.backbone.clone(),
             identity: Arc::clone(&self.identity),
             health: Arc::clone(&self.health),
+            metrics: Arc::clone(&self.metrics),
             system_events: self.system_events.clone(),
         }
     }

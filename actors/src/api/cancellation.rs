@@ -141,7 +141,9 @@ async fn forget<P: CancelPorts>(
         }
         ports.take_out(place, message.sequence).await.map_err(|error| unavailable(&error))?;
     }
-    if let Some(revision) = ports.server().read_record(tenant, run_id).await.err().and_then(|error| error.unreadable_at()) {
+    if let Some(revision) =
+        ports.server().read_record(tenant, run_id).await.err().and_then(|error| error.unreadable_at())
+    {
         ports.remove_record((tenant, run_id), revision).await.map_err(|error| unavailable(&error))?;
     }
     Ok(None)

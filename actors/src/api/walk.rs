@@ -98,7 +98,8 @@ impl<'a> Walk<'a> {
     /// A walk from its beginning, or from where an earlier one ended.
     pub(crate) async fn begin(api: &'a Api, filter: &'a Filter, cursor: Option<&str>) -> Result<Self, ApiError> {
         let legs = legs(api, filter).await?;
-        let mut walk = Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, inspected: 0, unreadable: 0 };
+        let mut walk =
+            Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, inspected: 0, unreadable: 0 };
         match cursor {
             Some(cursor) => {
                 let from = Position::parse(cursor);

@@ -8,8 +8,9 @@
 //! * What it does for others: `offered_handlers` runs its own handlers for nodes that lack them.
 //! * What it watches: `clock_watch` (keeps the cluster's time, and sees how far the machine's clock is off),
 //!   `dlq_watch` and `records_watch` (how full they are), `stream_watch` (streams that others deleted
-//!   or altered; makes again what decides nothing), `unserved` (queues without a node), `pressure_watch` by
-//!   `machine_load` (has the node take fewer jobs while its machine is short of memory or processor).
+//!   or altered; makes again what decides nothing), `unserved` (queues without a node) with `standstill` (lanes that
+//!   deliver nothing), `pressure_watch` by `machine_load` (has the node take fewer jobs while its machine is short of
+//!   memory or processor).
 //! * `event_files` writes the event log into files of this node.
 
 pub(crate) mod circuit_breaker;
@@ -31,6 +32,7 @@ pub(crate) mod event_files;
 mod machine_load;
 pub(crate) mod pressure_watch;
 pub(crate) mod records_watch;
+mod standstill;
 pub(crate) mod stream_watch;
 pub(crate) mod tree_answers;
 pub(crate) mod unserved;

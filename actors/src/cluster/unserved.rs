@@ -2,7 +2,7 @@
 //!
 //! One node looks for the cluster: the first by name that is there. A queue counts as unserved once two looks in a row
 //! have found it so, since a node that is started again is away for a moment. Should the first node go, the next one
-//! begins anew.
+//! begins anew. The same node looks for lanes that stand still (`standstill`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,9 @@ use serde_json::json;
 
 use crate::cluster::counts::{counts_of, stored};
 use crate::cluster::presence;
+use crate::cluster::standstill::Standstills;
 use crate::cluster::system_events::SystemEvents;
+use crate::metrics::Metrics;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::now;
@@ -31,6 +33,7 @@ pub(crate) struct Part {
     pub(crate) backbone: Backbone,
     pub(crate) identity: Arc<Identity>,
     pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) system_events: SystemEvents,
 }
 
@@ -45,20 +48,20 @@ struct Unserved {
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut tick = tokio::time::interval(CHECK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut known = BTreeMap::new();
+    let (mut known, mut standstills) = (BTreeMap::new(), Standstills::default());
     loop {
         tick.tick().await;
-        if let Err(error) = look(&part, &mut known).await {
+        if let Err(error) = look(&part, &mut known, &mut standstills).await {
             tracing::debug!("cannot see whether every queue is served: {}", error.with_causes());
         }
     }
 }
 
 /// Checks once, and reports what two checks have found.
-async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>) -> Result<(), Error> {
-    let found = match presence::is_first(&part.backbone.nodes(), &part.identity).await? {
+async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>, standstills: &mut Standstills) -> Result<(), Error> {
+    let (served, found) = match presence::is_first(&part.backbone.nodes(), &part.identity).await? {
         true => unserved(part).await?,
-        false => BTreeMap::new(),
+        false => (Vec::new(), BTreeMap::new()),
     };
     let mut warnings = Vec::new();
     for Warning { queue, waiting, since, is_news } in compare(known, found, (now(), Instant::now())) {
@@ -70,6 +73,7 @@ async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>) -> Result<(), 
         }
         warnings.push(format!("no node serves queue {queue} since {since}: {waiting} jobs wait in it"));
     }
+    warnings.extend(standstills.look((&part.backbone, &part.metrics), served).await);
     part.health.set_unserved(warnings);
     Ok(())
 }
@@ -106,24 +110,25 @@ fn compare(
     warnings
 }
 
-/// The queues without a node, and how many jobs wait to start in each, if any wait.
-async fn unserved(Part { backbone, identity, .. }: &Part) -> Result<BTreeMap<Queue, u64>, Error> {
+/// The queues that a node serves; and those without one, with how many jobs wait to start in each, if any wait.
+async fn unserved(Part { backbone, identity, .. }: &Part) -> Result<(Vec<Queue>, BTreeMap<Queue, u64>), Error> {
     let nodes = backbone.nodes();
     let (queues, nodes) = tokio::try_join!(backbone.declared_queues(), nodes.present(now()))?;
     if !nodes.iter().any(|presence| *presence.node == *identity.node) {
         // Nor may others have been able to write that they are there: the server may have no room left.
-        return Ok(BTreeMap::new());
+        return Ok((Vec::new(), BTreeMap::new()));
     }
     let is_served = |queue: &Queue| nodes.iter().any(|node| node.serves(queue));
+    let (served, others): (Vec<Queue>, Vec<Queue>) = queues.into_iter().partition(is_served);
     let mut found = BTreeMap::new();
-    for queue in queues.into_iter().filter(|queue| !is_served(queue)) {
+    for queue in others {
         let counts = counts_of(&stored(backbone, &queue, None).await?, &[], None, now());
         let waiting: u64 = counts.waiting.iter().sum();
         if waiting > 0 {
             found.insert(queue, waiting);
         }
     }
-    Ok(found)
+    Ok((served, found))
 }
 
 #[cfg(test)]

@@ -229,6 +229,8 @@ of_the_node! {
     overdue_restored: IntCounterVec("longshore_overdue_restored_total", "What was overdue and was brought on", ["what"]),
     /// Runs that wait for a time that is over, with no message that could bring them on.
     stranded: IntCounter("longshore_runs_stranded_total", "Open runs without a message"),
+    /// Lanes that held jobs and delivered none, though nodes asked for them; counted again each minute.
+    lane_standstills: IntCounter("longshore_lane_standstills_total", "Lanes that held jobs and delivered none"),
     /// Streams that somebody had deleted, and that this node made again.
     streams_remade: IntCounter("longshore_streams_remade_total", "Deleted streams made again, empty"),
     audit_records: IntCounter("longshore_audit_records_total", "Entries of the audit stored"),

@@ -11,3 +11,4 @@ pub mod poison;
 pub mod pull;
 pub mod renewal;
 mod settle;
+pub mod standstill;
