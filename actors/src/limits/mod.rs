@@ -374,7 +374,8 @@ impl Limits {
         let each = holders.map(|holder| match holder {
             Some(holder) if holder.at_hand(now) > 0 => Expected::Tokens(holder.at_hand(now).max(holder.share())),
             Some(holder) if holder.not_before(now).is_some() => Expected::NotYet,
-            _ => Expected::Tokens(0),
+            // Only a job that is here has the cluster asked.
+            _ => Expected::Tokens(1),
         });
         each.min()
     }
