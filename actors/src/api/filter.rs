@@ -81,8 +81,8 @@ pub(crate) fn cursor(text: Option<&str>) -> Result<u64, ApiError> {
 impl Filter {
     /// Whether it asks for nothing that only a run's record says.
     pub(crate) fn fits_whatever_runs_say(&self) -> bool {
-        let api::Filter { queue: _, job_type: _, tag, state, error_kind, since, until: _ } = &self.wanted;
-        tag.is_none() && state.is_none() && error_kind.is_none() && since.is_none()
+        let api::Filter { queue: _, job_type: _, tag, state, error_kind, fingerprint, since, until: _ } = &self.wanted;
+        tag.is_none() && state.is_none() && error_kind.is_none() && fingerprint.is_none() && since.is_none()
     }
 
     /// Whether a run is meant. `since` and `until` compare the time it ended or, if it has not ended, the time since
