@@ -146,8 +146,8 @@ impl RunningNode {
         &self.node
     }
 
-    /// Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, or until the node gives up; then drains it: jobs that run have the configured
-    /// grace time, and what is left is handed back.
+    /// Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, or until the node gives up; then drains it: jobs that run have
+    /// the configured grace time, and what is left is handed back.
     ///
     /// # Errors
     /// The node gave up, or not everything was confirmed in time.

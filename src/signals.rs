@@ -1,8 +1,8 @@
 //! The signals that ask a node to end, and those that must not end it. What follows from them is not decided here.
 //!
 //! A service gets SIGTERM from its manager, a program in a terminal SIGINT, SIGQUIT or, if the terminal goes, SIGHUP.
-//! Left alone, each of these and SIGUSR1 and SIGUSR2 would end the process at once: its jobs would wait for their leases
-//! and use up an attempt.
+//! Left alone, each of these and SIGUSR1 and SIGUSR2 would end the process at once: its jobs would wait for their
+//! leases and use up an attempt.
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -161,8 +161,8 @@ async fn those_that_fit_a_filter_are_cancelled() {
     assert_ne!(record.map(|record| record.state), Some("cancelled".to_owned()));
 }
 
-/// Given two nodes with full hands, when jobs are cancelled that wait, are in a node's hands, begin, run or end, then the
-/// log has no event twice.
+/// Given two nodes with full hands, when jobs are cancelled that wait, are in a node's hands, begin, run or end, then
+/// the log has no event twice.
 #[tokio::test]
 async fn without_a_fault_no_event_is_logged_twice() {
     let world = world().await;

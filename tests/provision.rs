@@ -50,7 +50,7 @@ async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
 /// Given an account that may have one stream less than a node needs, when the node starts, then it says how many it
 /// needs; with so many it starts.
 #[tokio::test]
-async fn an_account_with_too_few_streams_is_told_how_many_are_needed() {
+async fn an_account_with_too_few_streams_says_how_many_are_needed() {
     let world = async |max: usize| {
         let jetstream = format!("{{ max_streams: {max}, max_file: 100G, max_memory: 200M }}");
         let extra = format!(

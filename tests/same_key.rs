@@ -61,8 +61,8 @@ async fn a_bare_publish_can_have_any_key() {
     }
 }
 
-/// Given a job that is a duplicate, when a client waits for it, then it gets the end of the run that has its key, by API
-/// and command line alike; the duplicate's own record stays what it is.
+/// Given a job that is a duplicate, when a client waits for it, then it gets the end of the run that has its key, by
+/// API and command line alike; the duplicate's own record stays what it is.
 #[tokio::test]
 async fn a_wait_for_a_duplicate_is_one_for_the_run_that_has_its_key() {
     let world = world().await;

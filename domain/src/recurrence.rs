@@ -73,9 +73,9 @@ pub enum RecurrenceError {
 }
 
 impl Recurrence {
-    /// Reads a cron expression: second (may be left out: 0), minute, hour, day of month, month, day of week (0 and 7 are Sunday). Lists,
-    /// ranges, steps, names of months and days, `L`, `W` and `#` are allowed. If both days are restricted, a day that
-    /// matches either is meant. `zone` is UTC by default.
+    /// Reads a cron expression: second (may be left out: 0), minute, hour, day of month, month, day of week (0 and 7
+    /// are Sunday). Lists, ranges, steps, names of months and days, `L`, `W` and `#` are allowed. If both days are
+    /// restricted, a day that matches either is meant. `zone` is UTC by default.
     ///
     /// # Errors
     /// Says what is wrong with expression or zone.

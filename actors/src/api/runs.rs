@@ -107,8 +107,8 @@ pub(crate) fn in_lane(api: &Api, mut assignment: Assignment) -> InLane {
     InLane { run, job: assignment.job, trace: assignment.payload.trace }
 }
 
-/// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`]. If it is a duplicate, the run
-/// that it is a duplicate of: that one does what was asked for.
+/// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`]. If it is a duplicate, the
+/// run that it is a duplicate of: that one does what was asked for.
 pub(crate) async fn wait(
     api: &Api,
     tenant: &Tenant,

@@ -57,11 +57,7 @@ impl Readiness {
         if !live {
             reasons.push(SILENT_TREE.to_owned());
         }
-        if !self.backbone.is_connected() {
-            let why = self.backbone.connections().into_iter().find_map(Link::refused_login);
-            let why = why.map_or_else(String::new, |why| format!(": the server refuses its login ({why})"));
-            reasons.push(format!("not connected to NATS{why}"));
-        }
+        reasons.extend(self.not_connected());
         if self.lifecycle.is_draining() {
             reasons.push("draining".to_owned());
         }
@@ -76,15 +72,7 @@ impl Readiness {
         if !unanswered.is_empty() {
             reasons.push(format!("no server answers for the consumer of {}", unanswered.join(", ")));
         }
-        let silent = self.backbone.silent_writes();
-        if !silent.is_empty() {
-            let places = silent.iter().map(|(place, since)| format!("{place} (for {} s)", since.as_secs()));
-            reasons.push(format!(
-                "NATS stores nothing in {}, and does not say why: its disk may be full or read-only, as its own log \
-                 would say, or most replicas of the stream are away",
-                places.collect::<Vec<_>>().join(", ")
-            ));
-        }
+        reasons.extend(self.stores_nothing());
         let (wrong, clock) = self.health.clock();
         reasons.extend(clock.clone().filter(|_| wrong == Wrong::FarOff));
         let streams = self.health.streams();
@@ -113,6 +101,30 @@ impl Readiness {
                 .chain(self.backbone.unreadable().warnings(Instant::now()))
                 .collect(),
         }
+    }
+
+    /// Why there is no connection, if there is none.
+    fn not_connected(&self) -> Option<String> {
+        if self.backbone.is_connected() {
+            return None;
+        }
+        let why = self.backbone.connections().into_iter().find_map(Link::refused_login);
+        let why = why.map_or_else(String::new, |why| format!(": the server refuses its login ({why})"));
+        Some(format!("not connected to NATS{why}"))
+    }
+
+    /// Where writes get no answer.
+    fn stores_nothing(&self) -> Option<String> {
+        let silent = self.backbone.silent_writes();
+        if silent.is_empty() {
+            return None;
+        }
+        let places = silent.iter().map(|(place, since)| format!("{place} (for {} s)", since.as_secs()));
+        Some(format!(
+            "NATS stores nothing in {}, and does not say why: its disk may be full or read-only, as its own log would \
+             say, or most replicas of the stream are away",
+            places.collect::<Vec<_>>().join(", ")
+        ))
     }
 
     /// Jobs that came when the server took larger messages.

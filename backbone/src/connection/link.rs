@@ -12,15 +12,16 @@ use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
-use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber};
+use async_nats::{Client, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_domain::repeats::Repeats;
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 
-use crate::connection::address::{self, Login};
+use crate::connection::address;
 use crate::connection::filter;
+use crate::connection::options;
 use crate::connection::refusals::Refusals;
 use crate::connection::silent_writes::SilentWrites;
 use crate::connection::subscription::{Slot, Subscription};
@@ -409,7 +410,7 @@ async fn connect(
     let (plain, login) = address::read(&connection.url);
     let refused = |source: Cause| Error::Connect { url: plain.join(","), source };
     let login = login.map_err(|mistake| refused(mistake.into()))?;
-    let options = options(connection, login)?
+    let options = options::of(connection, login)?
         .name(shown)
         .ping_interval(PING_EVERY)
         .connection_timeout(Duration::from_secs(5))
@@ -468,42 +469,6 @@ fn is_new_enough(version: &str) -> bool {
     let mut numbers = release.split('.').map(|number| number.parse::<i64>().unwrap_or(0));
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     found >= NEEDED
-}
-
-/// A login in the address counts where the connection has no credentials of its own.
-fn options(connection: &Connection, login: Option<Login>) -> Result<ConnectOptions, Error> {
-    let unusable = |path: &std::path::Path, source: Cause| Error::File { path: path.display().to_string(), source };
-    let mut options = ConnectOptions::new();
-    if let Some(path) = &connection.creds {
-        let text = std::fs::read_to_string(path).map_err(|error| unusable(path, Box::new(error)))?;
-        options = options.credentials(&text).map_err(|error| unusable(path, Box::new(error)))?;
-    } else if let Some(path) = &connection.nkey {
-        let seed = std::fs::read_to_string(path).map_err(|error| unusable(path, Box::new(error)))?;
-        options = options.nkey(seed.trim().to_owned());
-    } else if let Some(user) = &connection.user {
-        options = options.user_and_password(user.clone(), connection.password.clone().unwrap_or_default());
-    } else if let Some(token) = &connection.token {
-        options = options.token(token.clone());
-    } else if let Some(login) = login {
-        options = match login {
-            Login::User(user, password) => options.user_and_password(user, password),
-            Login::Token(token) => options.token(token),
-        };
-    }
-    // The client names no file that it cannot read.
-    for path in [&connection.ca, &connection.cert, &connection.key].into_iter().flatten() {
-        std::fs::File::open(path).map_err(|error| unusable(path, Box::new(error)))?;
-    }
-    if let Some(path) = &connection.ca {
-        options = options.add_root_certificates(path.clone()).require_tls(true);
-    }
-    if let (Some(cert), Some(key)) = (&connection.cert, &connection.key) {
-        options = options.add_client_certificate(cert.clone(), key.clone());
-    }
-    if let Some(prefix) = &connection.inbox_prefix {
-        options = options.custom_inbox_prefix(prefix);
-    }
-    Ok(options)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub(crate) mod address;
 pub(crate) mod filter;
 pub(crate) mod frames;
 pub mod link;
+mod options;
 pub(crate) mod refusals;
 pub(crate) mod silent_writes;
 pub(crate) mod subscription;

@@ -36,8 +36,8 @@ mod wait;
 const WHOLE_MESSAGES: usize = 32;
 const SHORT_MESSAGE: usize = 200;
 
-/// In this time a node that has cancelled a run puts that into the event log, if nothing goes wrong. If its message comes
-/// meanwhile, it is put off; if the node has died, the log is so much later.
+/// In this time a node that has cancelled a run puts that into the event log, if nothing goes wrong. If its message
+/// comes meanwhile, it is put off; if the node has died, the log is so much later.
 pub const LOGGED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The run record.

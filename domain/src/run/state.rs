@@ -83,7 +83,8 @@ impl Wait {
     }
 }
 
-/// Who puts the end of a cancelled run into the event log. One alone does, so that without faults nothing is in it twice.
+/// Who puts the end of a cancelled run into the event log. One alone does, so that without faults nothing is in it
+/// twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndLog {
@@ -217,8 +218,8 @@ impl State {
         matches!(self.wait(), Some(Wait::Parked { .. }))
     }
 
-    /// Who puts the end of the run into the event log, as far as its state says: whoever gets its message, unless it was
-    /// cancelled.
+    /// Who puts the end of the run into the event log, as far as its state says: the node that gets its message, unless
+    /// it was cancelled.
     #[must_use]
     pub fn end_log(&self) -> EndLog {
         if let Self::Cancelled { end_log, .. } = self { *end_log } else { EndLog::default() }

@@ -170,21 +170,22 @@ fn a_job_whose_deadline_leaves_too_little_time_is_not_started() {
     }
 }
 
+fn snooze() -> Settlement {
+    let put_back = Some(longshore_domain::run::PutBack::Snoozed);
+    Settlement::Defer { at: at(60_000), reason: DeferReason::Snoozed, put_back }
+}
+
+fn cancelled_and(run: Run, logged: EndLog) -> Run {
+    let mut run = after(run, Settlement::Cancel);
+    run.leave_end_log(logged);
+    run
+}
+
 #[test]
 fn what_the_record_says_of_a_delivery() {
     let completed = || Settlement::Complete(RunResult::None);
     let dead = || Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "no") };
     let elsewhere = |run: Run| Run { held_by: Some(held_by(9)), ..run };
-    let logged = move |run: Run, by| {
-        let mut run = after(run, Settlement::Cancel);
-        run.leave_end_log(by);
-        run
-    };
-    let snooze = || Settlement::Defer {
-        at: at(60_000),
-        reason: longshore_domain::run::DeferReason::Snoozed,
-        put_back: Some(longshore_domain::run::PutBack::Snoozed),
-    };
     type Change = Box<dyn Fn(Run) -> Run>;
     let rows: Vec<(&str, Change, &[&str])> = vec![
         (
@@ -205,8 +206,12 @@ fn what_the_record_says_of_a_delivery() {
             &["log enqueued started cancelled", "ack 7"],
         ),
         ("it was cancelled under another", Box::new(move |run| elsewhere(after(run, Settlement::Cancel))), &["ack 7"]),
-        ("it was cancelled, which is logged", Box::new(move |run| logged(run, EndLog::Done)), &["ack 7"]),
-        ("it was cancelled just now", Box::new(move |run| logged(run, EndLog::ByCanceller)), &["nak 7 after 5000 ms"]),
+        ("it was cancelled, which is logged", Box::new(|run| cancelled_and(run, EndLog::Done)), &["ack 7"]),
+        (
+            "it was cancelled just now",
+            Box::new(|run| cancelled_and(run, EndLog::ByCanceller)),
+            &["nak 7 after 5000 ms"],
+        ),
         (
             "it waits for its retry, decided under this message",
             Box::new(|run| retrying(run, at(60_000))),

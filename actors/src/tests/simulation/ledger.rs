@@ -78,7 +78,8 @@ struct Page {
     /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
     /// was answered: it does not matter whether the `scheduled` event is published.
     note_taken_up: bool,
-    /// Another run took its key before its message came: the node that ended it publishes that, and so does its message.
+    /// Another run took its key before its message came: the node that ended it publishes that, and so does its
+    /// message.
     lost_its_key: bool,
     /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again. Or
     /// it was rescheduled: then two of its messages may come at once, and if a node has just stored that its bare job
