@@ -329,3 +329,28 @@ async fn a_run_that_waits_for_its_handler_says_so() {
     waits_for(&world, &held, &["It waits for the end of a hold: a handler holds held or its key"]).await;
     node.kill9().await;
 }
+/// Given two nodes and a busy concurrency key, when one asks why the next job of the key waits, then each node names
+/// the key, also the one that does not hold the job.
+#[tokio::test]
+async fn a_busy_key_is_named_by_every_node() {
+    let world = world().await;
+    let nodes = [world.node().name("n1").start().await, world.node().name("n2").start().await];
+    let mut live = world.live_events("default").await;
+    let keyed = async || world.publish("sleep").header(KEY, "k").json(json!({"ms": 600_000})).await;
+    let busy = keyed().await;
+    live.until_published("started", &busy).await;
+    let next = keyed().await;
+    let reason = async || world.request("runs.get", json!({"run_id": next})).await["waiting_for"]["reason"].clone();
+    eventually("the key", Duration::from_secs(30), async || {
+        let reason = reason().await;
+        if reason == "concurrency" { Ok(()) } else { Err(reason) }
+    })
+    .await;
+    // Either node answers.
+    for _ in 0..20 {
+        assert_eq!(reason().await, "concurrency");
+    }
+    for node in nodes {
+        node.kill9().await;
+    }
+}

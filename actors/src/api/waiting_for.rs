@@ -158,6 +158,10 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     if let Some(next_at) = spent(api, run).await? {
         return Ok(Some(put_off(api, run, DeferReason::RateLimited, next_at).await));
     }
+    // A node that does not hold the job has not looked at its slots.
+    if slots::taken_by(api, run).await?.is_some() {
+        return Ok(Some(put_off(api, run, DeferReason::Concurrency, None).await));
+    }
     in_lane(api, run).await
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::ServerAddr;
 use bytes::BytesMut;
@@ -30,6 +30,11 @@ use crate::settings::Connection;
 
 /// How long either side may take until the library has said who it is.
 const GREETING_WITHIN: Duration = Duration::from_secs(5);
+/// A process that stood still for as long as the shortest lease may have lost those of its jobs: what the library wrote
+/// before is not passed on any more, or a handler would be called for a job that is another node's by now.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+/// How often that is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many bytes are read at once.
 const AT_ONCE: usize = 64 << 10;
 
@@ -129,8 +134,13 @@ impl Filter {
         })
         .await??;
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), tokio::io::split(far));
+        let awake = Awake::default();
         tokio::select! {
-            end = pump(near_in, far_out, |read, out| { std::mem::swap(read, out); Ok(()) }) => end,
+            end = awake.watch() => end,
+            end = pump(near_in, far_out, |read, out| {
+                std::mem::swap(read, out);
+                awake.check()
+            }) => end,
             end = pump(far_in, near_out, |read, out| {
                 frames.pass(read, out)?;
                 self.learn(&mut frames);
@@ -173,6 +183,34 @@ impl Filter {
         let name = connect["name"].as_str()?.strip_suffix(&self.secret)?.to_owned();
         connect["name"] = name.into();
         Some(format!("CONNECT {connect}\r\n"))
+    }
+}
+
+/// When a relay last saw that its process had not stood still.
+struct Awake(Mutex<Instant>);
+
+impl Default for Awake {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+}
+
+impl Awake {
+    /// Looks again and again, until the process has stood still.
+    async fn watch(&self) -> Result<(), Cause> {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.check()?;
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+    }
+
+    fn check(&self) -> Result<(), Cause> {
+        let stood_still = self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        if stood_still >= STOOD_STILL {
+            return Err(format!("this process stood still for {stood_still:?}").into());
+        }
+        Ok(())
     }
 }
 

@@ -46,6 +46,7 @@ impl Names {
             "CONSUMER.MSG.NEXT.>",
             "DIRECT.GET.>",
             "CONSUMER.INFO.>",
+            "CONSUMER.LEADER.STEPDOWN.*.work",
             "STREAM.MSG.GET.*",
         ];
         publish.extend(asked.map(|request| format!("$JS.API.{request}")));

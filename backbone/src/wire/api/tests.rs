@@ -196,12 +196,12 @@ fn check_runs() -> [&'static str; 8] {
         ),
         check::<RunsList>(
             &["{}", &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#)],
-            &[r#"{"runs":[]}"#, &format!(r#"{{"runs":[{record}],"cursor":"7"}}"#)],
+            &[r#"{"runs":[]}"#, &format!(r#"{{"runs":[{record}],"cursor":"7","unreadable":2}}"#)],
         ),
         check::<RunsCount>(
             &["{}", &format!(r#"{{{filter},"cursor":"7"}}"#)],
             &[
-                r#"{"counts":[]}"#,
+                r#"{"counts":[],"unreadable":2}"#,
                 r#"{"cursor":"7","counts":[{"count":7,"queue":"main","state":"completed","type":"email.send"}]}"#,
             ],
         ),
