@@ -14,8 +14,8 @@ const SAYING: [&str; 10] =
     ["error", "errors", "message", "msg", "code", "reason", "detail", "title", "type", "description"];
 
 /// An error's text with its particulars taken out: words with digits in them become `#`, but for status codes; quoted
-/// text becomes `"…"`, but for names of fields in JSON and what [`SAYING`] fields have; white space one space. Failures
-/// of one cause mostly share it.
+/// text becomes `"…"`, but for names of fields in JSON and what such fields as `message` have; white space one space.
+/// Failures of one cause mostly share it.
 #[must_use]
 pub fn pattern(message: &str) -> String {
     let mut out = String::with_capacity(message.len().min(PATTERN_MAX));
