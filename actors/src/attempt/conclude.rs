@@ -27,7 +27,7 @@ use crate::shared::park_permits::ParkPermit;
 use crate::shared::permits::LocalRetryPermit;
 
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
-const SHORT_RETRY: Duration = Duration::from_millis(1_000);
+pub(crate) const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 
 /// Judges an attempt's end and carries out what follows. A retry goes through a schedule, however short.
 pub(crate) async fn judge<P: Ports>(

@@ -7,6 +7,8 @@ use longshore_domain::events::{self, Event, EventKind};
 use longshore_domain::run::{DeferReason, EndLog};
 use longshore_domain::{ErrorKind, Run, RunId, RunState, SmolStr, State, Timestamp};
 
+use crate::attempt::conclude::SHORT_RETRY;
+
 /// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventId {
@@ -78,9 +80,8 @@ struct Page {
     /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
     /// was answered: it does not matter whether the `scheduled` event is published.
     note_taken_up: bool,
-    /// Another run took its key before its message came: the node that ended it publishes that, and so does its
-    /// message.
-    lost_its_key: bool,
+    /// It was cancelled while a node held its short retry: no message of that wait proves what the log has.
+    cancelled_in_short_retry: bool,
     /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again. Or
     /// it was rescheduled: then two of its messages may come at once, and if a node has just stored that its bare job
     /// waits, that is in the log, but nobody publishes it live.
@@ -163,7 +164,12 @@ impl Ledger {
         if before.is_some_and(is_note) && (after.held_by.is_some() || after.state == RunState::Duplicate) {
             self.pages[plan].note_taken_up = true;
         }
-        self.pages[plan].lost_its_key |= after.state == RunState::Duplicate && after.held_by.is_none();
+        let is_short = |run: &Run| {
+            let ended = run.attempts.last().and_then(|last| last.ended_at);
+            let at = if run.state == RunState::Retrying { run.state.run_at() } else { None };
+            at.zip(ended).is_some_and(|(at, ended)| at.since(ended) < SHORT_RETRY)
+        };
+        self.pages[plan].cancelled_in_short_retry |= after.state == RunState::Cancelled && before.is_some_and(is_short);
         if let State::Scheduled { at } = after.state {
             self.note_due(plan, at);
         }
@@ -241,7 +247,7 @@ impl Ledger {
             self.accuse(plan, format!("{id} published again, with another body: {before:?}, then {body:?}"));
         } else if (1..last).contains(&id.attempt) {
             self.accuse(plan, format!("{id} published again, though attempt {last} was claimed"));
-        } else if calm && !page.live_again && !page.lost_its_key {
+        } else if calm && id.kind == EventKind::Cancelled && !page.live_again && !page.cancelled_in_short_retry {
             self.accuse(plan, format!("{id} published again without a fault"));
         }
     }
