@@ -5,7 +5,6 @@ use std::time::Duration;
 use longshore::config::check_namespace;
 use longshore_backbone::Client;
 use longshore_backbone::wire::api::{ApiError, Encoded, Endpoint, OPERATOR};
-use longshore_domain::Tenant;
 
 use super::{Global, Usage};
 
@@ -41,20 +40,11 @@ impl Api {
     /// For an endpoint that itself takes up to `more` before it answers.
     pub(crate) async fn ask_within<E: Endpoint>(
         &self,
-        mut request: E::Request,
+        request: E::Request,
         more: Duration,
     ) -> Result<Encoded<E::Answer>, ApiError> {
-        let unreadable = Tenant::unreadable();
-        let tenant = match self.tenant.as_str() {
-            // Some endpoints exist for the whole cluster only, whatever tenant was chosen.
-            _ if E::FOR_OPERATORS => OPERATOR,
-            // Only the operator can ask for jobs whose tenant could not be read.
-            tenant if tenant == unreadable.as_str() => {
-                E::name_tenant(&mut request, unreadable);
-                OPERATOR
-            }
-            tenant => tenant,
-        };
+        // Some endpoints exist for the whole cluster only, whatever tenant was chosen.
+        let tenant = if E::DECLARATION.for_operators { OPERATOR } else { &self.tenant };
         self.client.ask::<E>(tenant, &request, ANSWER_WITHIN + more).await
     }
 }

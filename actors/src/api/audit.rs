@@ -12,11 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use longshore_backbone::Backbone;
 use longshore_backbone::service::Request;
-use longshore_backbone::wire::api::{
-    ApiError, AuditEntry, AuditList, BreakersList, Code, ConcurrencyList, DlqGet, DlqGroups, DlqList, Endpoint, Health,
-    LimitsList, NodesList, OPERATOR, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList,
-    Submit, SubmitBatch,
-};
+use longshore_backbone::wire::api::{ApiError, AuditEntry, Code, Declaration, Effect, Endpoint, OPERATOR};
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::json::Object;
 use serde_json::value::RawValue;
@@ -26,29 +22,6 @@ use tokio::sync::Semaphore;
 use crate::AuditFile;
 use crate::metrics::Metrics;
 use crate::shared::now;
-
-/// What is not in the audit: reading, and the submission of jobs, which the event log has. All else is, also what later
-/// versions add.
-const LEFT_OUT: [&str; 18] = [
-    Submit::NAME,
-    SubmitBatch::NAME,
-    RunsGet::NAME,
-    RunsWait::NAME,
-    RunsList::NAME,
-    RunsCount::NAME,
-    DlqList::NAME,
-    DlqGet::NAME,
-    DlqGroups::NAME,
-    SchedulesGet::NAME,
-    SchedulesList::NAME,
-    QueuesList::NAME,
-    LimitsList::NAME,
-    BreakersList::NAME,
-    ConcurrencyList::NAME,
-    NodesList::NAME,
-    Health::NAME,
-    AuditList::NAME,
-];
 
 /// How long an action waits for its entry to be stored.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);
@@ -86,9 +59,10 @@ impl Audit {
         Self { backbone, node, metrics, file, room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Whether requests of this endpoint are written down.
+    /// Whether requests of this endpoint are written down: reading is not, nor is the submission of jobs, which the
+    /// event log has. A name that no endpoint has is.
     pub(super) fn has(endpoint: &str) -> bool {
-        !LEFT_OUT.contains(&endpoint)
+        Declaration::named(endpoint).is_none_or(|endpoint| endpoint.effect == Effect::Changes)
     }
 
     /// Writes down that an action was asked for; `shown`: what of its request may be seen.

@@ -83,7 +83,7 @@ type Handle<E> =
 fn route<E: Endpoint>(serve: Handle<E>) -> Route {
     let serve: Box<Served> = Box::new(move |control, request| {
         Box::pin(async move {
-            if E::FOR_OPERATORS && request.tenant != OPERATOR {
+            if E::DECLARATION.for_operators && request.tenant != OPERATOR {
                 let message = format!("{} is the operator's: ask as tenant {OPERATOR}", E::NAME);
                 return Err(ApiError::new(Code::Forbidden, message));
             }
@@ -94,88 +94,63 @@ fn route<E: Endpoint>(serve: Handle<E>) -> Route {
     Route { name: E::NAME, serve, shown: audit::shown::<E> }
 }
 
-/// Every endpoint.
+macro_rules! routes {
+    ($($endpoint:ident: |$control:pat_param, $asker:pat_param, $asked:pat_param| $serve:expr;)+) => {
+        vec![$(route::<api::$endpoint>(|$control, $asker, $asked| Box::pin($serve))),+]
+    };
+}
+
+/// The function that serves each endpoint.
 fn routes() -> Vec<Route> {
-    let mut routes = of_jobs();
-    routes.extend(of_the_cluster());
-    routes
-}
-
-fn of_jobs() -> Vec<Route> {
-    vec![
-        route::<api::Submit>(|control, asker, job| Box::pin(control.submit(asker, job))),
-        route::<api::SubmitBatch>(|control, asker, batch| Box::pin(control.submit_batch(asker, batch))),
-        route::<api::RunsGet>(|control, asker, asked| Box::pin(runs::serve(&control.part.api, asker, asked))),
-        route::<api::RunsWait>(|control, asker, asked| Box::pin(control.wait(asker, asked))),
-        route::<api::RunsCancel>(|control, asker, asked| Box::pin(cancel::serve(&control.part.api, asker, asked))),
-        route::<api::RunsErase>(|control, asker, asked| Box::pin(control.erase(asker, asked))),
-        route::<api::RunsRunNow>(|control, asker, asked| {
-            Box::pin(reschedule::run_now(&control.part.api, asker, asked))
-        }),
-        route::<api::RunsReschedule>(|control, asker, asked| {
-            Box::pin(reschedule::serve(&control.part.api, asker, asked))
-        }),
-        route::<api::RunsList>(|control, asker, asked| Box::pin(list::list(&control.part.api, asker, asked))),
-        route::<api::RunsCount>(|control, asker, asked| Box::pin(list::count(&control.part.api, asker, asked))),
-        route::<api::DlqList>(|control, asker, asked| Box::pin(dead_letters::list(&control.part.api, asker, asked))),
-        route::<api::DlqGet>(|control, asker, asked| Box::pin(dead_letters::get(&control.part.api, asker, asked))),
-        route::<api::DlqGroups>(|control, asker, asked| {
-            Box::pin(dead_letters::groups(&control.part.api, asker, asked))
-        }),
-        route::<api::DlqReplay>(|control, asker, asked| Box::pin(replay::replay(&control.part.api, asker, asked))),
-        route::<api::DlqDiscard>(|control, asker, asked| Box::pin(replay::discard(&control.part.api, asker, asked))),
-        route::<api::SchedulesPut>(|control, asker, asked| Box::pin(control.put_schedule(asker, asked))),
-        route::<api::SchedulesGet>(|control, asker, asked| Box::pin(schedules::get(&control.part.api, asker, asked))),
-        route::<api::SchedulesList>(|control, asker, asked| Box::pin(schedules::list(&control.part.api, asker, asked))),
-        route::<api::SchedulesDelete>(|control, asker, asked| {
-            Box::pin(schedules::delete(&control.part.api, asker, asked))
-        }),
-        route::<api::SchedulesPause>(|control, asker, asked| {
-            Box::pin(schedules::pause(&control.part.api, asker, asked))
-        }),
-        route::<api::SchedulesResume>(|control, asker, asked| {
-            Box::pin(schedules::resume(&control.part.api, asker, asked))
-        }),
-        route::<api::SchedulesRunNow>(|control, asker, asked| {
-            Box::pin(schedules::run_now(&control.part.api, asker, asked))
-        }),
-        route::<api::SchedulesBackfill>(|control, asker, asked| {
-            Box::pin(schedules::backfill(&control.part.api, asker, asked))
-        }),
-    ]
-}
-
-fn of_the_cluster() -> Vec<Route> {
-    vec![
-        route::<api::QueuesList>(|control, asker, asked| Box::pin(queues::list(&control.part.api, asker, asked))),
-        route::<api::QueuesPut>(|control, _, asked| Box::pin(put_queue::put(&control.part.api, asked))),
-        route::<api::QueuesPause>(|control, _, asked| Box::pin(pauses::pause(&control.part.api, asked))),
-        route::<api::QueuesResume>(|control, _, asked| Box::pin(pauses::resume(&control.part.api, asked))),
-        route::<api::QueuesPurge>(|control, _, asked| Box::pin(purge::purge(&control.part.api, asked))),
-        route::<api::LimitsList>(|control, asker, asked| Box::pin(limits::list(&control.part.api, asker, asked))),
-        route::<api::LimitsSet>(|control, _, asked| Box::pin(limits::set(&control.part.api, asked))),
-        route::<api::LimitsReset>(|control, _, asked| Box::pin(limits::reset(&control.part.api, asked))),
-        route::<api::BreakersList>(|control, asker, asked| {
-            Box::pin(breakers::list(&control.part.api.backbone, asker, asked))
-        }),
-        route::<api::BreakersReset>(|control, _, asked| Box::pin(breakers::reset(&control.part.api, asked))),
-        route::<api::BreakersTrip>(|control, _, asked| Box::pin(breakers::trip(&control.part.api, asked))),
-        route::<api::ConcurrencyList>(|control, asker, asked| {
-            Box::pin(concurrency::list(&control.part.api, asker, asked))
-        }),
-        route::<api::ConcurrencyFree>(|control, _, asked| Box::pin(concurrency::free(&control.part.api, asked))),
-        route::<api::AuditList>(|control, asker, asked| Box::pin(audit_log::list(&control.part.api, asker, asked))),
-        route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
-        route::<api::NodesLogLevel>(|control, _, asked| Box::pin(control.log_level(asked))),
-        route::<api::Health>(|control, _, asked| Box::pin(control.health(asked))),
-    ]
+    routes! {
+        Submit: |c, asker, job| c.submit(asker, job);
+        SubmitBatch: |c, asker, batch| c.submit_batch(asker, batch);
+        RunsGet: |c, asker, asked| runs::serve(&c.part.api, asker, asked);
+        RunsWait: |c, asker, asked| c.wait(asker, asked);
+        RunsCancel: |c, asker, asked| cancel::serve(&c.part.api, asker, asked);
+        RunsErase: |c, asker, asked| c.erase(asker, asked);
+        RunsRunNow: |c, asker, asked| reschedule::run_now(&c.part.api, asker, asked);
+        RunsReschedule: |c, asker, asked| reschedule::serve(&c.part.api, asker, asked);
+        RunsList: |c, asker, asked| list::list(&c.part.api, asker, asked);
+        RunsCount: |c, asker, asked| list::count(&c.part.api, asker, asked);
+        DlqList: |c, asker, asked| dead_letters::list(&c.part.api, asker, asked);
+        DlqGet: |c, asker, asked| dead_letters::get(&c.part.api, asker, asked);
+        DlqGroups: |c, asker, asked| dead_letters::groups(&c.part.api, asker, asked);
+        DlqReplay: |c, asker, asked| replay::replay(&c.part.api, asker, asked);
+        DlqDiscard: |c, asker, asked| replay::discard(&c.part.api, asker, asked);
+        SchedulesPut: |c, asker, asked| c.put_schedule(asker, asked);
+        SchedulesGet: |c, asker, asked| schedules::get(&c.part.api, asker, asked);
+        SchedulesList: |c, asker, asked| schedules::list(&c.part.api, asker, asked);
+        SchedulesDelete: |c, asker, asked| schedules::delete(&c.part.api, asker, asked);
+        SchedulesPause: |c, asker, asked| schedules::pause(&c.part.api, asker, asked);
+        SchedulesResume: |c, asker, asked| schedules::resume(&c.part.api, asker, asked);
+        SchedulesRunNow: |c, asker, asked| schedules::run_now(&c.part.api, asker, asked);
+        SchedulesBackfill: |c, asker, asked| schedules::backfill(&c.part.api, asker, asked);
+        QueuesList: |c, asker, asked| queues::list(&c.part.api, asker, asked);
+        QueuesPut: |c, _, asked| put_queue::put(&c.part.api, asked);
+        QueuesPause: |c, _, asked| pauses::pause(&c.part.api, asked);
+        QueuesResume: |c, _, asked| pauses::resume(&c.part.api, asked);
+        QueuesPurge: |c, _, asked| purge::purge(&c.part.api, asked);
+        LimitsList: |c, asker, asked| limits::list(&c.part.api, asker, asked);
+        LimitsSet: |c, _, asked| limits::set(&c.part.api, asked);
+        LimitsReset: |c, _, asked| limits::reset(&c.part.api, asked);
+        BreakersList: |c, asker, asked| breakers::list(&c.part.api.backbone, asker, asked);
+        BreakersReset: |c, _, asked| breakers::reset(&c.part.api, asked);
+        BreakersTrip: |c, _, asked| breakers::trip(&c.part.api, asked);
+        ConcurrencyList: |c, asker, asked| concurrency::list(&c.part.api, asker, asked);
+        ConcurrencyFree: |c, _, asked| concurrency::free(&c.part.api, asked);
+        AuditList: |c, asker, asked| audit_log::list(&c.part.api, asker, asked);
+        NodesList: |c, _, _| c.nodes();
+        NodesLogLevel: |c, _, asked| c.log_level(asked);
+        Health: |c, _, asked| c.health(asked);
+    }
 }
 
 /// Serves the API until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let (backbone, started) = (part.api.backbone.clone(), part.api.identity.started_at);
     let control = Control { part, routes: routes() };
-    let names: Vec<&'static str> = control.routes.iter().map(|route| route.name).collect();
+    let names = api::ENDPOINTS.map(|endpoint| endpoint.name);
     let served = service::run(backbone, crate::VERSION, started, &names, control).await;
     served.map_err(|error| error.with_causes())
 }
@@ -339,7 +314,7 @@ mod tests {
     #[test]
     fn every_endpoint_is_served() {
         let served: Vec<&str> = routes().iter().map(|route| route.name).collect();
-        assert_eq!(served, api::ENDPOINTS);
+        assert_eq!(served, api::ENDPOINTS.map(|endpoint| endpoint.name));
     }
 
     #[test]

@@ -4,21 +4,7 @@ use longshore_domain::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{ApiError, Endpoint, request};
-
-/// `audit.list`: the audit's entries of a tenant, oldest first.
-#[derive(Debug)]
-pub struct AuditList;
-
-impl Endpoint for AuditList {
-    const NAME: &'static str = "audit.list";
-    type Request = AuditRequest;
-    type Answer = AuditPage;
-
-    fn read(body: &[u8]) -> Result<AuditRequest, ApiError> {
-        request::read_or_default(body)
-    }
-}
+use super::ApiError;
 
 /// Which entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

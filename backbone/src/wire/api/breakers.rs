@@ -4,55 +4,7 @@ use longshore_domain::breaker::record::{Breaker, Cause, State};
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Endpoint, Word, request};
-
-/// `breakers.list`: the breakers of a tenant that have seen failures lately, or are not closed.
-#[derive(Debug)]
-pub struct BreakersList;
-
-impl Endpoint for BreakersList {
-    const NAME: &'static str = "breakers.list";
-    type Request = BreakersRequest;
-    type Answer = Breakers;
-
-    fn read(body: &[u8]) -> Result<BreakersRequest, ApiError> {
-        request::read_or_default(body)
-    }
-
-    fn name_tenant(request: &mut BreakersRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `breakers.reset`: closes a breaker. For operators.
-#[derive(Debug)]
-pub struct BreakersReset;
-
-impl Endpoint for BreakersReset {
-    const NAME: &'static str = "breakers.reset";
-    const FOR_OPERATORS: bool = true;
-    type Request = ResetRequest;
-    type Answer = BreakerStatus;
-
-    fn name_tenant(request: &mut ResetRequest, tenant: Tenant) {
-        request.tenant = tenant;
-    }
-}
-
-/// `breakers.trip`: opens a breaker. For operators.
-#[derive(Debug)]
-pub struct BreakersTrip;
-
-impl Endpoint for BreakersTrip {
-    const NAME: &'static str = "breakers.trip";
-    const FOR_OPERATORS: bool = true;
-    type Request = TripRequest;
-    type Answer = BreakerStatus;
-
-    fn name_tenant(request: &mut TripRequest, tenant: Tenant) {
-        request.tenant = tenant;
-    }
-}
+use super::Word;
 
 /// Which breakers. An empty request lists all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

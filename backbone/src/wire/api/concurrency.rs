@@ -3,41 +3,6 @@
 use longshore_domain::{JobType, RunId, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Endpoint, request};
-
-/// `concurrency.list`: the concurrency limits of which slots are taken.
-#[derive(Debug)]
-pub struct ConcurrencyList;
-
-impl Endpoint for ConcurrencyList {
-    const NAME: &'static str = "concurrency.list";
-    type Request = ConcurrencyRequest;
-    type Answer = ConcurrencyLimits;
-
-    fn read(body: &[u8]) -> Result<ConcurrencyRequest, ApiError> {
-        request::read_or_default(body)
-    }
-
-    fn name_tenant(request: &mut ConcurrencyRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `concurrency.free`: takes slots of a limit away from those that have them. For operators.
-#[derive(Debug)]
-pub struct ConcurrencyFree;
-
-impl Endpoint for ConcurrencyFree {
-    const NAME: &'static str = "concurrency.free";
-    const FOR_OPERATORS: bool = true;
-    type Request = FreeRequest;
-    type Answer = Freed;
-
-    fn name_tenant(request: &mut FreeRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
 /// Which limits. An empty request lists all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

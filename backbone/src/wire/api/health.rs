@@ -2,22 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ApiError;
 use super::request::read;
-use super::{ApiError, Endpoint};
 
-/// `health`: whether a node takes work, and why not.
-#[derive(Debug)]
-pub struct Health;
-
-impl Endpoint for Health {
-    const NAME: &'static str = "health";
-    type Request = HealthRequest;
-    type Answer = HealthStatus;
-
-    fn read(body: &[u8]) -> Result<HealthRequest, ApiError> {
-        // A request that is not an object asks for nothing in particular.
-        if body.trim_ascii_start().starts_with(b"{") { read(body) } else { Ok(HealthRequest::default()) }
-    }
+/// Reads the request of `health`: one that is not an object asks for nothing in particular.
+pub(super) fn read_any(body: &[u8]) -> Result<HealthRequest, ApiError> {
+    if body.trim_ascii_start().starts_with(b"{") { read(body) } else { Ok(HealthRequest::default()) }
 }
 
 /// Which node's health.

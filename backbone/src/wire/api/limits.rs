@@ -5,43 +5,7 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Endpoint, Word, request};
-
-/// `limits.list`: the rate limits of types, names and tenants.
-#[derive(Debug)]
-pub struct LimitsList;
-
-impl Endpoint for LimitsList {
-    const NAME: &'static str = "limits.list";
-    type Request = LimitsRequest;
-    type Answer = Limits;
-
-    fn read(body: &[u8]) -> Result<LimitsRequest, ApiError> {
-        request::read_or_default(body)
-    }
-}
-
-/// `limits.set`: another limit on all nodes, until it is reset. For operators.
-#[derive(Debug)]
-pub struct LimitsSet;
-
-impl Endpoint for LimitsSet {
-    const NAME: &'static str = "limits.set";
-    const FOR_OPERATORS: bool = true;
-    type Request = SetLimitRequest;
-    type Answer = LimitChanged;
-}
-
-/// `limits.reset`: the configured limit again. For operators.
-#[derive(Debug)]
-pub struct LimitsReset;
-
-impl Endpoint for LimitsReset {
-    const NAME: &'static str = "limits.reset";
-    const FOR_OPERATORS: bool = true;
-    type Request = ResetLimitRequest;
-    type Answer = LimitChanged;
-}
+use super::{ApiError, Word};
 
 /// Which limits. An empty request lists all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

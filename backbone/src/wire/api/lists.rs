@@ -5,43 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dlq::LISTED;
 use super::fields::Fields;
-use super::{ApiError, Encoded, Endpoint, Filter, ListRequest, Record, Word, request};
-
-/// `runs.list`: runs, those that changed last first, a page at a time.
-#[derive(Debug)]
-pub struct RunsList;
-
-impl Endpoint for RunsList {
-    const NAME: &'static str = "runs.list";
-    type Request = ListRequest;
-    type Answer = Runs;
-
-    fn read(body: &[u8]) -> Result<ListRequest, ApiError> {
-        request::read_or_default(body)
-    }
-
-    fn name_tenant(request: &mut ListRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `runs.count`: how many runs there are, by state, queue and type.
-#[derive(Debug)]
-pub struct RunsCount;
-
-impl Endpoint for RunsCount {
-    const NAME: &'static str = "runs.count";
-    type Request = CountRequest;
-    type Answer = Counts;
-
-    fn read(body: &[u8]) -> Result<CountRequest, ApiError> {
-        request::read_or_default(body)
-    }
-
-    fn name_tenant(request: &mut CountRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
+use super::{ApiError, Encoded, Filter, Record, Word};
 
 /// A page of runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]

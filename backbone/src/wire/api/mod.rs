@@ -10,10 +10,8 @@
 //! byte for byte. So no type that holds any is read by way of serde's own buffer (`flatten`, `untagged`), which would
 //! round numbers and refuse deep nesting.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use longshore_domain::Tenant;
+mod endpoints;
+pub use endpoints::*;
 
 mod error;
 pub use error::{ApiError, Code};
@@ -23,10 +21,10 @@ pub use encoded::Encoded;
 mod word;
 pub use word::Word;
 mod request;
-pub use request::Nothing;
+pub use request::{Nothing, about_tenant};
 
 mod submit;
-pub use submit::{BatchAnswer, BatchItem, BatchRequest, Debounce, Submit, SubmitBatch, SubmitRequest, Submitted};
+pub use submit::{BatchAnswer, BatchItem, BatchRequest, Debounce, SubmitRequest, Submitted};
 
 mod fields;
 mod target;
@@ -34,54 +32,48 @@ pub use target::{Failed, Filter, Outcome, Selection, Target};
 
 mod runs;
 pub use runs::{
-    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RunError, RunRequest, RunsCancel, RunsErase,
-    RunsGet, RunsWait, STRANDED, WaitRequest, WaitingFor,
+    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RunError, RunRequest, STRANDED, WaitRequest,
+    WaitingFor,
 };
 mod reschedule;
-pub use reschedule::{NewStart, RescheduleRequest, Rescheduled, RescheduledRuns, RunsReschedule, RunsRunNow};
+pub use reschedule::{NewStart, RescheduleRequest, Rescheduled, RescheduledRuns};
 
 mod dlq;
 pub use dlq::{
-    Change, DeadJob, DeadLetter, DiscardRequest, Discarded, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Example,
-    Group, Groups, GroupsRequest, ListRequest, Page, ReplayRequest, Replayed,
+    Change, DeadJob, DeadLetter, DiscardRequest, Discarded, Example, Group, Groups, GroupsRequest, ListRequest, Page,
+    ReplayRequest, Replayed,
 };
 
 mod lists;
-pub use lists::{Count, CountRequest, Counts, Runs, RunsCount, RunsList};
+pub use lists::{Count, CountRequest, Counts, Runs};
 
 mod schedules;
 pub use schedules::{
     BackfillRequest, Backfilled, PutRequest, ScheduleRequest, ScheduleSettings, ScheduleState, ScheduleStatus,
-    Schedules, SchedulesBackfill, SchedulesDelete, SchedulesGet, SchedulesList, SchedulesPause, SchedulesPut,
-    SchedulesRequest, SchedulesResume, SchedulesRunNow,
+    Schedules, SchedulesRequest,
 };
 
 mod queues;
 pub use queues::{
     NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
-    QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, ResumeRequest,
+    QueuesRequest, ResumeRequest,
 };
 mod limits;
 pub use limits::{
-    LimitChanged, LimitStatus, LimitValues, Limits, LimitsList, LimitsRequest, LimitsReset, LimitsSet,
-    ResetLimitRequest, SetBy, SetLimitRequest,
+    LimitChanged, LimitStatus, LimitValues, Limits, LimitsRequest, ResetLimitRequest, SetBy, SetLimitRequest,
 };
 mod breakers;
-pub use breakers::{
-    BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, ResetRequest,
-    TripRequest,
-};
+pub use breakers::{BreakerState, BreakerStatus, Breakers, BreakersRequest, ResetRequest, TripRequest};
 mod concurrency;
 pub use concurrency::{
-    ConcurrencyFree, ConcurrencyLimits, ConcurrencyList, ConcurrencyRequest, ConcurrencyStatus, FreeRequest, Freed,
-    SlotHolder, SlotRun,
+    ConcurrencyLimits, ConcurrencyRequest, ConcurrencyStatus, FreeRequest, Freed, SlotHolder, SlotRun,
 };
 mod nodes;
-pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, NodesList, NodesLogLevel};
+pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes};
 mod audit;
-pub use audit::{AuditEntry, AuditList, AuditPage, AuditRequest};
+pub use audit::{AuditEntry, AuditPage, AuditRequest};
 mod health;
-pub use health::{Counters, Health, HealthRequest, HealthStatus};
+pub use health::{Counters, HealthRequest, HealthStatus};
 
 #[cfg(test)]
 mod tests;
@@ -89,70 +81,3 @@ mod tests;
 /// The operator's tenant, which stands for all tenants together; NATS permissions decide which clients may ask under
 /// it.
 pub const OPERATOR: &str = "_all";
-
-/// One endpoint of the API: its request and its answer.
-pub trait Endpoint: Send + Sync + 'static {
-    /// Its name: the part of its subject after `<namespace>.api.<tenant>.`.
-    const NAME: &'static str;
-    /// Whether it is answered under [`OPERATOR`] alone.
-    const FOR_OPERATORS: bool = false;
-    /// The request.
-    type Request: Serialize + DeserializeOwned + Send + Sync;
-    /// The answer if it succeeds.
-    type Answer: Serialize + DeserializeOwned + Send + Sync;
-
-    /// Reads a request.
-    ///
-    /// # Errors
-    /// 400, and the message names the field.
-    fn read(body: &[u8]) -> Result<Self::Request, ApiError> {
-        request::read(body)
-    }
-
-    /// Sets the tenant in a request that is sent under [`OPERATOR`]. Does nothing if the endpoint takes no tenant.
-    fn name_tenant(_request: &mut Self::Request, _tenant: Tenant) {}
-}
-
-/// Every endpoint's name.
-pub const ENDPOINTS: [&str; 40] = [
-    Submit::NAME,
-    SubmitBatch::NAME,
-    RunsGet::NAME,
-    RunsWait::NAME,
-    RunsCancel::NAME,
-    RunsErase::NAME,
-    RunsRunNow::NAME,
-    RunsReschedule::NAME,
-    RunsList::NAME,
-    RunsCount::NAME,
-    DlqList::NAME,
-    DlqGet::NAME,
-    DlqGroups::NAME,
-    DlqReplay::NAME,
-    DlqDiscard::NAME,
-    SchedulesPut::NAME,
-    SchedulesGet::NAME,
-    SchedulesList::NAME,
-    SchedulesDelete::NAME,
-    SchedulesPause::NAME,
-    SchedulesResume::NAME,
-    SchedulesRunNow::NAME,
-    SchedulesBackfill::NAME,
-    QueuesList::NAME,
-    QueuesPut::NAME,
-    QueuesPause::NAME,
-    QueuesResume::NAME,
-    QueuesPurge::NAME,
-    LimitsList::NAME,
-    LimitsSet::NAME,
-    LimitsReset::NAME,
-    BreakersList::NAME,
-    BreakersReset::NAME,
-    BreakersTrip::NAME,
-    ConcurrencyList::NAME,
-    ConcurrencyFree::NAME,
-    AuditList::NAME,
-    NodesList::NAME,
-    NodesLogLevel::NAME,
-    Health::NAME,
-];

@@ -5,34 +5,6 @@ use std::collections::BTreeMap;
 use longshore_domain::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Endpoint, Nothing, request};
-
-/// `nodes.list`: the nodes that were seen within the last 10 s. For operators.
-#[derive(Debug)]
-pub struct NodesList;
-
-impl Endpoint for NodesList {
-    const NAME: &'static str = "nodes.list";
-    const FOR_OPERATORS: bool = true;
-    type Request = Nothing;
-    type Answer = Nodes;
-
-    fn read(body: &[u8]) -> Result<Nothing, ApiError> {
-        request::read_or_default(body)
-    }
-}
-
-/// `nodes.log_level`: which lines a node's log has from now on. For operators.
-#[derive(Debug)]
-pub struct NodesLogLevel;
-
-impl Endpoint for NodesLogLevel {
-    const NAME: &'static str = "nodes.log_level";
-    const FOR_OPERATORS: bool = true;
-    type Request = LogLevelRequest;
-    type Answer = LogLevel;
-}
-
 /// Which node, and what its log is to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -10,69 +10,7 @@ use longshore_domain::setting::PutQueue;
 use longshore_domain::{JobType, Queue, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, CancelledRuns, Endpoint, request};
-
-/// `queues.list`: the declared queues; 404 if the requested queue is not declared.
-#[derive(Debug)]
-pub struct QueuesList;
-
-impl Endpoint for QueuesList {
-    const NAME: &'static str = "queues.list";
-    type Request = QueuesRequest;
-    type Answer = Queues;
-
-    fn read(body: &[u8]) -> Result<QueuesRequest, ApiError> {
-        request::read_or_default(body)
-    }
-
-    fn name_tenant(request: &mut QueuesRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `queues.pause`: from the answer on, no attempt of these jobs starts on any node. For operators.
-#[derive(Debug)]
-pub struct QueuesPause;
-
-impl Endpoint for QueuesPause {
-    const NAME: &'static str = "queues.pause";
-    const FOR_OPERATORS: bool = true;
-    type Request = PauseRequest;
-    type Answer = PauseStatus;
-}
-
-/// `queues.resume`: ends such a pause. For operators.
-#[derive(Debug)]
-pub struct QueuesResume;
-
-impl Endpoint for QueuesResume {
-    const NAME: &'static str = "queues.resume";
-    const FOR_OPERATORS: bool = true;
-    type Request = ResumeRequest;
-    type Answer = PauseStatus;
-}
-
-/// `queues.purge`: cancels the jobs of a queue that have not begun. For operators.
-#[derive(Debug)]
-pub struct QueuesPurge;
-
-impl Endpoint for QueuesPurge {
-    const NAME: &'static str = "queues.purge";
-    const FOR_OPERATORS: bool = true;
-    type Request = PurgeRequest;
-    type Answer = CancelledRuns;
-}
-
-/// `queues.put`: declares a queue while the cluster runs, and has nodes serve it. For operators.
-#[derive(Debug)]
-pub struct QueuesPut;
-
-impl Endpoint for QueuesPut {
-    const NAME: &'static str = "queues.put";
-    const FOR_OPERATORS: bool = true;
-    type Request = PutQueueRequest;
-    type Answer = QueuePut;
-}
+use super::ApiError;
 
 /// A queue, and how it is to be served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

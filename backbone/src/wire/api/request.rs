@@ -1,5 +1,6 @@
 //! Reads requests, and describes what is wrong with one without naming this program's types.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -7,6 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::error::Category;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::ApiError;
 
@@ -17,8 +19,9 @@ pub(super) use crate::wire::json::any_json;
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-/// Reads a request; the error names the field.
+/// Reads a request; the error names the field. No body at all is a request without fields.
 pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let body = if body.is_empty() { b"{}" } else { body };
     // Serde would read an array as the fields in the order in which this program has them.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(ApiError::malformed("the request is not a JSON object"));
@@ -42,9 +45,14 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// The same for an endpoint that may be asked without a body.
-pub(super) fn read_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiError> {
-    if body.is_empty() { Ok(T::default()) } else { read(body) }
+/// The same request about this tenant, for the operator to ask.
+///
+/// # Errors
+/// 400 if the request is not a JSON object.
+pub fn about_tenant(tenant: &str, body: &[u8]) -> Result<Vec<u8>, ApiError> {
+    let mut fields: BTreeMap<String, Box<RawValue>> = read(body)?;
+    fields.insert("tenant".to_owned(), to_raw_value(tenant).map_err(|error| ApiError::malformed(error.to_string()))?);
+    serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))
 }
 
 /// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this

@@ -6,35 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, SELECTION};
-use super::{Encoded, Endpoint, Failed, Outcome, Record, Selection, Target, request};
-
-/// `runs.run_now`: runs that wait for their time, or for their next attempt, start now.
-#[derive(Debug)]
-pub struct RunsRunNow;
-
-impl Endpoint for RunsRunNow {
-    const NAME: &'static str = "runs.run_now";
-    type Request = Selection;
-    type Answer = Rescheduled;
-
-    fn name_tenant(request: &mut Selection, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `runs.reschedule`: the same at another time, in another queue or with another priority.
-#[derive(Debug)]
-pub struct RunsReschedule;
-
-impl Endpoint for RunsReschedule {
-    const NAME: &'static str = "runs.reschedule";
-    type Request = RescheduleRequest;
-    type Answer = Rescheduled;
-
-    fn name_tenant(request: &mut RescheduleRequest, tenant: Tenant) {
-        request.selection.tenant = Some(tenant);
-    }
-}
+use super::{Encoded, Failed, Outcome, Record, Selection, Target, request};
 
 /// Which runs start at another time, and when and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

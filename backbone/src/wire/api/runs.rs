@@ -7,63 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::fields::Fields;
-use super::{Encoded, Endpoint, Failed, Outcome, Selection, Word, request};
-
-/// `runs.get`: the current record of a run; 404 if the run is not known.
-#[derive(Debug)]
-pub struct RunsGet;
-
-impl Endpoint for RunsGet {
-    const NAME: &'static str = "runs.get";
-    type Request = RunRequest;
-    type Answer = Record;
-
-    fn name_tenant(request: &mut RunRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `runs.wait`: the record of a run once it has finished, or its current record when the time is over.
-#[derive(Debug)]
-pub struct RunsWait;
-
-impl Endpoint for RunsWait {
-    const NAME: &'static str = "runs.wait";
-    type Request = WaitRequest;
-    type Answer = Record;
-
-    fn name_tenant(request: &mut WaitRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `runs.cancel`: cancels one run, or those that match a filter.
-#[derive(Debug)]
-pub struct RunsCancel;
-
-impl Endpoint for RunsCancel {
-    const NAME: &'static str = "runs.cancel";
-    type Request = Selection;
-    type Answer = Cancelled;
-
-    fn name_tenant(request: &mut Selection, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `runs.erase`: removes personal data from the record of a finished run, and deletes its dead letter.
-#[derive(Debug)]
-pub struct RunsErase;
-
-impl Endpoint for RunsErase {
-    const NAME: &'static str = "runs.erase";
-    type Request = RunRequest;
-    type Answer = Erased;
-
-    fn name_tenant(request: &mut RunRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
+use super::{Encoded, Failed, Outcome, Selection, Word, request};
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

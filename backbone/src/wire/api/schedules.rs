@@ -14,85 +14,14 @@ use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::{ApiError, Endpoint, Failed, SubmitRequest, request};
+use super::{ApiError, Failed, SubmitRequest, request};
 use crate::wire::json::Object;
 
-/// `schedules.put`: makes a schedule, or changes the one of that id.
-#[derive(Debug)]
-pub struct SchedulesPut;
-
-impl Endpoint for SchedulesPut {
-    const NAME: &'static str = "schedules.put";
-    type Request = PutRequest;
-    type Answer = ScheduleStatus;
-
-    fn read(body: &[u8]) -> Result<PutRequest, ApiError> {
-        let fields: Fields = request::read(body)?;
-        let [settings, job] = fields.sorted([&|name| SETTINGS.contains(&name), &|_| true]);
-        Ok(PutRequest { schedule: request::read(&settings)?, job: request::read(&job)? })
-    }
-}
-
-macro_rules! of_one {
-    ($(#[$doc:meta])* $endpoint:ident, $name:literal) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub struct $endpoint;
-
-        impl Endpoint for $endpoint {
-            const NAME: &'static str = $name;
-            type Request = ScheduleRequest;
-            type Answer = ScheduleStatus;
-
-            fn name_tenant(request: &mut ScheduleRequest, tenant: Tenant) {
-                request.tenant = Some(tenant);
-            }
-        }
-    };
-}
-
-of_one!(
-    /// `schedules.get`: one schedule.
-    SchedulesGet, "schedules.get");
-of_one!(
-    /// `schedules.delete`: removes a schedule; answers with it as it was. Runs that it has started go on.
-    SchedulesDelete, "schedules.delete");
-of_one!(
-    /// `schedules.pause`: nothing falls due from now on.
-    SchedulesPause, "schedules.pause");
-of_one!(
-    /// `schedules.resume`: ends a pause; what would have been due meanwhile is not made up for.
-    SchedulesResume, "schedules.resume");
-of_one!(
-    /// `schedules.run_now`: a run beside the schedule's times, also while it is paused.
-    SchedulesRunNow, "schedules.run_now");
-
-/// `schedules.list`: the schedules of a tenant, or of all.
-#[derive(Debug)]
-pub struct SchedulesList;
-
-impl Endpoint for SchedulesList {
-    const NAME: &'static str = "schedules.list";
-    type Request = SchedulesRequest;
-    type Answer = Schedules;
-
-    fn read(body: &[u8]) -> Result<SchedulesRequest, ApiError> {
-        request::read_or_default(body)
-    }
-}
-
-/// `schedules.backfill`: a run for each due time of a span, as far as it has none.
-#[derive(Debug)]
-pub struct SchedulesBackfill;
-
-impl Endpoint for SchedulesBackfill {
-    const NAME: &'static str = "schedules.backfill";
-    type Request = BackfillRequest;
-    type Answer = Backfilled;
-
-    fn name_tenant(request: &mut BackfillRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
+/// Reads the request of `schedules.put`, so that an error names the field.
+pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
+    let fields: Fields = request::read(body)?;
+    let [settings, job] = fields.sorted([&|name| SETTINGS.contains(&name), &|_| true]);
+    Ok(PutRequest { schedule: request::read(&settings)?, job: request::read(&job)? })
 }
 
 /// The fields of [`ScheduleSettings`].
@@ -437,7 +366,7 @@ impl<'de> Deserialize<'de> for Fields {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Debounce;
+    use super::super::{Debounce, Endpoint as _, SchedulesPut};
     use super::*;
 
     fn refused(body: &str) -> String {

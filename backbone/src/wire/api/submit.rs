@@ -6,27 +6,7 @@ use longshore_domain::{RunId, RunState};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{ApiError, Encoded, Endpoint, Word, request};
-
-/// `submit`: takes a job, and answers once it is durable.
-#[derive(Debug)]
-pub struct Submit;
-
-impl Endpoint for Submit {
-    const NAME: &'static str = "submit";
-    type Request = SubmitRequest;
-    type Answer = Submitted;
-}
-
-/// `submit.batch`: takes several jobs; each is accepted or refused by itself.
-#[derive(Debug)]
-pub struct SubmitBatch;
-
-impl Endpoint for SubmitBatch {
-    const NAME: &'static str = "submit.batch";
-    type Request = BatchRequest;
-    type Answer = BatchAnswer;
-}
+use super::{ApiError, Encoded, Word, request};
 
 /// A job. All fields but the type may be left out; then the node's settings apply. Each field means the same as the
 /// header of its name.

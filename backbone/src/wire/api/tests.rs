@@ -94,7 +94,7 @@ fn dead_letter() -> String {
 fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
     let name = E::NAME;
     let row = rows().into_iter().find(|row| row.name == name).unwrap();
-    assert_eq!(row.for_operators, E::FOR_OPERATORS, "{name}");
+    assert_eq!(row.for_operators, E::DECLARATION.for_operators, "{name}");
     for text in requests {
         let request = E::read(text.as_bytes()).unwrap_or_else(|error| panic!("{name} {text}: {error}"));
         assert_eq!(serde_json::to_string(&request).unwrap(), *text, "{name}");
@@ -110,6 +110,15 @@ fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
         assert_eq!(serde_json::to_string(&answer).unwrap(), *text, "{name}");
     }
     let (asked, answered) = (fields_of(requests), fields_of(answers));
+    for HttpRoute(_, path) in E::DECLARATION.http {
+        let variables = path.split('{').skip(1).map(|rest| rest.split('}').next().unwrap());
+        variables.for_each(|field| assert!(asked.contains(field), "{name}: {path} has a variable that is no field"));
+    }
+    // The tenant of a limit says which limit is meant.
+    if !name.starts_with("limits.") {
+        let about = E::read(&about_tenant("acme", requests[0].as_bytes()).unwrap());
+        assert_eq!(about.is_ok(), E::DECLARATION.takes_tenant, "{name}");
+    }
     // "As `dlq.replay`, without `set`".
     let request = row.request.split(", without").next().unwrap();
     for field in quoted(request, '`') {
@@ -419,9 +428,15 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
         &check_nodes(),
     ]
     .concat();
-    assert_eq!(checked, ENDPOINTS);
+    let declared: BTreeSet<&str> = ENDPOINTS.iter().map(|endpoint| endpoint.name).collect();
+    assert_eq!(checked.into_iter().collect::<BTreeSet<_>>(), declared);
     let in_contract: BTreeSet<&str> = rows().iter().map(|row| row.name).collect();
-    assert_eq!(in_contract, BTreeSet::from(ENDPOINTS));
+    assert_eq!(in_contract, declared);
+    let routes: Vec<HttpRoute> = ENDPOINTS.iter().flat_map(|endpoint| endpoint.http).copied().collect();
+    assert!(
+        routes.iter().enumerate().all(|(at, route)| !routes[..at].contains(route)),
+        "a route leads to two endpoints"
+    );
 }
 
 #[test]
@@ -481,7 +496,7 @@ fn lists_may_be_asked_for_without_a_body() {
     assert!(SchedulesList::read(b"").is_ok() && SchedulesGet::read(b"").is_err());
     assert!(LimitsList::read(b"").is_ok() && LimitsSet::read(b"").is_err());
     assert!(BreakersList::read(b"").is_ok() && BreakersTrip::read(b"").is_err());
-    assert!(Health::read(b"").is_ok() && NodesList::read(b"").is_ok());
+    assert!(Health::read(b"").is_ok() && Health::read(b"7").is_ok() && NodesList::read(b"").is_ok());
     assert!(RunsCancel::read(b"").is_err() && DlqReplay::read(b"").is_err());
 }
 

@@ -1,0 +1,313 @@
+//! The one declaration of every endpoint: name, who may ask, effect, request, answer, and HTTP routes.
+//!
+//! The NATS service, the rule of the audit, the tenants of requests, the scopes of keys and the HTTP gateway derive
+//! from it; a test compares it with the contract's table. It has no logic of any endpoint.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use Effect::{Reads, Submits};
+use Method::{Delete, Get, Post, Put};
+
+use super::*;
+
+/// One endpoint of the API: its request and its answer.
+pub trait Endpoint: Send + Sync + 'static {
+    /// All else that is to be known of it.
+    const DECLARATION: Declaration;
+    /// Its name: the part of its subject after `<namespace>.api.<tenant>.`.
+    const NAME: &'static str = Self::DECLARATION.name;
+    /// The request.
+    type Request: Serialize + DeserializeOwned + Send + Sync;
+    /// The answer if it succeeds.
+    type Answer: Serialize + DeserializeOwned + Send + Sync;
+
+    /// Reads a request; an empty body asks for the same as `{}`.
+    ///
+    /// # Errors
+    /// 400, and the message names the field.
+    fn read(body: &[u8]) -> Result<Self::Request, ApiError> {
+        request::read(body)
+    }
+}
+
+/// An endpoint as data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Declaration {
+    /// Its name: the part of its subject after `<namespace>.api.<tenant>.`.
+    pub name: &'static str,
+    /// One sentence on its purpose.
+    pub summary: &'static str,
+    /// Whether it is answered under [`OPERATOR`] alone.
+    pub for_operators: bool,
+    /// Its effect. The audit has the requests that change something.
+    pub effect: Effect,
+    /// Whether its request has a field `tenant`, by which the operator names the tenant.
+    pub takes_tenant: bool,
+    /// The routes at which HTTP clients ask it, beside `POST /v1/api/<name>`.
+    pub http: &'static [HttpRoute],
+}
+
+impl Declaration {
+    /// Declared where nothing else is said.
+    const DEFAULT: Self =
+        Self { name: "", summary: "", for_operators: false, effect: Effect::Changes, takes_tenant: false, http: &[] };
+
+    /// The declaration of the endpoint with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        ENDPOINTS.iter().find(|endpoint| endpoint.name == name)
+    }
+
+    /// The scope of an API key that may ask it.
+    #[must_use]
+    pub const fn scope(&self) -> Scope {
+        match self.effect {
+            Effect::Submits => Scope::Submit,
+            Effect::Reads => Scope::Read,
+            Effect::Changes => Scope::Operate,
+        }
+    }
+}
+
+/// Effect of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It takes jobs, which the event log has.
+    Submits,
+    /// It changes nothing.
+    Reads,
+    /// It changes runs, schedules or the cluster.
+    Changes,
+}
+
+/// Permission of an API key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Submits jobs and reads the answer.
+    Submit,
+    /// Reads.
+    Read,
+    /// Changes runs, schedules and, with a key of all tenants, the cluster.
+    Operate,
+    /// Reads payloads and results of types that hide them.
+    Reveal,
+}
+
+/// A route of the HTTP gateway: method and path. A variable of the path, such as `{run_id}`, is the request's field of
+/// that name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpRoute(pub Method, pub &'static str);
+
+/// Method of an HTTP request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the methods of HTTP")]
+pub enum Method {
+    Get,
+    Put,
+    Post,
+    Delete,
+}
+
+macro_rules! count {
+    ($($endpoint:ident)+) => { [$(stringify!($endpoint)),+].len() };
+}
+
+/// Each row: endpoint, name, request and answer, then the fields of its declaration that are not
+/// [`Declaration::DEFAULT`]'s, and its own reader of requests if it has one.
+macro_rules! endpoints {
+    ($(
+        #[doc = $summary:literal]
+        $endpoint:ident $name:literal: $request:ty => $answer:ty { $($field:ident: $value:expr),* } $(read by $read:path)?;
+    )+) => {
+        $(
+            #[doc = concat!(" `", $name, "`:", $summary)]
+            #[derive(Debug)]
+            pub struct $endpoint;
+
+            impl Endpoint for $endpoint {
+                const DECLARATION: Declaration = Declaration {
+                    name: $name,
+                    summary: $summary.trim_ascii_start(),
+                    $($field: $value,)*
+                    ..Declaration::DEFAULT
+                };
+                type Request = $request;
+                type Answer = $answer;
+                $(
+                    fn read(body: &[u8]) -> Result<$request, ApiError> {
+                        $read(body)
+                    }
+                )?
+            }
+        )+
+
+        /// Every endpoint.
+        pub const ENDPOINTS: [Declaration; count!($($endpoint)+)] = [$($endpoint::DECLARATION),+];
+    };
+}
+
+// A batch of jobs has the route of one: its body tells them apart. Of a run's end, `GET` of the run waits if asked to.
+endpoints! {
+    /// Takes a job, and answers once it is durable.
+    Submit "submit": SubmitRequest => Submitted {
+        effect: Submits, http: &[HttpRoute(Post, "/v1/jobs"), HttpRoute(Post, "/v1/jobs/{type}")]
+    };
+    /// Takes several jobs; each is accepted or refused by itself.
+    SubmitBatch "submit.batch": BatchRequest => BatchAnswer { effect: Submits };
+    /// The current record of a run; 404 if the run is not known.
+    RunsGet "runs.get": RunRequest => Record {
+        effect: Reads, takes_tenant: true,
+        http: &[HttpRoute(Get, "/v1/runs/{run_id}"), HttpRoute(Get, "/v1/jobs/{run_id}")]
+    };
+    /// The record of a run once it has finished, or its current record when the time is over.
+    RunsWait "runs.wait": WaitRequest => Record { effect: Reads, takes_tenant: true };
+    /// Cancels one run, or those that match a filter.
+    RunsCancel "runs.cancel": Selection => Cancelled {
+        takes_tenant: true,
+        http: &[
+            HttpRoute(Post, "/v1/runs/{run_id}/cancel"),
+            HttpRoute(Delete, "/v1/runs/{run_id}"),
+            HttpRoute(Post, "/v1/runs/cancel")
+        ]
+    };
+    /// Removes personal data from the record of a finished run, and deletes its dead letter.
+    RunsErase "runs.erase": RunRequest => Erased {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/erase")]
+    };
+    /// Runs that wait for their time, or for their next attempt, start now.
+    RunsRunNow "runs.run_now": Selection => Rescheduled {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/run-now"), HttpRoute(Post, "/v1/runs/run-now")]
+    };
+    /// Runs start at another time, in another queue or with another priority.
+    RunsReschedule "runs.reschedule": RescheduleRequest => Rescheduled {
+        takes_tenant: true,
+        http: &[HttpRoute(Post, "/v1/runs/{run_id}/reschedule"), HttpRoute(Post, "/v1/runs/reschedule")]
+    };
+    /// Runs, those that changed last first, a page at a time.
+    RunsList "runs.list": ListRequest => Runs {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/runs")]
+    };
+    /// Counts runs by queue, type and state.
+    RunsCount "runs.count": CountRequest => Counts {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/run-counts")]
+    };
+
+    /// Dead letters, the oldest first, a page at a time.
+    DlqList "dlq.list": ListRequest => Page { effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/dlq")] };
+    /// One dead letter.
+    DlqGet "dlq.get": RunRequest => DeadLetter {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/dlq/{run_id}")]
+    };
+    /// Dead letters grouped by their failure, the largest group first.
+    DlqGroups "dlq.groups": GroupsRequest => Groups {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/dlq-groups")]
+    };
+    /// Starts dead letters again, each as a new round of its run.
+    DlqReplay "dlq.replay": ReplayRequest => Replayed {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/dlq/{run_id}/replay"), HttpRoute(Post, "/v1/dlq/replay")]
+    };
+    /// Deletes dead letters; their runs finish as `discarded`.
+    DlqDiscard "dlq.discard": DiscardRequest => Discarded {
+        takes_tenant: true, http: &[HttpRoute(Delete, "/v1/dlq/{run_id}"), HttpRoute(Post, "/v1/dlq/discard")]
+    };
+
+    /// Makes a schedule, or changes the one of that id.
+    SchedulesPut "schedules.put": PutRequest => ScheduleStatus {
+        http: &[HttpRoute(Put, "/v1/schedules/{id}")]
+    } read by schedules::read_put;
+    /// One schedule.
+    SchedulesGet "schedules.get": ScheduleRequest => ScheduleStatus {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/schedules/{id}")]
+    };
+    /// The schedules of a tenant, or of all.
+    SchedulesList "schedules.list": SchedulesRequest => Schedules {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/schedules")]
+    };
+    /// Removes a schedule; answers with it as it was. Runs that it has started go on.
+    SchedulesDelete "schedules.delete": ScheduleRequest => ScheduleStatus {
+        takes_tenant: true, http: &[HttpRoute(Delete, "/v1/schedules/{id}")]
+    };
+    /// Pauses a schedule: nothing falls due from now on.
+    SchedulesPause "schedules.pause": ScheduleRequest => ScheduleStatus {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/pause")]
+    };
+    /// Ends a pause; what would have been due meanwhile is not made up for.
+    SchedulesResume "schedules.resume": ScheduleRequest => ScheduleStatus {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/resume")]
+    };
+    /// Starts a run beside the schedule's times, also while it is paused.
+    SchedulesRunNow "schedules.run_now": ScheduleRequest => ScheduleStatus {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/run-now")]
+    };
+    /// Starts a run for each due time of a span, as far as it has none.
+    SchedulesBackfill "schedules.backfill": BackfillRequest => Backfilled {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/backfill")]
+    };
+
+    /// The queues, and the jobs that wait and run in each.
+    QueuesList "queues.list": QueuesRequest => Queues {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/queues"), HttpRoute(Get, "/v1/queues/{queue}")]
+    };
+    /// Declares a queue while the cluster runs, and has nodes serve it.
+    QueuesPut "queues.put": PutQueueRequest => QueuePut {
+        for_operators: true, http: &[HttpRoute(Put, "/v1/queues/{queue}")]
+    };
+    /// Pauses a queue, a type, or a type in a queue: its jobs wait.
+    QueuesPause "queues.pause": PauseRequest => PauseStatus {
+        for_operators: true, http: &[HttpRoute(Post, "/v1/queues/{queue}/pause")]
+    };
+    /// Ends such a pause.
+    QueuesResume "queues.resume": ResumeRequest => PauseStatus {
+        for_operators: true, http: &[HttpRoute(Post, "/v1/queues/{queue}/resume")]
+    };
+    /// Cancels the jobs of a queue that have not begun.
+    QueuesPurge "queues.purge": PurgeRequest => CancelledRuns {
+        for_operators: true, http: &[HttpRoute(Post, "/v1/queues/{queue}/purge")]
+    };
+    /// The rate limits of types, names and tenants.
+    LimitsList "limits.list": LimitsRequest => Limits { effect: Reads, http: &[HttpRoute(Get, "/v1/limits")] };
+    /// Sets another limit on all nodes, until it is reset.
+    LimitsSet "limits.set": SetLimitRequest => LimitChanged {
+        for_operators: true, http: &[HttpRoute(Put, "/v1/limits")]
+    };
+    /// Sets the configured limit again.
+    LimitsReset "limits.reset": ResetLimitRequest => LimitChanged {
+        for_operators: true, http: &[HttpRoute(Post, "/v1/limits/reset")]
+    };
+    /// The breakers of a tenant that have seen failures lately, or are not closed.
+    BreakersList "breakers.list": BreakersRequest => Breakers {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/breakers")]
+    };
+    /// Closes a breaker.
+    BreakersReset "breakers.reset": ResetRequest => BreakerStatus {
+        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/breakers/reset")]
+    };
+    /// Opens a breaker.
+    BreakersTrip "breakers.trip": TripRequest => BreakerStatus {
+        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/breakers/trip")]
+    };
+    /// The concurrency limits of which slots are taken.
+    ConcurrencyList "concurrency.list": ConcurrencyRequest => ConcurrencyLimits {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/concurrency")]
+    };
+    /// Frees slots of a concurrency limit that a node or a session has.
+    ConcurrencyFree "concurrency.free": FreeRequest => Freed {
+        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/concurrency/free")]
+    };
+    /// The audit's entries of a tenant, oldest first.
+    AuditList "audit.list": AuditRequest => AuditPage { effect: Reads, http: &[HttpRoute(Get, "/v1/audit")] };
+    /// The nodes that were seen within the last 10 s.
+    NodesList "nodes.list": Nothing => Nodes {
+        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/nodes")]
+    };
+    /// Sets which lines a node's log has from now on.
+    NodesLogLevel "nodes.log_level": LogLevelRequest => LogLevel {
+        for_operators: true, http: &[HttpRoute(Put, "/v1/nodes/{node}/log-level")]
+    };
+    /// Whether a node takes work, and why not.
+    Health "health": HealthRequest => HealthStatus {
+        effect: Reads, http: &[HttpRoute(Get, "/v1/health")]
+    } read by health::read_any;
+}
