@@ -79,7 +79,7 @@ async fn why_says_for_what_a_run_waits() {
     let unserved = world.publish("nobody").json(json!(1)).await;
     live.until_published("deferred", &unserved).await;
     let output = why(&world, &unserved).await.0;
-    shows(&output, &["nobody  ", "not started, because no handler of its type was subscribed", "uses up no attempt"]);
+    shows(&output, &["nobody  ", "not started: it waited for a handler of its type", "uses up no attempt"]);
 
     let delayed = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
     shows(&why(&world, &delayed).await.0, &["noop  scheduled", "It waits for its time: ", "(in "]);
@@ -176,7 +176,10 @@ async fn why_says_for_which_run_another_made_way() {
     live.until_published("cancelled", &superseded).await;
     let output = why(&world, &superseded).await.0;
     shows(&output, &[&format!("It was cancelled without an attempt: run {newest} of its concurrency key came later.")]);
-    shows(&output, &["It had been put off at", "because as many of its kind ran as may run at once."]);
+    shows(
+        &output,
+        &["It had been put off at", "it waited for its turn: as many of its type or of its key run as may."],
+    );
 
     node.kill9().await;
 }
@@ -201,7 +204,7 @@ async fn why_says_why_a_run_ended_without_an_attempt() {
     live.until_published("expired", &late).await;
     let output = why(&world, &late).await.0;
     shows(&output, &["expired, after ", "of waiting: no attempt had started in time", "It expired: no attempt had"]);
-    shows(&output, &["It had been put off at", "because no handler of its type was subscribed."]);
+    shows(&output, &["It had been put off at", "it waited for a handler of its type."]);
 
     let paused = json!({"type": "noop", "until": crate::in_future(Duration::from_secs(3))});
     world.ask("_all", "queues.pause", paused.to_string(), Duration::from_secs(20)).await.unwrap();

@@ -110,7 +110,8 @@ impl Client {
                 "the request has {} bytes, {max} are allowed in a message by this NATS server's max_payload",
                 body.len()
             );
-            return Err(ApiError::new(Code::TooLarge, message));
+            return Err(ApiError::new(Code::TooLarge, message)
+                .hint("store large data elsewhere and submit its address, or raise max_payload of the NATS server"));
         }
         let mut request = async_nats::Request::new().payload(Bytes::from(body)).timeout(Some(timeout));
         if let Some(by) = &self.by {
@@ -125,19 +126,15 @@ impl Client {
         let refused = refusals.next(|refusal| refusal.is_of_publish(&subject) || refusal.is_of_inbox(&inbox));
         let answer = tokio::select! {
             answer = self.nats.request(subject.as_str(), request) => answer,
-            refusal = refused => return Err(ApiError::new(Code::Forbidden, refusal.to_string())),
+            refusal = refused => return Err(ApiError::new(Code::Forbidden, refusal.to_string()).hint(Refusal::HINT)),
         };
         let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
         let message = answer.map_err(|error| match kind(&error) {
-            Some(RequestErrorKind::NoResponders) => {
-                ApiError::unavailable("no Longshore node is running on this NATS server")
-            }
-            Some(RequestErrorKind::TimedOut) => ApiError {
-                code: 504,
-                error: "no_answer".to_owned(),
-                message: format!("no answer within {timeout:?}"),
-                retry_after_ms: None,
-            },
+            Some(RequestErrorKind::NoResponders) => ApiError::unavailable(
+                "no Longshore node is running on this NATS server",
+            )
+            .hint("start a node: longshore serve, or longshore dev; nodes of another namespace do not answer here"),
+            Some(RequestErrorKind::TimedOut) => ApiError::no_answer(timeout),
             _ => ApiError::unavailable(error.to_string()),
         })?;
         let body = message.payload;

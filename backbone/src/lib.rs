@@ -68,6 +68,7 @@ pub use cluster::{
     served_types,
 };
 pub use connection::link;
+pub use connection::refusals::Refusal;
 pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, poison, pull, renewal, standstill};
 pub use messages::{refusal, request, scan, window};
 pub use runs::{backwards, cancels, certain, claims, dead_letters, fingerprint, records};

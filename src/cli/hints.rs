@@ -1,113 +1,17 @@
-//! Hints: what to do next about an error. A hint belongs to one error, which it is recognised by: two errors with the
-//! same number rarely have the same remedy. An error whose own message says what to do has none.
+//! Hints: what to do next about an error. An error answer brings its own, as the lack of a right does. What NATS and
+//! the system say is recognised by their words, as no type of ours stands for it. An error whose own message says what
+//! to do has none.
+
+use std::borrow::Cow;
 
 use clap::CommandFactory as _;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use longshore_backbone::Error as Backbone;
 use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::{Error as Backbone, Refusal};
 use longshore_domain::duration;
 
 use super::{Cli, submit};
-
-/// An error answer, as its hint recognises it: its code, and a part of its message.
-struct Answer {
-    code: u16,
-    /// Empty: any message.
-    says: &'static str,
-    hint: &'static str,
-}
-
-/// The first that fits counts.
-const ANSWERS: [Answer; 19] = [
-    Answer { code: 403, says: "the NATS user lacks the right", hint: LACKS_A_RIGHT },
-    Answer {
-        code: 403,
-        says: "tenant: a tenant sees its own runs only",
-        hint: "--tenant names the tenant whose runs are meant",
-    },
-    Answer {
-        code: 403,
-        says: "_all",
-        hint: "this is for operators: --tenant _all, with a NATS user who may publish there",
-    },
-    Answer {
-        code: 404,
-        says: "no endpoint",
-        hint: "that node is of another version than this program: longshore nodes shows the nodes' versions, longshore --version this one's",
-    },
-    Answer { code: 404, says: "node: ", hint: "longshore nodes lists the nodes that are there" },
-    Answer {
-        code: 404,
-        says: "queue: ",
-        hint: "longshore queues lists the queues; longshore queues put NAME declares one more, and so does a section [queues.NAME] in a node's configuration",
-    },
-    Answer {
-        code: 404,
-        says: "no dead letter",
-        hint: "only dead runs have one: longshore runs get shows the run's state, longshore dlq list the dead letters of --tenant",
-    },
-    Answer {
-        code: 404,
-        says: "no schedule",
-        hint: "longshore schedules list shows those of the tenant; --tenant names another one's",
-    },
-    Answer {
-        code: 404,
-        says: "is known",
-        hint: "runs are looked up per tenant (--tenant) and kept for a set time; a job published bare with an id of its own is known once it has started",
-    },
-    Answer {
-        code: 413,
-        says: "max_payload",
-        hint: "store large data elsewhere and submit its address, or raise max_payload of the NATS server",
-    },
-    Answer {
-        code: 429,
-        says: "waits for runs on this node",
-        hint: "longshore events --run ID follows a run without a place on a node",
-    },
-    Answer {
-        code: 503,
-        says: "waits for runs on this node",
-        hint: "longshore events --run ID follows a run without a place on a node",
-    },
-    Answer {
-        code: 503,
-        says: "no Longshore node is running",
-        hint: "start a node: longshore serve, or longshore dev; nodes of another namespace answer under --namespace",
-    },
-    Answer {
-        code: 503,
-        says: "is full at priority",
-        hint: "its bound is storage.jobs_max_messages or jobs_max_bytes; longshore queues shows whether a node works the queue off",
-    },
-    Answer {
-        code: 503,
-        says: "requests already",
-        hint: "the node is busy for the moment; the same command again does no harm",
-    },
-    Answer {
-        code: 503,
-        says: "try again",
-        hint: "NATS is electing a leader or another client writes the same run; the same command again does no harm",
-    },
-    Answer {
-        code: 503,
-        says: "insufficient resources",
-        hint: "the server's disk or its store for JetStream is full: free some, then restart the server; longshore dev --dir FOLDER keeps its data elsewhere",
-    },
-    Answer {
-        code: 503,
-        says: "",
-        hint: "longshore health says what a node misses; the same command again does no harm",
-    },
-    Answer {
-        code: 504,
-        says: "",
-        hint: "the nodes are busy, lack something (longshore health says what) or are gone (longshore nodes); the same command again does no harm; a NATS user needs the right to publish there and to read _INBOX, or --inbox-prefix: docs/contract.md lists the rights",
-    },
-];
 
 /// Where `dev` says that it cannot keep its data.
 const DEV: &str = "cannot make the folder";
@@ -117,8 +21,7 @@ const CONNECT: &str = "cannot connect to NATS";
 
 /// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port
 /// says nothing of whose it is; so the first part names what was being done.
-const TEXTS: [(&str, &str, &str); 24] = [
-    ("", "the NATS user lacks the right", LACKS_A_RIGHT),
+const TEXTS: [(&str, &str, &str); 23] = [
     (
         SERVER,
         "in use by another running server",
@@ -195,10 +98,6 @@ const TEXTS: [(&str, &str, &str); 24] = [
     ),
 ];
 
-/// Of an inbox the message names the one that was tried.
-const LACKS_A_RIGHT: &str = "grant it in the permissions of the NATS server, or use another user; for a subject under _INBOX, \
-                             --inbox-prefix names one that this user may subscribe to; docs/contract.md lists what each client needs";
-
 /// Said where the server refuses the client's certificate.
 const OTHER_CERTIFICATE: &str = "the server does not accept the certificate that --tlscert names: it must be valid now, and signed by an authority \
                                  that the server trusts (ca_file in its tls section)";
@@ -207,24 +106,23 @@ const NO_ROOM: &str =
     "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none";
 
 /// What to do next about an error, if that is not plain from its message.
-pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
+pub(crate) fn hint(error: &anyhow::Error) -> Option<Cow<'static, str>> {
     if let Some(answer) = error.chain().find_map(|cause| cause.downcast_ref::<ApiError>()) {
-        return of_answer(answer);
+        return answer.hint.clone();
+    }
+    if error.chain().any(|cause| cause.is::<Refusal>()) {
+        return Some(Refusal::HINT.into());
     }
     let text = super::ended::text_of(error);
     let fits = |(doing, says, _): &&(&str, &str, &'static str)| text.contains(doing) && text.contains(says);
-    TEXTS.iter().find(fits).map(|(_, _, hint)| *hint).or_else(|| {
+    let hint = TEXTS.iter().find(fits).map(|(_, _, hint)| *hint).or_else(|| {
         let connects = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(Backbone::Connect { .. })));
         connects.then_some(
             "is a NATS server running there? longshore dev starts one together with a node; --server or NATS_URL names \
              another",
         )
-    })
-}
-
-fn of_answer(answer: &ApiError) -> Option<&'static str> {
-    let fits = |row: &&Answer| row.code == answer.code && answer.message.contains(row.says);
-    ANSWERS.iter().find(fits).map(|row| row.hint)
+    });
+    hint.map(Cow::Borrowed)
 }
 
 /// Words that other programs have for what is here under another: behind which command, the word, and what is meant.
@@ -299,48 +197,13 @@ fn command_of(usage: &str) -> (String, StyledStr) {
 
 #[cfg(test)]
 mod tests {
-    use longshore_backbone::wire::api::Code;
-
     use super::*;
 
-    /// Error answers as nodes give them, each with a word of the hint that a person needs.
     #[test]
-    fn each_error_has_the_hint_that_helps() {
-        let cases: [(Code, &str, Option<&str>); 19] = [
-            (Code::Malformed, "priority: is not one of 1 to 9", None),
-            (Code::Forbidden, "tenant: a tenant sees its own runs only", Some("--tenant names")),
-            (Code::Forbidden, "nodes.list is answered under _all alone", Some("for operators")),
-            (Code::NotFound, "no endpoint \"schedules.list\"", Some("another version")),
-            (Code::NotFound, "id: no schedule tick of tenant default is known", Some("schedules list")),
-            (Code::NotFound, "node: no node \"n9\" answers", Some("longshore nodes")),
-            (Code::NotFound, "queue: \"bulk\" is not declared by any node", Some("queues put NAME")),
-            (Code::NotFound, "run_id: no dead letter of run r of tenant default", Some("only dead runs")),
-            (Code::NotFound, "run_id: no run r of tenant default is known", Some("looked up per tenant")),
-            (Code::NotKept, "run_id: run r completed at once, and its type keeps nothing of those", None),
-            (Code::WrongState, "run_id: the run has ended", None),
-            (
-                Code::TooLarge,
-                "the request has 1500000 bytes, 1048576 are allowed in a message by this NATS server's max_payload",
-                Some("elsewhere"),
-            ),
-            (Code::TooLarge, "jobs: 1,001 jobs, 1,000 are allowed", None),
-            (Code::RateLimited, "default: 256 waits for runs on this node already; follow", Some("events --run")),
-            (Code::Unavailable, "no Longshore node is running on this NATS server", Some("start a node")),
-            (Code::Unavailable, "queue main is full at priority 5", Some("jobs_max_messages")),
-            (Code::Unavailable, "this node is working on 1024 requests already", Some("busy for the moment")),
-            (Code::Unavailable, "the run's record changes; try again", Some("does no harm")),
-            (Code::Unavailable, "cannot read runs: timed out", Some("longshore health")),
-        ];
-        for (code, message, expected) in cases {
-            let error = anyhow::Error::new(ApiError::new(code, message)).context("the job was not accepted");
-            match (hint(&error), expected) {
-                (None, None) => {}
-                (Some(hint), Some(word)) if hint.contains(word) => {}
-                other => panic!("{message}: {other:?}"),
-            }
-        }
-        let nobody = ApiError::unavailable("no Longshore node is running on this NATS server");
-        assert!(!hint(&nobody.into()).unwrap().contains("health"), "it would only say the same");
+    fn an_answer_brings_its_hint() {
+        let shown = |answer: ApiError| hint(&anyhow::Error::new(answer).context("the job was not accepted"));
+        assert_eq!(shown(ApiError::malformed("priority: is not one of 1 to 9")), None);
+        assert_eq!(shown(ApiError::not_found("no run").hint("look elsewhere")).as_deref(), Some("look elsewhere"));
     }
 
     #[test]
@@ -372,7 +235,6 @@ mod tests {
             ("cannot write to stdout: No space left on device (os error 28)", "goes to a file"),
             ("write failed: No space left on device (os error 28)", "free some"),
             ("insufficient storage resources available, error code 10047", "max_file_store"),
-            ("cannot subscribe to a: the NATS user lacks the right to subscribe to a", "grant it"),
         ] {
             let hint = hint(&anyhow::anyhow!(text.to_owned())).unwrap();
             assert!(hint.contains(word), "{text}: {hint}");

@@ -11,9 +11,9 @@ use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant};
 
-use crate::api::Api;
 use crate::api::cancellation::{self, Only, present};
 use crate::api::filter::{self, Chosen, Filter, unavailable};
+use crate::api::{Api, runs};
 use crate::attempt::assignment::Assignment;
 use crate::commit::encode::Destination as _;
 use crate::ports::{FilterPorts, Rules as _};
@@ -30,7 +30,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<En
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
         Chosen::One(tenant, run_id) => match cancellation::one(api, &tenant, &run_id, None).await? {
             Some(run) => Ok(record::show(&run).into()),
-            None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
+            None => Err(runs::unknown(&tenant, &run_id)),
         },
         Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);

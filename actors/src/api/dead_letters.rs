@@ -130,8 +130,10 @@ pub(crate) async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<(
     let judge =
         |dead_letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), dead_letter.run.round, dead_letter.run.origin);
     let dead_letter = dead_letter.filter(|dead_letter| judge(dead_letter) != DeadLetterVerdict::Stale);
-    let dead_letter = dead_letter
-        .ok_or_else(|| ApiError::not_found(format!("run_id: no dead letter of run {run_id} of tenant {tenant}")))?;
+    let dead_letter = dead_letter.ok_or_else(|| {
+        ApiError::not_found(format!("run_id: no dead letter of run {run_id} of tenant {tenant}"))
+            .hint("only dead runs have one: runs.get shows the run's state, dlq.list the dead letters of the tenant")
+    })?;
     let run = run.filter(|run| run.origin == dead_letter.run.origin).unwrap_or_else(|| dead_letter.run.clone());
     Ok((dead_letter, run))
 }

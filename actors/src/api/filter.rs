@@ -42,7 +42,8 @@ pub(crate) fn whose(asker: &str, named: Option<&Tenant>) -> Result<Option<Tenant
     match (asker, named) {
         (OPERATOR, named) => Ok(named.cloned()),
         (own, Some(named)) if own != named.as_str() => {
-            Err(ApiError::new(Code::Forbidden, "tenant: a tenant sees its own runs only"))
+            Err(ApiError::new(Code::Forbidden, "tenant: a tenant sees its own runs only")
+                .hint("ask under the tenant whose runs are meant, or as the operator"))
         }
         (own, _) => Tenant::parse(own).map(Some).map_err(|error| ApiError::malformed(error.to_string())),
     }

@@ -301,7 +301,10 @@ async fn publish_plain(api: &Api, checked: Submission) -> Result<Submitted, ApiE
 pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
     match error {
         error if error.is_stream_full() => {
-            ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
+            ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number())).hint(
+                "its bound is storage.jobs_max_messages or jobs_max_bytes; queues.list shows whether a node works the \
+                 queue off",
+            )
         }
         // No stream takes the subject; for a declared queue that lasts only until its lane has a leader again.
         error if is_no_responders_error(error) => match must_be_declared(api, &job.queue).await {
@@ -325,7 +328,10 @@ pub(crate) async fn must_be_declared(api: &Api, queue: &Queue) -> Result<(), Api
 }
 
 fn undeclared(queue: &Queue) -> ApiError {
-    ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str()))
+    ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str())).hint(
+        "queues.list shows the queues; queues.put declares one more, and so does a section [queues.NAME] in a node's \
+         configuration",
+    )
 }
 
 #[cfg(test)]

@@ -185,7 +185,7 @@ pub(crate) async fn one<P: WaitingPorts>(
             found = ports.recorded_for_certain(tenant, run_id).await?;
         }
         let Some(Found { mut run, revision }) = found else {
-            return Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known")));
+            return Err(runs::unknown(tenant, run_id));
         };
         // The schedule is looked for by the run as it waits now; a change of queue or priority does not move it.
         let standing = ports.find(&Source::Schedules, &run).await.map_err(|error| unavailable(&error))?;

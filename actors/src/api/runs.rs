@@ -85,7 +85,15 @@ async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
         );
         return ApiError::new(Code::NotKept, message);
     }
-    ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))
+    unknown(tenant, run_id)
+}
+
+/// 404: no run of that id.
+pub(super) fn unknown(tenant: &Tenant, run_id: &RunId) -> ApiError {
+    ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known")).hint(
+        "runs are looked up per tenant and kept for a set time; a job published bare with an id of its own is known \
+         once it has started",
+    )
 }
 
 /// The job that waits in its lane under a derived id.

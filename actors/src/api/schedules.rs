@@ -116,6 +116,7 @@ fn timing(schedule: &Recurring) -> Result<Timing, ApiError> {
 
 fn unknown(tenant: &Tenant, id: &ScheduleId) -> ApiError {
     ApiError::not_found(format!("id: no schedule {id} of tenant {tenant} is known"))
+        .hint("schedules.list shows the schedules of the tenant")
 }
 
 fn shown(schedule: &Recurring) -> Encoded<ScheduleStatus> {

@@ -85,7 +85,8 @@ fn route<E: Endpoint>(serve: Handle<E>) -> Route {
         Box::pin(async move {
             if E::DECLARATION.for_operators && request.tenant != OPERATOR {
                 let message = format!("{} is the operator's: ask as tenant {OPERATOR}", E::NAME);
-                return Err(ApiError::new(Code::Forbidden, message));
+                return Err(ApiError::new(Code::Forbidden, message)
+                    .hint("this is for operators: a NATS user who may publish to the subjects of tenant _all"));
             }
             let answer = serve(control, &request.tenant, E::read(&request.body)?).await?;
             Ok(answer.into_object())
@@ -259,7 +260,7 @@ impl Control {
         // A node's name is a token like those of tenants and queues; anything else would be another subject.
         Tenant::parse(&name).map_err(|error| ApiError::malformed(format!("node: {name:?} {}", error.reason)))?;
         let health = node_name::ask_health(&self.part.api.backbone.nodes(), &name).await;
-        let health = health.ok_or_else(|| ApiError::not_found(format!("node: no node {name:?} answers")))?;
+        let health = health.ok_or_else(|| no_node(&name))?;
         Ok(Encoded::of(&health))
     }
 
@@ -267,7 +268,7 @@ impl Control {
         let LogLevelRequest { node, level } = asked;
         Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
         let set = node_name::set_log_level(&self.part.api.backbone.nodes(), &node, &level).await;
-        let set = set.ok_or_else(|| ApiError::not_found(format!("node: no node {node:?} answers")))?;
+        let set = set.ok_or_else(|| no_node(&node))?;
         let level = set.map_err(|reason| ApiError::malformed(format!("level: {reason}")))?;
         Ok(Encoded::of(&LogLevel { level, node }))
     }
@@ -276,6 +277,10 @@ impl Control {
         let nodes = queues::present(&self.part.api).await.map_err(|error| unavailable(&error))?;
         Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
     }
+}
+
+fn no_node(name: &str) -> ApiError {
+    ApiError::not_found(format!("node: no node {name:?} answers")).hint("nodes.list shows the nodes that are there")
 }
 
 /// A node as an answer shows it.
@@ -298,6 +303,7 @@ fn submitter(asker: &str) -> Result<Tenant, ApiError> {
 /// Shortens an error so that it fits into the answer to a batch.
 fn short(mut error: ApiError) -> ApiError {
     const CUT: &str = "…";
+    error.hint = None;
     let room = |error: &ApiError| serde_json::to_vec(error).map_or(0, |text| text.len()) <= BATCH_ANSWER - 16;
     while !room(&error) {
         let kept = error.message.trim_end_matches(CUT).len() * 3 / 4;

@@ -313,18 +313,7 @@ fn no_room(api: &Api, reason: DeferReason, bucket: &str, setting: &str) -> Waiti
 /// The reason of a deferral in words, and when the job is looked at again.
 fn for_reason(run: &Run, reason: DeferReason, at: Option<Timestamp>) -> WaitingFor {
     let next = at.map_or_else(String::new, |at| format!(", next at {at}"));
-    let job_type = &run.job_type;
-    let what = match reason {
-        DeferReason::NoHandlerOnline => format!("a handler of {job_type}{next}"),
-        DeferReason::RateLimited => format!("its rate limit{next}"),
-        DeferReason::BreakerOpen => format!("the breaker of {job_type}{next}"),
-        DeferReason::Concurrency => format!("its turn: as many of {job_type} or of its key run as may{next}"),
-        DeferReason::Held => format!("the end of a hold: a handler holds {job_type} or its key{next}"),
-        DeferReason::Paused => format!("the end of a pause{next}"),
-        DeferReason::Busy => format!("a handler of {job_type} with room{next}"),
-        DeferReason::Snoozed => format!("the time that its handler asked for{next}"),
-    };
-    said(reason, what)
+    said(reason, reason.awaited(run.job_type.as_str()) + &next)
 }
 
 #[cfg(test)]

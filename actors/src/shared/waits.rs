@@ -36,7 +36,8 @@ impl Waits {
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
         let refused = |code, whose: &str, max: usize| ApiError {
             retry_after_ms: Some(COME_AGAIN_MS),
-            ..ApiError::new(code, format!("{whose}: {max} waits for runs on this node already; follow events instead"))
+            ..ApiError::new(code, format!("{whose}: {max} waits for runs on this node already"))
+                .hint("follow the run's events instead: that takes no place on a node")
         };
         if own >= MAX_PER_TENANT {
             return Err(refused(Code::RateLimited, &format!("tenant {tenant}"), MAX_PER_TENANT));

@@ -23,7 +23,7 @@ pub(crate) struct Refusals {
 /// A right that the connection's user lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the NATS user lacks the right to {right} {subject}")]
-pub(crate) struct Refusal {
+pub struct Refusal {
     /// To do what.
     right: Right,
     /// The subject, as it was asked for.
@@ -47,6 +47,11 @@ impl fmt::Display for Right {
 }
 
 impl Refusal {
+    /// What to do about it. Of an inbox the message names the one that was tried.
+    pub const HINT: &str = "grant it in the permissions of the NATS server, or use another user; for a subject under \
+                            _INBOX, --inbox-prefix names one that this user may subscribe to; docs/contract.md lists \
+                            what each client needs";
+
     /// Reads the server's words: `Permissions Violation for Subscription to "a.b" using queue "q"`.
     fn parse(said: &str) -> Option<Self> {
         let (_, what) = said.split_once("Permissions Violation for ")?;

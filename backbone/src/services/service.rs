@@ -173,7 +173,8 @@ impl<S: Serve> Service<S> {
         };
         let Some(endpoint) = self.endpoints.iter().find(|endpoint| endpoint.name == name) else {
             let names: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.name).collect();
-            return Err(ApiError::not_found(format!("no endpoint {name:?}; there are {}", names.join(", "))));
+            return Err(ApiError::not_found(format!("no endpoint {name:?}; there are {}", names.join(", ")))
+                .hint("nodes and clients of different versions know different endpoints: nodes.list shows the nodes' versions"));
         };
         let started = std::time::Instant::now();
         let header =

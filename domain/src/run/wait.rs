@@ -61,6 +61,21 @@ impl DeferReason {
             Self::Snoozed => "snoozed",
         }
     }
+
+    /// What such a job waits for, in words; `of` names its type.
+    #[must_use]
+    pub fn awaited(self, of: &str) -> String {
+        match self {
+            Self::RateLimited => "its rate limit".to_owned(),
+            Self::BreakerOpen => format!("the breaker of {of}"),
+            Self::Concurrency => format!("its turn: as many of {of} or of its key run as may"),
+            Self::Held => format!("the end of a hold: a handler holds {of} or its key"),
+            Self::Paused => "the end of a pause".to_owned(),
+            Self::NoHandlerOnline => format!("a handler of {of}"),
+            Self::Busy => format!("a handler of {of} with room"),
+            Self::Snoozed => "the time that its handler asked for".to_owned(),
+        }
+    }
 }
 
 /// The last deferral of a run, and since when the run is being deferred. It stays while the attempt runs, because the

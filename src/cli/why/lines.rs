@@ -3,6 +3,7 @@
 use longshore_backbone::wire::api::{
     Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError, STRANDED,
 };
+use longshore_domain::run::DeferReason;
 use longshore_domain::{ErrorKind, RunState, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
@@ -238,7 +239,7 @@ impl Facts {
     fn waits(&self) -> Vec<String> {
         let mut said: Vec<String> = self.waits_for().into_iter().collect();
         if let Some((at, reason)) = self.deferral() {
-            said.push(format!("It was put off {} ago, because {}.", age(at, self.now), because(reason)));
+            said.push(format!("It was put off {} ago: {}.", age(at, self.now), waited(reason)));
         }
         for breaker in &self.breakers {
             if breaker.state.known().is_some_and(|state| *state != BreakerState::Closed) {
@@ -318,7 +319,7 @@ impl Facts {
         if record.attempt.unwrap_or(0) == 0
             && let Some((at, reason)) = self.last_deferral()
         {
-            summary.push(format!("It had been put off at {at}, because {}.", because(reason)));
+            summary.push(format!("It had been put off at {at}: {}.", waited(reason)));
         }
         if record.state == RunState::Dead.into() {
             summary.push(format!(
@@ -361,7 +362,7 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
         }
         "deferred" => {
             let until = due.map(|due| format!("; looked at again {} later", span(at, due))).unwrap_or_default();
-            format!("not started, because {}{until}; this uses up no attempt", because(text(event, "reason")))
+            format!("not started: {}{until}; this uses up no attempt", waited(text(event, "reason")))
         }
         "released" => format!("put back{lasted}, because the node was asked to end; the same attempt starts again"),
         "failed" => match time("retry_at") {
@@ -380,19 +381,9 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
 }
 
 /// Why a job was not started, as a clause.
-fn because(reason: &str) -> String {
-    match reason {
-        "rate_limited" => "it was over its rate limit",
-        "breaker_open" => "its circuit breaker was open: its service fails",
-        "concurrency" => "as many of its kind ran as may run at once",
-        "held" => "a handler had asked to hold its limit key or type",
-        "paused" => "its queue or type was paused",
-        "no_handler_online" => "no handler of its type was subscribed",
-        "busy" => "its handlers were busy",
-        "snoozed" => "its handler put it back",
-        other => return cut(other, 60),
-    }
-    .to_owned()
+fn waited(reason: &str) -> String {
+    let known = DeferReason::parse(reason).map(|reason| reason.awaited("its type"));
+    format!("it waited for {}", known.unwrap_or_else(|| cut(reason, 60)))
 }
 
 fn said(error: &RunError) -> String {

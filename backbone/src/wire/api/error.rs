@@ -1,5 +1,8 @@
 //! Error answers: the codes, and the body that carries one.
 
+use std::borrow::Cow;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Why a request was refused; the codes are the contract's, after HTTP.
@@ -68,7 +71,7 @@ impl Code {
     }
 }
 
-/// An error answer: `{"code","error","message"}`.
+/// An error answer: `{"code","error","message","retry_after_ms"?,"hint"?}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{code} {error}: {message}")]
 pub struct ApiError {
@@ -81,13 +84,37 @@ pub struct ApiError {
     /// When to try again, in milliseconds from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// What to do about it, if the message does not say that; it names endpoints and settings, no client's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Cow<'static, str>>,
 }
+
+/// The hint of errors that pass by themselves.
+const PASSES: &str = "health says what a node misses; the same request again does no harm";
 
 impl ApiError {
     /// An error answer.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code: code.number(), error: code.word().to_owned(), message: message.into(), retry_after_ms: None }
+        let (code, error) = (code.number(), code.word().to_owned());
+        Self { code, error, message: message.into(), retry_after_ms: None, hint: None }
+    }
+
+    /// The same with what to do about it.
+    #[must_use]
+    pub fn hint(self, hint: &'static str) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// 504: no node answered.
+    #[must_use]
+    pub fn no_answer(within: Duration) -> Self {
+        let message = format!("no answer within {within:?}");
+        Self { code: 504, error: "no_answer".to_owned(), ..Self::new(Code::Unavailable, message) }.hint(
+            "the nodes are busy, lack something (health says what) or are gone (nodes.list); the same request again \
+             does no harm; a NATS user needs the right to publish there and to read the inbox of the answer, as \
+             docs/contract.md lists",
+        )
     }
 
     /// 400.
@@ -102,9 +129,9 @@ impl ApiError {
         Self::new(Code::NotFound, message)
     }
 
-    /// 503.
+    /// 503, for what passes by itself.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(Code::Unavailable, message)
+        Self::new(Code::Unavailable, message).hint(PASSES)
     }
 }

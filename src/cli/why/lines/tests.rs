@@ -49,7 +49,7 @@ fn a_retry_is_shown_with_what_it_waited_for_and_when_it_comes() {
         texts(&facts),
         [
             "enqueued in queue main with priority 5",
-            "not started, because no handler of its type was subscribed; looked at again 2.0 s later; this uses up no attempt",
+            "not started: it waited for a handler of its type; looked at again 2.0 s later; this uses up no attempt",
             "attempt 1 of 12 started on n1, after 4.0 s of waiting",
             "the attempt failed after 2.0 s: retryable: no route.; the next one is due 20 min 0 s later",
         ]
@@ -109,7 +109,7 @@ fn what_waits_is_shown_with_its_queue_its_breaker_and_why_it_was_put_off() {
         [
             "It has been waiting for 10 min 0 s.",
             "It waits for the breaker.",
-            "It was put off 2 min ago, because its circuit breaker was open: its service fails.",
+            "It was put off 2 min ago: it waited for the breaker of its type.",
             "The circuit breaker of email.send is open until 2026-11-21T12:12:00.000Z (in 2 min).",
             "In queue main 1,234 jobs wait, and 64 of 64 workers are busy.",
         ]
