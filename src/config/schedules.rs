@@ -20,78 +20,11 @@ pub(crate) static SCHEDULES: Named = Named {
     doc: "Recurring schedules, by their ids. A node brings them in line at its start: what is new or different is stored, \
           and a schedule that a file declared and that is not here any more is removed. All nodes of a namespace have the \
           same [schedules], or none: a file without any removes only what the same node declared before.",
-    example: (
-        "nightly",
-        &[
-            "tenant",
-            "cron",
-            "time_zone",
-            "misfire",
-            "misfire_after",
-            "overlap",
-            "jitter",
-            "ends_at",
-            "paused",
-            "type",
-            "payload",
-            "queue",
-            "priority",
-            "max_attempts",
-            "retry",
-            "timeout",
-            "expires_in",
-            "deadline",
-            "keep",
-            "idempotency_key",
-            "idempotency_window",
-            "unique",
-            "on_conflict",
-            "concurrency_key",
-            "limit_key",
-            "cost",
-            "schema_version",
-            "tags",
-        ],
-    ),
+    example: ("nightly", SHOWN),
     check: check_token,
     table: &SCHEDULE,
     fallback: None,
 };
-
-static SCHEDULE: Table = Table::of(
-    "",
-    &[
-        One(&TENANT),
-        One(&CRON),
-        One(&TIME_ZONE),
-        One(&EVERY),
-        One(&MISFIRE),
-        One(&MISFIRE_AFTER_ENTRY),
-        One(&OVERLAP),
-        One(&JITTER),
-        One(&ENDS_AT),
-        One(&PAUSED),
-        One(&TYPE),
-        One(&PAYLOAD),
-        One(&QUEUE),
-        One(&PRIORITY),
-        One(&MAX_ATTEMPTS),
-        One(&RETRY),
-        One(&TIMEOUT),
-        One(&EXPIRES_IN),
-        One(&DEADLINE),
-        One(&KEEP),
-        One(&IDEMPOTENCY_KEY),
-        One(&IDEMPOTENCY_WINDOW),
-        One(&UNIQUE),
-        One(&ON_CONFLICT),
-        One(&CONCURRENCY_KEY),
-        One(&LIMIT_KEY),
-        One(&COST),
-        One(&SCHEMA_VERSION),
-        One(&TAGS),
-    ],
-);
 
 const fn none<T>() -> Option<T> {
     None
@@ -128,41 +61,81 @@ static ENDS_AT: Entry<Option<Text>> =
 static PAUSED: Entry<Option<bool>> =
     Entry::new("paused", none, "Whether it is paused; if not set, the API decides.").example("false");
 static TYPE: Entry<Option<Text>> = Entry::new("type", none, "The type of its jobs.").example("\"report.send\"");
-static PAYLOAD: Entry<Option<Json>> =
-    Entry::new("payload", none, "Their payload: any value, written as JSON.").example("{ report = \"daily\" }");
-static QUEUE: Entry<Option<Token>> = Entry::new("queue", none, "Their queue.").example("\"main\"");
-static PRIORITY: Entry<Option<u64>> =
-    Entry::new("priority", none, "Their priority.").at_least(|| Some(1)).at_most(|| Some(9)).example("5");
-static MAX_ATTEMPTS: Entry<Option<u64>> =
-    Entry::new("max_attempts", none, "Their attempts.").at_least(|| Some(1)).at_most(|| Some(1_000)).example("12");
-static RETRY: Entry<Option<Text>> = Entry::new("retry", none, "Their back-off preset.").example("\"fast\"");
-static TIMEOUT: Entry<Option<Duration>> = Entry::new("timeout", none, "Time limit of one attempt.").example("\"60s\"");
-static EXPIRES_IN: Entry<Option<Duration>> =
-    Entry::new("expires_in", none, "A run that has not started this long after it was due expires.").example("\"1h\"");
-static DEADLINE: Entry<Option<Duration>> =
-    Entry::new("deadline", none, "How long a run may take in all, counted from when it is enqueued.").example("\"6h\"");
-static KEEP: Entry<Option<Duration>> =
-    Entry::new("keep", none, "How long the record of an ended run is kept.").example("\"7d\"");
-static IDEMPOTENCY_KEY: Entry<Option<Text>> =
-    Entry::new("idempotency_key", none, "Their key; each run's gets the time due as a suffix.").example("\"nightly\"");
-static IDEMPOTENCY_WINDOW: Entry<Option<Duration>> =
-    Entry::new("idempotency_window", none, "How long that key is kept.").example("\"24h\"");
-static UNIQUE: Entry<Option<Text>> = Entry::new(
-    "unique",
-    none,
-    "When that key is free again: window, after its window; queued, once the job starts; active, once its run has ended.",
-)
-.example("\"active\"");
-static ON_CONFLICT: Entry<Option<Text>> =
-    Entry::new("on_conflict", none, "What happens if another run has that key: return, reject or replace.")
-        .example("\"reject\"");
-static CONCURRENCY_KEY: Entry<Option<Text>> =
-    Entry::new("concurrency_key", none, "Their concurrency key.").example("\"reports\"");
-static LIMIT_KEY: Entry<Option<Text>> = Entry::new("limit_key", none, "Their limit key.").example("\"reports\"");
-static COST: Entry<Option<u64>> = Entry::new("cost", none, "Tokens that each takes from its rate limit.").example("1");
-static SCHEMA_VERSION: Entry<Option<Text>> =
-    Entry::new("schema_version", none, "Which version of its type's schema their payload follows.").example("\"2\"");
-static TAGS: Entry<Vec<Text>> = Entry::new("tags", Vec::new, "Their tags.").example("[\"report\"]");
+
+/// A schedule's table: the settings of its times, then a row for each option of its jobs with the field of `submit` that
+/// it sets.
+macro_rules! schedule {
+    (
+        [$($name_of_time:literal: $time:ident)+] [$unshown:ident]
+        $($name:literal: $option:ident $kind:ty => $field:ident by $read:expr, $doc:literal $(.$rest:ident($value:expr))*;)+
+    ) => {
+        $(
+            static $option: Entry<$kind> = Entry::new($name, || <$kind>::default(), $doc) $(.$rest($value))*;
+        )+
+
+        /// What the reference shows.
+        const SHOWN: &[&str] = &[$($name_of_time,)+ $($name),+];
+
+        static SCHEDULE: Table = Table::of("", &[$(One(&$time),)+ One(&$unshown), $(One(&$option)),+]);
+
+        /// What each run is.
+        fn job(job_type: String, section: &Section<'_>) -> SubmitRequest {
+            SubmitRequest { job_type, $($field: $read(section.get(&$option)),)+ ..SubmitRequest::default() }
+        }
+    };
+}
+
+schedule! {
+    [
+        "tenant": TENANT "cron": CRON "time_zone": TIME_ZONE "misfire": MISFIRE "misfire_after": MISFIRE_AFTER_ENTRY
+        "overlap": OVERLAP "jitter": JITTER "ends_at": ENDS_AT "paused": PAUSED "type": TYPE
+    ] [EVERY]
+    "payload": PAYLOAD Option<Json> => payload by |json: Option<Json>| json.map(|json| json.0),
+        "Their payload: any value, written as JSON.".example("{ report = \"daily\" }");
+    "queue": QUEUE Option<Token> => queue by |queue: Option<Token>| queue.map(|queue| queue.0),
+        "Their queue.".example("\"main\"");
+    "priority": PRIORITY Option<u64> => priority by as_it_is,
+        "Their priority.".at_least(|| Some(1)).at_most(|| Some(9)).example("5");
+    "max_attempts": MAX_ATTEMPTS Option<u64> => max_attempts by as_it_is,
+        "Their attempts.".at_least(|| Some(1)).at_most(|| Some(1_000)).example("12");
+    "retry": RETRY Option<Text> => retry by text, "Their back-off preset.".example("\"fast\"");
+    "timeout": TIMEOUT Option<Duration> => timeout_ms by millis, "Time limit of one attempt.".example("\"60s\"");
+    "expires_in": EXPIRES_IN Option<Duration> => expires_in_ms by millis,
+        "A run that has not started this long after it was due expires.".example("\"1h\"");
+    "deadline": DEADLINE Option<Duration> => deadline by |span: Option<Duration>| span.map(|span| DurationText(span).to_string()),
+        "How long a run may take in all, counted from when it is enqueued.".example("\"6h\"");
+    "keep": KEEP Option<Duration> => keep_ms by millis,
+        "How long the record of an ended run is kept.".example("\"7d\"");
+    "idempotency_key": IDEMPOTENCY_KEY Option<Text> => idempotency_key by text,
+        "Their key; each run's gets the time due as a suffix.".example("\"nightly\"");
+    "idempotency_window": IDEMPOTENCY_WINDOW Option<Duration> => idempotency_window_ms by millis,
+        "How long that key is kept.".example("\"24h\"");
+    "unique": UNIQUE Option<Text> => unique by text,
+        "When that key is free again: window, after its window; queued, once the job starts; active, once its run has ended."
+        .example("\"active\"");
+    "on_conflict": ON_CONFLICT Option<Text> => on_conflict by text,
+        "What happens if another run has that key: return, reject or replace.".example("\"reject\"");
+    "concurrency_key": CONCURRENCY_KEY Option<Text> => concurrency_key by text,
+        "Their concurrency key.".example("\"reports\"");
+    "limit_key": LIMIT_KEY Option<Text> => limit_key by text, "Their limit key.".example("\"reports\"");
+    "cost": COST Option<u64> => cost by as_it_is, "Tokens that each takes from its rate limit.".example("1");
+    "schema_version": SCHEMA_VERSION Option<Text> => schema_version by text,
+        "Which version of its type's schema their payload follows.".example("\"2\"");
+    "tags": TAGS Vec<Text> => tags by |tags: Vec<Text>| (!tags.is_empty()).then(|| tags.into_iter().map(|tag| tag.0).collect()),
+        "Their tags.".example("[\"report\"]");
+}
+
+fn text(text: Option<Text>) -> Option<String> {
+    text.map(|text| text.0)
+}
+
+fn millis(span: Option<Duration>) -> Option<u64> {
+    span.map(whole_millis)
+}
+
+fn as_it_is(number: Option<u64>) -> Option<u64> {
+    number
+}
 
 /// The schedules that are written.
 pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> DeclaredSchedules {
@@ -181,13 +154,12 @@ pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> Decla
 
 /// One schedule; an error names the field.
 fn of(id: ScheduleId, section: &Section<'_>) -> Result<(Tenant, PutRequest), (&'static str, String)> {
-    let text = |entry: &Entry<Option<Text>>| section.get(entry).map(|text| text.0);
-    let millis = |entry: &Entry<Option<Duration>>| section.get(entry).map(whole_millis);
-    let ends_at = text(&ENDS_AT).map(|text| Timestamp::parse(&text).map_err(|error| ("ends_at", error.to_string())));
+    let ends_at =
+        text(section.get(&ENDS_AT)).map(|text| Timestamp::parse(&text).map_err(|error| ("ends_at", error.to_string())));
     let schedule = ScheduleSettings {
         id,
-        cron: text(&CRON),
-        time_zone: text(&TIME_ZONE),
+        cron: text(section.get(&CRON)),
+        time_zone: text(section.get(&TIME_ZONE)),
         every: section.get(&EVERY).map(DurationText),
         every_ms: None,
         misfire: Some(section.get(&MISFIRE)),
@@ -206,28 +178,9 @@ fn of(id: ScheduleId, section: &Section<'_>) -> Result<(Tenant, PutRequest), (&'
         let (_, reason) = reason.split_once(": ").filter(|_| field.is_some()).unwrap_or(("", &reason));
         (field.unwrap_or("cron"), reason.to_owned())
     })?;
-    let job = SubmitRequest {
-        job_type: text(&TYPE).ok_or_else(|| ("type", "is missing: the type of the schedule's jobs".to_owned()))?,
-        payload: section.get(&PAYLOAD).map(|json| json.0),
-        queue: section.get(&QUEUE).map(|queue| queue.0),
-        priority: section.get(&PRIORITY),
-        max_attempts: section.get(&MAX_ATTEMPTS),
-        retry: text(&RETRY),
-        timeout_ms: millis(&TIMEOUT),
-        expires_in_ms: millis(&EXPIRES_IN),
-        deadline: section.get(&DEADLINE).map(|deadline| DurationText(deadline).to_string()),
-        keep_ms: millis(&KEEP),
-        idempotency_key: text(&IDEMPOTENCY_KEY),
-        idempotency_window_ms: millis(&IDEMPOTENCY_WINDOW),
-        unique: text(&UNIQUE),
-        on_conflict: text(&ON_CONFLICT),
-        concurrency_key: text(&CONCURRENCY_KEY),
-        limit_key: text(&LIMIT_KEY),
-        cost: section.get(&COST),
-        schema_version: text(&SCHEMA_VERSION),
-        tags: Some(section.get(&TAGS).into_iter().map(|tag| tag.0).collect::<Vec<_>>()).filter(|tags| !tags.is_empty()),
-        ..SubmitRequest::default()
-    };
+    let job_type =
+        text(section.get(&TYPE)).ok_or_else(|| ("type", "is missing: the type of the schedule's jobs".to_owned()))?;
+    let job = job(job_type, section);
     longshore_domain::JobType::parse(&job.job_type).map_err(|error| ("type", error.reason))?;
     let tenant = Tenant::parse(&section.get(&TENANT).0).map_err(|error| ("tenant", error.reason))?;
     Ok((tenant, PutRequest { schedule, job }))

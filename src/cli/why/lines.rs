@@ -239,7 +239,7 @@ impl Facts {
     fn waits(&self) -> Vec<String> {
         let mut said: Vec<String> = self.waits_for().into_iter().collect();
         if let Some((at, reason)) = self.deferral() {
-            said.push(format!("It was put off {} ago: {}.", age(at, self.now), waited(reason)));
+            said.push(format!("It was put off {} ago: {}.", age(at, self.now), awaited(reason)));
         }
         for breaker in &self.breakers {
             if breaker.state.known().is_some_and(|state| *state != BreakerState::Closed) {
@@ -319,7 +319,7 @@ impl Facts {
         if record.attempt.unwrap_or(0) == 0
             && let Some((at, reason)) = self.last_deferral()
         {
-            summary.push(format!("It had been put off at {at}: {}.", waited(reason)));
+            summary.push(format!("It had been put off at {at}: {}.", awaited(reason)));
         }
         if record.state == RunState::Dead.into() {
             summary.push(format!(
@@ -362,7 +362,7 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
         }
         "deferred" => {
             let until = due.map(|due| format!("; looked at again {} later", span(at, due))).unwrap_or_default();
-            format!("not started: {}{until}; this uses up no attempt", waited(text(event, "reason")))
+            format!("not started: {}{until}; this uses up no attempt", awaited(text(event, "reason")))
         }
         "released" => format!("put back{lasted}, because the node was asked to end; the same attempt starts again"),
         "failed" => match time("retry_at") {
@@ -381,7 +381,7 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
 }
 
 /// Why a job was not started, as a clause.
-fn waited(reason: &str) -> String {
+fn awaited(reason: &str) -> String {
     let known = DeferReason::parse(reason).map(|reason| reason.awaited("its type"));
     format!("it waited for {}", known.unwrap_or_else(|| cut(reason, 60)))
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, SELECTION};
-use super::{ApiError, Encoded, Failed, Filter, Outcome, Record, RunError, RunRequest, Selection, Word, request};
+use super::{ApiError, Encoded, Failed, Filter, Outcome, Record, RunError, Selection, Word, request};
 
 /// Which dead letters are listed. An empty request lists all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

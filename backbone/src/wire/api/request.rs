@@ -55,6 +55,38 @@ pub fn about_tenant(tenant: &str, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))
 }
 
+/// The names of a struct's fields, which serde tells the reader of it.
+pub(super) fn fields_of<T: DeserializeOwned>() -> &'static [&'static str] {
+    struct Told<'t>(&'t mut &'static [&'static str]);
+
+    impl<'de> Deserializer<'de> for Told<'_> {
+        type Error = serde::de::value::Error;
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _name: &'static str,
+            fields: &'static [&'static str],
+            visitor: V,
+        ) -> Result<V::Value, Self::Error> {
+            *self.0 = fields;
+            self.deserialize_any(visitor)
+        }
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+            Err(serde::de::Error::custom("only the names are asked for"))
+        }
+
+        serde::forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+            newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    let mut fields: &'static [&'static str] = &[];
+    let _ = T::deserialize(Told(&mut fields));
+    fields
+}
+
 /// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this
 /// program has them.
 pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {

@@ -1,6 +1,6 @@
 //! Runs that start now or at another time: one, or those that match a filter.
 
-use longshore_domain::{Queue, RunId, Tenant, Timestamp};
+use longshore_domain::{Queue, RunId, Timestamp};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -155,6 +155,7 @@ impl RescheduleRequest {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Endpoint as _, RunsReschedule};
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::fields::Fields;
-use super::{Encoded, Failed, Outcome, Selection, Word, request};
+use super::{Encoded, Failed, Outcome, Word, request};
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

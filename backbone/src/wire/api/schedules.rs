@@ -20,50 +20,9 @@ use crate::wire::json::Object;
 /// Reads the request of `schedules.put`, so that an error names the field.
 pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
     let fields: Fields = request::read(body)?;
-    let [settings, job] = fields.sorted([&|name| SETTINGS.contains(&name), &|_| true]);
+    let [settings, job] = fields.sorted([&of::<ScheduleSettings>, &|_| true]);
     Ok(PutRequest { schedule: request::read(&settings)?, job: request::read(&job)? })
 }
-
-/// The fields of [`ScheduleSettings`].
-const SETTINGS: [&str; 11] = [
-    "id",
-    "cron",
-    "time_zone",
-    "every",
-    "every_ms",
-    "misfire",
-    "misfire_after_ms",
-    "overlap",
-    "jitter_ms",
-    "ends_at",
-    "paused",
-];
-/// The fields of [`ScheduleStatus`] beside those of settings and job.
-const STATUS: [&str; 7] = ["tenant", "declared", "created_at", "updated_at", "last_run", "last_skipped", "next_run"];
-/// The fields of a schedule's job.
-const JOB: [&str; 21] = [
-    "type",
-    "payload",
-    "payload_base64",
-    "queue",
-    "priority",
-    "idempotency_key",
-    "idempotency_window_ms",
-    "unique",
-    "on_conflict",
-    "debounce",
-    "expires_in_ms",
-    "max_attempts",
-    "retry",
-    "timeout_ms",
-    "keep_ms",
-    "deadline",
-    "concurrency_key",
-    "limit_key",
-    "cost",
-    "schema_version",
-    "tags",
-];
 
 /// When a schedule fires, and under which conditions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,7 +153,7 @@ impl Serialize for PutRequest {
 
 impl<'de> Deserialize<'de> for PutRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let [settings, job] = Fields::deserialize(deserializer)?.sorted([&|name| SETTINGS.contains(&name), &|_| true]);
+        let [settings, job] = Fields::deserialize(deserializer)?.sorted([&of::<ScheduleSettings>, &|_| true]);
         Ok(Self { schedule: part(&settings)?, job: part(&job)? })
     }
 }
@@ -307,15 +266,23 @@ impl Serialize for ScheduleStatus {
 
 impl<'de> Deserialize<'de> for ScheduleStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let settings = |name: &str| SETTINGS.contains(&name);
-        let (state, job) = (|name: &str| STATUS.contains(&name), |name: &str| JOB.contains(&name) || name == "headers");
-        let [settings, state, job] = Fields::deserialize(deserializer)?.sorted([&settings, &state, &job]);
+        // What only a newer node writes is of none of them, and skipped.
+        let [settings, state, job] = Fields::deserialize(deserializer)?.sorted([
+            &of::<ScheduleSettings>,
+            &of::<ScheduleState>,
+            &of::<SubmitRequest>,
+        ]);
         Ok(Self { schedule: part(&settings)?, job: part(&job)?, state: part(&state)? })
     }
 }
 
 fn part<T: DeserializeOwned, E: serde::de::Error>(text: &[u8]) -> Result<T, E> {
     serde_json::from_slice(text).map_err(E::custom)
+}
+
+/// Whether a struct has a field of this name.
+fn of<T: DeserializeOwned>(name: &str) -> bool {
+    request::fields_of::<T>().contains(&name)
 }
 
 /// The fields of an object, in their order, each with its text.
