@@ -62,8 +62,8 @@ static PAUSED: Entry<Option<bool>> =
     Entry::new("paused", none, "Whether it is paused; if not set, the API decides.").example("false");
 static TYPE: Entry<Option<Text>> = Entry::new("type", none, "The type of its jobs.").example("\"report.send\"");
 
-/// A schedule's table: the settings of its times, then a row for each option of its jobs with the field of `submit` that
-/// it sets.
+/// A schedule's table: the settings of its times, then a row for each option of its jobs with the field of `submit`
+/// that it sets.
 macro_rules! schedule {
     (
         [$($name_of_time:literal: $time:ident)+] [$unshown:ident]

@@ -148,7 +148,8 @@ macro_rules! endpoints {
     };
 }
 
-// A batch of jobs has the route of one: its body tells them apart. Of a run's end, `GET` of the run waits if asked to.
+// A batch of jobs has the route of one: its body decides between them. `runs.wait` has that of `runs.get`, with a
+// time to wait.
 endpoints! {
     /// Takes a job, and answers once it is durable.
     Submit "submit": SubmitRequest => Submitted {

@@ -55,11 +55,11 @@ pub fn about_tenant(tenant: &str, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))
 }
 
-/// The names of a struct's fields, which serde tells the reader of it.
+/// The names of a struct's fields, which serde passes to the reader of it.
 pub(super) fn fields_of<T: DeserializeOwned>() -> &'static [&'static str] {
-    struct Told<'t>(&'t mut &'static [&'static str]);
+    struct Names<'n>(&'n mut &'static [&'static str]);
 
-    impl<'de> Deserializer<'de> for Told<'_> {
+    impl<'de> Deserializer<'de> for Names<'_> {
         type Error = serde::de::value::Error;
 
         fn deserialize_struct<V: Visitor<'de>>(
@@ -83,7 +83,7 @@ pub(super) fn fields_of<T: DeserializeOwned>() -> &'static [&'static str] {
     }
 
     let mut fields: &'static [&'static str] = &[];
-    let _ = T::deserialize(Told(&mut fields));
+    let _ = T::deserialize(Names(&mut fields));
     fields
 }
 
