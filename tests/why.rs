@@ -324,7 +324,7 @@ async fn a_run_that_waits_for_its_handler_says_so() {
     waits_for(
         &world,
         &snoozed,
-        &["It waits for the time that its handler asked for, next at 20", "its handler put it back"],
+        &["It waits for the time that its handler asked for, next at 20", "it waited for the time that"],
     )
     .await;
     world.publish("held").json(json!(1)).await;

@@ -27,6 +27,10 @@ pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
             let message = format!("{}; stored is: {stored}; {BY_HAND}", error.with_causes());
             ApiError::new(Code::Unreadable, message)
         }
+        None if error.is_stream_full() => ApiError::unavailable(error.with_causes()).hint(
+            "the stream, or the NATS server's store or disk, is full: raise the stream's bound under storage, or free \
+             some and restart the server",
+        ),
         None => ApiError::unavailable(error.with_causes()),
     }
 }

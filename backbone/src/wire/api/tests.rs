@@ -451,6 +451,9 @@ fn an_error_answer_is_the_contracts() {
     let example = rest.split("```json\n").nth(1).unwrap().lines().next().unwrap();
     let error: ApiError = serde_json::from_str(example).unwrap();
     assert_eq!((error.code, serde_json::to_string(&error).unwrap().as_str()), (404, example));
+    let helpful = example.replace('}', r#","hint":"look elsewhere"}"#);
+    assert_eq!(serde_json::to_string(&error.hint("look elsewhere")).unwrap(), helpful);
+    same::<ApiError>(&helpful);
 }
 
 #[test]
