@@ -34,6 +34,8 @@ pub mod handlers;
 #[cfg(feature = "http")]
 pub mod http;
 mod json_schema;
+#[cfg(feature = "http")]
+pub mod outbound;
 mod own_node;
 pub mod signals;
 #[cfg(feature = "traces")]

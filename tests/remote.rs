@@ -424,7 +424,7 @@ async fn what_a_handler_signals_is_published() {
         let line = &end.rest["log"][0];
         assert_eq!((&line["line"], &line["attempt"]), (&json!("half of a thought"), &json!(1)));
         live.until("the second step", |live| live.body["run_id"] == run.as_str() && is_step(2)(live)).await;
-        world.eventually_reads(&run, "enqueued\nstarted 1\nprogress 1\nprogress 1\ncompleted 1").await;
+        world.eventually_reads(&run, "enqueued\nstarted 1\nlog\nprogress 1\nprogress 1\ncompleted 1").await;
     }
     node.stop().await;
     let warned = node.log().since(mark).iter().filter(|line| line.contains("counts as a heartbeat")).count();

@@ -40,8 +40,8 @@ async fn a_program_has_handlers_and_a_client_in_a_few_lines() {
     assert_eq!(record.result.unwrap().get(), "6");
     assert_eq!((record.priority.number(), record.tags), (2, vec!["small".to_owned()]));
     assert_eq!((record.progress.unwrap().get(), record.log[0].line.as_str()), (r#"{"percent":50}"#, "3 numbers"));
-    let published: Vec<String> = events.map(|event| event.unwrap().event).take(4).collect().await;
-    assert_eq!(published, ["enqueued", "started", "progress", "completed"]);
+    let published: Vec<String> = events.map(|event| event.unwrap().event).take(5).collect().await;
+    assert_eq!(published, ["enqueued", "started", "progress", "log", "completed"]);
 
     let published = client.publish("wait", &()).await.unwrap();
     let mut events = std::pin::pin!(client.events_of(&published).await.unwrap());

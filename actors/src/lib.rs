@@ -16,6 +16,7 @@
 //!
 //! * `limits`, `concurrency`: what this node has of rate limits and concurrency limits, and the actors that get it.
 //! * `trace`, `metrics`, `observer`: what monitoring sees.
+//! * `streams`: events for clients that follow them, from the event log.
 //!
 //! What all of these use: `shared` (small values, each with one purpose), `lease_keeper` (renews the leases of running
 //! jobs), `supervision` (loops as actors, limits on restarts), `address` (messages to them), `ports` (what an attempt
@@ -53,6 +54,7 @@ mod parts;
 mod ports;
 mod settings;
 mod shared;
+mod streams;
 mod supervision;
 mod tree;
 
@@ -69,6 +71,7 @@ pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
 pub use node::{Error, Node};
 pub use observer::Observer;
 pub use settings::{AuditFile, DeclaredSchedules, EventFile, LogControl, PressureSettings, Settings};
+pub use streams::{EventStream, EventStreams, From as StreamFrom, Logline, Position, Step};
 
 pub use queue::unresponsive::SPARE_THREADS;
 

@@ -12,6 +12,7 @@ use crate::lease_keeper::Book;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
+use crate::streams::EventStreams;
 
 /// A view of a running node. Cheap to clone.
 #[derive(Clone)]
@@ -22,6 +23,7 @@ pub struct Observer {
     counts: Arc<Counts>,
     limits: Arc<Limits>,
     mailboxes: Arc<[Waiting]>,
+    streams: EventStreams,
 }
 
 impl std::fmt::Debug for Observer {
@@ -39,7 +41,14 @@ impl Observer {
             counts: Arc::default(),
             limits: Arc::clone(&parts.gates.limits),
             mailboxes: parts.mailboxes().into(),
+            streams: parts.streams(),
         }
+    }
+
+    /// Opens streams of events.
+    #[must_use]
+    pub fn streams(&self) -> &EventStreams {
+        &self.streams
     }
 
     /// Why the node takes no work; empty if it does.

@@ -47,6 +47,8 @@ use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::shed::Shed;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
+use crate::streams::EventStreams;
+use crate::streams::tail::Table;
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
 use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, LogControl, PressureSettings};
@@ -96,6 +98,8 @@ pub(crate) struct Parts {
     /// Where the event log is written to as well.
     pub(crate) event_file: Option<Arc<dyn EventFile>>,
     pub(crate) system_events: SystemEvents,
+    /// Who follows events on this node.
+    pub(crate) event_streams: Arc<Table>,
     /// The recurring schedules that the configuration declares.
     pub(crate) declared: Arc<DeclaredSchedules>,
 }
@@ -162,6 +166,7 @@ impl Parts {
             audit,
             event_file,
             system_events,
+            event_streams: Arc::default(),
             declared: Arc::new(schedules),
         }
     }
@@ -358,6 +363,12 @@ impl Parts {
     pub(crate) fn event_files(&self) -> Option<event_files::Part> {
         let file = self.event_file.clone()?;
         Some(event_files::Part { backbone: self.backbone.clone(), metrics: Arc::clone(&self.metrics), file })
+    }
+
+    /// Streams of events: opened by clients over HTTP.
+    pub(crate) fn streams(&self) -> EventStreams {
+        let table = Arc::clone(&self.event_streams);
+        EventStreams { api: self.api(), table, draining: self.lifecycle.draining.clone() }
     }
 
     /// The watch of processor and memory, if it is set: says by how far schedulers hold back.

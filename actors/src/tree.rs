@@ -26,6 +26,7 @@ use crate::queue::dispatcher::Dispatcher;
 use crate::queue::lane_guard;
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
 use crate::queue::supervisor::{self, QueueSupervisor};
+use crate::streams::tail;
 use crate::supervision::{Answer, ChildSpec, Deaths, Question};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace;
@@ -53,6 +54,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
+        ChildSpec::new("event-streams", (parts.backbone.clone(), Arc::clone(&parts.event_streams)), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),

@@ -24,6 +24,8 @@ pub enum EventKind {
     Started,
     /// Its handler reported its progress.
     Progress,
+    /// Its handler wrote a line into its log.
+    Log,
     /// The job was not started, or its handler returned it.
     Deferred,
     /// A node that shuts down released an attempt.
@@ -55,6 +57,7 @@ impl EventKind {
             Self::Enqueued => "enqueued",
             Self::Started => "started",
             Self::Progress => "progress",
+            Self::Log => "log",
             Self::Deferred => "deferred",
             Self::Released => "released",
             Self::Failed => "failed",

@@ -21,6 +21,8 @@ pub enum EventName {
     Started,
     /// A running attempt reported its progress.
     Progress,
+    /// Its handler wrote a line into its log.
+    Log,
     /// Not started now, or snoozed by its handler: no attempt used.
     Deferred,
     /// Released by a draining node: the same attempt starts again.

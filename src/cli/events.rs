@@ -5,30 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use futures_util::StreamExt as _;
+use longshore_backbone::wire::logged::{self, EVENTS, EventFilter, Logged};
 use longshore_backbone::wire::subject::Names;
-use longshore_domain::{JobType, Queue, RunId, Timestamp};
+use longshore_domain::{Queue, RunId, Timestamp};
 use serde_json::Value;
 
 use super::client::Api;
 use super::output::{self, FAINT, style_of, styled, text};
 use super::{Ended, Global, exact};
-
-const EVENTS: [&str; 14] = [
-    "scheduled",
-    "enqueued",
-    "started",
-    "progress",
-    "deferred",
-    "released",
-    "failed",
-    "completed",
-    "dlq",
-    "cancelled",
-    "expired",
-    "duplicate",
-    "replayed",
-    "discarded",
-];
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -72,22 +56,15 @@ impl Arguments {
     }
 
     /// The same filters, for an event of the log.
-    fn fits(&self, event: &Value) -> bool {
-        let is = |field: &str, wanted: Option<&str>| wanted.is_none_or(|wanted| text(event, field) == wanted);
-        let of_type = match self.job_type.as_deref().map(|wanted| (wanted, wanted.strip_suffix('>'))) {
-            None => true,
-            Some((_, Some(front))) => text(event, "type").starts_with(front),
-            Some((wanted, None)) => match wanted.strip_suffix('*') {
-                Some(front) => {
-                    text(event, "type").strip_prefix(front).is_some_and(|rest| !rest.is_empty() && !rest.contains('.'))
-                }
-                None => text(event, "type") == wanted,
-            },
-        };
-        of_type
-            && is("run_id", self.run.as_ref().map(RunId::as_str))
-            && is("event", self.event.as_deref())
-            && is("queue", self.queue.as_ref().map(Queue::as_str))
+    fn filter(&self) -> EventFilter {
+        let list = |word: Option<&str>| word.map(str::to_owned).into_iter().collect();
+        EventFilter {
+            events: list(self.event.as_deref()),
+            types: list(self.job_type.as_deref()),
+            queues: list(self.queue.as_ref().map(Queue::as_str)),
+            runs: list(self.run.as_ref().map(RunId::as_str)),
+            tags: Vec::new(),
+        }
     }
 
     fn show(&self, event: &Value) -> anyhow::Result<()> {
@@ -129,6 +106,7 @@ const DISORDER: Duration = Duration::from_secs(30);
 
 async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments) -> anyhow::Result<Ended> {
     let tenant = if tenant == "_all" { "*" } else { tenant };
+    let filter = arguments.filter();
     let (stored, batches) = api.client.event_log(tenant, since).await?;
     // An extract ends where the log ended when it was asked for, or ends by now: old events may have gone meanwhile.
     let (mut batches, mut left) = (std::pin::pin!(batches), if arguments.follow { u64::MAX } else { stored });
@@ -145,7 +123,7 @@ async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments
                 return Ok(Ended::Success);
             }
             let is_asked_for = at >= since && arguments.until.is_none_or(|until| at <= until);
-            if is_asked_for && arguments.fits(&event) {
+            if is_asked_for && Logged::read(line).is_some_and(|logged| filter.fits(&logged)) {
                 arguments.show(&event)?;
             }
         }
@@ -206,7 +184,9 @@ fn details(event: &Value) -> String {
         details.push(format!("attempt {attempt} of {}", event["max_attempts"]));
     }
     details.extend(millis("duration_ms"));
-    details.extend(event.get("reason").and_then(Value::as_str).map(|reason| output::cut(reason, 60)));
+    for (field, most) in [("reason", 60), ("line", 100)] {
+        details.extend(event.get(field).and_then(Value::as_str).map(|text| output::cut(text, most)));
+    }
     for field in ["progress", "result"] {
         details.extend(event.get(field).map(|value| output::brief(value, 60)));
     }
@@ -214,8 +194,7 @@ fn details(event: &Value) -> String {
 }
 
 fn type_filter(text: &str) -> Result<String, String> {
-    let front = text.strip_suffix(".>").or_else(|| text.strip_suffix(".*")).unwrap_or(text);
-    JobType::parse(front).map(|_| text.to_owned()).map_err(|error| error.reason)
+    logged::check_type(text).map(|()| text.to_owned())
 }
 
 #[cfg(test)]
@@ -242,20 +221,19 @@ mod tests {
 
     #[test]
     fn the_log_is_filtered_as_the_live_events_are() {
-        let event = json!({"event": "failed", "type": "email.send", "run_id": "r1", "queue": "main"});
+        let event = r#"{"id":"i","event":"failed","type":"email.send","run_id":"r1","queue":"main","tenant":"default",
+            "round":1,"at":"2026-11-21T12:00:01.500Z"}"#;
         let fits = |line: &str| {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
             let Command::Events(arguments) = cli.command else { panic!("not events") };
-            arguments.fits(&event)
+            arguments.filter().fits(&Logged::read(event).unwrap())
         };
         for line in
             ["", " --type email.send --run r1 --event failed --queue main", " --type email.>", " --type email.*"]
         {
             assert!(fits(&format!("longshore events{line}")), "{line}");
         }
-        for line in
-            ["--type email", "--type e.>", "--type email.send.>", "--run r2", "--event completed", "--queue bulk"]
-        {
+        for line in ["--type email", "--run r2", "--event completed", "--queue bulk"] {
             assert!(!fits(&format!("longshore events {line}")), "{line}");
         }
     }

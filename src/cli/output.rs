@@ -36,7 +36,7 @@ pub(crate) fn style_of(word: &str) -> Style {
         "completed" => GOOD,
         "dead" | "dlq" | "expired" | "discarded" => BAD,
         "failed" | "retrying" | "deferred" | "cancelled" | "released" | "duplicate" => PENDING,
-        "running" | "started" | "progress" => ACTIVE,
+        "running" | "started" | "progress" | "log" => ACTIVE,
         _ => Style::new(),
     }
 }

@@ -70,7 +70,7 @@ impl Tally {
         let run = format!("{}/{run_id}", text(event, "tenant"));
         let second = now.duration_since(self.start).as_secs();
         let place = match text(event, "event") {
-            "started" | "progress" => Some(Place::Running),
+            "started" | "progress" | "log" => Some(Place::Running),
             "scheduled" => Some(Place::Scheduled),
             "failed" if event.get("retry_at").is_some() => Some(Place::Retrying),
             "deferred" if text(event, "reason") == "no_handler_online" => Some(Place::WithoutHandler),

@@ -16,7 +16,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_io_timeout::TimeoutStream;
 
 /// Connections that are open at once.
-pub(super) const CONNECTIONS: usize = 128;
+pub(super) const CONNECTIONS: usize = if cfg!(test) { 128 } else { 2_048 };
 /// How long a client may take over the head of a request, and may keep a connection open without one.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a client may read or send nothing while it should.

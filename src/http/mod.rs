@@ -1,7 +1,8 @@
-//! HTTP on a port of the node: probes and metrics.
+//! HTTP on a port of the node: probes, metrics, and streams of events.
 //!
-//! Read in this order: this file (the listener and its life), `connections` (their bounds), `pages` (what is answered),
-//! `probe` (asks a node whether it is ready).
+//! Read in this order: this file (the listener and its life), `connections` (their bounds), `pages` (probes and
+//! metrics), `streams` (events, for those that `local` lets in; errors are `problem`s), `probe` (asks a node whether it
+//! is ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
 //! for NATS or drains. It never disturbs jobs: it shares nothing with them but the processor, every connection is
 //! bounded in time, and the number of connections is bounded. Should it die, it is started again, and the node goes on.
@@ -13,14 +14,19 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::Router;
 use futures_util::FutureExt as _;
 use longshore_actors::Observer;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 mod connections;
+mod local;
 mod pages;
 mod probe;
+mod problem;
+mod streams;
 
 pub use crate::config::Listen;
 pub use probe::{page, ready};
@@ -73,8 +79,9 @@ impl Server {
             ),
             None => tracing::info!(%address, "serving HTTP"),
         }
+        raise_limit_of_files();
         let node = Arc::default();
-        let task = tokio::spawn(serve(listener, Arc::clone(&node)));
+        let task = tokio::spawn(serve(listener, address, Arc::clone(&node)));
         Ok(Some(Self { address, moved_from, node, task }))
     }
 
@@ -106,10 +113,23 @@ impl Drop for Server {
 /// How long to wait before a listener that died is started again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// Everything that is answered.
+fn router(node: &Arc<OnceLock<Observer>>, address: SocketAddr) -> Router {
+    let streams = streams::router(Arc::clone(node), local::Access(address));
+    pages::router(Arc::clone(node)).merge(streams)
+}
+
+/// As many open files as the system allows: each client that follows events takes one, and NATS needs some.
+fn raise_limit_of_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is refused, fewer clients can follow.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
 /// Serves until it is aborted. The socket stays open over a death, so that the port cannot be lost.
-async fn serve(listener: TcpListener, node: Arc<OnceLock<Observer>>) {
+async fn serve(listener: TcpListener, address: SocketAddr, node: Arc<OnceLock<Observer>>) {
     loop {
-        let served = AssertUnwindSafe(connections::serve(&listener, pages::router(Arc::clone(&node))));
+        let served = AssertUnwindSafe(connections::serve(&listener, router(&node, address)));
         // The panic hook has said why. The loop itself never ends.
         let Err(_) = served.catch_unwind().await;
         tracing::error!("the HTTP listener died, starting it again");

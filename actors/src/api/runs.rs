@@ -7,7 +7,7 @@ use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::{History, Policies};
-use longshore_domain::{JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -33,6 +33,14 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<E
     match find(api, &tenant, &run_id).await? {
         Some(found) => Ok(shown(api, &found).await),
         None => Err(missing(api, &tenant, &run_id).await),
+    }
+}
+
+/// The run, from its record or its lane.
+pub(crate) async fn known(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Run, ApiError> {
+    match find(api, tenant, run_id).await? {
+        Some(found) => Ok(found.run),
+        None => Err(missing(api, tenant, run_id).await),
     }
 }
 

@@ -177,7 +177,7 @@ async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Cont
     match &signal.kind {
         SignalKind::Started | SignalKind::Heartbeat => {}
         SignalKind::Progress(body) => progress::report(ports, current, body).await,
-        SignalKind::Log(body) => progress::log(current, body),
+        SignalKind::Log(body) => progress::log(ports, current, body).await,
     }
     let left = |at: Instant| at.saturating_duration_since(Instant::now());
     let deadline = clock::stops_at(current).map(|at| now().plus(left(at)));

@@ -32,10 +32,11 @@ impl Reporter for AttemptReporter {
     }
 
     fn log<'a>(&'a self, job: &'a Arc<Job>, line: String) -> BoxFuture<'a, ()> {
-        if self.is_current(job) {
-            progress::log(&self.current, line.as_bytes());
-        }
-        Box::pin(async {})
+        Box::pin(async move {
+            if self.is_current(job) {
+                progress::log(&self.ports, &self.current, line.as_bytes()).await;
+            }
+        })
     }
 
     /// The worker itself renews the lease.

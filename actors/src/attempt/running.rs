@@ -59,12 +59,14 @@ pub(crate) struct RunningAttempt {
     pub(crate) attempt_state: AttemptState,
     /// When the handler was called, and when it must be done.
     pub(crate) at_work: Option<(Instant, Instant)>,
+    /// How many lines its handler wrote.
+    pub(crate) logged: u32,
 }
 
 impl RunningAttempt {
     /// An attempt whose handler has not been called yet.
     pub(crate) fn new(assignment: Box<Assignment>, attempt_state: AttemptState) -> Self {
-        Self { assignment, attempt_state, at_work: None }
+        Self { assignment, attempt_state, at_work: None, logged: 0 }
     }
 }
 

@@ -233,6 +233,7 @@ of_the_node! {
     lane_standstills: IntCounter("longshore_lane_standstills_total", "Lanes that held jobs and delivered none"),
     /// Streams that somebody had deleted, and that this node made again.
     streams_remade: IntCounter("longshore_streams_remade_total", "Deleted streams made again, empty"),
+    streams_open: IntGauge("longshore_event_streams_open", "Streams of events that clients of this node follow"),
     audit_records: IntCounter("longshore_audit_records_total", "Entries of the audit stored"),
     /// `stream`, `file`, `events_file`.
     audit_failures: IntCounterVec(

@@ -102,7 +102,7 @@ impl State {
         let Some(running) = self.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         match end {
             End::Outcome(outcome) => {
-                let RunningAttempt { assignment, attempt_state, at_work } = running;
+                let RunningAttempt { assignment, attempt_state, at_work, .. } = running;
                 if let (Outcome::Completed(_), Some((called_at, _)), true) =
                     (&outcome, at_work, assignment.job.options.is_some())
                 {

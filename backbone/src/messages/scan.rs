@@ -10,6 +10,7 @@ use longshore_domain::{Queue, QueueLane, Run, Tenant, Timestamp};
 use crate::Backbone;
 use crate::connection::link::Link;
 use crate::error::Error;
+use crate::messages::raw;
 use crate::messages::refusal::Refusal;
 use crate::messages::request::{self, Stored};
 
@@ -85,15 +86,41 @@ impl Backbone {
         page(self.service(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
     }
 
+    /// The first message under `subject` from sequence `from` on, as the source's leader has it; `None`: there is none.
+    ///
+    /// # Errors
+    /// The leader did not answer.
+    pub async fn next_of(&self, place: &Source, subject: &str, from: u64) -> Result<Option<Stored>, Error> {
+        let query = format!(r#"{{"seq":{},"next_by_subj":"{subject}"}}"#, from.max(1));
+        let raw = raw::get(self.service(), self.api(), &self.stream_of(place), query).await?;
+        Ok(raw.map(|raw| Stored {
+            subject: raw.subject,
+            sequence: raw.sequence,
+            at: raw.at.to_string(),
+            headers: raw::readable(&raw.headers),
+            payload: raw.payload,
+        }))
+    }
+
     /// The last sequence that a source assigned.
     ///
     /// # Errors
     /// The server did not answer, or the source does not exist.
     pub async fn last_sequence(&self, place: &Source) -> Result<u64, Error> {
+        Ok(self.sequences(place).await?.1)
+    }
+
+    /// The sequence of the oldest message that a source still has (of an empty one, of the next message), and the last
+    /// that it assigned.
+    ///
+    /// # Errors
+    /// The server did not answer, or the source does not exist.
+    pub async fn sequences(&self, place: &Source) -> Result<(u64, u64), Error> {
         let stream = self.stream_of(place);
         let failed = |error| Error::Read { subject: stream.clone(), source: error };
         let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
-        Ok(found.cached_info().state.last_sequence)
+        let state = &found.cached_info().state;
+        Ok((state.first_sequence, state.last_sequence))
     }
 
     /// Removes one message; returns whether it was there.

@@ -67,6 +67,9 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
         EventKind::Dlq => run.error.iter().for_each(|error| field(out, "error", error)),
         EventKind::Cancelled if event.reason.is_some() => run.error.iter().for_each(|error| field(out, "error", error)),
         EventKind::Duplicate => run.state.duplicate_of().iter().for_each(|of| field(out, "duplicate_of", of)),
+        EventKind::Log => {
+            run.log.iter().filter_map(|log| log.lines().last()).for_each(|last| field(out, "line", &last.line))
+        }
         EventKind::Progress => run.progress.iter().for_each(|progress| field(out, "progress", progress)),
         _ => {}
     }

@@ -8,6 +8,7 @@ pub mod kind_key;
 pub mod json;
 
 pub mod event;
+pub mod logged;
 pub mod record;
 pub mod recurring;
 

@@ -3,15 +3,13 @@
 use longshore_backbone::wire::api::{
     Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError, STRANDED,
 };
+use longshore_backbone::wire::logged::ENDS;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{ErrorKind, RunState, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::super::output::{age, cut, moment, number, span, text, took};
-
-/// Events after which a round has no others.
-const ENDS: [&str; 6] = ["completed", "dlq", "cancelled", "expired", "duplicate", "discarded"];
 
 /// Maximum length of an error's text.
 const ERROR: usize = 400;
@@ -75,7 +73,7 @@ impl Facts {
                 // One that is not tried again becomes a dead letter at once, and waits for nothing.
                 "failed" => since = Some(at).filter(|_| event.get("retry_at").is_some()),
                 "started" => since = None,
-                "progress" => continue,
+                "progress" | "log" => continue,
                 _ => {}
             }
             lines.push(Line { at, text: happened(event, at, &waited.unwrap_or_default()) });
@@ -275,7 +273,7 @@ impl Facts {
 
     /// When and why it was last put off, since it last ran.
     fn deferral(&self) -> Option<(Timestamp, &str)> {
-        let last = self.events.iter().rev().find(|event| text(event, "event") != "progress")?;
+        let last = self.events.iter().rev().find(|event| !["progress", "log"].contains(&text(event, "event")))?;
         let at = Timestamp::parse(text(last, "at")).ok()?;
         (text(last, "event") == "deferred").then(|| (at, text(last, "reason")))
     }

@@ -1,0 +1,300 @@
+//! One stream: the history that its client asked for, then what happens.
+//!
+//! It reads the history page by page, as its client takes it, so it holds one page at most. At the end of the log it
+//! listens to the tail, which says from which sequence on it hands events over; what was logged before that, it reads
+//! from the stream's leader, as another server may not have it yet.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::logged::{EventFilter, Logged};
+use longshore_domain::{Tenant, Timestamp};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+use super::tail::{Heard, Known, LOOK_BACK};
+use super::{EventStreams, From, Logline, Position, UntilEnd, lines, unavailable};
+use crate::shared::now;
+
+/// How long before a run was first published its history begins: clocks of nodes may differ.
+const BEFORE: Duration = Duration::from_secs(5);
+/// How long the end that a record has may take to be in the log, before the log is taken to have it no more.
+const END_WITHIN: Duration = Duration::from_secs(30);
+/// How long to wait before a read is tried again, and how often.
+const AGAIN: Duration = Duration::from_millis(500);
+const TRIES: u32 = 20;
+
+/// What a stream says next.
+#[derive(Debug)]
+pub enum Step {
+    /// An event.
+    Event(Arc<Logline>),
+    /// Events are missing here: the log has none before `oldest` any more; or, without it, the client was too slow, and
+    /// the stream ends.
+    Reset {
+        /// The oldest position that there is.
+        oldest: Option<Position>,
+    },
+    /// The run has ended with the event at this position; the stream ends.
+    End(Position),
+    /// The node drains; the stream ends.
+    Bye,
+}
+
+/// Where the next page of history begins.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    At(u64),
+    Since(Timestamp),
+}
+
+#[derive(Debug)]
+enum Phase {
+    History(Start),
+    /// Reads up to the sequence from which on it is handed events.
+    Gap(u64, u64, Heard),
+    Live(Heard),
+    Over,
+}
+
+/// A stream of events. It holds nothing but memory: drop it at any time.
+#[derive(Debug)]
+pub struct EventStream {
+    streams: EventStreams,
+    tenant: Option<Tenant>,
+    filter: EventFilter,
+    /// Events up to here are known to the client.
+    after: Position,
+    until: Option<UntilEnd>,
+    /// When the log is taken to have the end of the run no more.
+    gives_up_at: Option<Instant>,
+    known: Known,
+    phase: Phase,
+    /// What is said before anything else.
+    said: VecDeque<Step>,
+    tries: u32,
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        self.streams.api.metrics.streams_open.dec();
+    }
+}
+
+impl EventStream {
+    /// Begins a stream; one of a run, until its end, begins when that was first published.
+    pub(super) async fn open(
+        streams: &EventStreams,
+        (tenant, filter): (Option<Tenant>, EventFilter),
+        from: From,
+        run: Option<(UntilEnd, Timestamp)>,
+    ) -> Result<Self, ApiError> {
+        let (until, origin) = run.unzip();
+        let ends_at = until.as_ref().and_then(|until| until.ended_at).map(|at| at.plus(END_WITHIN));
+        streams.api.metrics.streams_open.inc();
+        let mut stream = Self {
+            streams: streams.clone(),
+            tenant,
+            filter,
+            after: (0, 0),
+            until,
+            gives_up_at: ends_at.map(|at| Instant::now() + at.since(now())),
+            known: Known::default(),
+            phase: Phase::Over,
+            said: VecDeque::new(),
+            tries: 0,
+        };
+        stream.phase = match (from, origin) {
+            (From::After(position), origin) => {
+                let start = stream.resume(position).await?;
+                Phase::History(origin.map_or(start, |origin| Start::Since(origin.minus(BEFORE))))
+            }
+            (_, Some(origin)) => Phase::History(Start::Since(origin.minus(BEFORE))),
+            (From::Since(since), None) => Phase::History(Start::Since(since)),
+            (From::Now, None) => stream.listen().await.map(|(_, heard)| Phase::Live(heard))?,
+        };
+        Ok(stream)
+    }
+
+    /// Goes on after a position: some messages before it are read again, so that what was published twice is known.
+    async fn resume(&mut self, after: Position) -> Result<Start, ApiError> {
+        let sequences = self.streams.api.backbone.sequences(&Source::Events).await;
+        let (first, last) = sequences.map_err(|error| unavailable(&error))?;
+        let has_it = (first..=last).contains(&after.0) || (first > last && after.0 == last);
+        if !has_it {
+            self.said.push_back(Step::Reset { oldest: Some((first, 1)) });
+            return Ok(Start::At(first));
+        }
+        self.after = after;
+        Ok(Start::At(first.max(after.0.saturating_sub(LOOK_BACK))))
+    }
+
+    async fn listen(&self) -> Result<(u64, Heard), ApiError> {
+        let heard = self.streams.table.listen(self.tenant.clone(), self.filter.clone()).await;
+        heard.ok_or_else(|| ApiError::unavailable("the node's reader of the event log was started again; ask again"))
+    }
+
+    /// What comes next; `None`: the stream is over. A call that is dropped before it returns loses nothing.
+    pub async fn next(&mut self) -> Option<Step> {
+        loop {
+            if let Some(step) = self.said.pop_front() {
+                return Some(step);
+            }
+            if !matches!(self.phase, Phase::Over) && self.streams.draining.is_cancelled() {
+                self.phase = Phase::Over;
+                return Some(Step::Bye);
+            }
+            let went_on = match self.phase {
+                Phase::Over => return None,
+                Phase::Live(_) => {
+                    self.hear().await;
+                    continue;
+                }
+                Phase::History(start) => self.read_history(start).await,
+                Phase::Gap(..) => self.read_gap().await,
+            };
+            match went_on {
+                Ok(()) => self.tries = 0,
+                Err(error) if self.tries < TRIES => {
+                    tracing::debug!("a stream cannot be read, trying again: {error}");
+                    self.tries += 1;
+                    tokio::time::sleep(AGAIN).await;
+                }
+                // Its client comes again, and goes on from where it is.
+                Err(_) => self.phase = Phase::Over,
+            }
+        }
+    }
+
+    /// What comes next, if it is there already.
+    pub fn ready(&mut self) -> Option<Step> {
+        loop {
+            if let Some(step) = self.said.pop_front() {
+                return Some(step);
+            }
+            let Phase::Live(heard) = &mut self.phase else { return None };
+            let line = heard.try_next()?;
+            self.show(line);
+        }
+    }
+
+    async fn read_history(&mut self, start: Start) -> Result<(), ApiError> {
+        let backbone = &self.streams.api.backbone;
+        let subject = backbone.names().event_log(self.tenant.as_ref().map_or("*", Tenant::as_str));
+        // Known before the page is read: what is logged later, the tail or the leader has.
+        let last = match start {
+            Start::Since(_) => backbone.sequences(&Source::Events).await.map_err(|error| unavailable(&error))?.1,
+            Start::At(_) => 0,
+        };
+        let page = {
+            let _permit = self.streams.table.readers.acquire().await;
+            let source = Source::Events;
+            match start {
+                Start::At(sequence) => backbone.page(&source, &subject, sequence).await,
+                Start::Since(since) => backbone.page_since(&source, &subject, since).await,
+            }
+        };
+        let page = page.map_err(|error| unavailable(&error))?;
+        if let Some(next) = page.next {
+            self.phase = Phase::History(Start::At(next));
+        } else {
+            let (next, heard) = self.listen().await?;
+            let read = page.messages.last().map(|last| last.sequence + 1);
+            let begins = match (read, start) {
+                (Some(read), _) | (None, Start::At(read)) => read,
+                (None, Start::Since(_)) => last + 1,
+            };
+            self.phase = Phase::Gap(begins, next, heard);
+        }
+        page.messages.iter().for_each(|stored| self.take_in(stored));
+        Ok(())
+    }
+
+    async fn read_gap(&mut self) -> Result<(), ApiError> {
+        let Phase::Gap(from, to, _) = &self.phase else { return Ok(()) };
+        let (from, to) = (*from, *to);
+        let backbone = &self.streams.api.backbone;
+        let subject = backbone.names().event_log(self.tenant.as_ref().map_or("*", Tenant::as_str));
+        let found = if from < to { backbone.next_of(&Source::Events, &subject, from).await } else { Ok(None) };
+        let found = found.map_err(|error| unavailable(&error))?.filter(|found| found.sequence < to);
+        let Phase::Gap(_, _, heard) = std::mem::replace(&mut self.phase, Phase::Over) else { return Ok(()) };
+        match found {
+            Some(stored) => {
+                self.phase = Phase::Gap(stored.sequence + 1, to, heard);
+                self.take_in(&stored);
+            }
+            None => {
+                if self.until.is_none() {
+                    // From here on the tail knows what is a repeat.
+                    self.known = Known::default();
+                }
+                self.phase = Phase::Live(heard);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what happens.
+    async fn hear(&mut self) {
+        let gives_up_at = self.gives_up_at;
+        let gives_up = async {
+            match gives_up_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let Phase::Live(heard) = &mut self.phase else { return };
+        tokio::select! {
+            biased;
+            line = heard.next() => match line {
+                Some(line) => self.show(line),
+                None => {
+                    self.said.push_back(Step::Reset { oldest: None });
+                    let why = if heard.is_slow() { "its client is too slow" } else { "the log was made anew" };
+                    tracing::debug!("a stream of events is closed: {why}");
+                    self.phase = Phase::Over;
+                }
+            },
+            () = self.streams.draining.cancelled() => {}
+            () = gives_up => {
+                // Line 0: the event itself is not there.
+                self.said.push_back(Step::End((self.after.0.max(1), 0)));
+                self.phase = Phase::Over;
+            }
+        }
+    }
+
+    fn take_in(&mut self, stored: &Stored) {
+        // Of a run's history nearly all lines are about others: reading them all would cost ten times as much.
+        let of_run =
+            self.filter.runs.first().filter(|_| self.until.is_some()).map(|run| format!("\"run_id\":\"{run}\""));
+        for (position, text) in lines(stored) {
+            if of_run.as_ref().is_some_and(|of_run| !text.contains(of_run)) {
+                continue;
+            }
+            if let Some(event) = Logged::read(text).filter(|event| self.filter.fits(event)) {
+                self.show(Arc::new(Logline::of(position, &event, text)));
+            }
+        }
+    }
+
+    fn show(&mut self, line: Arc<Logline>) {
+        let keeps_count = self.until.is_some() || !matches!(self.phase, Phase::Live(_));
+        if matches!(self.phase, Phase::Over) || (keeps_count && !self.known.is_new(line.identity)) {
+            return;
+        }
+        let (position, is_end) = (line.position, self.until.as_ref().is_some_and(|until| until.is(&line)));
+        if position <= self.after {
+            return;
+        }
+        self.after = position;
+        self.said.push_back(Step::Event(line));
+        if is_end {
+            self.said.push_back(Step::End(position));
+            self.phase = Phase::Over;
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Server-sent events: the events of one run until its end, and those of a tenant.
+//!
+//! It puts the steps of an [`EventStream`] into frames and knows nothing else of events. A client that does not read is
+//! not read for: what waits for it is bounded by its stream, and by the connection's time limit on writes.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_actors::{EventStream, EventStreams, Observer, Position, Step, StreamFrom};
+use longshore_backbone::wire::api::{ApiError, OPERATOR, RunRequest};
+use longshore_backbone::wire::logged::EventFilter;
+use longshore_domain::{RunId, Tenant, Timestamp};
+use rand::RngExt as _;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use super::local;
+use super::problem::problem;
+
+/// After so long without an event a comment is sent, so that neither side nor a proxy takes the other for gone.
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
+/// When a client comes again, in milliseconds, and how far that is spread: a node that ends has many clients.
+const RETRY: std::ops::RangeInclusive<u32> = 1_500..=2_500;
+/// Bytes that are sent at once.
+const CHUNK: usize = 64 << 10;
+
+/// Known once the node has started.
+type Node = Arc<OnceLock<Observer>>;
+
+/// Both routes. Every client that reaches them is the operator, so they answer on this machine only.
+pub(super) fn router(node: Node, access: local::Access) -> Router {
+    Router::new()
+        .route("/v1/events", get(events))
+        .route("/v1/runs/{run_id}/stream", get(of_run))
+        .with_state(node)
+        .layer(axum::middleware::from_fn_with_state(access, local::only))
+}
+
+/// What `/v1/events` may be asked for; several words with commas between them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    event: Option<String>,
+    #[serde(rename = "type")]
+    job_type: Option<String>,
+    queue: Option<String>,
+    run_id: Option<String>,
+    tag: Option<String>,
+    since: Option<String>,
+    tenant: Option<String>,
+}
+
+/// What the stream of a run may be asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AskedOfRun {
+    tenant: Option<String>,
+}
+
+/// The events of a tenant, or of all.
+async fn events(State(node): State<Node>, asked: Result<Query<Asked>, QueryRejection>, headers: HeaderMap) -> Response {
+    let answer = async {
+        let Query(asked) = asked.map_err(|error| ApiError::malformed(error.body_text()))?;
+        let tenant = tenant(asked.tenant.as_deref())?;
+        let list = |words: Option<String>| -> Vec<String> {
+            words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+        };
+        let from = match (last_event_id(&headers)?, asked.since) {
+            (Some(position), _) => StreamFrom::After(position),
+            (None, Some(since)) => {
+                let since = Timestamp::parse(&since).map_err(|error| ApiError::malformed(format!("since: {error}")))?;
+                StreamFrom::Since(since)
+            }
+            (None, None) => StreamFrom::Now,
+        };
+        let filter = EventFilter {
+            events: list(asked.event),
+            types: list(asked.job_type),
+            queues: list(asked.queue),
+            runs: list(asked.run_id),
+            tags: list(asked.tag),
+        };
+        Ok(followed(streams(&node)?.events(tenant, filter, from).await?, "{}"))
+    };
+    answer.await.unwrap_or_else(problem)
+}
+
+/// The events of a run until its end; 204 to a client that had its end, so that it does not come again.
+async fn of_run(
+    State(node): State<Node>,
+    Path(run_id): Path<String>,
+    asked: Result<Query<AskedOfRun>, QueryRejection>,
+    headers: HeaderMap,
+) -> Response {
+    let answer = async {
+        let Query(asked) = asked.map_err(|error| ApiError::malformed(error.body_text()))?;
+        let run_id = RunId::parse(&run_id);
+        let run_id = run_id.map_err(|error| ApiError::malformed(format!("run_id: {}", error.reason)))?;
+        let tenant = tenant(asked.tenant.as_deref())?;
+        let (end, run) = (format!("{{\"run_id\":\"{run_id}\"}}"), RunRequest { run_id, tenant });
+        Ok(match streams(&node)?.of_run(OPERATOR, run, last_event_id(&headers)?).await? {
+            Some(stream) => followed(stream, &end),
+            None => (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response(),
+        })
+    };
+    answer.await.unwrap_or_else(problem)
+}
+
+fn streams(node: &Node) -> Result<&EventStreams, ApiError> {
+    node.get().map(Observer::streams).ok_or_else(|| ApiError::unavailable("the node is starting"))
+}
+
+/// The tenant that is meant: `default` if none is named, all of `_all`.
+fn tenant(named: Option<&str>) -> Result<Option<Tenant>, ApiError> {
+    match named {
+        None => Ok(Some(Tenant::default_tenant())),
+        Some(OPERATOR) => Ok(None),
+        Some(named) => {
+            Tenant::parse(named).map(Some).map_err(|error| ApiError::malformed(format!("tenant: {}", error.reason)))
+        }
+    }
+}
+
+/// Where the client is, as its last `id` says.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, ApiError> {
+    let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else { return Ok(None) };
+    let position = id
+        .to_str()
+        .ok()
+        .and_then(|id| id.split_once('.'))
+        .and_then(|(sequence, line)| Some((sequence.parse().ok()?, line.parse().ok()?)));
+    let wrong = || ApiError::malformed("Last-Event-ID: is not the id of an event of a stream, such as 1207.3");
+    position.map(Some).ok_or_else(wrong)
+}
+
+/// The answer that follows a stream.
+fn followed(stream: EventStream, end: &str) -> Response {
+    let retry = Bytes::from(format!("retry: {}\n\n", rand::rng().random_range(RETRY)));
+    let end = end.to_owned();
+    let frames = futures_util::stream::unfold(Some(stream), move |stream| {
+        let end = end.clone();
+        async move {
+            let mut stream = stream?;
+            let mut text = String::new();
+            let mut step = match timeout(COMMENT_EVERY, stream.next()).await {
+                Err(_) => return Some((Bytes::from_static(b":\n\n"), Some(stream))),
+                Ok(step) => Some(step?),
+            };
+            while let Some(said) = step {
+                write(&said, &end, &mut text);
+                step = if text.len() < CHUNK { stream.ready() } else { None };
+            }
+            Some((Bytes::from(text), Some(stream)))
+        }
+    });
+    let body = futures_util::stream::iter([retry]).chain(frames).map(Ok::<_, Infallible>);
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(body)).into_response()
+}
+
+/// Writes a frame. An event is one line, and so is its frame's data.
+fn write(step: &Step, end: &str, out: &mut String) {
+    let _ = match step {
+        Step::Event(line) => {
+            let ((sequence, number), json) = (line.position, String::from_utf8_lossy(&line.json));
+            write!(out, "id: {sequence}.{number}\nevent: {}\ndata: {json}\n\n", line.event)
+        }
+        Step::End((sequence, number)) => write!(out, "id: {sequence}.{number}\nevent: end\ndata: {end}\n\n"),
+        Step::Reset { oldest: Some((sequence, number)) } => {
+            write!(out, "event: reset\ndata: {{\"reason\":\"gone\",\"oldest\":\"{sequence}.{number}\"}}\n\n")
+        }
+        Step::Reset { oldest: None } => write!(out, "event: reset\ndata: {{\"reason\":\"slow\"}}\n\n"),
+        Step::Bye => write!(out, "event: bye\ndata: {{}}\n\n"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_position_of_a_client_is_read_or_refused() {
+        let read = |id: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("last-event-id", id.parse().unwrap());
+            last_event_id(&headers)
+        };
+        assert_eq!(last_event_id(&HeaderMap::new()).unwrap(), None);
+        assert_eq!((read("").unwrap(), read("1207.3").unwrap()), (None, Some((1_207, 3))));
+        for wrong in ["7", "7.", ".3", "a.b", "-1.2", "7.3.1", "7.99999999999", " "] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.code == 400 && error.message.starts_with("Last-Event-ID: "), "{wrong:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn frames_are_as_event_source_reads_them() {
+        let mut text = String::new();
+        for step in [Step::End((7, 2)), Step::Reset { oldest: Some((9, 1)) }, Step::Reset { oldest: None }, Step::Bye] {
+            write(&step, r#"{"run_id":"r"}"#, &mut text);
+        }
+        let frames: Vec<&str> = text.split_terminator("\n\n").collect();
+        assert_eq!(
+            frames,
+            [
+                "id: 7.2\nevent: end\ndata: {\"run_id\":\"r\"}",
+                "event: reset\ndata: {\"reason\":\"gone\",\"oldest\":\"9.1\"}",
+                "event: reset\ndata: {\"reason\":\"slow\"}",
+                "event: bye\ndata: {}",
+            ]
+        );
+    }
+}
