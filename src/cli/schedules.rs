@@ -10,7 +10,7 @@ use longshore_actors::DeclaredSchedules;
 use longshore_backbone::wire::api::{
     BackfillRequest, Backfilled, Encoded, Endpoint, Outcome, PutRequest, ScheduleRequest, ScheduleSettings,
     ScheduleState, ScheduleStatus, Schedules, SchedulesBackfill, SchedulesDelete, SchedulesGet, SchedulesList,
-    SchedulesPause, SchedulesPut, SchedulesRequest, SchedulesResume, SchedulesRunNow,
+    SchedulesPause, SchedulesPut, SchedulesRequest, SchedulesResume, SchedulesRunNow, SubmitRequest,
 };
 use longshore_backbone::wire::recurring::differences;
 use longshore_domain::recurring::{Misfire, Overlap};
@@ -448,6 +448,7 @@ fn show(status: &ScheduleStatus) -> String {
         ("jitter", span(schedule.jitter_ms)),
         ("ends", schedule.ends_at.map(|at| at.to_string())),
         ("payload", job.payload.as_ref().map(|json| output::plain(&exact::laid_out(json.get())))),
+        ("options", options(job)),
         ("declared", state.declared.then(|| "by a configuration file".to_owned())),
         ("last run", last_run.as_ref().map(|run| run.run_id.to_string())),
         (
@@ -462,6 +463,15 @@ fn show(status: &ScheduleStatus) -> String {
         format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
     };
     lines.into_iter().map(line).collect()
+}
+
+/// The rest of what its jobs were given, by the API's names.
+fn options(job: &SubmitRequest) -> Option<String> {
+    let rest = SubmitRequest { payload: None, queue: None, priority: None, ..job.clone() };
+    let rest = serde_json::to_value(rest).ok()?;
+    let rest = rest.as_object()?.iter().filter(|(name, _)| *name != "type");
+    let lines: Vec<String> = rest.map(|(name, value)| output::plain(&format!("{name} {value}"))).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// A word as it is written on the wire.
@@ -501,8 +511,8 @@ mod tests {
     fn a_schedule_is_shown_for_people() {
         let text = json!({"id": "nightly", "cron": "0 30 3 * * *", "time_zone": "Europe/Berlin", "misfire": "one",
             "misfire_after_ms": 10_000, "overlap": "skip", "jitter_ms": 30_000, "paused": false, "type": "report.send",
-            "payload": {"a": 1}, "tenant": "default", "declared": true, "created_at": "2026-11-21T12:00:00.000Z",
-            "updated_at": "2026-11-21T12:00:00.000Z",
+            "payload": {"a": 1}, "idempotency_key": "k", "on_conflict": "reject", "schema_version": "2",
+            "tenant": "default", "declared": true, "created_at": "2026-11-21T12:00:00.000Z", "updated_at": "2026-11-21T12:00:00.000Z",
             "last_run": {"due_at": "2026-11-21T02:30:00.000Z", "run_id": "nightly-1795228200000"},
             "next_run": ["2026-11-22T02:30:00.000Z", "2026-11-23T02:30:00.000Z"]});
         let status: ScheduleStatus = serde_json::from_str(&text.to_string()).unwrap();
@@ -520,6 +530,9 @@ jitter     30s
 payload    {
              \"a\": 1
            }
+options    idempotency_key \"k\"
+           on_conflict \"reject\"
+           schema_version \"2\"
 declared   by a configuration file
 last run   nightly-1795228200000
 next       2026-11-22T02:30:00.000Z
