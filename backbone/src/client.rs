@@ -67,7 +67,7 @@ impl Client {
         &self.names
     }
 
-    /// Asks an endpoint of the API, under a tenant or [`OPERATOR`](crate::wire::api::OPERATOR). The answer is returned
+    /// Asks an endpoint of the API, under a tenant or [`OPERATOR`]. The answer is returned
     /// as its text, so that the caller can pass it on; [`Encoded::read`] parses it.
     ///
     /// ```no_run
