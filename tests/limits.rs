@@ -174,6 +174,36 @@ async fn windows_allow_no_more_than_their_rate() {
     assert!(windows.values().all(|count| *count <= 10), "{windows:?}");
 }
 
+/// Given a bucket that refuses what is written, when a handler asks for a hold, then the other nodes learn of it once
+/// the bucket takes it.
+#[tokio::test]
+async fn a_hold_that_cannot_be_announced_is_announced_again() {
+    let world = world().await;
+    let node = node(&world, "").start().await;
+    let hold = async |_| Reply::json(json!(null)).header("Longshore-Hold", "1h");
+    let _handler = world.handler("limited").start(hold).await;
+    let jetstream = world.jetstream();
+    let control = jetstream.get_key_value("longshore_control").await.unwrap();
+    let holds = async || {
+        let keys: Vec<String> = control.keys().await.unwrap().try_collect().await.unwrap();
+        keys.iter().filter(|key| key.starts_with("holds.")).count()
+    };
+    let right = jetstream.get_stream("KV_longshore_control").await.unwrap().cached_info().config.clone();
+    let narrow = async_nats::jetstream::stream::Config { max_message_size: 1, ..right.clone() };
+    jetstream.update_stream(&narrow).await.unwrap();
+    let job = world.publish("limited").json(json!(1)).await;
+    assert_eq!(world.wait(&job).await.state, "completed");
+    eventually("a refused hold", WITHIN, async || {
+        let log = node.log().since(0);
+        if log.iter().any(|line| line.contains("other nodes may not know of a hold")) { Ok(()) } else { Err(log.len()) }
+    })
+    .await;
+    assert_eq!(holds().await, 0);
+
+    jetstream.update_stream(&right).await.unwrap();
+    eventually("the hold", WITHIN, async || if holds().await == 1 { Ok(()) } else { Err("none") }).await;
+}
+
 /// Given a handler that asks for a hold, when it replies, then no job of that key starts on any node until it is over,
 /// and jobs of other keys do.
 #[tokio::test]

@@ -44,6 +44,7 @@ pub mod nats;
 mod tests;
 
 pub use check::check_namespace;
+#[cfg(feature = "traces")]
 pub(crate) use collector::not_a_collector;
 pub use kind::Protocol as TraceProtocol;
 pub use listen::Listen;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::rarely::Rarely;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::Timestamp;
 use longshore_domain::limit::{Answer, Ask, Lease, LimitId, RateLimit, Record};
@@ -21,8 +22,11 @@ use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often tokens that are not used are looked for, while this node knows any limit.
 const TICK: Duration = Duration::from_millis(30);
-/// How often the list of holds is read again: one that was missed is found so.
+/// How often the list of holds is read again: one that was missed is found so. Those whose write failed are announced
+/// again as often.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
+/// Thousands of holds may wait for a bucket without a leader.
+static UNANNOUNCED: Rarely = Rarely::once_in(CHECK_EVERY);
 /// Limits for which the cluster is asked at once.
 const AT_ONCE: usize = 64;
 /// How often a request is repeated if other nodes' writes come first.
@@ -163,8 +167,9 @@ impl Limiter {
         self.ask();
     }
 
-    /// Reads the holds that may have been missed.
+    /// Reads the holds that may have been missed, and announces those again whose write failed.
     fn look(&mut self) {
+        self.announce_holds();
         let Part { backbone, limits } = self.part.clone();
         self.errands.spawn(async move {
             match backbone.holds().await {
@@ -177,10 +182,14 @@ impl Limiter {
     /// Announces to the other nodes what handlers of this one hold.
     fn announce_holds(&mut self) {
         for hold in self.part.limits.take_unpublished() {
-            let (backbone, lasts) = (self.part.backbone.clone(), hold.until.since(now()));
+            let (Part { backbone, limits }, lasts) = (self.part.clone(), hold.until.since(now()));
             self.errands.spawn(async move {
                 if let Err(error) = backbone.write_hold(&hold, lasts).await {
-                    tracing::warn!(hold = %hold.what, "other nodes may not know of a hold: {}", error.with_causes());
+                    if let Some(times) = UNANNOUNCED.happened("", Instant::now()) {
+                        let why = error.with_causes();
+                        tracing::warn!(hold = %hold.what, times, "other nodes may not know of a hold, trying again: {why}");
+                    }
+                    limits.to_announce(hold);
                 }
             });
         }

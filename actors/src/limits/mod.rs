@@ -405,13 +405,21 @@ impl Limits {
         let what = self.scope_of_hold(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
         let hold = Hold { what, until: now().plus(lasts.min(MAX_HOLD)) };
         self.add_hold(&hold);
+        self.to_announce(hold);
+        self.address.send(limiter::Message::HoldAsked);
+    }
+
+    /// Other nodes are still to know of a hold of this one: it is new, or its write failed. The longer of two counts.
+    fn to_announce(&self, hold: Hold) {
         let mut unpublished = self.unpublished.lock().unwrap_or_else(PoisonError::into_inner);
-        unpublished.retain(|other| other.what != hold.what || other.until > hold.until);
+        let is_longer = |other: &Hold| other.what == hold.what && other.until >= hold.until;
+        if unpublished.iter().any(is_longer) {
+            return;
+        }
+        unpublished.retain(|other| other.what != hold.what);
         if unpublished.len() < MAX_HOLDS {
             unpublished.push(hold);
         }
-        drop(unpublished);
-        self.address.send(limiter::Message::HoldAsked);
     }
 
     /// Learns of a hold. The longer of two holds counts.
@@ -426,9 +434,13 @@ impl Limits {
         self.held.store(holds.len(), Ordering::Relaxed);
     }
 
-    /// The holds that are to be announced to the other nodes.
+    /// The holds that are to be announced to the other nodes, without those that are over or shorter than one that is
+    /// known: they would take its place in the bucket.
     fn take_unpublished(&self) -> Vec<Hold> {
-        std::mem::take(&mut *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut unpublished = std::mem::take(&mut *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner));
+        let (time, holds) = (now(), self.holds.lock().unwrap_or_else(PoisonError::into_inner));
+        unpublished.retain(|hold| hold.until > time && holds.get(&hold.what).is_none_or(|until| *until <= hold.until));
+        unpublished
     }
 
     /// Whether any limit is known, so that time changes something.
