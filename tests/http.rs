@@ -70,7 +70,10 @@ async fn a_node_is_probed_and_scraped() {
     assert_eq!((metrics.status, metrics.media_type.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
     assert!(metrics.body.contains("\n# TYPE longshore_leases_lost_total counter\n"), "{}", metrics.body);
     let unknown = page(&node, "/").await;
-    assert_eq!((unknown.status, unknown.body.as_str()), (404, "there are /healthz, /readyz and /metrics\n"));
+    assert_eq!(
+        (unknown.status, unknown.body.as_str()),
+        (404, "there are /healthz, /readyz, /metrics and the API under /v1\n")
+    );
 }
 
 /// Given a running job, when the node is asked to end, then it is alive and not ready until the job has ended.

@@ -66,6 +66,7 @@ pub mod handler;
 pub mod metrics;
 pub mod trace;
 
+pub use api::handle::ApiHandle;
 pub use attempt::progress::HANDLER_LOG;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
 pub use node::{Error, Node};

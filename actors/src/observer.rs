@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::address::Waiting;
+use crate::api::handle::ApiHandle;
 use crate::cluster::counts::Counts;
 use crate::cluster::readiness::{Readiness, SILENT_TREE};
 use crate::lease_keeper::Book;
@@ -24,6 +25,7 @@ pub struct Observer {
     limits: Arc<Limits>,
     mailboxes: Arc<[Waiting]>,
     streams: EventStreams,
+    handle: ApiHandle,
 }
 
 impl std::fmt::Debug for Observer {
@@ -42,6 +44,7 @@ impl Observer {
             limits: Arc::clone(&parts.gates.limits),
             mailboxes: parts.mailboxes().into(),
             streams: parts.streams(),
+            handle: ApiHandle::new(parts.service()),
         }
     }
 
@@ -49,6 +52,12 @@ impl Observer {
     #[must_use]
     pub fn streams(&self) -> &EventStreams {
         &self.streams
+    }
+
+    /// Asks the API within the process.
+    #[must_use]
+    pub fn api(&self) -> &ApiHandle {
+        &self.handle
     }
 
     /// Why the node takes no work; empty if it does.

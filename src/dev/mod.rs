@@ -142,13 +142,19 @@ fn welcome(
         None => "not started by dev: it stays when dev ends".to_owned(),
     };
     let address = address(connection, named).map_or_else(String::new, |url| format!("  export NATS_URL={url}\n"));
-    let metrics = http.map_or_else(String::new, |http| format!("Metrics: http://{}/metrics\n", http.address()));
+    let (curl, metrics) = http.map_or_else(Default::default, |http| {
+        let address = http.address();
+        let wait = "-H 'Content-Type: application/json' -H 'Prefer: wait=9'";
+        let curl = format!("  curl {address}/v1/jobs {wait} -d '{{\"type\":\"echo\",\"payload\":1}}'\n");
+        (curl, format!("Metrics: http://{address}/metrics\n"))
+    });
     format!(
         "{STRONG}longshore dev{STRONG:#}: node {node}, NATS at {} ({kept})\n\n\
          Try in another terminal:\n{address}  \
          longshore submit echo '{{\"hello\":\"world\"}}' --wait\n  \
          longshore submit fail '{{\"times\":2}}' --wait      {FAINT}fails twice first{FAINT:#}\n  \
          longshore events                              {FAINT}everything that happens{FAINT:#}\n\
+         {curl}\
          Handlers in Python, Node.js and Go: examples/render.* in Longshore's repository.\n\
          {metrics}Ctrl-C drains and ends {}.\n",
         connection.shown_url(),

@@ -1,13 +1,13 @@
-//! HTTP on a port of the node: probes, metrics, and streams of events.
+//! HTTP on a port of the node: the API, streams of events, probes and metrics.
 //!
 //! Read in this order: this file (the listener and its life), `connections` (their bounds), `pages` (probes and
-//! metrics), `streams` (events, for those that `local` lets in; errors are `problem`s), `probe` (asks a node whether it
-//! is ready).
+//! metrics), `gateway` (the API) and `streams` (events), both for those that `asker` lets in, `problem` (errors),
+//! `probe` (asks a node whether it is ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
-//! for NATS or drains. It never disturbs jobs: it shares nothing with them but the processor, every connection is
-//! bounded in time, and the number of connections is bounded. Should it die, it is started again, and the node goes on.
+//! for NATS or drains. Connections, their time, bodies and requests at work are bounded. Should it die,
+//! it is started again, and the node goes on.
 //!
-//! It may not decide anything about a job or speak to NATS: it shows what an [`Observer`] says.
+//! It may not decide anything about a job or speak to NATS: it shows what an [`Observer`] says, and asks the API.
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -21,8 +21,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+mod asker;
 mod connections;
-mod local;
+mod gateway;
 mod pages;
 mod probe;
 mod problem;
@@ -115,8 +116,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Everything that is answered.
 fn router(node: &Arc<OnceLock<Observer>>, address: SocketAddr) -> Router {
-    let streams = streams::router(Arc::clone(node), local::Access(address));
-    pages::router(Arc::clone(node)).merge(streams)
+    let guard = axum::middleware::from_fn_with_state(address, asker::admit);
+    let api = gateway::router(Arc::clone(node)).merge(streams::router(Arc::clone(node))).layer(guard);
+    pages::router(Arc::clone(node)).merge(api)
 }
 
 /// As many open files as the system allows: each client that follows events takes one, and NATS needs some.

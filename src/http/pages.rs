@@ -4,12 +4,15 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use longshore_actors::Observer;
+use longshore_backbone::wire::api::ApiError;
 use serde_json::json;
 use tokio::sync::Semaphore;
+
+use super::problem::problem;
 
 /// The media type of the metrics: the text format of Prometheus.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -71,6 +74,9 @@ async fn metrics(State(shown): State<Shown>) -> Response {
     page(StatusCode::OK, METRICS, node.metrics().await)
 }
 
-async fn unknown() -> Response {
-    page(StatusCode::NOT_FOUND, PLAIN, "there are /healthz, /readyz and /metrics\n".to_owned())
+async fn unknown(uri: Uri) -> Response {
+    if uri.path().starts_with("/v1") {
+        return problem(ApiError::not_found(format!("there is no {}; docs/contract.md lists the routes", uri.path())));
+    }
+    page(StatusCode::NOT_FOUND, PLAIN, "there are /healthz, /readyz, /metrics and the API under /v1\n".to_owned())
 }

@@ -2,27 +2,88 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::api::{ApiError, Code};
 use serde_json::json;
+use uuid::Uuid;
 
 /// The answer that says what went wrong.
 pub(super) fn problem(error: ApiError) -> Response {
-    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let code = if error.error == Code::IdempotencyMismatch.word() { 422 } else { error.code };
+    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    respond(status, error)
+}
+
+/// An error that only HTTP has, such as 405 or 415.
+pub(super) fn of_http(status: StatusCode, word: &str, message: impl Into<String>) -> ApiError {
+    ApiError { code: status.as_u16(), error: word.to_owned(), ..ApiError::new(Code::Malformed, message) }
+}
+
+fn respond(status: StatusCode, error: ApiError) -> Response {
+    let instance = Uuid::now_v7();
+    tracing::debug!(request = %instance, status = status.as_u16(), "refused over HTTP: {}", error.message);
     let mut body = json!({
         "type": format!("urn:longshore:error:{}", error.error),
         "title": status.canonical_reason().unwrap_or_default(),
-        "status": error.code,
+        "status": status.as_u16(),
         "code": error.error,
         "detail": error.message,
+        "instance": format!("urn:uuid:{instance}"),
     });
+    if status == StatusCode::BAD_REQUEST
+        && let Some((pointer, detail)) = field(&error.message)
+    {
+        body["errors"] = json!([{"pointer": pointer, "detail": detail}]);
+    }
     if let Some(millis) = error.retry_after_ms {
         body["retry_after_ms"] = millis.into();
     }
-    let headers = [(header::CONTENT_TYPE, "application/problem+json"), (header::CACHE_CONTROL, "no-store")];
+    if let Some(hint) = &error.hint {
+        body["hint"] = hint.as_ref().into();
+    }
+    let headers =
+        [(header::CONTENT_TYPE, "application/problem+json; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
     let mut answer = (status, headers, body.to_string()).into_response();
-    if [429, 503].contains(&error.code) {
+    if [429, 503].contains(&status.as_u16()) {
         let seconds = error.retry_after_ms.unwrap_or(1_000).div_ceil(1_000);
         answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     answer
+}
+
+/// The field that the message begins with, as a JSON pointer, and the rest: `set.tags: …` is about `/set/tags`.
+fn field(message: &str) -> Option<(String, &str)> {
+    let (path, detail) = message.split_once(": ")?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '[' | ']');
+    if path.is_empty() || !path.chars().all(plain) {
+        return None;
+    }
+    Some((
+        path.split(['.', '[']).fold(String::new(), |pointer, part| pointer + "/" + part.trim_end_matches(']')),
+        detail,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_names_a_field_has_its_pointer() {
+        for (message, pointer) in [
+            ("set.headers.a: is no text", Some("/set/headers/a")),
+            ("jobs[3].type: is missing", Some("/jobs/3/type")),
+            ("limit: is above 500", Some("/limit")),
+            ("the request is not JSON: EOF", None),
+            ("nothing is wrong", None),
+        ] {
+            assert_eq!(field(message).map(|(pointer, _)| pointer).as_deref(), pointer, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_job_is_422_and_what_passes_says_when_to_come_again() {
+        assert_eq!(problem(ApiError::new(Code::IdempotencyMismatch, "x")).status(), 422);
+        let limited = ApiError { retry_after_ms: Some(1_001), ..ApiError::new(Code::RateLimited, "x") };
+        assert_eq!(problem(limited).headers()[header::RETRY_AFTER], "2");
+    }
 }

@@ -1,4 +1,5 @@
-//! The API: `service` reads requests and answers them; one file for each group of endpoints.
+//! The API: `service` reads requests and answers them, callers within the process ask by its `handle`; one file for
+//! each group of endpoints.
 //!
 //! * Submitting: `intake`, with `submission` (key, id or time), `keyed` (a key that is taken) and `debounce`.
 //! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
@@ -11,6 +12,7 @@
 
 mod fields;
 pub(crate) mod filter;
+pub(crate) mod handle;
 pub(crate) mod service;
 
 pub(crate) mod audit;

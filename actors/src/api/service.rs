@@ -58,7 +58,8 @@ pub(crate) struct Part {
     pub(crate) waits: Arc<Waits>,
 }
 
-struct Control {
+/// Answers requests.
+pub(super) struct Control {
     part: Part,
     routes: Vec<Route>,
 }
@@ -150,7 +151,7 @@ fn routes() -> Vec<Route> {
 /// Serves the API until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let (backbone, started) = (part.api.backbone.clone(), part.api.identity.started_at);
-    let control = Control { part, routes: routes() };
+    let control = Control::new(part);
     let names = api::ENDPOINTS.map(|endpoint| endpoint.name);
     let served = service::run(backbone, crate::VERSION, started, &names, control).await;
     served.map_err(|error| error.with_causes())
@@ -190,6 +191,10 @@ impl Serve for Control {
 }
 
 impl Control {
+    pub(super) fn new(part: Part) -> Self {
+        Self { part, routes: routes() }
+    }
+
     /// Counts a job, or a whole batch, that was refused.
     fn refused(&self, error: &ApiError) {
         self.part.api.metrics.refused.with_label_values(&[error.error.as_str()]).inc();

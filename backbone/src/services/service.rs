@@ -23,7 +23,7 @@ use crate::wire::header::{self, names};
 use crate::wire::json::Object;
 
 /// Requests that one node works on at once; more are refused with 503.
-const AT_ONCE: usize = 1_024;
+pub const AT_ONCE: usize = 1_024;
 /// Maximum bytes of an error's text. The text is sent in a header, too, and may quote the request.
 const MESSAGE_MAX: usize = 4_096;
 /// Maximum bytes of what a caller says of itself.

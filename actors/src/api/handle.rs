@@ -1,0 +1,59 @@
+//! The API for callers within the process, such as the HTTP gateway: the code that answers NATS requests, without NATS
+//! in between.
+//!
+//! It has no rules of its own: who may ask what, the audit and the traces are the service's.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use longshore_backbone::service::{AT_ONCE, Request, Serve as _};
+use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::json::Object;
+use tokio::sync::Semaphore;
+
+use crate::api::service::{Control, Part};
+
+/// Asks the node's own API. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiHandle {
+    control: Arc<Control>,
+    room: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for ApiHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiHandle").field("room", &self.room.available_permits()).finish_non_exhaustive()
+    }
+}
+
+impl ApiHandle {
+    pub(crate) fn new(part: Part) -> Self {
+        Self { control: Arc::new(Control::new(part)), room: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+
+    /// The answer to a request. A request that changes something goes on to its end if the caller gives up; one that
+    /// waits for a run ends with its caller.
+    ///
+    /// # Errors
+    /// As the contract lists them for the endpoint; 503 while 1,024 requests are worked on, not counting those that
+    /// wait.
+    pub async fn ask(&self, request: Request) -> Result<Object, ApiError> {
+        let failed = || ApiError::new(Code::Internal, "the node failed over this request; its log says why");
+        if self.control.waits(&request.endpoint) {
+            let answer = AssertUnwindSafe(self.control.serve(request)).catch_unwind().await;
+            return answer.unwrap_or_else(|_| Err(failed()));
+        }
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            return Err(ApiError::unavailable(format!("this node is working on {AT_ONCE} requests already")));
+        };
+        let control = Arc::clone(&self.control);
+        let answer = tokio::spawn(async move {
+            let answer = control.serve(request).await;
+            drop(room);
+            answer
+        });
+        // The panic hook has written the cause to stderr.
+        answer.await.unwrap_or_else(|_| Err(failed()))
+    }
+}

@@ -1,0 +1,111 @@
+//! Bodies of requests within their bounds: bytes of one, bytes of all, time between two pieces, media type.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use longshore_backbone::wire::api::{ApiError, Code};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::super::problem::of_http;
+
+/// Most bytes of one body.
+pub(super) const MAX: usize = 8 << 20;
+/// Most KiB of all bodies that are being read or worked on.
+const MAX_OF_ALL: usize = 256 << 10;
+/// How long a client may send nothing in the middle of a body.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// The room for bodies.
+#[derive(Debug)]
+pub(super) struct Bodies(Arc<Semaphore>);
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_OF_ALL)))
+    }
+}
+
+/// A body, and its room, which goes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) bytes: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Bodies {
+    /// A body of JSON, or none.
+    ///
+    /// # Errors
+    /// 415, 413, 408, 400 if it ends too early, 503 without room.
+    pub(super) async fn json(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
+        let read = self.read(headers, body).await?;
+        if !read.bytes.is_empty() && media_type(headers).is_some_and(|given| given != "application/json") {
+            let message = "Content-Type: is not application/json";
+            return Err(of_http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong_content_type", message));
+        }
+        Ok(read)
+    }
+
+    /// A body of any kind.
+    ///
+    /// # Errors
+    /// As [`Bodies::json`], but 415.
+    pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
+        // Said before the body is sent, if the client asks first (`Expect: 100-continue`).
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if length.is_some_and(|length| length > MAX) {
+            return Err(too_large());
+        }
+        let (mut read, mut room) = (BytesMut::new(), None);
+        let mut pieces = body.into_data_stream();
+        while let Some(piece) = next(&mut pieces).await {
+            let piece = piece?;
+            if read.len() + piece.len() > MAX {
+                return Err(too_large());
+            }
+            add(&mut room, self.room(read.len(), piece.len())?);
+            read.extend_from_slice(&piece);
+        }
+        Ok(Read { bytes: read.freeze(), _room: room })
+    }
+
+    /// Room for so many bytes after those that have theirs.
+    fn room(&self, had: usize, more: usize) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        let kib = ((had + more) >> 10) - (had >> 10);
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let taken = (kib > 0).then(|| Arc::clone(&self.0).try_acquire_many_owned(kib));
+        taken.transpose().map_err(|_| ApiError::unavailable("the node is reading as many bodies as it has room for"))
+    }
+}
+
+fn too_large() -> ApiError {
+    ApiError::new(Code::TooLarge, format!("the body has more than {MAX} bytes"))
+}
+
+fn add(room: &mut Option<OwnedSemaphorePermit>, more: Option<OwnedSemaphorePermit>) {
+    match (room.as_mut(), more) {
+        (Some(room), Some(more)) => room.merge(more),
+        (None, more) => *room = more,
+        (_, None) => {}
+    }
+}
+
+/// The next piece of a body.
+pub(super) async fn next(pieces: &mut axum::body::BodyDataStream) -> Option<Result<Bytes, ApiError>> {
+    let Ok(piece) = timeout(WITHIN, pieces.next()).await else {
+        let message = format!("the body stood still for {WITHIN:?}");
+        return Some(Err(of_http(StatusCode::REQUEST_TIMEOUT, "too_slow", message)));
+    };
+    Some(piece?.map_err(|_| ApiError::malformed("the body was cut off")))
+}
+
+/// The media type that a request names for its body, in lower case and without parameters.
+pub(super) fn media_type(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().unwrap_or_default();
+    Some(value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}

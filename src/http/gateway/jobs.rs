@@ -1,0 +1,376 @@
+//! The forms in which jobs are submitted: one as JSON, several as JSON or a line each, or the payload as it is.
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use longshore_backbone::wire::api::{self, ApiError, Code, Endpoint as _, Submitted};
+use longshore_domain::RunState;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::{Duration, Instant, timeout_at};
+
+use super::body::{self, MAX, media_type};
+use super::request::{Query, Target, fields_of, raw, value_of};
+use super::{Gateway, WAIT_MAX, shown};
+use crate::http::problem::{of_http, problem};
+
+/// Lines that are submitted together.
+const SLICE: usize = 1_000;
+/// How long a line waits for others that come with it.
+const GATHERED_FOR: Duration = Duration::from_millis(5);
+/// Headers of this prefix are the job's own.
+const OWN: &str = "longshore-header-";
+
+/// `POST /v1/jobs`.
+pub(super) async fn submit(State(gateway): State<Gateway>, request: Request) -> Response {
+    if media_type(request.headers()).is_some_and(|given| given == "application/x-ndjson") {
+        return lines(gateway, request).unwrap_or_else(problem);
+    }
+    let answer = async {
+        let (parts, body) = request.into_parts();
+        let query = only_tenant(Query::read(&parts.uri)?)?;
+        let body = gateway.bodies.json(&parts.headers, body).await?;
+        if names_jobs(&body.bytes) {
+            let target = Target::of(&api::SubmitBatch::DECLARATION, query, Vec::new(), body.bytes.clone())?;
+            return Ok(shown(
+                StatusCode::OK,
+                gateway.ask(&api::SubmitBatch::DECLARATION, target, &parts.headers).await?,
+            ));
+        }
+        let job = match key_of(&parts.headers)? {
+            Some(key) => with_key(&body.bytes, &key)?,
+            None => body.bytes.clone(),
+        };
+        gateway.submit_one(query, job, &parts.headers).await
+    };
+    answer.await.unwrap_or_else(problem)
+}
+
+/// `POST /v1/jobs/<type>`: the body is the payload, the query has the fields of `submit`.
+pub(super) async fn submit_raw(State(gateway): State<Gateway>, Path(name): Path<String>, request: Request) -> Response {
+    let answer = async {
+        let (parts, body) = request.into_parts();
+        let mut query = Query::read(&parts.uri)?;
+        let tenant = query.take("tenant");
+        let mut fields = BTreeMap::from([("type".to_owned(), raw(&name)?)]);
+        for (name, value) in query.rest() {
+            if ["type", "payload", "payload_base64", "headers", "debounce"].contains(&name.as_str()) {
+                return Err(ApiError::malformed(format!("{name}: is no parameter here; POST /v1/jobs takes it")));
+            }
+            let value = match name.as_str() {
+                "tags" => raw(&value.split(',').collect::<Vec<_>>())?,
+                _ => value_of(&name, &value)?,
+            };
+            fields.insert(name, value);
+        }
+        let body = gateway.bodies.read(&parts.headers, body).await?;
+        if !body.bytes.is_empty() {
+            fields.insert("payload_base64".to_owned(), raw(&STANDARD.encode(&body.bytes))?);
+        }
+        fields.insert("headers".to_owned(), raw(&own_headers(&parts.headers)?)?);
+        let job = serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))?;
+        let job = match key_of(&parts.headers)? {
+            Some(key) => with_key(&job, &key)?,
+            None => job.into(),
+        };
+        gateway.submit_one(Query::of_tenant(tenant), job, &parts.headers).await
+    };
+    answer.await.unwrap_or_else(problem)
+}
+
+/// The headers that go on to the handler: `Longshore-Header-<name>`, and the payload's media type.
+fn own_headers(headers: &HeaderMap) -> Result<BTreeMap<String, String>, ApiError> {
+    let mut own = BTreeMap::new();
+    for (name, value) in headers {
+        let name = match name.as_str().strip_prefix(OWN) {
+            Some(name) => name,
+            None if name == header::CONTENT_TYPE => "Content-Type",
+            None => continue,
+        };
+        let value = value.to_str().map_err(|_| ApiError::malformed(format!("{name}: is not ASCII")))?;
+        own.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(own)
+}
+
+fn only_tenant(query: Query) -> Result<Query, ApiError> {
+    if let Some(name) = query.names().find(|name| *name != "tenant") {
+        return Err(ApiError::malformed(format!("{name}: is no parameter here; fields of a job stand in the body")));
+    }
+    Ok(query)
+}
+
+fn names_jobs(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        jobs: Option<&'a RawValue>,
+    }
+    serde_json::from_slice::<Named<'_>>(body).is_ok_and(|body| body.jobs.is_some())
+}
+
+/// The key of `Idempotency-Key`, which may stand in quotes.
+fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let wrong = |why: &str| ApiError::malformed(format!("Idempotency-Key: {why}"));
+    if keys.next().is_some() {
+        return Err(wrong("comes twice"));
+    }
+    let key = key.to_str().map_err(|_| wrong("is not ASCII"))?.trim();
+    let quoted = key.strip_prefix('"').map(|key| key.strip_suffix('"').ok_or_else(|| wrong("has no closing quote")));
+    let key = match quoted.transpose()? {
+        // RFC 8941: within quotes a backslash stands before a quote and before itself.
+        Some(key) => key.replace("\\\"", "\"").replace("\\\\", "\\"),
+        None => key.to_owned(),
+    };
+    if key.is_empty() { Err(wrong("is empty")) } else { Ok(Some(key)) }
+}
+
+/// The job with the key of the header.
+fn with_key(job: &[u8], key: &str) -> Result<Bytes, ApiError> {
+    let mut fields = fields_of(job)?;
+    let key = raw(key)?;
+    if let Some(said) = fields.get("idempotency_key")
+        && serde_json::from_str::<String>(said.get()).ok() != serde_json::from_str(key.get()).ok()
+    {
+        return Err(ApiError::malformed("idempotency_key: is another than that of the header Idempotency-Key"));
+    }
+    fields.insert("idempotency_key".to_owned(), key);
+    serde_json::to_vec(&fields).map(Bytes::from).map_err(|error| ApiError::malformed(error.to_string()))
+}
+
+/// Which answer a client prefers (RFC 7240).
+enum Prefer {
+    Answer,
+    /// The run, as it is after so many seconds, or when it has ended.
+    Run(u64),
+}
+
+fn prefer(headers: &HeaderMap) -> Prefer {
+    let words = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let words: Vec<&str> = words.flat_map(|value| value.split([',', ';'])).map(str::trim).collect();
+    let wait = words.iter().find_map(|word| word.strip_prefix("wait=")?.trim_matches('"').parse::<u64>().ok());
+    match wait {
+        Some(seconds) => Prefer::Run(seconds.min(WAIT_MAX)),
+        None if words.iter().any(|word| word.eq_ignore_ascii_case("respond-async")) => Prefer::Run(0),
+        None => Prefer::Answer,
+    }
+}
+
+impl Gateway {
+    async fn submit_one(&self, query: Query, job: Bytes, headers: &HeaderMap) -> Result<Response, ApiError> {
+        let target = Target::of(&api::Submit::DECLARATION, query, Vec::new(), job)?;
+        let tenant = target.tenant.clone();
+        let answer = self.ask(&api::Submit::DECLARATION, target, headers).await?;
+        let submitted: Submitted = serde_json::from_slice(&answer)
+            .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))?;
+        let run_id = submitted.run_id.as_str();
+        let status = if submitted.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
+        let mut answer = match prefer(headers) {
+            Prefer::Answer => shown(status, answer),
+            Prefer::Run(seconds) => self.waited(&tenant, run_id, seconds, headers).await?,
+        };
+        let place = format!("/v1/runs/{run_id}");
+        let place = if tenant == "default" { place } else { format!("{place}?tenant={tenant}") };
+        if let Ok(place) = HeaderValue::from_str(&place) {
+            answer.headers_mut().insert(header::LOCATION, place);
+        }
+        Ok(answer)
+    }
+
+    /// The run after so many seconds: 200 once it has ended, else 202.
+    async fn waited(
+        &self,
+        tenant: &str,
+        run_id: &str,
+        seconds: u64,
+        headers: &HeaderMap,
+    ) -> Result<Response, ApiError> {
+        #[derive(Deserialize)]
+        struct State {
+            state: String,
+        }
+        let body = serde_json::json!({"run_id": run_id, "timeout_ms": seconds * 1_000}).to_string();
+        let target = Target { tenant: tenant.to_owned(), body: body.into() };
+        let run = self.ask(&api::RunsWait::DECLARATION, target, headers).await?;
+        let state = serde_json::from_slice::<State>(&run).ok();
+        let state = state.and_then(|run| serde_json::from_value::<RunState>(run.state.into()).ok());
+        let status = if state.is_some_and(RunState::is_terminal) { StatusCode::OK } else { StatusCode::ACCEPTED };
+        let mut answer = shown(status, run);
+        if let Ok(applied) = HeaderValue::from_str(&format!("wait={seconds}")) {
+            answer.headers_mut().insert("preference-applied", applied);
+        }
+        Ok(answer)
+    }
+}
+
+/// Jobs, one a line, submitted as they come and answered in their order, a line each.
+fn lines(gateway: Gateway, request: Request) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let query = only_tenant(Query::read(&parts.uri)?)?;
+    let tenant = Target::of(&api::Submit::DECLARATION, query, Vec::new(), Bytes::new())?.tenant;
+    // A client that does not read its answers is not read for either.
+    let (answers, answered) = mpsc::channel(2);
+    let slices = Slices { gateway, tenant, headers: parts.headers, answers };
+    tokio::spawn(slices.run(body));
+    let answered = futures_util::stream::unfold(answered, |mut answered| async move {
+        answered.recv().await.map(|slice: Bytes| (Ok::<_, std::convert::Infallible>(slice), answered))
+    });
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(answered)).into_response())
+}
+
+struct Slices {
+    gateway: Gateway,
+    tenant: String,
+    headers: HeaderMap,
+    answers: mpsc::Sender<Bytes>,
+}
+
+impl Slices {
+    async fn run(self, body: Body) {
+        let (mut pieces, mut rest) = (body.into_data_stream(), BytesMut::new());
+        let mut ended = false;
+        while !ended {
+            let mut slice = Vec::new();
+            let mut bytes = 0;
+            let mut until: Option<Instant> = None;
+            while slice.len() < SLICE && bytes < MAX {
+                if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let line = rest.split_to(end + 1).freeze();
+                    bytes += line.len();
+                    if !line.trim_ascii().is_empty() {
+                        slice.push(line);
+                        until.get_or_insert_with(|| Instant::now() + GATHERED_FOR);
+                    }
+                    continue;
+                }
+                let next = body::next(&mut pieces);
+                let piece = match until {
+                    Some(until) => match timeout_at(until, next).await {
+                        Ok(piece) => piece,
+                        Err(_) => break,
+                    },
+                    None => next.await,
+                };
+                match piece {
+                    Some(Ok(piece)) if rest.len() + piece.len() <= MAX => rest.extend_from_slice(&piece),
+                    None => {
+                        // The last line may lack its end.
+                        if !rest.trim_ascii().is_empty() {
+                            slice.push(rest.split().freeze());
+                        }
+                        ended = true;
+                        break;
+                    }
+                    Some(failed) => {
+                        let too_long = || of_http(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "a line is too long");
+                        let error = failed.err().unwrap_or_else(too_long);
+                        // What came whole is submitted; the rest is not.
+                        self.submit(slice).await;
+                        self.say(&[line_of(&error)]).await;
+                        return;
+                    }
+                }
+            }
+            if !self.submit(slice).await {
+                return;
+            }
+        }
+    }
+
+    /// Submits lines; `false`: nobody reads the answers any more.
+    async fn submit(&self, lines: Vec<Bytes>) -> bool {
+        #[derive(Deserialize)]
+        struct Answers {
+            jobs: Vec<Box<RawValue>>,
+        }
+        if lines.is_empty() {
+            return true;
+        }
+        let read: Vec<Result<&RawValue, ApiError>> = lines
+            .iter()
+            .map(|line| {
+                serde_json::from_slice::<&RawValue>(line)
+                    .map_err(|error| ApiError::malformed(format!("the line is not JSON: {error}")))
+            })
+            .collect();
+        let jobs: Vec<&RawValue> = read.iter().filter_map(|line| line.as_ref().ok().copied()).collect();
+        let count = jobs.len();
+        let body = serde_json::to_vec(&BTreeMap::from([("jobs", jobs)])).unwrap_or_default();
+        let target = Target { tenant: self.tenant.clone(), body: body.into() };
+        let asked = if count == 0 {
+            Ok(Answers { jobs: Vec::new() })
+        } else {
+            let answer = self.gateway.ask(&api::SubmitBatch::DECLARATION, target, &self.headers).await;
+            answer.and_then(|answer| {
+                serde_json::from_slice::<Answers>(&answer)
+                    .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))
+            })
+        };
+        let (mut answers, failed) = match asked {
+            Ok(answers) => (answers.jobs.into_iter(), None),
+            Err(error) => (Vec::new().into_iter(), Some(error)),
+        };
+        let said: Vec<String> = read
+            .iter()
+            .map(|line| match (line, &failed) {
+                (Err(error), _) | (Ok(_), Some(error)) => line_of(error),
+                (Ok(_), None) => answers.next().map_or_else(String::new, |answer| answer.get().to_owned()),
+            })
+            .collect();
+        self.say(&said).await
+    }
+
+    async fn say(&self, lines: &[String]) -> bool {
+        let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        self.answers.send(text.into()).await.is_ok()
+    }
+}
+
+fn line_of(error: &ApiError) -> String {
+    serde_json::to_string(error).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(header::HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())])
+    }
+
+    #[test]
+    fn a_key_is_read_quoted_or_bare() {
+        let key = |value: &str| key_of(&headers("idempotency-key", value));
+        assert_eq!(key("order-1").unwrap().unwrap(), "order-1");
+        assert_eq!(key(r#""a \"b\" \\""#).unwrap().unwrap(), r#"a "b" \"#);
+        for wrong in ["", "\"\"", "\"a"] {
+            assert!(key(wrong).unwrap_err().message.starts_with("Idempotency-Key: "), "{wrong}");
+        }
+        assert!(with_key(br#"{"type":"a","idempotency_key":"x"}"#, "y").is_err());
+        assert_eq!(
+            with_key(br#"{"type":"a","payload":1.0}"#, "y").unwrap(),
+            &br#"{"idempotency_key":"y","payload":1.0,"type":"a"}"#[..]
+        );
+    }
+
+    #[test]
+    fn a_preference_is_bounded() {
+        let of = |value: &str| match prefer(&headers("prefer", value)) {
+            Prefer::Answer => None,
+            Prefer::Run(seconds) => Some(seconds),
+        };
+        let wanted = [("wait=5", Some(5)), ("respond-async, wait=2", Some(2)), ("wait=\"900\"", Some(60))];
+        for (value, seconds) in wanted.into_iter().chain([("respond-async", Some(0)), ("handling=lenient", None)]) {
+            assert_eq!(of(value), seconds, "{value}");
+        }
+    }
+}

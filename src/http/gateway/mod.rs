@@ -1,0 +1,226 @@
+//! The API over HTTP: every endpoint at `POST /v1/api/<endpoint>` and at the routes of its declaration.
+//!
+//! Read in this order: this file (routes, and the answer to each), `request` (a request of the API from path, query and
+//! body), `body` (bodies within their bounds), `jobs` (the forms in which jobs are submitted).
+//! It translates names, headers and status codes, and decides nothing about a job: what the NATS API cannot be asked,
+//! it cannot be asked either.
+
+mod body;
+mod jobs;
+mod request;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodFilter, MethodRouter, post};
+use axum::{Router, middleware};
+use bytes::Bytes;
+use longshore_actors::Observer;
+use longshore_backbone::service::{Request as ApiRequest, TraceContext};
+use longshore_backbone::wire::api::{self, ApiError, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use super::problem::{of_http, problem};
+use body::Bodies;
+use request::{Query, Target};
+
+/// The media type of answers.
+const JSON: &str = "application/json; charset=utf-8";
+/// Who asks, in the audit, until requests say more.
+const BY: &str = "http";
+/// Longest wait for a run's end, in seconds.
+const WAIT_MAX: u64 = 60;
+
+/// What the routes share.
+#[derive(Clone)]
+pub(super) struct Gateway {
+    node: Arc<OnceLock<Observer>>,
+    bodies: Arc<Bodies>,
+}
+
+/// Every route of the API.
+pub(super) fn router(node: Arc<OnceLock<Observer>>) -> Router {
+    let gateway = Gateway { node, bodies: Arc::default() };
+    let mut router = Router::new()
+        .route("/v1/api/{endpoint}", post(any_endpoint))
+        .route("/v1/jobs", post(jobs::submit))
+        .route("/v1/jobs/{name}", post(jobs::submit_raw).get(run_of_job));
+    for (path, methods) in routes() {
+        router = router.route(path, methods);
+    }
+    router.method_not_allowed_fallback(other_method).layer(middleware::map_response(no_store)).with_state(gateway)
+}
+
+/// The routes of the declarations by their paths, but those under `/v1/jobs`.
+fn routes() -> BTreeMap<&'static str, MethodRouter<Gateway>> {
+    let mut routes: BTreeMap<&str, MethodRouter<Gateway>> = BTreeMap::new();
+    for declaration in &ENDPOINTS {
+        for &HttpRoute(method, path) in declaration.http.iter().filter(|route| !route.1.starts_with("/v1/jobs")) {
+            let endpoint = move |State(gateway): State<Gateway>, Path(path): Path<Vec<(String, String)>>, request| async move {
+                gateway.comfortable(declaration, path, request).await.unwrap_or_else(problem)
+            };
+            let methods = routes.remove(path).unwrap_or_default().on(filter(method), endpoint);
+            routes.insert(path, methods);
+        }
+    }
+    routes
+}
+
+fn filter(method: api::Method) -> MethodFilter {
+    match method {
+        api::Method::Get => MethodFilter::GET,
+        api::Method::Put => MethodFilter::PUT,
+        api::Method::Post => MethodFilter::POST,
+        api::Method::Delete => MethodFilter::DELETE,
+    }
+}
+
+/// What is true only now is kept by no intermediary.
+async fn no_store(mut answer: Response) -> Response {
+    answer.headers_mut().entry(header::CACHE_CONTROL).or_insert(header::HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// `OPTIONS` says which methods there are, as 405 does: axum adds `Allow` to both.
+async fn other_method(method: Method) -> Response {
+    match method {
+        Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
+        _ => problem(of_http(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "Allow lists the methods of this path")),
+    }
+}
+
+/// `POST /v1/api/<endpoint>`: request and answer as on NATS.
+async fn any_endpoint(State(gateway): State<Gateway>, Path(name): Path<String>, request: Request) -> Response {
+    let answer = async {
+        let declaration = Declaration::named(&name)
+            .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
+        let (parts, body) = request.into_parts();
+        let query = Query::read(&parts.uri)?;
+        let body = gateway.bodies.json(&parts.headers, body).await?;
+        let target = Target::of(declaration, query, Vec::new(), body.bytes)?;
+        Ok(shown(StatusCode::OK, gateway.ask(declaration, target, &parts.headers).await?))
+    };
+    answer.await.unwrap_or_else(problem)
+}
+
+/// `GET /v1/jobs/<id>` is `GET /v1/runs/<id>`.
+async fn run_of_job(State(gateway): State<Gateway>, Path(name): Path<String>, request: Request) -> Response {
+    let path = vec![("run_id".to_owned(), name)];
+    gateway.comfortable(&api::RunsGet::DECLARATION, path, request).await.unwrap_or_else(problem)
+}
+
+impl Gateway {
+    /// Asks the API within this node.
+    async fn ask(
+        &self,
+        declaration: &'static Declaration,
+        target: Target,
+        headers: &HeaderMap,
+    ) -> Result<Vec<u8>, ApiError> {
+        let node = self.node.get().ok_or_else(|| ApiError::unavailable("the node is starting"))?;
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let request = ApiRequest {
+            tenant: target.tenant,
+            endpoint: declaration.name.to_owned(),
+            trace: header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") }),
+            by: Some(BY.to_owned()),
+            from: BY.to_owned(),
+            body: target.body,
+        };
+        Ok(node.api().ask(request).await?.into_bytes())
+    }
+
+    /// The answer at a route of the endpoint's declaration.
+    async fn comfortable(
+        &self,
+        declaration: &'static Declaration,
+        path: Vec<(String, String)>,
+        request: Request,
+    ) -> Result<Response, ApiError> {
+        let (parts, body) = request.into_parts();
+        if parts.headers.contains_key(header::IF_MATCH) {
+            return Err(ApiError::malformed("If-Match: changes on a condition are not there; leave it out"));
+        }
+        let mut query = Query::read(&parts.uri)?;
+        if declaration.name == api::RunsGet::NAME
+            && let Some(seconds) = query.take("wait")
+        {
+            let target = Target::of(&api::RunsWait::DECLARATION, query, with_wait(path, &seconds)?, Bytes::new())?;
+            return Ok(shown(StatusCode::OK, self.ask(&api::RunsWait::DECLARATION, target, &parts.headers).await?));
+        }
+        let body = self.bodies.json(&parts.headers, body).await?;
+        let of_queue = declaration.name == api::QueuesList::NAME && !path.is_empty();
+        let target = Target::of(declaration, query, path, body.bytes)?;
+        let answer = self.ask(declaration, target, &parts.headers).await?;
+        if of_queue {
+            return Ok(shown(StatusCode::OK, only_queue(&answer)?));
+        }
+        let next = next_page(declaration, &parts.uri, &answer);
+        let tag = (declaration.effect == Effect::Reads).then(|| etag(&answer));
+        if tag.is_some() && tag.as_deref() == parts.headers.get(header::IF_NONE_MATCH).map(|value| value.as_bytes()) {
+            return Ok(StatusCode::NOT_MODIFIED.into_response());
+        }
+        let mut answer = shown(StatusCode::OK, answer);
+        if let Some(next) = next {
+            answer.headers_mut().insert(header::LINK, next);
+        }
+        if let Some(tag) = tag.and_then(|tag| header::HeaderValue::from_bytes(&tag).ok()) {
+            answer.headers_mut().insert(header::ETAG, tag);
+        }
+        Ok(answer)
+    }
+}
+
+/// An answer of the API.
+fn shown(status: StatusCode, answer: Vec<u8>) -> Response {
+    (status, [(header::CONTENT_TYPE, JSON)], answer).into_response()
+}
+
+/// The fields of `runs.wait` for a wait of so many seconds.
+fn with_wait(mut path: Vec<(String, String)>, seconds: &str) -> Result<Vec<(String, String)>, ApiError> {
+    let wrong = || ApiError::malformed(format!("wait: is not a number of seconds from 0 to {WAIT_MAX}"));
+    let seconds = seconds.parse::<u64>().ok().filter(|seconds| *seconds <= WAIT_MAX).ok_or_else(wrong)?;
+    path.push(("timeout_ms".to_owned(), (seconds * 1_000).to_string()));
+    Ok(path)
+}
+
+/// The one queue of an answer, so that its depth stands at the top.
+fn only_queue(answer: &[u8]) -> Result<Vec<u8>, ApiError> {
+    #[derive(Deserialize)]
+    struct Queues<'a> {
+        #[serde(borrow)]
+        queues: Vec<&'a RawValue>,
+    }
+    let queues: Queues<'_> =
+        serde_json::from_slice(answer).map_err(|error| ApiError::unavailable(error.to_string()))?;
+    let queue = queues.queues.first().ok_or_else(|| ApiError::not_found("queue: is not declared"))?;
+    Ok(queue.get().as_bytes().to_vec())
+}
+
+/// The link to the next page of a list that has one.
+fn next_page(declaration: &Declaration, uri: &Uri, answer: &[u8]) -> Option<header::HeaderValue> {
+    #[derive(Deserialize)]
+    struct Page {
+        cursor: Option<String>,
+    }
+    if declaration.effect != Effect::Reads {
+        return None;
+    }
+    let cursor = serde_json::from_slice::<Page>(answer).ok()?.cursor?;
+    let query = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    let kept = query.filter(|pair| !pair.starts_with("cursor=")).map(|pair| format!("{pair}&")).collect::<String>();
+    let cursor = percent_encoding::utf8_percent_encode(&cursor, percent_encoding::NON_ALPHANUMERIC);
+    header::HeaderValue::from_str(&format!("<{}?{kept}cursor={cursor}>; rel=\"next\"", uri.path())).ok()
+}
+
+/// What an answer is known by: it changes with the answer.
+fn etag(answer: &[u8]) -> Vec<u8> {
+    let digest = Sha256::digest(answer);
+    let hex = digest[..12].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("\"{hex}\"").into_bytes()
+}

@@ -1,0 +1,194 @@
+//! The API is asked over HTTP, by a foreign client: curl.
+
+use std::process::Command;
+
+use longshore_harness::Node;
+use serde_json::{Value, json};
+
+use crate::http::on_a_free_port;
+use crate::world;
+
+/// An answer: its head, and its body as JSON.
+struct Answer {
+    head: String,
+    body: Value,
+}
+
+impl Answer {
+    fn status(&self) -> u16 {
+        self.head.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    fn has(&self, header: &str) -> bool {
+        self.head.lines().any(|line| line.eq_ignore_ascii_case(header))
+    }
+}
+
+/// What curl gets at this path.
+fn curl(node: &Node, path: &str, with: &[&str]) -> Answer {
+    let url = format!("http://{}{path}", node.http());
+    let output = Command::new("curl").args(["-sS", "-i", "-m", "60"]).args(with).arg(url).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (head, body) =
+        text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    Answer { head: head.to_owned(), body: serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {text}")) }
+}
+
+const JSON: [&str; 2] = ["-H", "Content-Type: application/json"];
+
+fn ask(node: &Node, path: &str, body: &Value) -> Answer {
+    curl(node, path, &[JSON[0], JSON[1], "-d", &body.to_string()])
+}
+
+/// A job goes in and its end comes out; a repeat is the same run, and another job under its key is refused.
+#[tokio::test]
+async fn every_endpoint_is_asked_over_http() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+
+    let job = json!({"type": "echo", "payload": {"a": 1}, "idempotency_key": "k"});
+    let taken = ask(&node, "/v1/api/submit", &job);
+    assert_eq!((taken.status(), &taken.body["deduplicated"]), (200, &json!(false)), "{}", taken.head);
+    assert!(taken.has("content-type: application/json; charset=utf-8") && taken.has("cache-control: no-store"));
+    let run = json!({"run_id": taken.body["run_id"], "timeout_ms": 30_000});
+    let ended = ask(&node, "/v1/api/runs.wait", &run);
+    assert_eq!((&ended.body["state"], &ended.body["result"]), (&json!("completed"), &json!({"a": 1})));
+    let repeat = ask(&node, "/v1/api/submit", &job);
+    assert_eq!((&repeat.body["run_id"], &repeat.body["deduplicated"]), (&taken.body["run_id"], &json!(true)));
+    let other = ask(&node, "/v1/api/submit", &json!({"type": "echo", "payload": 2, "idempotency_key": "k"}));
+    assert_eq!((other.status(), &other.body["code"]), (422, &json!("idempotency_mismatch")), "{}", other.body);
+
+    let nodes = curl(&node, "/v1/api/nodes.list", &["-X", "POST"]);
+    assert_eq!(nodes.body["nodes"].as_array().map(Vec::len), Some(1), "{}", nodes.body);
+    let acme = ask(&node, "/v1/api/runs.get?tenant=acme", &json!({"run_id": taken.body["run_id"]}));
+    assert_eq!((acme.status(), &acme.body["code"]), (404, &json!("not_found")), "another tenant's run");
+}
+
+/// What cannot be asked is refused as HTTP has it, and says why.
+#[tokio::test]
+async fn bad_requests_are_refused_with_a_problem() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let file = world.dir().join("large.json");
+    std::fs::write(&file, vec![b' '; 9 << 20]).unwrap();
+    let large = format!("@{}", file.display());
+
+    for (path, with, status, code) in [
+        ("/v1/api/submit", vec![JSON[0], JSON[1], "-d", r#"{"type":"echo","tpye":1}"#], 400, "malformed"),
+        ("/v1/api/submit", vec![JSON[0], JSON[1], "-d", "{"], 400, "malformed"),
+        ("/v1/api/submit", vec!["-d", "{}"], 415, "wrong_content_type"),
+        ("/v1/api/submit", vec![JSON[0], JSON[1], "--data-binary", &large], 413, "too_large"),
+        ("/v1/api/submit", vec![], 405, "wrong_method"),
+        ("/v1/api/submit", vec!["-X", "POST", "-H", "Host: evil.example"], 403, "forbidden"),
+        ("/v1/api/submit", vec!["-X", "POST", "-H", "Origin: http://evil.example"], 403, "forbidden"),
+        ("/v1/api/runs.got", vec!["-X", "POST"], 404, "not_found"),
+        ("/v1/nothing", vec![], 404, "not_found"),
+    ] {
+        let answer = curl(&node, path, &with);
+        assert_eq!((answer.status(), &answer.body["code"]), (status, &json!(code)), "{path} {with:?}: {}", answer.body);
+        assert!(answer.has("content-type: application/problem+json; charset=utf-8"), "{}", answer.head);
+        assert_eq!(answer.has("allow: POST"), status == 405, "{}", answer.head);
+    }
+    assert_eq!(ask(&node, "/v1/api/runs.list", &json!({})).body["runs"], json!([]), "nothing is stored");
+}
+
+/// Jobs come in every form: with a key, with a wait for the end, as bytes, as a batch and line by line.
+#[tokio::test]
+async fn jobs_are_submitted_in_every_form() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let job = json!({"type": "echo", "payload": {"a": 1.50}}).to_string().replace("1.5", "1.50");
+    let with = |header: &str, job: &str| curl(&node, "/v1/jobs", &[JSON[0], JSON[1], "-H", header, "-d", job]);
+
+    let taken = with("Idempotency-Key: \"k\"", &job);
+    let run_id = taken.body["run_id"].as_str().unwrap();
+    assert_eq!(taken.status(), 201, "{}", taken.body);
+    assert!(taken.has(&format!("location: /v1/runs/{run_id}")), "{}", taken.head);
+    let repeat = with("Idempotency-Key: k", &job);
+    assert_eq!((repeat.status(), &repeat.body["run_id"]), (200, &taken.body["run_id"]));
+    assert_eq!(with("Idempotency-Key: k", r#"{"type":"echo"}"#).status(), 422);
+    assert_eq!(with("Idempotency-Key: k", r#"{"type":"echo","idempotency_key":"l"}"#).status(), 400);
+
+    let ended = with("Prefer: wait=60", &job);
+    assert_eq!((ended.status(), &ended.body["state"]), (200, &json!("completed")), "{}", ended.body);
+    assert!(ended.head.contains("wait=60"), "{}", ended.head);
+    let waiting = with("Prefer: respond-async", r#"{"type":"echo","delay_ms":3600000}"#);
+    assert_eq!((waiting.status(), &waiting.body["state"]), (202, &json!("scheduled")), "{}", waiting.body);
+
+    let bytes = ["-H", "Content-Type: text/csv", "-H", "Longshore-Header-Source: shop", "--data-binary", "a,\u{e9}\n"];
+    let raw = curl(&node, "/v1/jobs/never.served?priority=2&tags=x,y&tenant=acme", &bytes);
+    assert_eq!(raw.status(), 201, "{}", raw.body);
+    assert!(raw.head.contains("?tenant=acme"), "{}", raw.head);
+    let cancelled = raw.body["run_id"].as_str().unwrap();
+    let cancelled = curl(&node, &format!("/v1/runs/{cancelled}?tenant=acme"), &["-X", "DELETE"]);
+    assert_eq!((&cancelled.body["state"], &cancelled.body["priority"]), (&json!("cancelled"), &json!(2)));
+    assert_eq!(cancelled.body["tags"], json!(["x", "y"]), "{}", cancelled.body);
+
+    let batch = ask(&node, "/v1/jobs", &json!({"jobs": [{"type": "echo"}, {"tpye": 1}]}));
+    assert_eq!((&batch.body["jobs"][0]["state"], &batch.body["jobs"][1]["code"]), (&json!("enqueued"), &json!(400)));
+}
+
+/// Lines are answered in their order, 2,500 in three slices; a line that is no job harms no other.
+#[tokio::test]
+async fn lines_are_submitted_and_answered_in_their_order() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let line = |number: u32| match number {
+        1_700 => "no job".to_owned(),
+        number => json!({"type": "noop", "run_id": format!("line-{number}")}).to_string(),
+    };
+    let file = world.dir().join("jobs.ndjson");
+    std::fs::write(&file, (0..2_500).map(line).collect::<Vec<_>>().join("\n")).unwrap();
+
+    let url = format!("http://{}/v1/jobs", node.http());
+    let from = format!("@{}", file.display());
+    let args = ["-sS", "-m", "60", "-H", "Content-Type: application/x-ndjson", "--data-binary", &from];
+    let output = Command::new("curl").args(args).arg(url).output().unwrap();
+
+    let answers = String::from_utf8(output.stdout).unwrap();
+    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), 2_500);
+    for (number, answer) in (0..).zip(&answers) {
+        match number {
+            1_700 => assert_eq!(answer["error"], "malformed", "{answer}"),
+            _ => assert_eq!(answer["run_id"], format!("line-{number}"), "{answer}"),
+        }
+    }
+}
+
+/// Lists go on by their links, one queue has its depth at the top, and what did not change is not sent again.
+#[tokio::test]
+async fn lists_and_queues_are_read_as_http_clients_expect_it() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    for number in 0..5 {
+        let job = json!({"type": "noop", "run_id": format!("run-{number}"), "delay_ms": 3_600_000});
+        assert_eq!(ask(&node, "/v1/jobs", &job).status(), 201);
+    }
+
+    let (mut path, mut seen) = ("/v1/runs?state=scheduled&limit=2".to_owned(), Vec::new());
+    loop {
+        let page = curl(&node, &path, &[]);
+        seen.extend(page.body["runs"].as_array().unwrap().iter().map(|run| run["run_id"].as_str().unwrap().to_owned()));
+        let link = page.head.lines().find_map(|line| line.strip_prefix("link: <"));
+        let Some(next) = link else { break };
+        path = next.strip_suffix(">; rel=\"next\"").unwrap().to_owned();
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, ["run-0", "run-1", "run-2", "run-3", "run-4"]);
+
+    let queue = curl(&node, "/v1/queues/main", &[]);
+    assert_eq!((&queue.body["queue"], &queue.body["depth"]), (&json!("main"), &json!(0)), "{}", queue.body);
+    assert_eq!(curl(&node, "/v1/queues/nothing", &[]).status(), 404);
+
+    let put = curl(&node, "/v1/schedules/s", &[JSON[0], JSON[1], "-X", "PUT", "-d", r#"{"type":"noop","every":"1h"}"#]);
+    assert_eq!((put.status(), &put.body["id"]), (200, &json!("s")), "{}", put.body);
+    let got = curl(&node, "/v1/schedules/s", &[]);
+    let tag = got.head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned();
+    let url = format!("http://{}/v1/schedules/s", node.http());
+    let known = ["-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", &format!("If-None-Match: {tag}")];
+    let known = Command::new("curl").args(known).arg(&url).output().unwrap();
+    assert_eq!(known.stdout, b"304");
+    assert_eq!(curl(&node, "/v1/schedules/s", &["-X", "DELETE"]).status(), 200);
+    assert_eq!(curl(&node, "/v1/schedules/s", &[]).status(), 404);
+}
