@@ -141,6 +141,35 @@ fn a_hold_stops_its_key_or_its_type_for_its_tenant() {
     assert!(kept.unwrap() > until, "the longer hold counts");
 }
 
+/// Given holds that are to be announced, when the write of one fails, then it is to be announced again, unless it is
+/// over or a longer one has come meanwhile.
+#[test]
+fn a_hold_whose_write_failed_is_announced_again_but_takes_the_place_of_no_longer_one() {
+    let limits = limits();
+    let (free, own) = (job("t", "free", Some("k")), job("t", "own", Some("k")));
+    limits.hold(&free, Duration::from_secs(30));
+    let failed = limits.take_unpublished();
+    assert_eq!(failed.len(), 1);
+    assert!(limits.take_unpublished().is_empty(), "each is announced once");
+    failed.iter().for_each(|hold| limits.to_announce(hold.clone()));
+    let again = limits.take_unpublished();
+    assert_eq!(
+        again.iter().map(|hold| (&hold.what, hold.until)).collect::<Vec<_>>(),
+        [(&failed[0].what, failed[0].until)]
+    );
+
+    // The handler of another job asks for a longer hold while the shorter one's write fails.
+    limits.hold(&free, Duration::from_secs(60));
+    let longer = limits.take_unpublished();
+    assert!(longer.len() == 1 && longer[0].until > failed[0].until);
+    limits.to_announce(failed[0].clone());
+    limits.to_announce(Hold {
+        what: limits.scope_of_hold(&own.tenant, &own.job_type, &KindKey::default()),
+        until: now(),
+    });
+    assert!(limits.take_unpublished().is_empty());
+}
+
 /// Given a limit of the configuration, when an operator sets another one while the cluster runs, then tokens of the
 /// former are used no more, and when it is removed again, the configured one holds.
 #[test]
