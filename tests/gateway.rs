@@ -1,9 +1,13 @@
 //! The API is asked over HTTP, by a foreign client: curl.
 
 use std::process::Command;
+use std::time::Duration;
 
 use longshore_harness::Node;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::http::on_a_free_port;
 use crate::world;
@@ -191,4 +195,42 @@ async fn lists_and_queues_are_read_as_http_clients_expect_it() {
     assert_eq!(known.stdout, b"304");
     assert_eq!(curl(&node, "/v1/schedules/s", &["-X", "DELETE"]).status(), 200);
     assert_eq!(curl(&node, "/v1/schedules/s", &[]).status(), 404);
+}
+
+/// The bytes of a request, sent as they are; the answer until the connection ends.
+async fn raw(node: &Node, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(node.http()).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    // A reset is an end, too.
+    let _ = timeout(Duration::from_secs(120), stream.read_to_end(&mut answer)).await.expect("the connection ends");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Bodies that stop or break off, heads without end and tricks in paths are refused, and nothing of them is stored.
+#[tokio::test]
+async fn hostile_requests_are_refused_and_nothing_of_them_is_stored() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let head = "Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n";
+
+    let half = format!("POST /v1/jobs HTTP/1.1\r\n{head}Content-Length: 100\r\n\r\n{{\"type\":\"echo\"}}");
+    drop({
+        let mut stream = TcpStream::connect(node.http()).await.unwrap();
+        stream.write_all(half.as_bytes()).await.unwrap();
+        stream
+    });
+    let slow = raw(&node, half.as_bytes()).await;
+    assert!(slow.starts_with("HTTP/1.1 408 ") && slow.contains("too_slow"), "{slow}");
+    let long = format!("POST /v1/jobs HTTP/1.1\r\n{head}X: {}\r\n\r\n", "a".repeat(20_000));
+    assert!(raw(&node, long.as_bytes()).await.starts_with("HTTP/1.1 431 "));
+    for path in ["a%2fb", "..", "%2e%2e", "a%0d%0aX:1", "%ff", &"x".repeat(300), "a?tenant=%3e", "a?since=%zz"] {
+        for what in ["runs", "schedules"] {
+            let answer = raw(&node, format!("GET /v1/{what}/{path} HTTP/1.1\r\n{head}\r\n").as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{path}: {answer}");
+            assert!(answer.contains("application/problem+json"), "{path}: {answer}");
+        }
+    }
+
+    assert_eq!(curl(&node, "/v1/runs", &[]).body["runs"], json!([]));
 }

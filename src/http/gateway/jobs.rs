@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
@@ -18,7 +18,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::body::{self, MAX, media_type};
 use super::request::{Query, Target, fields_of, raw, value_of};
-use super::{Gateway, WAIT_MAX, shown};
+use super::{Gateway, Variables, WAIT_MAX, shown, variables};
 use crate::http::problem::{of_http, problem};
 
 /// Lines that are submitted together.
@@ -54,8 +54,9 @@ pub(super) async fn submit(State(gateway): State<Gateway>, request: Request) -> 
 }
 
 /// `POST /v1/jobs/<type>`: the body is the payload, the query has the fields of `submit`.
-pub(super) async fn submit_raw(State(gateway): State<Gateway>, Path(name): Path<String>, request: Request) -> Response {
+pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, request: Request) -> Response {
     let answer = async {
+        let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
         let (parts, body) = request.into_parts();
         let mut query = Query::read(&parts.uri)?;
         let tenant = query.take("tenant");

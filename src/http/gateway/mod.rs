@@ -12,6 +12,7 @@ mod request;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
@@ -56,13 +57,21 @@ pub(super) fn router(node: Arc<OnceLock<Observer>>) -> Router {
     router.method_not_allowed_fallback(other_method).layer(middleware::map_response(no_store)).with_state(gateway)
 }
 
+/// The variables of a path, by their names.
+type Variables = Result<Path<Vec<(String, String)>>, PathRejection>;
+
+fn variables(path: Variables) -> Result<Vec<(String, String)>, ApiError> {
+    path.map(|Path(path)| path).map_err(|_| ApiError::malformed("the path is not UTF-8"))
+}
+
 /// The routes of the declarations by their paths, but those under `/v1/jobs`.
 fn routes() -> BTreeMap<&'static str, MethodRouter<Gateway>> {
     let mut routes: BTreeMap<&str, MethodRouter<Gateway>> = BTreeMap::new();
     for declaration in &ENDPOINTS {
         for &HttpRoute(method, path) in declaration.http.iter().filter(|route| !route.1.starts_with("/v1/jobs")) {
-            let endpoint = move |State(gateway): State<Gateway>, Path(path): Path<Vec<(String, String)>>, request| async move {
-                gateway.comfortable(declaration, path, request).await.unwrap_or_else(problem)
+            let endpoint = move |State(gateway): State<Gateway>, path: Variables, request| async move {
+                let answer = async { gateway.comfortable(declaration, variables(path)?, request).await };
+                answer.await.unwrap_or_else(problem)
             };
             let methods = routes.remove(path).unwrap_or_default().on(filter(method), endpoint);
             routes.insert(path, methods);
@@ -95,8 +104,9 @@ async fn other_method(method: Method) -> Response {
 }
 
 /// `POST /v1/api/<endpoint>`: request and answer as on NATS.
-async fn any_endpoint(State(gateway): State<Gateway>, Path(name): Path<String>, request: Request) -> Response {
+async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: Request) -> Response {
     let answer = async {
+        let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
         let declaration = Declaration::named(&name)
             .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
         let (parts, body) = request.into_parts();
@@ -109,9 +119,12 @@ async fn any_endpoint(State(gateway): State<Gateway>, Path(name): Path<String>, 
 }
 
 /// `GET /v1/jobs/<id>` is `GET /v1/runs/<id>`.
-async fn run_of_job(State(gateway): State<Gateway>, Path(name): Path<String>, request: Request) -> Response {
-    let path = vec![("run_id".to_owned(), name)];
-    gateway.comfortable(&api::RunsGet::DECLARATION, path, request).await.unwrap_or_else(problem)
+async fn run_of_job(State(gateway): State<Gateway>, path: Variables, request: Request) -> Response {
+    let answer = async {
+        let path = variables(path)?.into_iter().map(|(_, run_id)| ("run_id".to_owned(), run_id)).collect();
+        gateway.comfortable(&api::RunsGet::DECLARATION, path, request).await
+    };
+    answer.await.unwrap_or_else(problem)
 }
 
 impl Gateway {
