@@ -30,6 +30,9 @@ fn may_ask(address: SocketAddr, headers: &HeaderMap) -> Result<(), &'static str>
     if !is_loopback(host) {
         return Err("Host: is no loopback name, such as localhost or 127.0.0.1");
     }
+    if ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| headers.contains_key(*name)) {
+        return Err("it came by a proxy: whoever reaches that would be the operator");
+    }
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
     if origin.is_some_and(|origin| origin.strip_prefix("http://") != Some(host)) {
         return Err("Origin: a page of another origin may not ask");
@@ -78,6 +81,7 @@ mod tests {
         for origin in ["http://evil.example", "null", "http://localhost:3000", "https://localhost:8080"] {
             assert!(!with("origin", origin), "{origin}");
         }
+        assert!(!with("x-forwarded-for", "10.0.0.1") && !with("forwarded", "for=10.0.0.1"));
         assert!(!with("sec-fetch-site", "cross-site") && !with("sec-fetch-site", "same-site"));
     }
 }
