@@ -244,7 +244,8 @@ async fn a_client_that_goes_on_elsewhere_misses_nothing_and_has_nothing_twice() 
     let world = world().await;
     let (first, second) = two_nodes(&world).await;
     let mut follower = Follower::of(first.http(), "/v1/events", None).await;
-    let jobs = world.publish("sleep").many((0..JOBS).map(|_| json!({"ms": 20}))).await;
+    let half = async || world.publish("sleep").many((0..JOBS / 2).map(|_| json!({"ms": 20}))).await;
+    let mut jobs = half().await;
     let mut frames = Vec::new();
     while frames.len() < 200 {
         frames.push(follower.next().await.unwrap());
@@ -253,6 +254,8 @@ async fn a_client_that_goes_on_elsewhere_misses_nothing_and_has_nothing_twice() 
     while let Some(frame) = follower.next().await {
         frames.push(frame);
     }
+    // However much came before the kill, there is more to come.
+    jobs.extend(half().await);
 
     let ends = |frames: &[Frame]| frames.iter().filter(|frame| frame.event == "completed").count();
     let mut restarted = false;

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use longshore_backbone::rarely::Rarely;
 use longshore_backbone::records::Written;
 use longshore_backbone::wire::{header, record};
 use longshore_domain::protocol::Verdict;
@@ -36,6 +37,8 @@ use crate::trace::TRACE_PARENT;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
 const LASTS: Duration = Duration::from_millis(250);
+/// Says that records are not stored: with a fault of the server all jobs of a node come here.
+static NOT_STORED: Rarely = Rarely::once_in(Duration::from_secs(1));
 /// Does the work of the current attempt; `reporter` takes what a handler inside the node says of it.
 pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Reporter>) -> End {
     // Kept here until the handler is done, whatever becomes of the attempt meanwhile.
@@ -246,8 +249,10 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
             Err(error) => {
                 // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
                 // very write if it was stored after all.
-                let about = About::run(&run).traced(payload.trace_id());
-                log_run!(warn, about, "cannot store that the attempt runs: {error}");
+                if let Some(times) = NOT_STORED.happened("", Instant::now()) {
+                    let about = About::run(&run).traced(payload.trace_id());
+                    log_run!(warn, about, times, "cannot store that the attempt runs: {error}");
+                }
                 break None;
             }
         }
