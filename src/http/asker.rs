@@ -31,7 +31,7 @@ fn may_ask(address: SocketAddr, headers: &HeaderMap) -> Result<(), &'static str>
         return Err("Host: is no loopback name, such as localhost or 127.0.0.1");
     }
     if ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| headers.contains_key(*name)) {
-        return Err("it came by a proxy: whoever reaches that would be the operator");
+        return Err("it came by a proxy, each of whose clients would be the operator");
     }
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
     if origin.is_some_and(|origin| origin.strip_prefix("http://") != Some(host)) {
