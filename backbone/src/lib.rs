@@ -64,8 +64,8 @@ pub use settings::{Connection, Storage};
 
 // Other crates name the modules without their folders.
 pub use cluster::{
-    breakers, bucket_space, concurrency, control, deliveries, holders, limits, nodes, questions, run_time_settings,
-    served_types,
+    api_keys, breakers, bucket_space, concurrency, control, deliveries, holders, limits, nodes, questions,
+    run_time_settings, served_types,
 };
 pub use connection::link;
 pub use connection::refusals::Refusal;

@@ -35,6 +35,7 @@ pub(crate) mod events;
 mod audit;
 mod breakers;
 mod concurrency;
+mod keys;
 mod limits;
 mod nodes;
 pub(crate) mod queues;
@@ -112,6 +113,8 @@ pub(crate) enum Command {
     Limits(Noun<limits::Command>),
     /// Circuit breakers: list them, close or open one
     Breakers(Noun<breakers::Command>),
+    /// Keys for clients that ask over HTTP: make, list, revoke them
+    Keys(Noun<keys::Command>),
     /// Concurrency limits: which nodes and runs have their slots; free some
     Concurrency(Noun<concurrency::Command>),
     /// What was asked of the nodes beyond reading and submitting: by whom, when, from where, and how it was answered
@@ -180,6 +183,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Queues(command) => queues::run(&global, command.chosen()?).await,
         Command::Limits(command) => limits::run(&global, command.chosen()?).await,
         Command::Breakers(command) => breakers::run(&global, command.chosen()?).await,
+        Command::Keys(command) => keys::run(&global, command.chosen()?).await,
         Command::Concurrency(command) => concurrency::run(&global, command.chosen()?).await,
         Command::Audit(arguments) => audit::run(&global, arguments).await,
         Command::Nodes(command) => nodes::nodes(&global, command.chosen()?).await,

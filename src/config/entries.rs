@@ -4,7 +4,6 @@
 //! add a setting: an entry, its line in a table below, and the line in `check` that reads it. Defaults are taken from
 //! the crates that use them, so that a node embedded in another program has the same.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use longshore_backbone::Storage;
@@ -14,7 +13,7 @@ use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 use super::concurrency_entries::{
     ANNOUNCEMENTS, CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, SLOTS, TYPE_CONCURRENCY,
 };
-use super::kind::{JitterForm, Listen, Size, Spread, Text, Token, check_token};
+use super::kind::{JitterForm, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
@@ -24,6 +23,7 @@ use super::schemas::{SCHEMA, SCHEMA_VERSION, SCHEMAS};
 pub(crate) mod audit;
 pub(crate) mod breaker;
 pub(crate) mod fairness;
+pub(crate) mod http;
 mod intake;
 mod never_served;
 pub(crate) mod pressure;
@@ -52,7 +52,7 @@ pub(crate) static ROOT: Table = Table::of(
     &[
         One(&NAMESPACE),
         Field::Table { name: "node", table: &NODE, or: None },
-        Field::Table { name: "http", table: &HTTP, or: None },
+        Field::Table { name: "http", table: &http::HTTP, or: None },
         Field::Table { name: "audit", table: &audit::AUDIT, or: None },
         Field::Table { name: "pressure", table: &pressure::PRESSURE, or: None },
         Field::Table { name: "telemetry", table: &telemetry::TELEMETRY, or: None },
@@ -110,17 +110,6 @@ pub(crate) static REPLY_PREFIX: Entry<Text> = Entry::new(
     || Text(Storage::default().reply_prefix),
     "A node answers only to reply subjects that begin with this, so that no client can use the node's permissions to \
      write elsewhere.",
-);
-
-// [http]
-
-static HTTP: Table = Table::of("Probes and metrics over HTTP: /healthz, /readyz, /metrics.", &[One(&HTTP_LISTEN)]);
-
-pub(crate) static HTTP_LISTEN: Entry<Listen> = Entry::new(
-    "listen",
-    || Listen(Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)))),
-    "Where the node listens; \"off\" turns it off. If nothing is set and the port is taken, it is a free port, which the \
-     log names; a port that is set here and taken is an error.",
 );
 
 // [storage]

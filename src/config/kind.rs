@@ -16,6 +16,8 @@ use longshore_domain::{DurationText, JobType, Queue, duration};
 use serde_json::value::RawValue;
 use toml::Value;
 
+use super::listen::Auth;
+
 /// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
 pub(crate) trait Kind: Sized + 'static {
     /// Whether a value may be a table.
@@ -373,6 +375,7 @@ macro_rules! choice {
     };
 }
 
+choice!(Auth { "off" => Auth::Off, "keys" => Auth::Keys });
 choice!(Misfire { "one" => Misfire::One, "skip" => Misfire::Skip });
 choice!(Overlap { "allow" => Overlap::Allow, "skip" => Overlap::Skip });
 choice!(FairBy { "tenant" => FairBy::Tenant, "type" => FairBy::Type });

@@ -1,6 +1,15 @@
-//! Where a node serves HTTP, as `http.listen` says.
+//! Where a node serves HTTP, and to whom, as `[http]` says.
 
 use std::net::SocketAddr;
+
+/// Who may ask the API over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auth {
+    /// Everybody who reaches the listener, as the operator.
+    Off,
+    /// Who has an API key, as its tenant.
+    Keys,
+}
 
 /// Where to serve HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

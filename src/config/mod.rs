@@ -47,7 +47,7 @@ pub use check::check_namespace;
 #[cfg(feature = "traces")]
 pub(crate) use collector::not_a_collector;
 pub use kind::Protocol as TraceProtocol;
-pub use listen::Listen;
+pub use listen::{Auth, Listen};
 pub use nats::Error as NatsError;
 pub use problem::Problems;
 pub use telemetry::Settings as TraceSettings;
@@ -78,6 +78,7 @@ pub struct Configuration {
     tree: raw::Tree,
     settings: Settings,
     http: Listen,
+    auth: Auth,
     telemetry: telemetry::Settings,
     warnings: Vec<String>,
 }
@@ -119,9 +120,9 @@ impl Configuration {
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&settings);
-            let http = outlets::http(&tree);
+            let (http, auth) = (outlets::http(&tree), outlets::auth(&tree));
             let telemetry = telemetry::of(&tree);
-            return Ok(Self { tree, settings, http, telemetry, warnings });
+            return Ok(Self { tree, settings, http, auth, telemetry, warnings });
         }
         problems.sort_by_key(Problem::place);
         problems.dedup(); // every type inherits the mistakes of [defaults]
@@ -138,6 +139,12 @@ impl Configuration {
     #[must_use]
     pub fn http(&self) -> Listen {
         self.http
+    }
+
+    /// Who may ask over HTTP, for `http::Server::start`.
+    #[must_use]
+    pub fn auth(&self) -> Auth {
+        self.auth
     }
 
     /// Where traces go, for `traces::exporter`.

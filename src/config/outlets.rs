@@ -2,19 +2,37 @@
 
 use crate::audit_files::{AuditFiles, EventFiles};
 
-use super::entries::{self as entry, audit as audit_entry};
-use super::listen::Listen;
+use super::entries::{audit as audit_entry, http as http_entry};
+use super::listen::{Auth, Listen};
+use super::problem::Problem;
 use super::raw::Tree;
 use super::section::section;
 
 /// Where to serve HTTP.
 pub(crate) fn http(tree: &Tree) -> Listen {
     let section = section(tree, "http");
-    match section.get(&entry::HTTP_LISTEN).0 {
+    match section.get(&http_entry::HTTP_LISTEN).0 {
         None => Listen::Off,
-        Some(address) if section.node(entry::HTTP_LISTEN.name).is_some() => Listen::At(address),
+        Some(address) if section.node(http_entry::HTTP_LISTEN.name).is_some() => Listen::At(address),
         Some(address) => Listen::AtOrFree(address),
     }
+}
+
+/// Who may ask over HTTP.
+pub(crate) fn auth(tree: &Tree) -> Auth {
+    section(tree, "http").get(&http_entry::HTTP_AUTH)
+}
+
+/// An API that others could ask without a key is no oversight, but said.
+pub(crate) fn open(tree: &Tree) -> Option<Problem> {
+    let section = section(tree, "http");
+    let address = section.get(&http_entry::HTTP_LISTEN).0.filter(|address| !address.ip().is_loopback())?;
+    let is_open = section.get(&http_entry::HTTP_AUTH) == Auth::Off && !section.get(&http_entry::HTTP_ALLOW_OPEN);
+    let reason = format!(
+        "{address} is reached by other machines, and every client would be the operator: set http.auth = \"keys\", a \
+         loopback address, or http.allow_open = true"
+    );
+    is_open.then(|| section.problem(http_entry::HTTP_LISTEN.name, reason))
 }
 
 /// The files that the audit is written to as well.

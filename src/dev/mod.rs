@@ -74,7 +74,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let mut signals = Signals::listen().context(serve::UNHEARD)?;
-    let http = http::Server::start(configuration.http()).await?;
+    let http = http::Server::start(configuration.http(), configuration.auth()).await?;
 
     let named = global.nats.named_by_hand;
     let (connection, server) = if named {

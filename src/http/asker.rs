@@ -1,33 +1,153 @@
 //! Who asks: the guard before every route of the API.
 //!
-//! There are no keys yet. So the API is open where only this machine reaches it: the listener's address is a loopback
-//! one, the request names a loopback host (a page cannot reach it by a name that was bound to 127.0.0.1), and no
-//! browser says that a page of another origin sent it. Who passes is the operator.
+//! With `http.auth = "keys"` a request brings a key, which says the tenant and the permissions ([`Asker`]); none, and
+//! any that does not count, get the same answer. With "off" every client that reaches the listener is the operator. That
+//! is for this machine: the request names a loopback host (a page cannot reach it by a name that was bound to 127.0.0.1),
+//! no proxy is named, and no browser says that a page of another origin sent it. A key is never a cookie, so no page can use that of another.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_actors::Observer;
+use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, Word};
 
-use super::problem::problem;
+use super::problem::{of_http, problem};
+use crate::config::Auth;
 
-/// Refuses whom the module's head does not name.
-pub(super) async fn admit(State(address): State<SocketAddr>, request: Request, next: Next) -> Response {
-    match may_ask(address, request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(reason) => problem(ApiError::new(Code::Forbidden, reason)),
+/// How often a long answer looks whether its asker may still have it.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
+
+/// What the guard needs.
+#[derive(Debug, Clone)]
+pub(super) struct Guard {
+    pub(super) address: SocketAddr,
+    pub(super) auth: Auth,
+    pub(super) node: Arc<OnceLock<Observer>>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Asker(Option<Arc<Held>>);
+
+/// A key, and the node that knows it.
+struct Held {
+    text: String,
+    key: KeyStatus,
+    node: Observer,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held").field("key", &self.key.id).finish_non_exhaustive()
     }
 }
 
-fn may_ask(address: SocketAddr, headers: &HeaderMap) -> Result<(), &'static str> {
-    if !address.ip().is_loopback() {
-        return Err("the API over HTTP is served on loopback addresses alone: http.listen names another");
+impl Asker {
+    /// As what the audit names it.
+    pub(super) fn by(&self) -> String {
+        self.0.as_ref().map_or_else(|| "http".to_owned(), |held| format!("key:{}", held.key.id))
     }
+
+    /// The tenant that is meant where none is named.
+    pub(super) fn tenant(&self) -> &str {
+        let own = self.0.as_ref().map(|held| held.key.tenant.as_str());
+        own.filter(|own| *own != OPERATOR).unwrap_or("default")
+    }
+
+    /// # Errors
+    /// 403: it may not ask as this tenant.
+    pub(super) fn must_be(&self, tenant: &str) -> Result<(), ApiError> {
+        match self.0.as_ref().map(|held| held.key.tenant.as_str()) {
+            Some(own) if own != OPERATOR && own != tenant => {
+                let message = match tenant {
+                    OPERATOR => "this is the operator's: it needs a key of tenant _all".to_owned(),
+                    _ => format!("tenant: the key is for tenant {own} alone"),
+                };
+                Err(ApiError::new(Code::Forbidden, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// 403: its key lacks this scope.
+    pub(super) fn must_have(&self, scope: Scope) -> Result<(), ApiError> {
+        let scope = Word::Known(scope);
+        match &self.0 {
+            Some(held) if !held.key.scopes.contains(&scope) => {
+                Err(ApiError::new(Code::Forbidden, format!("the key lacks the scope {scope}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// 401: its key does not count any more; 503: nobody can say.
+    pub(super) async fn must_still_be(&self) -> Result<(), ApiError> {
+        let Some(held) = &self.0 else { return Ok(()) };
+        held.node.api().holder(&held.text).await?.map(drop).ok_or_else(unauthorized)
+    }
+
+    /// Returns once its key does not count any more.
+    pub(super) async fn ends(self) {
+        loop {
+            tokio::time::sleep(LOOKED_AT_EVERY).await;
+            if self.must_still_be().await.is_err_and(|error| error.code == StatusCode::UNAUTHORIZED.as_u16()) {
+                return;
+            }
+        }
+    }
+}
+
+/// Refuses whom the module's head does not name.
+pub(super) async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
+    let asker = match guard.auth {
+        Auth::Keys => guard.holder(request.headers()).await,
+        Auth::Off => may_ask(guard.address, request.headers())
+            .map(|()| Asker(None))
+            .map_err(|reason| ApiError::new(Code::Forbidden, reason)),
+    };
+    match asker {
+        Ok(asker) => {
+            request.extensions_mut().insert(asker);
+            next.run(request).await
+        }
+        Err(error) => problem(error),
+    }
+}
+
+impl Guard {
+    /// Who has the key of a request.
+    async fn holder(&self, headers: &HeaderMap) -> Result<Asker, ApiError> {
+        let text = bearer(headers).ok_or_else(unauthorized)?;
+        let node = self.node.get().ok_or_else(|| ApiError::unavailable("the node is starting"))?;
+        let key = node.api().holder(text).await?.ok_or_else(unauthorized)?;
+        Ok(Asker(Some(Arc::new(Held { text: text.to_owned(), key, node: node.clone() }))))
+    }
+}
+
+/// The key of `Authorization: Bearer <key>`.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (scheme, key) = given.next()?.to_str().ok()?.split_once(' ')?;
+    (given.next().is_none() && scheme.eq_ignore_ascii_case("bearer")).then(|| key.trim())
+}
+
+/// The one answer to a request without a key that counts.
+fn unauthorized() -> ApiError {
+    let message = "Authorization: Bearer with a key that counts is needed";
+    of_http(StatusCode::UNAUTHORIZED, "unauthorized", message)
+}
+
+fn may_ask(address: SocketAddr, headers: &HeaderMap) -> Result<(), &'static str> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    if !is_loopback(host) {
+    // On any other address the API is open by `http.allow_open`, at whatever name.
+    if address.ip().is_loopback() && !is_loopback(host) {
         return Err("Host: is no loopback name, such as localhost or 127.0.0.1");
     }
     if ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| headers.contains_key(*name)) {
@@ -71,7 +191,25 @@ mod tests {
             assert!(!may(here, &[("host", host)]), "{host}");
         }
         assert!(!may(here, &[]), "no Host at all");
-        assert!(!may("0.0.0.0:8080", &[("host", "localhost:8080")]), "others reach it, too");
+        assert!(may("0.0.0.0:8080", &[("host", "node.internal")]), "http.allow_open says so");
+        let page = [("host", "node.internal"), ("origin", "http://evil.example")];
+        assert!(!may("0.0.0.0:8080", &page), "a page of another origin may not even then");
+    }
+
+    #[test]
+    fn a_key_is_read_from_one_header_alone() {
+        let read = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, value.parse().unwrap());
+            }
+            bearer(&headers).map(str::to_owned)
+        };
+        assert_eq!(read(&["Bearer ls_a_b"]).as_deref(), Some("ls_a_b"));
+        assert_eq!(read(&["bearer  ls_a_b "]).as_deref(), Some("ls_a_b"));
+        for wrong in [&[][..], &["ls_a_b"], &["Basic ls_a_b"], &["Bearer a", "Bearer b"]] {
+            assert_eq!(read(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -29,7 +29,8 @@ mod probe;
 mod problem;
 mod streams;
 
-pub use crate::config::Listen;
+pub use crate::config::{Auth, Listen};
+use asker::Guard;
 pub use probe::{page, ready};
 
 /// Why HTTP cannot be served.
@@ -57,7 +58,7 @@ impl Server {
     ///
     /// # Errors
     /// The address cannot be used.
-    pub async fn start(listen: Listen) -> Result<Option<Self>, Error> {
+    pub async fn start(listen: Listen, auth: Auth) -> Result<Option<Self>, Error> {
         let (wanted, may_move) = match listen {
             Listen::Off => return Ok(None),
             Listen::At(address) => (address, false),
@@ -82,7 +83,7 @@ impl Server {
         }
         raise_limit_of_files();
         let node = Arc::default();
-        let task = tokio::spawn(serve(listener, address, Arc::clone(&node)));
+        let task = tokio::spawn(serve(listener, Guard { address, auth, node: Arc::clone(&node) }));
         Ok(Some(Self { address, moved_from, node, task }))
     }
 
@@ -115,10 +116,11 @@ impl Drop for Server {
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Everything that is answered.
-fn router(node: &Arc<OnceLock<Observer>>, address: SocketAddr) -> Router {
-    let guard = axum::middleware::from_fn_with_state(address, asker::admit);
-    let api = gateway::router(Arc::clone(node)).merge(streams::router(Arc::clone(node))).layer(guard);
-    pages::router(Arc::clone(node)).merge(api)
+fn router(guard: Guard) -> Router {
+    let node = Arc::clone(&guard.node);
+    let guard = axum::middleware::from_fn_with_state(guard, asker::admit);
+    let api = gateway::router(Arc::clone(&node)).merge(streams::router(Arc::clone(&node))).layer(guard);
+    pages::router(node).merge(api)
 }
 
 /// As many open files as the system allows: each client that follows events takes one, and NATS needs some.
@@ -129,13 +131,13 @@ fn raise_limit_of_files() {
 }
 
 /// Serves until it is aborted. The socket stays open over a death, so that the port cannot be lost.
-async fn serve(listener: TcpListener, address: SocketAddr, node: Arc<OnceLock<Observer>>) {
+async fn serve(listener: TcpListener, guard: Guard) {
     loop {
-        let served = AssertUnwindSafe(connections::serve(&listener, router(&node, address)));
+        let served = AssertUnwindSafe(connections::serve(&listener, router(guard.clone())));
         // The panic hook has said why. The loop itself never ends.
         let Err(_) = served.catch_unwind().await;
         tracing::error!("the HTTP listener died, starting it again");
-        if let Some(node) = node.get() {
+        if let Some(node) = guard.node.get() {
             node.count_restart("http");
         }
         tokio::time::sleep(AGAIN_AFTER).await;

@@ -1,6 +1,6 @@
 //! Errors as HTTP has them: `application/problem+json` (RFC 9457), from the API's errors.
 
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use longshore_backbone::wire::api::{ApiError, Code};
 use serde_json::json;
@@ -46,6 +46,9 @@ fn respond(status: StatusCode, error: ApiError) -> Response {
     if [429, 503].contains(&status.as_u16()) {
         let seconds = error.retry_after_ms.unwrap_or(1_000).div_ceil(1_000);
         answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     answer
 }

@@ -8,23 +8,24 @@ use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_actors::{EventStream, EventStreams, Observer, Position, Step, StreamFrom};
-use longshore_backbone::wire::api::{ApiError, OPERATOR, RunRequest};
+use longshore_backbone::wire::api::{ApiError, OPERATOR, RunRequest, Scope};
 use longshore_backbone::wire::logged::EventFilter;
 use longshore_domain::{RunId, Tenant, Timestamp};
 use rand::RngExt as _;
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use super::asker::Asker;
 use super::problem::problem;
 
 /// After so long without an event a comment is sent, so that neither side nor a proxy takes the other for gone.
@@ -64,10 +65,15 @@ struct AskedOfRun {
 }
 
 /// The events of a tenant, or of all.
-async fn events(State(node): State<Node>, asked: Result<Query<Asked>, QueryRejection>, headers: HeaderMap) -> Response {
+async fn events(
+    State(node): State<Node>,
+    Extension(asker): Extension<Asker>,
+    asked: Result<Query<Asked>, QueryRejection>,
+    headers: HeaderMap,
+) -> Response {
     let answer = async {
         let Query(asked) = asked.map_err(|error| ApiError::malformed(error.body_text()))?;
-        let tenant = tenant(asked.tenant.as_deref())?;
+        let tenant = tenant(&asker, asked.tenant.as_deref())?;
         let list = |words: Option<String>| -> Vec<String> {
             words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()).map(str::to_owned).collect()
         };
@@ -86,7 +92,7 @@ async fn events(State(node): State<Node>, asked: Result<Query<Asked>, QueryRejec
             runs: list(asked.run_id),
             tags: list(asked.tag),
         };
-        Ok(followed(streams(&node)?.events(tenant, filter, from).await?, "{}"))
+        Ok(followed(streams(&node)?.events(tenant, filter, from).await?, "{}", asker))
     };
     answer.await.unwrap_or_else(problem)
 }
@@ -94,6 +100,7 @@ async fn events(State(node): State<Node>, asked: Result<Query<Asked>, QueryRejec
 /// The events of a run until its end; 204 to a client that had its end, so that it does not come again.
 async fn of_run(
     State(node): State<Node>,
+    Extension(asker): Extension<Asker>,
     Path(run_id): Path<String>,
     asked: Result<Query<AskedOfRun>, QueryRejection>,
     headers: HeaderMap,
@@ -102,10 +109,10 @@ async fn of_run(
         let Query(asked) = asked.map_err(|error| ApiError::malformed(error.body_text()))?;
         let run_id = RunId::parse(&run_id);
         let run_id = run_id.map_err(|error| ApiError::malformed(format!("run_id: {}", error.reason)))?;
-        let tenant = tenant(asked.tenant.as_deref())?;
+        let tenant = tenant(&asker, asked.tenant.as_deref())?;
         let (end, run) = (format!("{{\"run_id\":\"{run_id}\"}}"), RunRequest { run_id, tenant });
         Ok(match streams(&node)?.of_run(OPERATOR, run, last_event_id(&headers)?).await? {
-            Some(stream) => followed(stream, &end),
+            Some(stream) => followed(stream, &end, asker),
             None => (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response(),
         })
     };
@@ -116,12 +123,14 @@ fn streams(node: &Node) -> Result<&EventStreams, ApiError> {
     node.get().map(Observer::streams).ok_or_else(|| ApiError::unavailable("the node is starting"))
 }
 
-/// The tenant that is meant: `default` if none is named, all of `_all`.
-fn tenant(named: Option<&str>) -> Result<Option<Tenant>, ApiError> {
+/// The tenant that is meant, if the asker may read its events: its own if none is named, all of `_all`.
+fn tenant(asker: &Asker, named: Option<&str>) -> Result<Option<Tenant>, ApiError> {
+    asker.must_have(Scope::Read)?;
+    let named = named.unwrap_or(asker.tenant());
+    asker.must_be(named)?;
     match named {
-        None => Ok(Some(Tenant::default_tenant())),
-        Some(OPERATOR) => Ok(None),
-        Some(named) => {
+        OPERATOR => Ok(None),
+        named => {
             Tenant::parse(named).map(Some).map_err(|error| ApiError::malformed(format!("tenant: {}", error.reason)))
         }
     }
@@ -139,8 +148,8 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, ApiError> {
     position.map(Some).ok_or_else(wrong)
 }
 
-/// The answer that follows a stream.
-fn followed(stream: EventStream, end: &str) -> Response {
+/// The answer that follows a stream, for as long as its asker may have it.
+fn followed(stream: EventStream, end: &str, asker: Asker) -> Response {
     let retry = Bytes::from(format!("retry: {}\n\n", rand::rng().random_range(RETRY)));
     let end = end.to_owned();
     let frames = futures_util::stream::unfold(Some(stream), move |stream| {
@@ -159,7 +168,7 @@ fn followed(stream: EventStream, end: &str) -> Response {
             Some((Bytes::from(text), Some(stream)))
         }
     });
-    let body = futures_util::stream::iter([retry]).chain(frames).map(Ok::<_, Infallible>);
+    let body = futures_util::stream::iter([retry]).chain(frames).take_until(asker.ends()).map(Ok::<_, Infallible>);
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),

@@ -83,14 +83,14 @@ async fn a_port_that_is_taken_is_an_error_if_it_was_set_and_else_gives_way() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
 
-    let error = Server::start(Listen::At(address)).await.unwrap_err();
+    let error = Server::start(Listen::At(address), Auth::Off).await.unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot listen on {address} (http.listen,")), "{error}");
 
-    let server = Server::start(Listen::AtOrFree(address)).await.unwrap().unwrap();
+    let server = Server::start(Listen::AtOrFree(address), Auth::Off).await.unwrap().unwrap();
     assert_eq!((server.address().ip(), server.moved_from()), (address.ip(), Some(address)));
     assert_ne!(server.address().port(), address.port());
     let ready = http::get(server.address(), "/readyz").await.unwrap();
     assert_eq!((ready.status, ready.body.as_str()), (503, r#"{"ready":false,"reasons":["starting"],"warnings":[]}"#));
     assert_eq!(http::get(server.address(), "/metrics").await.unwrap().status, 503);
-    assert!(Server::start(Listen::Off).await.unwrap().is_none());
+    assert!(Server::start(Listen::Off, Auth::Off).await.unwrap().is_none());
 }

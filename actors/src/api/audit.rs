@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use longshore_backbone::Backbone;
 use longshore_backbone::service::Request;
-use longshore_backbone::wire::api::{ApiError, AuditEntry, Code, Declaration, Effect, Endpoint, OPERATOR};
+use longshore_backbone::wire::api::{ApiError, AuditEntry, Code, Declaration, Effect, Endpoint, OPERATOR, id_of_key};
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::json::Object;
 use serde_json::value::RawValue;
@@ -179,7 +179,8 @@ pub(super) fn shown<E: Endpoint>(body: &[u8]) -> Option<Box<RawValue>> {
     let mut asked: Value = serde_json::from_slice(body).ok()?;
     match (&mut asked, E::read(body)) {
         (Value::Object(fields), Err(_)) => fields.iter_mut().for_each(|(name, value)| {
-            if !(value.is_string() && ABOUT.contains(&name.as_str())) {
+            let is_shown = value.as_str().is_some_and(|text| id_of_key(text).is_none());
+            if !(is_shown && ABOUT.contains(&name.as_str())) {
                 *value = Value::from("left out");
             }
         }),
@@ -204,6 +205,8 @@ fn take_out(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(take_out),
+        // Who revokes a key may write its text in place of its id.
+        Value::String(text) if id_of_key(text).is_some() => *value = Value::from("left out"),
         // A request is an object, or nothing.
         _ => {}
     }

@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use longshore_backbone::service::{AT_ONCE, Request, Serve as _};
-use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::api::{ApiError, Code, KeyStatus};
 use longshore_backbone::wire::json::Object;
 use tokio::sync::Semaphore;
 
+use crate::api::keys::KeyCheck;
 use crate::api::service::{Control, Part};
 
 /// Asks the node's own API. Cheap to clone.
 #[derive(Clone)]
 pub struct ApiHandle {
     control: Arc<Control>,
+    keys: Arc<KeyCheck>,
     room: Arc<Semaphore>,
 }
 
@@ -29,7 +31,16 @@ impl std::fmt::Debug for ApiHandle {
 
 impl ApiHandle {
     pub(crate) fn new(part: Part) -> Self {
-        Self { control: Arc::new(Control::new(part)), room: Arc::new(Semaphore::new(AT_ONCE)) }
+        let control = Arc::new(Control::new(part));
+        Self { control, keys: Arc::new(KeyCheck::new()), room: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+
+    /// Who has this API key; `None`: it is unknown, wrong, revoked or expired.
+    ///
+    /// # Errors
+    /// 503: NATS does not answer, so that nobody can say.
+    pub async fn holder(&self, key: &str) -> Result<Option<KeyStatus>, ApiError> {
+        self.keys.holder(self.control.backbone(), key).await
     }
 
     /// The answer to a request. A request that changes something goes on to its end if the caller gives up; one that

@@ -5,7 +5,7 @@
 //! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
 //! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with
 //!   `dead_letter`.
-//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `schedules`.
+//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `schedules`, `keys`.
 //!
 //! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
 //! writes down what was asked.
@@ -26,6 +26,7 @@ mod debounce;
 pub(crate) mod erase;
 pub(crate) mod intake;
 pub(crate) mod keyed;
+pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod list;
 mod refusals;

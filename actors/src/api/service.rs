@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
+use longshore_backbone::Backbone;
 use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
@@ -22,8 +23,8 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, limits, list, pauses, purge, put_queue, replay,
-    reschedule, runs, schedules, traced,
+    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, keys, limits, list, pauses, purge, put_queue,
+    replay, reschedule, runs, schedules, traced,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -141,6 +142,9 @@ fn routes() -> Vec<Route> {
         BreakersTrip: |c, _, asked| breakers::trip(&c.part.api, asked);
         ConcurrencyList: |c, asker, asked| concurrency::list(&c.part.api, asker, asked);
         ConcurrencyFree: |c, _, asked| concurrency::free(&c.part.api, asked);
+        KeysCreate: |c, _, asked| keys::create(&c.part.api, asked);
+        KeysList: |c, _, _| keys::list(&c.part.api);
+        KeysRevoke: |c, _, asked| keys::revoke(&c.part.api, asked);
         AuditList: |c, asker, asked| audit_log::list(&c.part.api, asker, asked);
         NodesList: |c, _, _| c.nodes();
         NodesLogLevel: |c, _, asked| c.log_level(asked);
@@ -193,6 +197,10 @@ impl Serve for Control {
 impl Control {
     pub(super) fn new(part: Part) -> Self {
         Self { part, routes: routes() }
+    }
+
+    pub(super) fn backbone(&self) -> &Backbone {
+        &self.part.api.backbone
     }
 
     /// Counts a job, or a whole batch, that was refused.

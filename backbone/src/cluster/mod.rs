@@ -1,6 +1,7 @@
 //! What nodes know of one another and share: presence, questions, limits, breakers, run-time settings, the types
 //! that were ever served.
 
+pub mod api_keys;
 pub mod breakers;
 pub mod bucket_space;
 pub mod concurrency;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
@@ -18,7 +19,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::body::{self, MAX, media_type};
 use super::request::{Query, Target, fields_of, raw, value_of};
-use super::{Gateway, Variables, WAIT_MAX, shown, variables};
+use super::{Gateway, Variables, WAIT_MAX, asker, shown, variables};
 use crate::http::problem::{of_http, problem};
 
 /// Lines that are submitted together.
@@ -35,20 +36,17 @@ pub(super) async fn submit(State(gateway): State<Gateway>, request: Request) -> 
     }
     let answer = async {
         let (parts, body) = request.into_parts();
-        let query = only_tenant(Query::read(&parts.uri)?)?;
+        let query = only_tenant(Query::read(&parts)?)?;
         let body = gateway.bodies.json(&parts.headers, body).await?;
         if names_jobs(&body.bytes) {
             let target = Target::of(&api::SubmitBatch::DECLARATION, query, Vec::new(), body.bytes.clone())?;
-            return Ok(shown(
-                StatusCode::OK,
-                gateway.ask(&api::SubmitBatch::DECLARATION, target, &parts.headers).await?,
-            ));
+            return Ok(shown(StatusCode::OK, gateway.ask(&api::SubmitBatch::DECLARATION, target, &parts).await?));
         }
         let job = match key_of(&parts.headers)? {
             Some(key) => with_key(&body.bytes, &key)?,
             None => body.bytes.clone(),
         };
-        gateway.submit_one(query, job, &parts.headers).await
+        gateway.submit_one(query, job, &parts).await
     };
     answer.await.unwrap_or_else(problem)
 }
@@ -58,10 +56,9 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
     let answer = async {
         let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
         let (parts, body) = request.into_parts();
-        let mut query = Query::read(&parts.uri)?;
-        let tenant = query.take("tenant");
+        let mut query = Query::read(&parts)?;
         let mut fields = BTreeMap::from([("type".to_owned(), raw(&name)?)]);
-        for (name, value) in query.rest() {
+        for (name, value) in query.take_all_but_tenant() {
             if ["type", "payload", "payload_base64", "headers", "debounce"].contains(&name.as_str()) {
                 return Err(ApiError::malformed(format!("{name}: is no parameter here; POST /v1/jobs takes it")));
             }
@@ -81,7 +78,7 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
             Some(key) => with_key(&job, &key)?,
             None => job.into(),
         };
-        gateway.submit_one(Query::of_tenant(tenant), job, &parts.headers).await
+        gateway.submit_one(query, job, &parts).await
     };
     answer.await.unwrap_or_else(problem)
 }
@@ -167,17 +164,17 @@ fn prefer(headers: &HeaderMap) -> Prefer {
 }
 
 impl Gateway {
-    async fn submit_one(&self, query: Query, job: Bytes, headers: &HeaderMap) -> Result<Response, ApiError> {
+    async fn submit_one(&self, query: Query, job: Bytes, parts: &Parts) -> Result<Response, ApiError> {
         let target = Target::of(&api::Submit::DECLARATION, query, Vec::new(), job)?;
         let tenant = target.tenant.clone();
-        let answer = self.ask(&api::Submit::DECLARATION, target, headers).await?;
+        let answer = self.ask(&api::Submit::DECLARATION, target, parts).await?;
         let submitted: Submitted = serde_json::from_slice(&answer)
             .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))?;
         let run_id = submitted.run_id.as_str();
         let status = if submitted.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
-        let mut answer = match prefer(headers) {
+        let mut answer = match prefer(&parts.headers) {
             Prefer::Answer => shown(status, answer),
-            Prefer::Run(seconds) => self.waited(&tenant, run_id, seconds, headers).await?,
+            Prefer::Run(seconds) => self.waited(&tenant, run_id, seconds, parts).await?,
         };
         let place = format!("/v1/runs/{run_id}");
         let place = if tenant == "default" { place } else { format!("{place}?tenant={tenant}") };
@@ -187,21 +184,15 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// The run after so many seconds: 200 once it has ended, else 202.
-    async fn waited(
-        &self,
-        tenant: &str,
-        run_id: &str,
-        seconds: u64,
-        headers: &HeaderMap,
-    ) -> Result<Response, ApiError> {
+    /// The run after so many seconds: 200 once it has ended, else 202. Who submits may see that.
+    async fn waited(&self, tenant: &str, run_id: &str, seconds: u64, parts: &Parts) -> Result<Response, ApiError> {
         #[derive(Deserialize)]
         struct State {
             state: String,
         }
         let body = serde_json::json!({"run_id": run_id, "timeout_ms": seconds * 1_000}).to_string();
         let target = Target { tenant: tenant.to_owned(), body: body.into() };
-        let run = self.ask(&api::RunsWait::DECLARATION, target, headers).await?;
+        let run = self.ask_in_any_scope(&api::RunsWait::DECLARATION, target, parts).await?;
         let state = serde_json::from_slice::<State>(&run).ok();
         let state = state.and_then(|run| serde_json::from_value::<RunState>(run.state.into()).ok());
         let status = if state.is_some_and(RunState::is_terminal) { StatusCode::OK } else { StatusCode::ACCEPTED };
@@ -216,11 +207,14 @@ impl Gateway {
 /// Jobs, one a line, submitted as they come and answered in their order, a line each.
 fn lines(gateway: Gateway, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let query = only_tenant(Query::read(&parts.uri)?)?;
+    let query = only_tenant(Query::read(&parts)?)?;
     let tenant = Target::of(&api::Submit::DECLARATION, query, Vec::new(), Bytes::new())?.tenant;
+    let asker = asker(&parts)?;
+    asker.must_have(api::SubmitBatch::DECLARATION.scope())?;
+    asker.must_be(&tenant)?;
     // A client that does not read its answers is not read for either.
     let (answers, answered) = mpsc::channel(2);
-    let slices = Slices { gateway, tenant, headers: parts.headers, answers };
+    let slices = Slices { gateway, tenant, parts, answers };
     tokio::spawn(slices.run(body));
     let answered = futures_util::stream::unfold(answered, |mut answered| async move {
         answered.recv().await.map(|slice: Bytes| (Ok::<_, std::convert::Infallible>(slice), answered))
@@ -231,7 +225,7 @@ fn lines(gateway: Gateway, request: Request) -> Result<Response, ApiError> {
 struct Slices {
     gateway: Gateway,
     tenant: String,
-    headers: HeaderMap,
+    parts: Parts,
     answers: mpsc::Sender<Bytes>,
 }
 
@@ -310,8 +304,7 @@ impl Slices {
         let asked = if count == 0 {
             Ok(Answers { jobs: Vec::new() })
         } else {
-            let answer = self.gateway.ask(&api::SubmitBatch::DECLARATION, target, &self.headers).await;
-            answer.and_then(|answer| {
+            self.ask(target).await.and_then(|answer| {
                 serde_json::from_slice::<Answers>(&answer)
                     .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))
             })
@@ -328,6 +321,12 @@ impl Slices {
             })
             .collect();
         self.say(&said).await
+    }
+
+    /// Asks, if the asker's key still counts: lines may come for days.
+    async fn ask(&self, target: Target) -> Result<Vec<u8>, ApiError> {
+        asker(&self.parts)?.must_still_be().await?;
+        self.gateway.ask(&api::SubmitBatch::DECLARATION, target, &self.parts).await
     }
 
     async fn say(&self, lines: &[String]) -> bool {

@@ -14,26 +14,28 @@ use std::sync::{Arc, OnceLock};
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, MethodRouter, post};
 use axum::{Router, middleware};
 use bytes::Bytes;
 use longshore_actors::Observer;
 use longshore_backbone::service::{Request as ApiRequest, TraceContext};
-use longshore_backbone::wire::api::{self, ApiError, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute};
+use longshore_backbone::wire::api::{self, ApiError, Code, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
+use super::asker::Asker;
 use super::problem::{of_http, problem};
 use body::Bodies;
 use request::{Query, Target};
 
 /// The media type of answers.
 const JSON: &str = "application/json; charset=utf-8";
-/// Who asks, in the audit, until requests say more.
-const BY: &str = "http";
+/// The way on which requests come, in the audit.
+const FROM: &str = "http";
 /// Longest wait for a run's end, in seconds.
 const WAIT_MAX: u64 = 60;
 
@@ -110,10 +112,10 @@ async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: 
         let declaration = Declaration::named(&name)
             .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
         let (parts, body) = request.into_parts();
-        let query = Query::read(&parts.uri)?;
+        let query = Query::read(&parts)?;
         let body = gateway.bodies.json(&parts.headers, body).await?;
         let target = Target::of(declaration, query, Vec::new(), body.bytes)?;
-        Ok(shown(StatusCode::OK, gateway.ask(declaration, target, &parts.headers).await?))
+        Ok(shown(StatusCode::OK, gateway.ask(declaration, target, &parts).await?))
     };
     answer.await.unwrap_or_else(problem)
 }
@@ -127,22 +129,35 @@ async fn run_of_job(State(gateway): State<Gateway>, path: Variables, request: Re
     answer.await.unwrap_or_else(problem)
 }
 
+/// Who asks. A request that the guard has not seen is nobody's.
+fn asker(parts: &Parts) -> Result<&Asker, ApiError> {
+    parts.extensions.get::<Asker>().ok_or_else(|| ApiError::new(Code::Internal, "the request has not been admitted"))
+}
+
 impl Gateway {
-    /// Asks the API within this node.
-    async fn ask(
+    /// Asks the API within this node, as far as the asker may.
+    async fn ask(&self, declaration: &'static Declaration, target: Target, parts: &Parts) -> Result<Vec<u8>, ApiError> {
+        asker(parts)?.must_have(declaration.scope())?;
+        self.ask_in_any_scope(declaration, target, parts).await
+    }
+
+    /// The same where another scope has decided.
+    async fn ask_in_any_scope(
         &self,
         declaration: &'static Declaration,
         target: Target,
-        headers: &HeaderMap,
+        parts: &Parts,
     ) -> Result<Vec<u8>, ApiError> {
+        let asker = asker(parts)?;
+        asker.must_be(&target.tenant)?;
         let node = self.node.get().ok_or_else(|| ApiError::unavailable("the node is starting"))?;
-        let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let request = ApiRequest {
             tenant: target.tenant,
             endpoint: declaration.name.to_owned(),
             trace: header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") }),
-            by: Some(BY.to_owned()),
-            from: BY.to_owned(),
+            by: Some(asker.by()),
+            from: FROM.to_owned(),
             body: target.body,
         };
         Ok(node.api().ask(request).await?.into_bytes())
@@ -159,17 +174,17 @@ impl Gateway {
         if parts.headers.contains_key(header::IF_MATCH) {
             return Err(ApiError::malformed("If-Match: changes on a condition are not there; leave it out"));
         }
-        let mut query = Query::read(&parts.uri)?;
+        let mut query = Query::read(&parts)?;
         if declaration.name == api::RunsGet::NAME
             && let Some(seconds) = query.take("wait")
         {
             let target = Target::of(&api::RunsWait::DECLARATION, query, with_wait(path, &seconds)?, Bytes::new())?;
-            return Ok(shown(StatusCode::OK, self.ask(&api::RunsWait::DECLARATION, target, &parts.headers).await?));
+            return Ok(shown(StatusCode::OK, self.ask(&api::RunsWait::DECLARATION, target, &parts).await?));
         }
         let body = self.bodies.json(&parts.headers, body).await?;
         let of_queue = declaration.name == api::QueuesList::NAME && !path.is_empty();
         let target = Target::of(declaration, query, path, body.bytes)?;
-        let answer = self.ask(declaration, target, &parts.headers).await?;
+        let answer = self.ask(declaration, target, &parts).await?;
         if of_queue {
             return Ok(shown(StatusCode::OK, only_queue(&answer)?));
         }

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use axum::http::Uri;
+use axum::http::request::Parts;
 use bytes::Bytes;
 use longshore_backbone::wire::api::{ApiError, Declaration, OPERATOR};
 use longshore_domain::Tenant;
 use percent_encoding::percent_decode_str;
 use serde_json::value::{RawValue, to_raw_value};
+
+use super::asker;
 
 /// Fields that are numbers, or true or false, and not text.
 const NOT_TEXT: [&str; 18] = [
@@ -31,16 +34,23 @@ const NOT_TEXT: [&str; 18] = [
     "slots",
 ];
 
-/// The parameters of a query, each at most once.
-#[derive(Debug, Default)]
-pub(super) struct Query(BTreeMap<String, String>);
+/// The parameters of a query, each at most once, and the tenant that is meant where none is named.
+#[derive(Debug)]
+pub(super) struct Query {
+    parameters: BTreeMap<String, String>,
+    unnamed: String,
+}
 
 impl Query {
     /// Reads the query of an address.
     ///
     /// # Errors
     /// 400: a parameter comes twice, or is no UTF-8.
-    pub(super) fn read(uri: &Uri) -> Result<Self, ApiError> {
+    pub(super) fn read(parts: &Parts) -> Result<Self, ApiError> {
+        Self::of(&parts.uri, asker(parts)?.tenant())
+    }
+
+    fn of(uri: &Uri, unnamed: &str) -> Result<Self, ApiError> {
         let mut parameters = BTreeMap::new();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -49,27 +59,23 @@ impl Query {
                 return Err(ApiError::malformed(format!("{name}: stands twice in the query")));
             }
         }
-        Ok(Self(parameters))
-    }
-
-    /// A query that names a tenant and nothing else.
-    pub(super) fn of_tenant(tenant: Option<String>) -> Self {
-        Self(tenant.map(|tenant| ("tenant".to_owned(), tenant)).into_iter().collect())
+        Ok(Self { parameters, unnamed: unnamed.to_owned() })
     }
 
     /// The names of its parameters.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.parameters.keys().map(String::as_str)
     }
 
     /// Takes a parameter out.
     pub(super) fn take(&mut self, name: &str) -> Option<String> {
-        self.0.remove(name)
+        self.parameters.remove(name)
     }
 
-    /// Takes the others.
-    pub(super) fn rest(self) -> impl Iterator<Item = (String, String)> {
-        self.0.into_iter()
+    /// Takes all parameters out but the one that names the tenant.
+    pub(super) fn take_all_but_tenant(&mut self) -> impl Iterator<Item = (String, String)> + use<> {
+        let tenant = self.parameters.remove_entry("tenant").into_iter().collect();
+        std::mem::replace(&mut self.parameters, tenant).into_iter()
     }
 }
 
@@ -87,7 +93,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The request to an endpoint. The tenant is named by the query or the body; `default` if neither does.
+    /// The request to an endpoint. The tenant is named by the query or the body; if neither does, it is the
+    /// asker's own.
     ///
     /// # Errors
     /// 400: a field is said twice, or the body is no JSON object.
@@ -98,11 +105,11 @@ impl Target {
         body: Bytes,
     ) -> Result<Self, ApiError> {
         let by_query = query.take("tenant");
-        if query.0.is_empty() && path.is_empty() && !declaration.takes_tenant && !declaration.for_operators {
-            return Ok(Self { tenant: asker(by_query)?, body });
+        if query.parameters.is_empty() && path.is_empty() && !declaration.takes_tenant && !declaration.for_operators {
+            return Ok(Self { tenant: meant(by_query, query.unnamed)?, body });
         }
         let mut fields = fields_of(&body)?;
-        for (name, value) in path.into_iter().chain(query.rest()) {
+        for (name, value) in path.into_iter().chain(query.parameters) {
             let value = value_of(&name, &value)?;
             if let Some(said) = fields.get(&name)
                 && said.get() != value.get()
@@ -128,7 +135,7 @@ impl Target {
             }
             OPERATOR.to_owned()
         } else {
-            asker(named)?
+            meant(named, query.unnamed)?
         };
         let body = serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))?;
         Ok(Self { tenant, body: body.into() })
@@ -136,9 +143,9 @@ impl Target {
 }
 
 /// The tenant that asks, if this one is named.
-fn asker(named: Option<String>) -> Result<String, ApiError> {
+fn meant(named: Option<String>, unnamed: String) -> Result<String, ApiError> {
     match named {
-        None => Ok(Tenant::default_tenant().to_string()),
+        None => Ok(unnamed),
         Some(named) if named == OPERATOR => Ok(named),
         Some(named) => match Tenant::parse(&named) {
             Ok(_) => Ok(named),
@@ -177,7 +184,7 @@ mod tests {
     use super::*;
 
     fn of(declaration: &Declaration, uri: &str, path: &[(&str, &str)], body: &'static str) -> Result<Target, String> {
-        let query = Query::read(&uri.parse().unwrap()).map_err(|error| error.message)?;
+        let query = Query::of(&uri.parse().unwrap(), "default").map_err(|error| error.message)?;
         let path = path.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Target::of(declaration, query, path, Bytes::from_static(body.as_bytes())).map_err(|error| error.message)
     }

@@ -297,6 +297,16 @@ endpoints! {
     ConcurrencyFree "concurrency.free": FreeRequest => Freed {
         for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/concurrency/free")]
     };
+    /// Makes a key for clients over HTTP; its text is shown this once.
+    KeysCreate "keys.create": CreateKeyRequest => KeyCreated {
+        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/keys")]
+    };
+    /// The keys, without their texts.
+    KeysList "keys.list": Nothing => Keys { for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/keys")] };
+    /// Revokes a key: within two seconds no node takes it any more.
+    KeysRevoke "keys.revoke": RevokeKeyRequest => KeyStatus {
+        for_operators: true, http: &[HttpRoute(Delete, "/v1/keys/{id}")]
+    };
     /// The audit's entries of a tenant, oldest first.
     AuditList "audit.list": AuditRequest => AuditPage { effect: Reads, http: &[HttpRoute(Get, "/v1/audit")] };
     /// The nodes that were seen within the last 10 s.

@@ -68,6 +68,8 @@ mod concurrency;
 pub use concurrency::{
     ConcurrencyLimits, ConcurrencyRequest, ConcurrencyStatus, FreeRequest, Freed, SlotHolder, SlotRun,
 };
+mod keys;
+pub use keys::{CreateKeyRequest, KeyCreated, KeyStatus, Keys, RevokeKeyRequest, id_of_key, is_key_id, key_text};
 mod nodes;
 pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes};
 mod audit;

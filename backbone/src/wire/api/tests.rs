@@ -351,6 +351,23 @@ fn check_concurrency() -> [&'static str; 2] {
     ]
 }
 
+fn check_keys() -> [&'static str; 3] {
+    let key = format!(
+        r#"{{"created_at":"{TIME}","expires_at":"{TIME}","id":"0123456789abcdef","name":"shop","scopes":["submit","read"],"tenant":"acme"}}"#
+    );
+    [
+        check::<KeysCreate>(
+            &[
+                r#"{"name":"shop","tenant":"acme","scopes":["submit","read"]}"#,
+                &format!(r#"{{"name":"shop","tenant":"_all","scopes":["operate","reveal"],"expires_at":"{TIME}"}}"#),
+            ],
+            &[r#"{"id":"0123456789abcdef","key":"ls_0123456789abcdef_ab"}"#],
+        ),
+        check::<KeysList>(&["{}"], &[&format!(r#"{{"keys":[{key}]}}"#)]),
+        check::<KeysRevoke>(&[r#"{"id":"0123456789abcdef"}"#], &[&key]),
+    ]
+}
+
 fn check_nodes() -> [&'static str; 4] {
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
@@ -427,6 +444,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
         &check_queues(),
         &rest,
         &check_concurrency(),
+        &check_keys(),
         &check_nodes(),
     ]
     .concat();

@@ -1,0 +1,144 @@
+//! API keys: makes, lists and revokes them, and says whose one is.
+//!
+//! A check asks the bucket's leader and remembers the answer for half a second, so that a key is refused on every node
+//! within two seconds of its end. Unknown, revoked, expired and wrong keys cost the same.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Backbone;
+use longshore_backbone::api_keys::StoredKey;
+use longshore_backbone::wire::api::{
+    ApiError, CreateKeyRequest, Encoded, KeyCreated, KeyStatus, Keys, OPERATOR, RevokeKeyRequest, id_of_key, is_key_id,
+    key_text,
+};
+use longshore_domain::Tenant;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use tokio::sync::Semaphore;
+
+use crate::api::Api;
+use crate::api::filter::unavailable;
+use crate::shared::now;
+
+/// Keys that there may be.
+const MAX: usize = 1_000;
+/// Characters of a name.
+const NAME: usize = 64;
+/// How long an answer of the bucket counts.
+const KNOWN_FOR: Duration = Duration::from_millis(500);
+/// Answers that are remembered.
+const KNOWN: usize = 1_024;
+/// Keys that are looked up at once; more wait.
+const AT_ONCE: usize = 16;
+
+/// The endpoint `keys.create`.
+pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Result<Encoded<KeyCreated>, ApiError> {
+    let CreateKeyRequest { name, tenant, mut scopes, expires_at } = asked;
+    if !(1..=NAME).contains(&name.chars().count()) || name.chars().any(char::is_control) {
+        return Err(ApiError::malformed(format!("name: is not 1 to {NAME} characters")));
+    }
+    if tenant != OPERATOR {
+        Tenant::parse(&tenant).map_err(|error| ApiError::malformed(format!("tenant: {}", error.reason)))?;
+    }
+    scopes.sort_unstable();
+    scopes.dedup();
+    if scopes.is_empty() {
+        return Err(ApiError::malformed("scopes: has none of submit, read, operate, reveal"));
+    }
+    let created_at = now();
+    if expires_at.is_some_and(|at| at <= created_at) {
+        return Err(ApiError::malformed("expires_at: is over already"));
+    }
+    let keys = api.backbone.api_keys();
+    if keys.all().await.map_err(|error| unavailable(&error))?.len() >= MAX {
+        return Err(ApiError::unavailable(format!("there are {MAX} keys already: revoke some")));
+    }
+    let id = hex(&rand::random::<[u8; 8]>());
+    let text = key_text(&id, &hex(&rand::random::<[u8; 32]>()));
+    let scopes = scopes.into_iter().map(Into::into).collect();
+    let key = KeyStatus { created_at, expires_at, id: id.clone(), name, scopes, tenant };
+    let stored = StoredKey { key, sha256: Sha256::digest(&text).into() };
+    keys.create(&stored).await.map_err(|error| unavailable(&error))?;
+    Ok(Encoded::of(&KeyCreated { id, key: text }))
+}
+
+/// The endpoint `keys.list`.
+pub(crate) async fn list(api: &Api) -> Result<Encoded<Keys>, ApiError> {
+    let stored = api.backbone.api_keys().all().await.map_err(|error| unavailable(&error))?;
+    let mut keys: Vec<KeyStatus> = stored.into_iter().map(|stored| stored.key).collect();
+    keys.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+    Ok(Encoded::of(&Keys { keys }))
+}
+
+/// The endpoint `keys.revoke`; answers with the key as it was.
+pub(crate) async fn revoke(api: &Api, asked: RevokeKeyRequest) -> Result<Encoded<KeyStatus>, ApiError> {
+    if !is_key_id(&asked.id) {
+        // What stands there may be a whole key.
+        return Err(ApiError::malformed("id: is not the id of a key, which keys.list shows"));
+    }
+    let keys = api.backbone.api_keys();
+    let stored = keys.get(&asked.id).await.map_err(|error| unavailable(&error))?;
+    let stored = stored.ok_or_else(|| ApiError::not_found(format!("id: no key {} is there", asked.id)))?;
+    keys.revoke(&asked.id).await.map_err(|error| unavailable(&error))?;
+    Ok(Encoded::of(&stored.key))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Says whose a key is.
+#[derive(Debug)]
+pub(crate) struct KeyCheck {
+    known: Mutex<HashMap<String, (Instant, Option<StoredKey>)>>,
+    room: Semaphore,
+}
+
+impl KeyCheck {
+    pub(crate) fn new() -> Self {
+        Self { known: Mutex::default(), room: Semaphore::new(AT_ONCE) }
+    }
+
+    /// Who has this key; `None`: it is unknown, wrong, revoked or expired.
+    ///
+    /// # Errors
+    /// 503: the bucket cannot be asked.
+    pub(crate) async fn holder(&self, backbone: &Backbone, text: &str) -> Result<Option<KeyStatus>, ApiError> {
+        let Some(id) = id_of_key(text) else { return Ok(None) };
+        let stored = self.stored(backbone, id).await?;
+        // A key that is not there is compared as well, so that the time says nothing.
+        let expected = stored.as_ref().map_or([0; 32], |stored| stored.sha256);
+        let given: [u8; 32] = Sha256::digest(text).into();
+        let is_right = bool::from(expected.ct_eq(&given));
+        let now = now();
+        let holds = |key: &KeyStatus| is_right && key.expires_at.is_none_or(|at| now < at);
+        Ok(stored.map(|stored| stored.key).filter(holds))
+    }
+
+    async fn stored(&self, backbone: &Backbone, id: &str) -> Result<Option<StoredKey>, ApiError> {
+        if let Some(known) = self.known(id) {
+            return Ok(known);
+        }
+        let _room = self.room.acquire().await.map_err(|_| ApiError::unavailable("the node ends"))?;
+        // Another request may have asked meanwhile.
+        if let Some(known) = self.known(id) {
+            return Ok(known);
+        }
+        let asked_at = Instant::now();
+        let stored = backbone.api_keys().get(id).await.map_err(|error| unavailable(&error))?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN {
+            known.clear();
+        }
+        known.insert(id.to_owned(), (asked_at, stored.clone()));
+        Ok(stored)
+    }
+
+    fn known(&self, id: &str) -> Option<Option<StoredKey>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (asked_at, stored) = known.get(id)?;
+        (asked_at.elapsed() < KNOWN_FOR).then(|| stored.clone())
+    }
+}

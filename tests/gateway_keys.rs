@@ -1,0 +1,212 @@
+//! With keys, the API over HTTP answers who has one that counts, within its tenant and scopes. The client is curl.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use longshore_backbone::wire::api::{ENDPOINTS, Effect, Method};
+use longshore_harness::{Node, World};
+use serde_json::{Value, json};
+
+use crate::world;
+
+/// What curl gets: head and body.
+fn curl(node: &Node, path: &str, key: Option<&str>, with: &[&str]) -> (u16, String, Value) {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "-i", "-m", "60", "-H", "Content-Type: application/json"]).args(with);
+    if let Some(key) = key {
+        command.args(["-H", &format!("Authorization: Bearer {key}")]);
+    }
+    let output = command.arg(format!("http://{}{path}", node.http())).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (head, body) =
+        text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_owned(), serde_json::from_str(body).unwrap_or_default())
+}
+
+async fn node(world: &World, name: &str) -> Node {
+    world.node().name(name).with("http", "listen = '127.0.0.1:0'\nauth = 'keys'").start().await
+}
+
+/// What the command `longshore keys …` prints.
+fn keys(world: &World, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
+    command.env("NATS_URL", world.urls()).args(arguments).stderr(Stdio::inherit());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn key(world: &World, tenant: &str, scopes: &str) -> String {
+    keys(world, &["--tenant", tenant, "keys", "create", "test", "--scopes", scopes])
+}
+
+fn id(key: &str) -> &str {
+    key.split('_').nth(1).unwrap()
+}
+
+/// Every endpoint is open to a key with its scope, and to no other; the operator's to keys of `_all` alone.
+#[tokio::test]
+async fn a_key_asks_within_its_scopes_and_tenant() {
+    let world = world().await;
+    let node = node(&world, "n1").await;
+    let scopes = ["submit", "read", "operate", "reveal"];
+    let of = |tenant| scopes.map(|scope| (scope, key(&world, tenant, scope)));
+
+    for (tenant, keys) in [("acme", of("acme")), ("_all", of("_all"))] {
+        for endpoint in ENDPOINTS {
+            let needed = match endpoint.effect {
+                Effect::Submits => "submit",
+                Effect::Reads => "read",
+                Effect::Changes => "operate",
+            };
+            for (scope, key) in &keys {
+                // Nothing that such a request asks for is there; what is asked for by nothing, reads.
+                let body = if endpoint.effect == Effect::Reads { "{}" } else { r#"{"id":"no","run_id":"no"}"# };
+                let path = format!("/v1/api/{}", endpoint.name);
+                let (status, _, answer) = curl(&node, &path, Some(key), &["-d", body]);
+                let may = *scope == needed && (tenant == "_all" || !endpoint.for_operators);
+                assert_eq!(status != 403, may, "{} {tenant} {scope}: {answer}", endpoint.name);
+                let names_it = answer["detail"].as_str().unwrap_or_default().contains(&format!("scope {needed}"));
+                assert_eq!(names_it, *scope != needed, "{} {scope}: {answer}", endpoint.name);
+            }
+        }
+    }
+    let acme = key(&world, "acme", "submit,read");
+    let job = r#"{"type":"echo","payload":1}"#;
+    let (status, head, taken) = curl(&node, "/v1/jobs", Some(&acme), &["-d", job]);
+    assert_eq!(status, 201, "{taken}");
+    assert!(head.contains("?tenant=acme"), "the run is of the key's tenant: {head}");
+    let run = format!("/v1/runs/{}", taken["run_id"].as_str().unwrap());
+    assert_eq!(curl(&node, &format!("{run}?wait=30"), Some(&acme), &[]).2["tenant"], "acme");
+    for path in ["/v1/runs?tenant=globex", "/v1/runs?tenant=_all", "/v1/events?tenant=globex"] {
+        let (status, _, answer) = curl(&node, path, Some(&acme), &[]);
+        assert_eq!((status, &answer["code"]), (403, &json!("forbidden")), "{path}");
+    }
+    for (path, body) in [("runs.list", r#"{"tenant":"globex"}"#), ("submit?tenant=globex", job)] {
+        assert_eq!(curl(&node, &format!("/v1/api/{path}"), Some(&acme), &["-d", body]).0, 403, "{path}");
+    }
+    let lines = ["-H", "Content-Type: application/x-ndjson", "-d", job];
+    assert_eq!(curl(&node, "/v1/jobs?tenant=globex", Some(&acme), &lines).0, 403);
+
+    // No route lets a tenant's key out of its tenant, however another one is named.
+    let every = key(&world, "acme", "submit,read,operate,reveal");
+    let streams = [("GET", "/v1/events"), ("GET", "/v1/runs/no/stream")];
+    let declared = ENDPOINTS.iter().flat_map(|endpoint| endpoint.http).map(|route| {
+        let method = match route.0 {
+            Method::Get => "GET",
+            Method::Put => "PUT",
+            Method::Post => "POST",
+            Method::Delete => "DELETE",
+        };
+        (method, route.1)
+    });
+    let others = ["globex", "_all", "_"];
+    for ((method, path), other) in declared.chain(streams).flat_map(|route| others.map(|other| (route, other))) {
+        let path = path.replace(['{', '}'], "");
+        let with = if method == "GET" { vec![] } else { vec!["-X", method, "-d", "{}"] };
+        let (status, _, answer) = curl(&node, &format!("{path}?tenant={other}"), Some(&every), &with);
+        assert!(status == 403 || (status == 400 && other == "_"), "{method} {path} {other}: {status} {answer}");
+    }
+
+    let submits = key(&world, "acme", "submit");
+    let (status, _, run) = curl(&node, "/v1/jobs", Some(&submits), &["-H", "Prefer: wait=30", "-d", job]);
+    assert_eq!((status, &run["state"]), (200, &json!("completed")), "who submits may read the answer");
+    assert_eq!(curl(&node, "/v1/runs", Some(&submits), &[]).0, 403);
+    assert_eq!(curl(&node, "/v1/events", Some(&submits), &[]).0, 403);
+    assert_eq!(curl(&node, "/readyz", None, &[]).0, 200, "probes need no key");
+}
+
+/// No key, an unknown, wrong, expired or revoked one: all get the same answer, on every node and after a restart;
+/// streams that a revoked key has opened end.
+#[tokio::test]
+async fn a_key_that_does_not_count_is_refused_everywhere_within_two_seconds() {
+    let world = world().await;
+    let (one, other) = (node(&world, "n1").await, node(&world, "n2").await);
+    let read = key(&world, "acme", "read");
+    let brief = keys(&world, &["--tenant", "acme", "keys", "create", "b", "--scopes", "read", "--expires-in", "1s"]);
+    for node in [&one, &other] {
+        assert_eq!(curl(node, "/v1/runs", Some(&read), &[]).0, 200);
+    }
+    let mut stream = Command::new("curl");
+    stream.args(["-sN", "-m", "60", "-H", &format!("Authorization: Bearer {read}")]).stdout(Stdio::null());
+    let mut stream = stream.arg(format!("http://{}/v1/events", other.http())).spawn().unwrap();
+    let unknown = read.replace(id(&read), "0123456789abcdef");
+    let wrong = format!("{}{}", &read[..read.len() - 1], if read.ends_with('0') { '1' } else { '0' });
+
+    keys(&world, &["keys", "revoke", id(&read)]);
+    let revoked_at = Instant::now();
+    while curl(&other, "/v1/runs", Some(&read), &[]).0 != 401 {
+        assert!(revoked_at.elapsed() < Duration::from_secs(2), "it still counts on another node");
+    }
+    while curl(&other, "/v1/runs", Some(&brief), &[]).0 != 401 {
+        assert!(revoked_at.elapsed() < Duration::from_secs(10), "it expires after a second");
+    }
+    let refused = |node: &Node, key: Option<&str>| {
+        let (status, head, mut answer) = curl(node, "/v1/runs", key, &[]);
+        assert!(head.to_ascii_lowercase().contains("www-authenticate: bearer"), "{head}");
+        answer.as_object_mut().unwrap().remove("instance");
+        (status, answer)
+    };
+    let without = refused(&one, None);
+    assert_eq!((without.0, &without.1["code"]), (401, &json!("unauthorized")));
+    for key in [&read, &brief, &unknown, &wrong, "ls_", "nonsense"] {
+        assert_eq!(refused(&one, Some(key)), without, "{key}");
+    }
+    let ended = tokio::task::spawn_blocking(move || stream.wait().unwrap());
+    let ended = tokio::time::timeout(Duration::from_secs(30), ended).await.unwrap().unwrap();
+    assert!(ended.success(), "the stream ends as a stream does: {ended}");
+    other.restart().await;
+    assert_eq!(refused(&other, Some(&read)), without);
+}
+
+/// The audit names the key that asked, and no secret is in it, in lists, in the bucket or in the log.
+#[tokio::test]
+async fn a_key_is_named_and_its_secret_is_nowhere() {
+    let world = world().await;
+    let node = node(&world, "n1").await;
+    let all = key(&world, "_all", "read,operate");
+    let secret = all.rsplit('_').next().unwrap();
+    let pause = curl(&node, "/v1/queues/main/pause", Some(&all), &["-X", "POST"]);
+    assert_eq!(pause.0, 200, "{}", pause.2);
+    let made = curl(&node, "/v1/keys", Some(&all), &["-d", r#"{"name":"x","tenant":"acme","scopes":["read"]}"#]).2;
+    assert_eq!(made["id"].as_str().unwrap(), id(made["key"].as_str().unwrap()));
+    // Who writes the whole key where its id belongs is refused, and has not published it.
+    let misplaced = curl(&node, "/v1/api/keys.revoke", Some(&all), &["-d", &json!({"id": all}).to_string()]);
+    assert_eq!((misplaced.0, misplaced.2.to_string().contains(secret)), (400, false), "{}", misplaced.2);
+
+    let audit = curl(&node, "/v1/audit?tenant=_all", Some(&all), &[]).2;
+    let entries = audit["entries"].as_array().unwrap();
+    let paused = entries.iter().find(|entry| entry["endpoint"] == "queues.pause").unwrap();
+    assert_eq!(paused["by"], format!("key:{}", id(&all)));
+    assert!(entries.iter().any(|entry| entry["endpoint"] == "keys.create"), "{audit}");
+    let listed = curl(&node, "/v1/keys", Some(&all), &[]).2;
+    assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2), "{listed}");
+
+    let mut stored = Vec::new();
+    let bucket = world.jetstream().get_stream("KV_longshore_control").await.unwrap();
+    for key in [id(&all), made["id"].as_str().unwrap()] {
+        let subject = format!("$KV.longshore_control.api_keys.{key}");
+        stored
+            .push(String::from_utf8(bucket.get_last_raw_message_by_subject(&subject).await.unwrap().payload.to_vec()));
+    }
+    let seen = format!("{audit}{listed}{stored:?}{}", node.log().since(0).join("\n"));
+    for secret in [secret, made["key"].as_str().unwrap().rsplit('_').next().unwrap()] {
+        assert_eq!(secret.len(), 64);
+        assert!(!seen.contains(secret), "a secret is in {seen}");
+    }
+}
+
+/// An API that other machines reach is not open by oversight.
+#[tokio::test]
+async fn a_node_does_not_start_with_an_open_api_that_others_reach() {
+    let world = world().await;
+    let refusal = world.node().with("http", "listen = '0.0.0.0:0'").try_start().await.err().unwrap();
+    let said = format!("{refusal:?}");
+    assert!(said.contains("http.listen: 0.0.0.0:0 is reached by other machines"), "{said}");
+    let open = world.node().with("http", "listen = '0.0.0.0:0'\nallow_open = true").start().await;
+    let port = open.http().port();
+    let url = format!("http://127.0.0.1:{port}/v1/runs");
+    let output = Command::new("curl").args(["-sS", "-m", "60", "-w", "%{http_code}", "-o", "/dev/null", &url]).output();
+    assert_eq!(output.unwrap().stdout, b"200");
+}
