@@ -95,12 +95,12 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
 
 fn list(answer: &Encoded<Keys>, json: bool) -> anyhow::Result<()> {
     if json {
-        return Ok(output::json(answer)?);
+        return output::json(answer);
     }
     let heading = ["id", "name", "tenant", "scopes", "expires"].map(str::to_owned).to_vec();
     let keys = answer.read()?.keys.into_iter().map(|key| row(key, now()));
     let rows: Vec<Vec<String>> = std::iter::once(heading).chain(keys).collect();
-    Ok(output::say(output::table(&rows, &[]).trim_end())?)
+    output::say(output::table(&rows, &[]).trim_end())
 }
 
 fn row(key: KeyStatus, now: Timestamp) -> Vec<String> {

@@ -1,9 +1,10 @@
 //! Who asks: the guard before every route of the API.
 //!
 //! With `http.auth = "keys"` a request brings a key, which says the tenant and the permissions ([`Asker`]); none, and
-//! any that does not count, get the same answer. With "off" every client that reaches the listener is the operator. That
-//! is for this machine: the request names a loopback host (a page cannot reach it by a name that was bound to 127.0.0.1),
-//! no proxy is named, and no browser says that a page of another origin sent it. A key is never a cookie, so no page can use that of another.
+//! any that does not count, get the same answer. With "off" every client that reaches the listener is the operator.
+//! That is for this machine: the request names a loopback host (a page cannot reach it by a name that was bound to
+//! 127.0.0.1) and no proxy, and no browser says that a page of another origin sent it. A key is never a cookie, so no
+//! page can use that of another.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
