@@ -64,14 +64,8 @@ impl ApiKeys {
     /// The control bucket cannot be read.
     pub async fn all(&self) -> Result<Vec<StoredKey>, Error> {
         let (bucket, all) = (self.0.names().bucket_stream("control"), self.subject("*"));
-        let (mut keys, mut sequence) = (Vec::new(), 0);
-        loop {
-            let query = format!(r#"{{"seq":{},"next_by_subj":"{all}"}}"#, sequence + 1);
-            let Some(stored) = raw::get(self.0.control(), self.0.api(), &bucket, query).await? else { break };
-            sequence = stored.sequence;
-            keys.extend(self.read(&stored.subject, &stored.payload));
-        }
-        Ok(keys)
+        let stored = raw::all(self.0.control(), self.0.api(), &bucket, &all, 1).await?;
+        Ok(stored.iter().filter_map(|stored| self.read(&stored.subject, &stored.payload)).collect())
     }
 
     /// Revokes a key. Repeating it is harmless.

@@ -106,7 +106,7 @@ impl Backbone {
     pub async fn holds(&self) -> Result<Vec<Hold>, Error> {
         let bucket = self.names().bucket_stream("control");
         let all = self.names().key("control", "holds.>");
-        let stored = raw::all(self.control(), self.api(), &bucket, &all).await?;
+        let stored = raw::all(self.control(), self.api(), &bucket, &all, 1).await?;
         Ok(stored.iter().filter_map(|stored| self.readable(&stored.subject, &stored.payload)).collect())
     }
 }

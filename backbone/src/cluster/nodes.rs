@@ -81,7 +81,7 @@ impl Nodes {
         let subject = self.0.names().key("control", "nodes.*");
         // By name: a node that publishes again during this read is found twice, and its later presence counts.
         let mut nodes = BTreeMap::new();
-        for stored in raw::all(self.0.control(), self.0.api(), &bucket, &subject).await? {
+        for stored in raw::all(self.0.control(), self.0.api(), &bucket, &subject, 1).await? {
             let presence = self.0.presence(&stored.subject, &stored.payload, stored.at);
             nodes.extend(presence.map(|presence| (presence.node.clone(), presence)));
         }

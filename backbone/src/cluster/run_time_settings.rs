@@ -76,18 +76,11 @@ impl RunTimeSettings {
         let backbone = &self.0;
         let bucket = backbone.names().bucket_stream("control");
         let all = subject(backbone, ">");
-        let (mut changes, mut from) = (Vec::new(), revision + 1);
-        loop {
-            let query = format!(r#"{{"seq":{from},"next_by_subj":"{all}"}}"#);
-            let Some(raw) = raw::get(backbone.control(), backbone.api(), &bucket, query).await? else { break };
-            from = raw.sequence + 1;
-            let change = self.read_change(&raw);
-            // What nodes did not write changes nothing; what was set stays as far as they know it.
-            if change.setting.is_some() || raw.payload.is_empty() {
-                changes.push(change);
-            }
-        }
-        Ok(changes)
+        let stored = raw::all(backbone.control(), backbone.api(), &bucket, &all, revision + 1).await?;
+        // What nodes did not write changes nothing; what was set stays as far as they know it.
+        let changes = stored.iter().map(|raw| (raw, self.read_change(raw)));
+        let changes = changes.filter(|(raw, change)| change.setting.is_some() || raw.payload.is_empty());
+        Ok(changes.map(|(_, change)| change).collect())
     }
 
     /// A setting as the bucket's leader has it; `None`: it was never set, or its removal was long ago.

@@ -54,17 +54,12 @@ impl ServedTypes {
     ///
     /// # Errors
     /// The control bucket cannot be read.
-    pub async fn remembered_after(&self, mut revision: u64) -> Result<(Vec<Remembered>, u64), Error> {
+    pub async fn remembered_after(&self, revision: u64) -> Result<(Vec<Remembered>, u64), Error> {
         let backbone = &self.0;
         let (bucket, all) = (backbone.names().bucket_stream("control"), self.subject(">"));
-        let mut remembered = Vec::new();
-        loop {
-            let query = format!(r#"{{"seq":{},"next_by_subj":"{all}"}}"#, revision + 1);
-            let Some(raw) = raw::get(backbone.control(), backbone.api(), &bucket, query).await? else { break };
-            revision = raw.sequence;
-            remembered.extend(read(&raw, &self.subject("")));
-        }
-        Ok((remembered, revision))
+        let stored = raw::all(backbone.control(), backbone.api(), &bucket, &all, revision + 1).await?;
+        let revision = stored.last().map_or(revision, |raw| raw.sequence);
+        Ok((stored.iter().filter_map(|raw| read(raw, &self.subject(""))).collect(), revision))
     }
 
     /// Remembers something for good, unless it is remembered already.

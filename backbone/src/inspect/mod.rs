@@ -233,7 +233,7 @@ impl Client {
     pub async fn clocks_of_nodes(&self) -> Result<Vec<(String, Skew)>, Unanswered> {
         let names = self.names();
         let (bucket, subject) = (names.bucket_stream("control"), names.key("control", "nodes.*"));
-        let all = raw::all(self.link(), &self.jetstream_api(), &bucket, &subject).await;
+        let all = raw::all(self.link(), &self.jetstream_api(), &bucket, &subject, 1).await;
         let all = all.map_err(|error| Unanswered(error.to_string()))?;
         let latest = all.iter().map(|stored| stored.at).max().unwrap_or_default();
         let fresh = all.into_iter().filter(|stored| latest.since(stored.at) < Duration::from_secs(60));

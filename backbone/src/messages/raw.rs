@@ -62,10 +62,10 @@ struct Found {
     time: String,
 }
 
-/// Every stored message of a subject, which may have wildcards, as the stream's leader has them. Reads them one by one:
-/// for streams that have few.
-pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Vec<Raw>, Error> {
-    let (mut all, mut from) = (Vec::new(), 1);
+/// Every stored message of a subject, which may have wildcards, from this sequence on, as the stream's leader has them.
+/// Reads them one by one: for streams that have few.
+pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str, mut from: u64) -> Result<Vec<Raw>, Error> {
+    let mut all = Vec::new();
     while let Some(raw) = get(link, api, stream, format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)).await? {
         from = raw.sequence + 1;
         all.push(raw);

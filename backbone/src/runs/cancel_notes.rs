@@ -55,7 +55,7 @@ impl Backbone {
     pub async fn noted_cancels(&self) -> Result<Vec<(Tenant, RunId)>, Error> {
         let bucket = self.names().bucket_stream("control");
         let all = self.names().key("control", "cancels.>");
-        let notes = raw::all(self.control(), self.api(), &bucket, &all).await?;
+        let notes = raw::all(self.control(), self.api(), &bucket, &all, 1).await?;
         let read = |stored: &raw::Raw| self.readable::<Note>(&stored.subject, &stored.payload);
         Ok(notes.iter().filter_map(read).map(|note| (note.tenant, note.run_id)).collect())
     }
