@@ -55,8 +55,7 @@ pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Result<Encoded
     if keys.all().await.map_err(|error| unavailable(&error))?.len() >= MAX {
         return Err(ApiError::unavailable(format!("there are {MAX} keys already: revoke some")));
     }
-    let id = hex(&rand::random::<[u8; 8]>());
-    let text = key_text(&id, &hex(&rand::random::<[u8; 32]>()));
+    let (id, text) = key_text(rand::random(), rand::random());
     let scopes = scopes.into_iter().map(Into::into).collect();
     let key = KeyStatus { created_at, expires_at, id: id.clone(), name, scopes, tenant };
     let stored = StoredKey { key, sha256: Sha256::digest(&text).into() };
@@ -83,10 +82,6 @@ pub(crate) async fn revoke(api: &Api, asked: RevokeKeyRequest) -> Result<Encoded
     let stored = stored.ok_or_else(|| ApiError::not_found(format!("id: no key {} is there", asked.id)))?;
     keys.revoke(&asked.id).await.map_err(|error| unavailable(&error))?;
     Ok(Encoded::of(&stored.key))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Says whose a key is.

@@ -4,6 +4,7 @@ use longshore_domain::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Scope, Word};
+use crate::runs::claims::hex;
 
 /// A key that is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,10 +73,12 @@ pub struct KeyStatus {
 const ID: usize = 16;
 const SECRET: usize = 64;
 
-/// A key's text: `ls_<id>_<secret>`, hexadecimal digits both.
+/// A new key's id and text: `ls_<id>_<secret>`, hexadecimal digits both.
 #[must_use]
-pub fn key_text(id: &str, secret: &str) -> String {
-    format!("ls_{id}_{secret}")
+pub fn key_text(id: [u8; ID / 2], secret: [u8; SECRET / 2]) -> (String, String) {
+    let (id, secret) = (hex(&id), hex(&secret));
+    let text = format!("ls_{id}_{secret}");
+    (id, text)
 }
 
 /// The id within a text that has the form of a key.
@@ -101,13 +104,14 @@ mod tests {
 
     #[test]
     fn a_key_is_distinguished_from_any_other_text() {
-        let (id, secret) = ("0123456789abcdef", "ab".repeat(32));
-        let key = key_text(id, &secret);
-        assert_eq!(id_of_key(&key), Some(id));
-        for wrong in ["", "ls_", id, &key[1..], &key[..key.len() - 1], &key.to_uppercase(), &format!("{key}a")] {
+        let (id, key) = key_text([0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef], [0xab; 32]);
+        let secret = "ab".repeat(32);
+        assert_eq!((id.as_str(), key.as_str()), ("0123456789abcdef", &*format!("ls_0123456789abcdef_{secret}")));
+        assert_eq!(id_of_key(&key), Some(&*id));
+        for wrong in ["", "ls_", &id, &key[1..], &key[..key.len() - 1], &key.to_uppercase(), &format!("{key}a")] {
             assert_eq!(id_of_key(wrong), None, "{wrong}");
         }
-        let debug = format!("{:?}", KeyCreated { id: id.to_owned(), key });
+        let debug = format!("{:?}", KeyCreated { id, key });
         assert!(!debug.contains(&secret), "{debug}");
     }
 }
