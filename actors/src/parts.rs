@@ -47,8 +47,9 @@ use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::shed::Shed;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
+use crate::shared::waits::Waits;
 use crate::streams::EventStreams;
-use crate::streams::tail::Table;
+use crate::streams::tail::{self, Table};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
 use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, LogControl, PressureSettings};
@@ -99,7 +100,9 @@ pub(crate) struct Parts {
     pub(crate) event_file: Option<Arc<dyn EventFile>>,
     pub(crate) system_events: SystemEvents,
     /// Who follows events on this node.
-    pub(crate) event_streams: Arc<Table>,
+    event_streams: Arc<Table>,
+    /// Who waits for runs' ends, over NATS and HTTP together.
+    waits: Arc<Waits>,
     /// The recurring schedules that the configuration declares.
     pub(crate) declared: Arc<DeclaredSchedules>,
 }
@@ -167,6 +170,7 @@ impl Parts {
             event_file,
             system_events,
             event_streams: Arc::default(),
+            waits: Arc::default(),
             declared: Arc::new(schedules),
         }
     }
@@ -245,7 +249,7 @@ impl Parts {
             api: self.api(),
             lifecycle: self.lifecycle.clone(),
             readiness: self.readiness(),
-            waits: Arc::default(),
+            waits: Arc::clone(&self.waits),
         }
     }
 
@@ -363,6 +367,11 @@ impl Parts {
     pub(crate) fn event_files(&self) -> Option<event_files::Part> {
         let file = self.event_file.clone()?;
         Some(event_files::Part { backbone: self.backbone.clone(), metrics: Arc::clone(&self.metrics), file })
+    }
+
+    /// The reader of the event log's end, for all streams.
+    pub(crate) fn event_tail(&self) -> tail::Part {
+        tail::Part { backbone: self.backbone.clone(), table: Arc::clone(&self.event_streams) }
     }
 
     /// Streams of events: opened by clients over HTTP.

@@ -19,7 +19,6 @@ use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, RunRequest};
 use longshore_backbone::wire::logged::{EventFilter, Logged};
-use longshore_domain::run::State;
 use longshore_domain::{Run, SmolStr, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -76,6 +75,14 @@ fn lines<'s>(stored: &'s Stored) -> impl Iterator<Item = (Position, &'s str)> + 
     (1_u32..).zip(text.lines()).map(|(line, text)| ((stored.sequence, line), text)).filter(|(_, text)| !text.is_empty())
 }
 
+/// Which events a stream has.
+#[derive(Debug, Clone)]
+pub(crate) struct Interest {
+    /// `None`: every tenant's.
+    tenant: Option<Tenant>,
+    filter: EventFilter,
+}
+
 /// From where on events are wanted.
 #[derive(Debug, Clone, Copy)]
 pub enum From {
@@ -97,16 +104,7 @@ pub(crate) struct UntilEnd {
 
 impl UntilEnd {
     fn of(run: &Run) -> Self {
-        let ended_at = match &run.state {
-            State::Completed { ended_at, .. }
-            | State::Dead { ended_at }
-            | State::Cancelled { ended_at, .. }
-            | State::Expired { ended_at }
-            | State::Duplicate { ended_at, .. }
-            | State::Discarded { ended_at, .. } => Some(*ended_at),
-            State::Scheduled { .. } | State::Enqueued { .. } | State::Running | State::Retrying { .. } => None,
-        };
-        Self { round: run.round, ended_at }
+        Self { round: run.round, ended_at: run.state.ended_at() }
     }
 
     /// Whether an event ends the run: it is the end that the record has, or any end of the round that the record is in.
@@ -146,7 +144,7 @@ impl EventStreams {
     ) -> Result<EventStream, ApiError> {
         filter.check().map_err(|(field, why)| ApiError::malformed(format!("{field}: {why}")))?;
         self.has_room()?;
-        EventStream::open(self, (tenant, filter), from, None).await
+        EventStream::open(self, Interest { tenant, filter }, from, None).await
     }
 
     /// All events of a run, or those after one, up to its end. `None`: the run has ended, and the caller had the event
@@ -171,7 +169,9 @@ impl EventStreams {
         }
         let from = after.map_or(From::Now, From::After);
         let filter = EventFilter { runs: vec![run_id.to_string()], ..EventFilter::default() };
-        EventStream::open(self, (Some(tenant), filter), from, Some((until, run.origin))).await.map(Some)
+        EventStream::open(self, Interest { tenant: Some(tenant), filter }, from, Some((until, run.origin)))
+            .await
+            .map(Some)
     }
 
     /// Whether the event at this position is the run's end, or, with line 0, stands for one that the log has no more.

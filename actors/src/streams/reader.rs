@@ -10,13 +10,13 @@ use std::time::Duration;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
-use longshore_backbone::wire::logged::{EventFilter, Logged};
+use longshore_backbone::wire::logged::Logged;
 use longshore_domain::{Tenant, Timestamp};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::tail::{Heard, Known, LOOK_BACK};
-use super::{EventStreams, From, Logline, Position, UntilEnd, lines, unavailable};
+use super::{EventStreams, From, Interest, Logline, Position, UntilEnd, lines, unavailable};
 use crate::shared::now;
 
 /// How long before a run was first published its history begins: clocks of nodes may differ.
@@ -64,8 +64,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct EventStream {
     streams: EventStreams,
-    tenant: Option<Tenant>,
-    filter: EventFilter,
+    interest: Interest,
     /// Events up to here are known to the client.
     after: Position,
     until: Option<UntilEnd>,
@@ -88,7 +87,7 @@ impl EventStream {
     /// Begins a stream; one of a run, until its end, begins when that was first published.
     pub(super) async fn open(
         streams: &EventStreams,
-        (tenant, filter): (Option<Tenant>, EventFilter),
+        interest: Interest,
         from: From,
         run: Option<(UntilEnd, Timestamp)>,
     ) -> Result<Self, ApiError> {
@@ -97,8 +96,7 @@ impl EventStream {
         streams.api.metrics.streams_open.inc();
         let mut stream = Self {
             streams: streams.clone(),
-            tenant,
-            filter,
+            interest,
             after: (0, 0),
             until,
             gives_up_at: ends_at.map(|at| Instant::now() + at.since(now())),
@@ -133,7 +131,7 @@ impl EventStream {
     }
 
     async fn listen(&self) -> Result<(u64, Heard), ApiError> {
-        let heard = self.streams.table.listen(self.tenant.clone(), self.filter.clone()).await;
+        let heard = self.streams.table.listen(self.interest.clone()).await;
         heard.ok_or_else(|| ApiError::unavailable("the node's reader of the event log was started again; ask again"))
     }
 
@@ -183,7 +181,7 @@ impl EventStream {
 
     async fn read_history(&mut self, start: Start) -> Result<(), ApiError> {
         let backbone = &self.streams.api.backbone;
-        let subject = backbone.names().event_log(self.tenant.as_ref().map_or("*", Tenant::as_str));
+        let subject = backbone.names().event_log(self.interest.tenant.as_ref().map_or("*", Tenant::as_str));
         // Known before the page is read: what is logged later, the tail or the leader has.
         let last = match start {
             Start::Since(_) => backbone.sequences(&Source::Events).await.map_err(|error| unavailable(&error))?.1,
@@ -217,7 +215,7 @@ impl EventStream {
         let Phase::Gap(from, to, _) = &self.phase else { return Ok(()) };
         let (from, to) = (*from, *to);
         let backbone = &self.streams.api.backbone;
-        let subject = backbone.names().event_log(self.tenant.as_ref().map_or("*", Tenant::as_str));
+        let subject = backbone.names().event_log(self.interest.tenant.as_ref().map_or("*", Tenant::as_str));
         let found = if from < to { backbone.next_of(&Source::Events, &subject, from).await } else { Ok(None) };
         let found = found.map_err(|error| unavailable(&error))?.filter(|found| found.sequence < to);
         let Phase::Gap(_, _, heard) = std::mem::replace(&mut self.phase, Phase::Over) else { return Ok(()) };
@@ -269,13 +267,18 @@ impl EventStream {
 
     fn take_in(&mut self, stored: &Stored) {
         // Of a run's history nearly all lines are about others: reading them all would cost ten times as much.
-        let of_run =
-            self.filter.runs.first().filter(|_| self.until.is_some()).map(|run| format!("\"run_id\":\"{run}\""));
+        let of_run = self
+            .interest
+            .filter
+            .runs
+            .first()
+            .filter(|_| self.until.is_some())
+            .map(|run| format!("\"run_id\":\"{run}\""));
         for (position, text) in lines(stored) {
             if of_run.as_ref().is_some_and(|of_run| !text.contains(of_run)) {
                 continue;
             }
-            if let Some(event) = Logged::read(text).filter(|event| self.filter.fits(event)) {
+            if let Some(event) = Logged::read(text).filter(|event| self.interest.filter.fits(event)) {
                 self.show(Arc::new(Logline::of(position, &event, text)));
             }
         }

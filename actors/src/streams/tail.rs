@@ -12,12 +12,11 @@ use std::time::Duration;
 use longshore_backbone::Backbone;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
-use longshore_backbone::wire::logged::{EventFilter, Logged};
-use longshore_domain::Tenant;
+use longshore_backbone::wire::logged::Logged;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{Logline, lines};
+use super::{Interest, Logline, lines};
 use crate::supervision::LoopEnd;
 
 /// How often the log is asked for more.
@@ -64,8 +63,7 @@ impl Known {
 /// What a listener wants, and where it is handed it.
 #[derive(Debug)]
 struct Listener {
-    tenant: Option<Tenant>,
-    filter: EventFilter,
+    interest: Interest,
     put: mpsc::Sender<Arc<Logline>>,
     untaken: Arc<AtomicUsize>,
     is_slow: Arc<AtomicBool>,
@@ -80,7 +78,8 @@ impl Listener {
     }
 
     fn wants(&self, tenant: &str, event: &Logged<'_>) -> bool {
-        self.tenant.as_ref().is_none_or(|wanted| wanted.as_str() == tenant) && self.filter.fits(event)
+        let Interest { tenant: wanted, filter } = &self.interest;
+        wanted.as_ref().is_none_or(|wanted| wanted.as_str() == tenant) && filter.fits(event)
     }
 
     /// Hands it an event; `false`: it is gone, or does not take what it is handed.
@@ -142,11 +141,11 @@ impl Default for Table {
 
 impl Table {
     /// Listens from now on; returns the sequence from which on the log is handed over. `None`: the tail has died.
-    pub(super) async fn listen(&self, tenant: Option<Tenant>, filter: EventFilter) -> Option<(u64, Heard)> {
+    pub(super) async fn listen(&self, interest: Interest) -> Option<(u64, Heard)> {
         let ((put, take), (answer, answered)) = (mpsc::channel(MAX_EVENTS), oneshot::channel());
         let (untaken, is_slow) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let heard = Heard { take, untaken: Arc::clone(&untaken), is_slow: Arc::clone(&is_slow) };
-        self.joining().push((Listener { tenant, filter, put, untaken, is_slow, was_waited_for: false }, answer));
+        self.joining().push((Listener { interest, put, untaken, is_slow, was_waited_for: false }, answer));
         self.somebody_joins.notify_one();
         Some((answered.await.ok()?, heard))
     }
@@ -167,8 +166,15 @@ struct Tail {
     asked: Option<Instant>,
 }
 
+/// What the reader of the log's end needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) table: Arc<Table>,
+}
+
 /// Reads until the process ends.
-pub(crate) async fn run((backbone, table): (Backbone, Arc<Table>)) -> LoopEnd {
+pub(crate) async fn run(Part { backbone, table }: Part) -> LoopEnd {
     let mut tail = table.tail.lock().await;
     loop {
         tail.listeners.retain(|listener| !listener.put.is_closed());
@@ -258,6 +264,7 @@ impl Tail {
 
 #[cfg(test)]
 mod tests {
+    use longshore_backbone::wire::logged::EventFilter;
     use longshore_domain::SmolStr;
 
     use super::*;
@@ -271,7 +278,8 @@ mod tests {
         let (put, take) = mpsc::channel(MAX_EVENTS);
         let (untaken, is_slow) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let heard = Heard { take, untaken: Arc::clone(&untaken), is_slow: Arc::clone(&is_slow) };
-        (Listener { tenant: None, filter: EventFilter::default(), put, untaken, is_slow, was_waited_for: false }, heard)
+        let interest = Interest { tenant: None, filter: EventFilter::default() };
+        (Listener { interest, put, untaken, is_slow, was_waited_for: false }, heard)
     }
 
     #[tokio::test]
