@@ -8,13 +8,12 @@ use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use axum::{Extension, Router};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_actors::{EventStream, EventStreams, Observer, Position, Step, StreamFrom};
@@ -22,10 +21,11 @@ use longshore_backbone::wire::api::{ApiError, OPERATOR, RunRequest, Scope};
 use longshore_backbone::wire::logged::EventFilter;
 use longshore_domain::{RunId, Tenant, Timestamp};
 use rand::RngExt as _;
-use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::asker::Asker;
+use super::gateway::request::Query;
+use super::gateway::{Variables, asker, variables};
 use super::problem::problem;
 
 /// After so long without an event a comment is sent, so that neither side nor a proxy takes the other for gone.
@@ -43,41 +43,13 @@ pub(super) fn router(node: Node) -> Router {
     Router::new().route("/v1/events", get(events)).route("/v1/runs/{run_id}/stream", get(of_run)).with_state(node)
 }
 
-/// What `/v1/events` may be asked for; several words with commas between them.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Asked {
-    event: Option<String>,
-    #[serde(rename = "type")]
-    job_type: Option<String>,
-    queue: Option<String>,
-    run_id: Option<String>,
-    tag: Option<String>,
-    since: Option<String>,
-    tenant: Option<String>,
-}
-
-/// What the stream of a run may be asked for.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AskedOfRun {
-    tenant: Option<String>,
-}
-
-/// The events of a tenant, or of all.
-async fn events(
-    State(node): State<Node>,
-    Extension(asker): Extension<Asker>,
-    asked: Result<Query<Asked>, QueryRejection>,
-    headers: HeaderMap,
-) -> Response {
+/// The events of a tenant, or of all. Words of the query may be several with commas between them.
+async fn events(State(node): State<Node>, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
     let answer = async {
-        let Query(asked) = asked.map_err(|error| ApiError::malformed(error.body_text()))?;
-        let tenant = tenant(&asker, asked.tenant.as_deref())?;
-        let list = |words: Option<String>| -> Vec<String> {
-            words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()).map(str::to_owned).collect()
-        };
-        let from = match (last_event_id(&headers)?, asked.since) {
+        let (asker, mut query) = (asker(&parts)?, Query::read(&parts)?);
+        let tenant = tenant(asker, query.take("tenant"))?;
+        let from = match (last_event_id(&parts.headers)?, query.take("since")) {
             (Some(position), _) => StreamFrom::After(position),
             (None, Some(since)) => {
                 let since = Timestamp::parse(&since).map_err(|error| ApiError::malformed(format!("since: {error}")))?;
@@ -85,34 +57,36 @@ async fn events(
             }
             (None, None) => StreamFrom::Now,
         };
-        let filter = EventFilter {
-            events: list(asked.event),
-            types: list(asked.job_type),
-            queues: list(asked.queue),
-            runs: list(asked.run_id),
-            tags: list(asked.tag),
+        let mut list = |name| -> Vec<String> {
+            let words = query.take(name).unwrap_or_default();
+            words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
         };
-        Ok(followed(streams(&node)?.events(tenant, filter, from).await?, "{}", asker))
+        let filter = EventFilter {
+            events: list("event"),
+            types: list("type"),
+            queues: list("queue"),
+            runs: list("run_id"),
+            tags: list("tag"),
+        };
+        query.must_be_empty()?;
+        Ok(followed(streams(&node)?.events(tenant, filter, from).await?, "{}", asker.clone()))
     };
     answer.await.unwrap_or_else(problem)
 }
 
 /// The events of a run until its end; 204 to a client that had its end, so that it does not come again.
-async fn of_run(
-    State(node): State<Node>,
-    Extension(asker): Extension<Asker>,
-    Path(run_id): Path<String>,
-    asked: Result<Query<AskedOfRun>, QueryRejection>,
-    headers: HeaderMap,
-) -> Response {
+async fn of_run(State(node): State<Node>, path: Variables, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
     let answer = async {
-        let Query(asked) = asked.map_err(|error| ApiError::malformed(error.body_text()))?;
+        let (asker, mut query) = (asker(&parts)?, Query::read(&parts)?);
+        let run_id = variables(path)?.into_iter().map(|(_, run_id)| run_id).collect::<String>();
         let run_id = RunId::parse(&run_id);
         let run_id = run_id.map_err(|error| ApiError::malformed(format!("run_id: {}", error.reason)))?;
-        let tenant = tenant(&asker, asked.tenant.as_deref())?;
+        let tenant = tenant(asker, query.take("tenant"))?;
+        query.must_be_empty()?;
         let (end, run) = (format!("{{\"run_id\":\"{run_id}\"}}"), RunRequest { run_id, tenant });
-        Ok(match streams(&node)?.of_run(OPERATOR, run, last_event_id(&headers)?).await? {
-            Some(stream) => followed(stream, &end, asker),
+        Ok(match streams(&node)?.of_run(OPERATOR, run, last_event_id(&parts.headers)?).await? {
+            Some(stream) => followed(stream, &end, asker.clone()),
             None => (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response(),
         })
     };
@@ -124,9 +98,9 @@ fn streams(node: &Node) -> Result<&EventStreams, ApiError> {
 }
 
 /// The tenant that is meant, if the asker may read its events: its own if none is named, all of `_all`.
-fn tenant(asker: &Asker, named: Option<&str>) -> Result<Option<Tenant>, ApiError> {
+fn tenant(asker: &Asker, named: Option<String>) -> Result<Option<Tenant>, ApiError> {
     asker.must_have(Scope::Read)?;
-    let named = named.unwrap_or(asker.tenant());
+    let named = named.as_deref().unwrap_or(asker.tenant());
     asker.must_be(named)?;
     match named {
         OPERATOR => Ok(None),

@@ -7,7 +7,7 @@
 
 mod body;
 mod jobs;
-mod request;
+pub(super) mod request;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -19,6 +19,8 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, MethodRouter, post};
 use axum::{Router, middleware};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use longshore_actors::Observer;
 use longshore_backbone::service::{Request as ApiRequest, TraceContext};
@@ -60,9 +62,9 @@ pub(super) fn router(node: Arc<OnceLock<Observer>>) -> Router {
 }
 
 /// The variables of a path, by their names.
-type Variables = Result<Path<Vec<(String, String)>>, PathRejection>;
+pub(super) type Variables = Result<Path<Vec<(String, String)>>, PathRejection>;
 
-fn variables(path: Variables) -> Result<Vec<(String, String)>, ApiError> {
+pub(super) fn variables(path: Variables) -> Result<Vec<(String, String)>, ApiError> {
     path.map(|Path(path)| path).map_err(|_| ApiError::malformed("the path is not UTF-8"))
 }
 
@@ -130,7 +132,7 @@ async fn run_of_job(State(gateway): State<Gateway>, path: Variables, request: Re
 }
 
 /// Who asks. A request that the guard has not seen is nobody's.
-fn asker(parts: &Parts) -> Result<&Asker, ApiError> {
+pub(super) fn asker(parts: &Parts) -> Result<&Asker, ApiError> {
     parts.extensions.get::<Asker>().ok_or_else(|| ApiError::new(Code::Internal, "the request has not been admitted"))
 }
 
@@ -189,15 +191,16 @@ impl Gateway {
             return Ok(shown(StatusCode::OK, only_queue(&answer)?));
         }
         let next = next_page(declaration, &parts.uri, &answer);
-        let tag = (declaration.effect == Effect::Reads).then(|| etag(&answer));
-        if tag.is_some() && tag.as_deref() == parts.headers.get(header::IF_NONE_MATCH).map(|value| value.as_bytes()) {
-            return Ok(StatusCode::NOT_MODIFIED.into_response());
-        }
-        let mut answer = shown(StatusCode::OK, answer);
+        let tag = if declaration.effect == Effect::Reads { etag(&answer) } else { None };
+        let is_known = tag.is_some() && tag.as_ref() == parts.headers.get(header::IF_NONE_MATCH);
+        let mut answer = match is_known {
+            true => StatusCode::NOT_MODIFIED.into_response(),
+            false => shown(StatusCode::OK, answer),
+        };
         if let Some(next) = next {
             answer.headers_mut().insert(header::LINK, next);
         }
-        if let Some(tag) = tag.and_then(|tag| header::HeaderValue::from_bytes(&tag).ok()) {
+        if let Some(tag) = tag {
             answer.headers_mut().insert(header::ETAG, tag);
         }
         Ok(answer)
@@ -247,8 +250,6 @@ fn next_page(declaration: &Declaration, uri: &Uri, answer: &[u8]) -> Option<head
 }
 
 /// What an answer is known by: it changes with the answer.
-fn etag(answer: &[u8]) -> Vec<u8> {
-    let digest = Sha256::digest(answer);
-    let hex = digest[..12].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("\"{hex}\"").into_bytes()
+fn etag(answer: &[u8]) -> Option<header::HeaderValue> {
+    header::HeaderValue::from_str(&format!("\"{}\"", STANDARD.encode(&Sha256::digest(answer)[..12]))).ok()
 }

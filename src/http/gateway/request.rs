@@ -36,7 +36,7 @@ const NOT_TEXT: [&str; 18] = [
 
 /// The parameters of a query, each at most once, and the tenant that is meant where none is named.
 #[derive(Debug)]
-pub(super) struct Query {
+pub(in crate::http) struct Query {
     parameters: BTreeMap<String, String>,
     unnamed: String,
 }
@@ -46,7 +46,7 @@ impl Query {
     ///
     /// # Errors
     /// 400: a parameter comes twice, or is no UTF-8.
-    pub(super) fn read(parts: &Parts) -> Result<Self, ApiError> {
+    pub(in crate::http) fn read(parts: &Parts) -> Result<Self, ApiError> {
         Self::of(&parts.uri, asker(parts)?.tenant())
     }
 
@@ -63,13 +63,22 @@ impl Query {
     }
 
     /// The names of its parameters.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(in crate::http) fn names(&self) -> impl Iterator<Item = &str> {
         self.parameters.keys().map(String::as_str)
     }
 
     /// Takes a parameter out.
-    pub(super) fn take(&mut self, name: &str) -> Option<String> {
+    pub(in crate::http) fn take(&mut self, name: &str) -> Option<String> {
         self.parameters.remove(name)
+    }
+
+    /// # Errors
+    /// 400: a parameter is left that nothing has taken.
+    pub(in crate::http) fn must_be_empty(&self) -> Result<(), ApiError> {
+        match self.names().next() {
+            Some(name) => Err(ApiError::malformed(format!("{name}: is no parameter here"))),
+            None => Ok(()),
+        }
     }
 
     /// Takes all parameters out but the one that names the tenant.
