@@ -106,7 +106,8 @@ async fn the_living_stand_in_for_the_dead() {
     doomed.kill9().await;
 
     longshore_harness::eventually("a silent node", WITHIN, async || {
-        let list = world.try_request("_all", "nodes.list", json!({})).await.unwrap();
+        // A request that the dead node had been given is not answered.
+        let list = world.try_request("_all", "nodes.list", json!({})).await.map_err(|error| format!("{error:?}"))?;
         let silent = |node: &Value| node["node"] == "doomed" && node["state"] == "silent";
         if list["nodes"].as_array().unwrap().iter().any(silent) { Ok(()) } else { Err(list.to_string()) }
     })
@@ -194,4 +195,15 @@ async fn a_node_comes_back_under_its_name() {
     let mut history = world.history(&receipts, Vec::new()).await;
     history.rules = rules(vec![Interruption { node: Some("same".to_owned()), at }]);
     history.assert_sound();
+}
+
+/// Given a list of servers of which most are away, when a node starts, then it finds the one that is there.
+#[tokio::test]
+async fn a_node_starts_though_most_of_its_servers_are_away() {
+    let world = world().await;
+    let away: String = (1..=4).map(|port| format!("nats://127.0.0.1:{port},")).collect();
+    let node = world.node().env("NATS_URL", &format!("{away}{}", world.urls())).start().await;
+    let run = world.publish("echo").json(json!(1)).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    assert!(node.stop().await.success());
 }

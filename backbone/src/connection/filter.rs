@@ -42,6 +42,15 @@ const AT_ONCE: usize = 64 << 10;
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
+/// A server that has said who it is.
+struct Greeted {
+    far: Box<dyn Stream>,
+    /// What it said, as the library is to see it.
+    info: BytesMut,
+    /// The reader of what it says from then on.
+    frames: Frames,
+}
+
 struct Filter {
     /// How the servers are reached.
     connection: Connection,
@@ -120,9 +129,8 @@ impl Filter {
 
     async fn relay(&self, mut near: TcpStream) -> Result<(), Cause> {
         near.set_nodelay(true)?;
-        let mut frames = Frames::default();
-        let (near, far) = tokio::time::timeout(GREETING_WITHIN, async {
-            let (mut far, info) = self.dial(&mut frames).await?;
+        let (near, far, mut frames) = tokio::time::timeout(GREETING_WITHIN, async {
+            let Greeted { mut far, info, frames } = self.dial().await?;
             near.write_all(&info).await?;
             let mut said = BytesMut::with_capacity(AT_ONCE);
             let end = read_line(&mut near, &mut said).await?;
@@ -130,7 +138,7 @@ impl Filter {
             far.write_all(connect.as_bytes()).await?;
             far.write_all(&said).await?;
             far.flush().await?;
-            Ok::<_, Cause>((near, far))
+            Ok::<_, Cause>((near, far, frames))
         })
         .await??;
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), tokio::io::split(far));
@@ -149,26 +157,42 @@ impl Filter {
         }
     }
 
-    /// Connects to the next server; returns its INFO for the library as well.
-    async fn dial(&self, frames: &mut Frames) -> Result<(Box<dyn Stream>, BytesMut), Cause> {
+    /// Connects to the next server that answers. The library knows this way alone, and gives a start up with it: so the
+    /// others are tried here, as it would try them.
+    async fn dial(&self) -> Result<Greeted, Cause> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let addresses = address::with_announced(address::read(&self.connection.url).0, &known);
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let server: ServerAddr = addresses[turn % addresses.len()].parse()?;
+        let within = GREETING_WITHIN / u32::try_from(addresses.len())?;
+        let mut last: Cause = "no server is named".into();
+        for nth in 0..addresses.len() {
+            let server: ServerAddr = addresses[(turn + nth) % addresses.len()].parse()?;
+            match tokio::time::timeout(within, self.greet(&server)).await {
+                Ok(Ok(greeted)) => return Ok(greeted),
+                Ok(Err(error)) => last = error,
+                Err(elapsed) => last = elapsed.into(),
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects to a server.
+    async fn greet(&self, server: &ServerAddr) -> Result<Greeted, Cause> {
         let mut far = TcpStream::connect((server.host(), server.port())).await?;
         far.set_nodelay(true)?;
-        let (mut said, mut info) = (BytesMut::new(), BytesMut::new());
+        let (mut said, mut info, mut frames) = (BytesMut::new(), BytesMut::new(), Frames::default());
         let end = read_line(&mut far, &mut said).await?;
         let wants_tls = is_tls_required(&said[..end]);
         frames.pass(&mut said, &mut info)?;
-        self.learn(frames);
+        self.learn(&mut frames);
         if !wants_tls && !server.tls_required() && self.connection.ca.is_none() {
-            return Ok((Box::new(far), info));
+            return Ok(Greeted { far: Box::new(far), info, frames });
         }
         let connection = self.connection.clone();
         let tls = tokio::task::spawn_blocking(move || tls(&connection)).await??;
         let name = ServerName::try_from(server.host().to_owned())?;
-        Ok((Box::new(TlsConnector::from(Arc::new(tls)).connect(name, far).await?), info))
+        let far = TlsConnector::from(Arc::new(tls)).connect(name, far).await?;
+        Ok(Greeted { far: Box::new(far), info, frames })
     }
 
     fn learn(&self, frames: &mut Frames) {
