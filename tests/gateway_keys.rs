@@ -7,21 +7,18 @@ use longshore_backbone::wire::api::{ENDPOINTS, Effect, Method};
 use longshore_harness::{Node, World};
 use serde_json::{Value, json};
 
+use crate::gateway::head_and_body;
 use crate::world;
 
 /// What curl gets: head and body.
 fn curl(node: &Node, path: &str, key: Option<&str>, with: &[&str]) -> (u16, String, Value) {
-    let mut command = Command::new("curl");
-    command.args(["-sS", "-i", "-m", "60", "-H", "Content-Type: application/json"]).args(with);
-    if let Some(key) = key {
-        command.args(["-H", &format!("Authorization: Bearer {key}")]);
-    }
-    let output = command.arg(format!("http://{}{path}", node.http())).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let (head, body) =
-        text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    let bearer = key.map(|key| format!("Authorization: Bearer {key}"));
+    let mut arguments = vec!["-H", "Content-Type: application/json"];
+    arguments.extend_from_slice(with);
+    arguments.extend(bearer.iter().flat_map(|bearer| ["-H", bearer.as_str()]));
+    let (head, body) = head_and_body(node, path, &arguments);
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, head.to_owned(), serde_json::from_str(body).unwrap_or_default())
+    (status, head, serde_json::from_str(&body).unwrap_or_default())
 }
 
 async fn node(world: &World, name: &str) -> Node {
