@@ -1,7 +1,8 @@
-//! What a running node shows of itself to probes and to monitoring: its health and its metrics.
+//! What a running node shows of itself to probes and to monitoring: its health and its metrics; and the ways to its API
+//! and to its events for clients over HTTP.
 //!
-//! An observer only looks: it holds no job, sends nothing for one, and may be asked at any time, also while the node
-//! drains.
+//! An observer itself only looks: it holds no job, sends nothing for one, and may be asked at any time, also while the
+//! node drains. What is asked of the API through it, the API does.
 
 use std::sync::Arc;
 
