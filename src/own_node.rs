@@ -103,7 +103,7 @@ impl NodeBuilder {
             None => nats::Options::from_environment()?.connection()?,
         };
         #[cfg(feature = "http")]
-        let http = crate::http::Server::start(configuration.http(), configuration.auth()).await?;
+        let http = crate::http::Server::start(configuration.http()).await?;
         #[allow(unused_mut, reason = "only with the feature `traces`")]
         let mut settings = configuration.settings().clone();
         #[cfg(feature = "traces")]

@@ -212,3 +212,62 @@ async fn a_node_does_not_start_with_an_open_api_that_others_reach() {
     let output = Command::new("curl").args(["-sS", "-m", "60", "-w", "%{http_code}", "-o", "/dev/null", &url]).output();
     assert_eq!(output.unwrap().stdout, b"200");
 }
+
+/// A browser asks by a session as the holder of its key, on every node, until it logs out or the key ends; no other
+/// page can use the session.
+#[tokio::test]
+async fn a_session_may_what_its_key_may_until_it_ends() {
+    let world = world().await;
+    let (one, other) = (node(&world, "n1").await, node(&world, "n2").await);
+    let own = key(&world, "acme", "submit,read");
+    let log_in = |key: &str, with: &[&str]| {
+        let body = json!({"key": key}).to_string();
+        curl(&one, "/v1/session", None, &[&["-d", body.as_str()], with].concat())
+    };
+    let cookie = |head: &str| {
+        let set = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_else(|| panic!("{head}"));
+        assert!(set.contains("Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"), "{set}");
+        format!("Cookie: a=b; {}", set.split(';').next().unwrap())
+    };
+
+    assert_eq!(log_in(&own.replace(id(&own), "0123456789abcdef"), &[]).0, 401);
+    assert_eq!(log_in("nonsense", &[]).0, 401);
+    assert_eq!(log_in(&own, &["-H", "Sec-Fetch-Site: cross-site"]).0, 403, "another site logs nobody in");
+    let (status, head, whose) = log_in(&own, &["-H", "Sec-Fetch-Site: same-origin"]);
+    assert_eq!((status, &whose["tenant"], &whose["auth"]), (200, &json!("acme"), &json!("keys")), "{whose}");
+    assert_eq!(whose["scopes"], json!(["submit", "read"]));
+    let session = cookie(&head);
+    let secret = session.rsplit('_').next().unwrap().to_owned();
+    assert!(!own.contains(&secret), "the cookie has not the key");
+    let with = |node: &Node, path: &str, more: &[&str]| curl(node, path, None, &[&["-H", &session], more].concat());
+
+    assert_eq!(with(&other, "/v1/session", &[]).2["tenant"], "acme", "every node knows it");
+    assert_eq!(with(&other, "/v1/runs", &[]).0, 200);
+    assert_eq!(with(&other, "/v1/runs?tenant=globex", &[]).0, 403);
+    let job = ["-d", r#"{"type":"echo","payload":1}"#];
+    assert_eq!(with(&other, "/v1/jobs", &job).0, 403, "without Sec-Fetch-Site");
+    for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 201), ("none", 201)] {
+        let site_of = format!("Sec-Fetch-Site: {site}");
+        assert_eq!(with(&other, "/v1/jobs", &[job[0], job[1], "-H", &site_of]).0, status, "{site}");
+    }
+    let as_key = session.split('=').next_back().unwrap();
+    assert_eq!(log_in(as_key, &[]).0, 401, "a session opens no session");
+    let all = key(&world, "_all", "read");
+    let listed = curl(&one, "/v1/keys", Some(&all), &[]).2;
+    assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2), "a session is no key: {listed}");
+
+    let out = ["-X", "DELETE", "-H", "Sec-Fetch-Site: same-origin"];
+    let (status, head, _) = with(&one, "/v1/session", &out);
+    assert!(status == 204 && head.contains("Max-Age=0"), "{head}");
+    assert_eq!(with(&one, "/v1/runs", &[]).0, 401);
+    let session = cookie(&log_in(&own, &[]).1);
+    assert_eq!(curl(&one, "/v1/runs", None, &["-H", &session]).0, 200);
+    keys(&world, &["keys", "revoke", id(&own)]);
+    let revoked_at = Instant::now();
+    while curl(&other, "/v1/runs", None, &["-H", &session]).0 != 401 {
+        assert!(revoked_at.elapsed() < Duration::from_secs(2), "it outlives its key");
+    }
+    for node in [&one, &other] {
+        assert!(!node.log().since(0).concat().contains(&secret));
+    }
+}

@@ -34,6 +34,7 @@ mod idempotency; // one id, one key: one run
 mod keys; // a key is one run for as long as its scope says
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
 mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
+mod listeners; // HTTP is served at every address, behind a proxy, with TLS, to pages of named origins
 mod lists; // runs are listed and counted by what they have in common, and none is missed
 mod logs; // what happens to jobs is logged with run and trace, without secrets; the level can be changed
 mod main_job; // a job published with any NATS client runs, and its events are published in order

@@ -33,7 +33,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     settings.traces = traces::exporter(configuration.telemetry(), &name)?;
 
     let mut signals = Signals::listen().context(UNHEARD)?;
-    let http = http::Server::start(configuration.http(), configuration.auth()).await?;
+    let http = http::Server::start(configuration.http()).await?;
     let mut node = tokio::select! {
         node = Node::start(settings, connection, handlers::built_in()) => node.context("the node cannot start")?,
         // The node has taken no job yet, so there is nothing to drain.

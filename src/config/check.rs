@@ -43,7 +43,7 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         Checker { handlers, presets: BTreeMap::new(), compiled: Compiled::default(), problems: Vec::new() };
     let root = Section::root(tree);
     let policies = checker.policies(&root);
-    checker.problems.extend(outlets::open(tree));
+    checker.problems.extend(outlets::open(tree).into_iter().chain(outlets::incomplete_tls(tree)));
     let node = root.table("node");
     let settings = Settings {
         name: node.get(&entry::NODE_NAME).map_or_else(name, |name| name.0),

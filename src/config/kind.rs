@@ -4,7 +4,6 @@
 //! of one kind is written in the same way. No kind knows any particular setting.
 
 use std::cmp::Ordering;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use longshore_domain::concurrency::{Hold, OnBusy};
@@ -58,7 +57,7 @@ pub(crate) fn shown(value: &Value) -> String {
     if text.chars().count() <= SHOWN { text } else { text.chars().take(SHOWN).chain(['…']).collect() }
 }
 
-fn refuse<T>(value: &Value, wanted: &str) -> Result<T, String> {
+pub(super) fn refuse<T>(value: &Value, wanted: &str) -> Result<T, String> {
     Err(format!("{} is not {wanted}", shown(value)))
 }
 
@@ -291,31 +290,6 @@ fn json(value: &Value) -> serde_json::Value {
     }
 }
 
-/// Where to listen, or `"off"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listen(pub(crate) Option<SocketAddr>);
-
-impl Kind for Listen {
-    fn noun() -> String {
-        "an address and port such as \"127.0.0.1:8080\", or \"off\"".to_owned()
-    }
-
-    fn read(value: &Value) -> Result<Self, String> {
-        match text(value, &Self::noun())? {
-            "off" => Ok(Self(None)),
-            address => address.parse().map(|address| Self(Some(address))).or_else(|_| refuse(value, &Self::noun())),
-        }
-    }
-
-    fn write(&self) -> Option<Value> {
-        Some(Value::String(self.0.map_or_else(|| "off".to_owned(), |address| address.to_string())))
-    }
-
-    fn from_environment(text: &str) -> Value {
-        Value::String(text.to_owned())
-    }
-}
-
 /// How far a delay is spread: a share of it, or a duration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Spread {
@@ -511,8 +485,6 @@ mod tests {
             assert_eq!(Size::read(&size.write().unwrap()), Ok(size));
         }
         assert_eq!(Size(4 << 30).write(), Some(Value::String("4GiB".to_owned())));
-        let listen = Listen(Some("[::1]:8080".parse().unwrap()));
-        assert_eq!(Listen::read(&listen.write().unwrap()), Ok(listen));
     }
 
     #[test]
@@ -522,8 +494,6 @@ mod tests {
         assert!(read::<Size>("-1").is_err() && read::<Size>("\"9999999TiB\"").is_err());
         assert_eq!(read::<u32>("-1").unwrap_err(), "-1 is not a whole number");
         assert_eq!(read::<History>("\"some\"").unwrap_err(), r#""some" is not one of "all", "failures""#);
-        assert_eq!(read::<Listen>("\"off\""), Ok(Listen(None)));
-        assert!(read::<Listen>("\"localhost\"").is_err());
         assert_eq!(read::<Spread>("1"), Ok(Spread::Share(1.0)));
         assert!(read::<Spread>("1.5").is_err() && read::<f64>("nan").is_err());
     }

@@ -1,6 +1,41 @@
 //! Where a node serves HTTP, and to whom, as `[http]` says.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// How a node serves HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Http {
+    /// Where.
+    pub listen: Listen,
+    /// Who may ask.
+    pub auth: Auth,
+    /// What paths begin with behind a proxy: empty, or `/` and names.
+    pub base_path: String,
+    /// The origins whose pages may ask, too.
+    pub cors_origins: Vec<String>,
+    /// What the dashboard calls this installation.
+    pub environment: Option<String>,
+    /// The colour of that name, as CSS has it.
+    pub environment_color: Option<String>,
+    /// Most bytes of the body of a request.
+    pub max_body: usize,
+    /// Whether the metrics need a key.
+    pub metrics_auth: bool,
+    /// The files of TLS; `None`: plain HTTP.
+    pub tls: Option<TlsFiles>,
+}
+
+/// The PEM files of TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and those that lead from it to a root.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The roots of the certificates that clients must have.
+    pub client_ca: Option<PathBuf>,
+}
 
 /// Who may ask the API over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,12 +47,12 @@ pub enum Auth {
 }
 
 /// Where to serve HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// Nowhere.
     Off,
-    /// There, as somebody has set it: it is an error if the port is taken.
-    At(SocketAddr),
+    /// There, as somebody has set it: it is an error if a port is taken.
+    At(Vec<SocketAddr>),
     /// There, as nothing is set: at a free port of the same address if the port is taken, so that several nodes start
     /// on one machine without any settings.
     AtOrFree(SocketAddr),

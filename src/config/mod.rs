@@ -17,6 +17,7 @@ mod entries;
 mod limit_entries;
 
 mod collector;
+mod http_kind;
 mod kind;
 mod schema;
 
@@ -47,7 +48,7 @@ pub use check::check_namespace;
 #[cfg(feature = "traces")]
 pub(crate) use collector::not_a_collector;
 pub use kind::Protocol as TraceProtocol;
-pub use listen::{Auth, Listen};
+pub use listen::{Auth, Http, Listen, TlsFiles};
 pub use nats::Error as NatsError;
 pub use problem::Problems;
 pub use telemetry::Settings as TraceSettings;
@@ -77,8 +78,7 @@ pub enum Error {
 pub struct Configuration {
     tree: raw::Tree,
     settings: Settings,
-    http: Listen,
-    auth: Auth,
+    http: Http,
     telemetry: telemetry::Settings,
     warnings: Vec<String>,
 }
@@ -120,9 +120,9 @@ impl Configuration {
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&settings);
-            let (http, auth) = (outlets::http(&tree), outlets::auth(&tree));
+            let http = outlets::http(&tree);
             let telemetry = telemetry::of(&tree);
-            return Ok(Self { tree, settings, http, auth, telemetry, warnings });
+            return Ok(Self { tree, settings, http, telemetry, warnings });
         }
         problems.sort_by_key(Problem::place);
         problems.dedup(); // every type inherits the mistakes of [defaults]
@@ -135,16 +135,10 @@ impl Configuration {
         &self.settings
     }
 
-    /// Where the node serves HTTP, for `http::Server::start`.
+    /// How the node serves HTTP, for `http::Server::start`.
     #[must_use]
-    pub fn http(&self) -> Listen {
-        self.http
-    }
-
-    /// Who may ask over HTTP, for `http::Server::start`.
-    #[must_use]
-    pub fn auth(&self) -> Auth {
-        self.auth
+    pub fn http(&self) -> &Http {
+        &self.http
     }
 
     /// Where traces go, for `traces::exporter`.

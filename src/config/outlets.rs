@@ -1,32 +1,62 @@
 //! Where a node is seen beside NATS: HTTP, and the files of the audit.
 
+use std::path::PathBuf;
+
 use crate::audit_files::{AuditFiles, EventFiles};
 
 use super::entries::{audit as audit_entry, http as http_entry};
-use super::listen::{Auth, Listen};
+use super::kind::Text;
+use super::listen::{Auth, Http, Listen, TlsFiles};
 use super::problem::Problem;
 use super::raw::Tree;
+use super::schema::Entry;
 use super::section::section;
 
-/// Where to serve HTTP.
-pub(crate) fn http(tree: &Tree) -> Listen {
+/// How to serve HTTP.
+pub(crate) fn http(tree: &Tree) -> Http {
     let section = section(tree, "http");
-    match section.get(&http_entry::HTTP_LISTEN).0 {
-        None => Listen::Off,
-        Some(address) if section.node(http_entry::HTTP_LISTEN.name).is_some() => Listen::At(address),
-        Some(address) => Listen::AtOrFree(address),
+    let listen = match section.get(&http_entry::HTTP_LISTEN).0 {
+        addresses if addresses.is_empty() => Listen::Off,
+        addresses if section.node(http_entry::HTTP_LISTEN.name).is_some() => Listen::At(addresses),
+        addresses => Listen::AtOrFree(addresses[0]),
+    };
+    let tls = section.table("tls");
+    let file = |entry: &Entry<Option<Text>>| tls.get(entry).map(|text| PathBuf::from(text.0));
+    Http {
+        listen,
+        auth: section.get(&http_entry::HTTP_AUTH),
+        base_path: section.get(&http_entry::BASE_PATH).map(|path| path.0).unwrap_or_default(),
+        cors_origins: section.get(&http_entry::CORS_ORIGINS).into_iter().map(|origin| origin.0).collect(),
+        environment: section.get(&http_entry::ENVIRONMENT).map(|text| text.0),
+        environment_color: section.get(&http_entry::ENVIRONMENT_COLOR).map(|text| text.0),
+        max_body: usize::try_from(section.get(&http_entry::MAX_BODY).0).unwrap_or(usize::MAX),
+        metrics_auth: section.get(&http_entry::METRICS_AUTH),
+        tls: file(&http_entry::CERT).zip(file(&http_entry::KEY)).map(|(cert, key)| TlsFiles {
+            cert,
+            key,
+            client_ca: file(&http_entry::CLIENT_CA),
+        }),
     }
 }
 
-/// Who may ask over HTTP.
-pub(crate) fn auth(tree: &Tree) -> Auth {
-    section(tree, "http").get(&http_entry::HTTP_AUTH)
+/// Files of TLS that need another one.
+pub(crate) fn incomplete_tls(tree: &Tree) -> Option<Problem> {
+    let section = section(tree, "http");
+    let tls = section.table("tls");
+    let is_set = |entry: &Entry<Option<Text>>| tls.get(entry).is_some();
+    let has = [&http_entry::CERT, &http_entry::KEY, &http_entry::CLIENT_CA].map(is_set);
+    match has {
+        [true, true, _] | [false, false, false] => None,
+        [false, ..] => Some(tls.problem(http_entry::CERT.name, "is missing: TLS needs a certificate".to_owned())),
+        _ => Some(tls.problem(http_entry::KEY.name, "is missing: TLS needs the certificate's key".to_owned())),
+    }
 }
 
 /// An API that others could ask without a key is no oversight, but said.
 pub(crate) fn open(tree: &Tree) -> Option<Problem> {
     let section = section(tree, "http");
-    let address = section.get(&http_entry::HTTP_LISTEN).0.filter(|address| !address.ip().is_loopback())?;
+    let addresses = section.get(&http_entry::HTTP_LISTEN).0;
+    let address = addresses.iter().find(|address| !address.ip().is_loopback())?;
     let is_open = section.get(&http_entry::HTTP_AUTH) == Auth::Off && !section.get(&http_entry::HTTP_ALLOW_OPEN);
     let reason = format!(
         "{address} is reached by other machines, and every client would be the operator: set http.auth = \"keys\", a \

@@ -378,14 +378,14 @@ fn what_becomes_of_jobs_of_a_busy_key_is_read_and_checked() {
 
 #[test]
 fn http_is_served_at_the_usual_port_unless_something_else_is_set() {
-    let http = |text: &str, variables: &[(&str, &str)]| load(text, variables).unwrap().http();
+    let http = |text: &str, variables: &[(&str, &str)]| load(text, variables).unwrap().http().listen.clone();
     let at = |text: &str| text.parse().unwrap();
     assert_eq!(http("", &[]), Listen::AtOrFree(at("127.0.0.1:8080")));
-    assert_eq!(http("[http]\nlisten = '127.0.0.1:8080'", &[]), Listen::At(at("127.0.0.1:8080")));
+    assert_eq!(http("[http]\nlisten = '127.0.0.1:8080'", &[]), Listen::At(vec![at("127.0.0.1:8080")]));
     assert_eq!(http("[http]\nlisten = 'off'", &[]), Listen::Off);
     let all = ("LONGSHORE_HTTP__LISTEN", "[::]:80");
-    assert_eq!(http("", &[all, ("LONGSHORE_HTTP__AUTH", "keys")]), Listen::At(at("[::]:80")));
-    assert_eq!(http("[http]\nallow_open = true", &[all]), Listen::At(at("[::]:80")));
+    assert_eq!(http("", &[all, ("LONGSHORE_HTTP__AUTH", "keys")]), Listen::At(vec![at("[::]:80")]));
+    assert_eq!(http("[http]\nallow_open = true", &[all]), Listen::At(vec![at("[::]:80")]));
     let open = load("", &[all]).unwrap_err().to_string();
     assert!(open.contains("http.listen: [::]:80 is reached by other machines"), "{open}");
 }

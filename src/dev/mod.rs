@@ -74,7 +74,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let mut signals = Signals::listen().context(serve::UNHEARD)?;
-    let http = http::Server::start(configuration.http(), configuration.auth()).await?;
+    let http = http::Server::start(configuration.http()).await?;
 
     let named = global.nats.named_by_hand;
     let (connection, server) = if named {
@@ -144,9 +144,10 @@ fn welcome(
     let address = address(connection, named).map_or_else(String::new, |url| format!("  export NATS_URL={url}\n"));
     let (curl, metrics) = http.map_or_else(Default::default, |http| {
         let address = http.address();
+        let scheme = if http.scheme() == "https" { "-k https://" } else { "" };
         let wait = "-H 'Content-Type: application/json' -H 'Prefer: wait=9'";
-        let curl = format!("  curl {address}/v1/jobs {wait} -d '{{\"type\":\"echo\",\"payload\":1}}'\n");
-        (curl, format!("Metrics: http://{address}/metrics\n"))
+        let curl = format!("  curl {scheme}{address}/v1/jobs {wait} -d '{{\"type\":\"echo\",\"payload\":1}}'\n");
+        (curl, format!("Metrics: {}://{address}/metrics\n", http.scheme()))
     });
     format!(
         "{STRONG}longshore dev{STRONG:#}: node {node}, NATS at {} ({kept})\n\n\

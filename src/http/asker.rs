@@ -3,22 +3,23 @@
 //! With `http.auth = "keys"` a request brings a key, which says the tenant and the permissions ([`Asker`]); none, and
 //! any that does not count, get the same answer. With "off" every client that reaches the listener is the operator.
 //! That is for this machine: the request names a loopback host (a page cannot reach it by a name that was bound to
-//! 127.0.0.1) and no proxy, and no browser says that a page of another origin sent it. A key is never a cookie, so no
-//! page can use that of another.
+//! 127.0.0.1) and no proxy, and no browser says that a page of another origin sent it, unless `http.cors_origins` has
+//! that one. A key is never a cookie; a session is, which no page of another origin can use (`session`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use longshore_actors::Observer;
 use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, Word};
 
 use super::problem::{of_http, problem};
-use crate::config::Auth;
+use super::{cors, session};
+use crate::config::{Auth, Http};
 
 /// How often a long answer looks whether its asker may still have it.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     pub(super) address: SocketAddr,
-    pub(super) auth: Auth,
+    pub(super) http: Arc<Http>,
     pub(super) node: Arc<OnceLock<Observer>>,
 }
 
@@ -52,6 +53,11 @@ impl Asker {
     /// As what the audit names it.
     pub(super) fn by(&self) -> String {
         self.0.as_ref().map_or_else(|| "http".to_owned(), |held| format!("key:{}", held.key.id))
+    }
+
+    /// The key; `None`: it needs none.
+    pub(super) fn key(&self) -> Option<&KeyStatus> {
+        self.0.as_ref().map(|held| &held.key)
     }
 
     /// The tenant that is meant where none is named.
@@ -110,11 +116,9 @@ impl Asker {
 
 /// Refuses whom the module's head does not name.
 pub(super) async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
-    let asker = match guard.auth {
-        Auth::Keys => guard.holder(request.headers()).await,
-        Auth::Off => may_ask(guard.address, request.headers())
-            .map(|()| Asker(None))
-            .map_err(|reason| ApiError::new(Code::Forbidden, reason)),
+    let asker = match guard.http.auth {
+        Auth::Keys => guard.holder(request.method(), request.headers()).await,
+        Auth::Off => guard.may_ask(request.headers()).map(|()| Asker(None)),
     };
     match asker {
         Ok(asker) => {
@@ -125,11 +129,42 @@ pub(super) async fn admit(State(guard): State<Guard>, mut request: Request, next
     }
 }
 
+/// Lets those through who read as the operator.
+pub(super) async fn must_read_all(request: Request, next: Next) -> Response {
+    let asker = request.extensions().get::<Asker>().ok_or_else(unauthorized);
+    match asker.and_then(|asker| asker.must_be(OPERATOR).and_then(|()| asker.must_have(Scope::Read))) {
+        Ok(()) => next.run(request).await,
+        Err(error) => problem(error),
+    }
+}
+
 impl Guard {
-    /// Who has the key of a request.
-    async fn holder(&self, headers: &HeaderMap) -> Result<Asker, ApiError> {
-        let text = bearer(headers).ok_or_else(unauthorized)?;
-        let node = self.node.get().ok_or_else(|| ApiError::unavailable("the node is starting"))?;
+    /// # Errors
+    /// 503: the node starts.
+    pub(super) fn node(&self) -> Result<&Observer, ApiError> {
+        self.node.get().ok_or_else(|| ApiError::unavailable("the node is starting"))
+    }
+
+    /// Whether a request without a key may ask.
+    ///
+    /// # Errors
+    /// 403: it may be a page's, or come by a proxy.
+    pub(super) fn may_ask(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let allowed = cors::allowed(&self.http.cors_origins, headers).is_some();
+        let scheme = if self.http.tls.is_some() { "https://" } else { "http://" };
+        may_ask(self.address, headers, scheme, allowed).map_err(|reason| ApiError::new(Code::Forbidden, reason))
+    }
+
+    /// Who has the key, or the session, of a request.
+    async fn holder(&self, method: &Method, headers: &HeaderMap) -> Result<Asker, ApiError> {
+        let text = match (bearer(headers), session::of_cookie(headers)) {
+            (None, Some(session)) => {
+                session::changes_from_own_page(method, headers)?;
+                session
+            }
+            (text, _) => text.ok_or_else(unauthorized)?,
+        };
+        let node = self.node()?;
         let key = node.api().holder(text).await?.ok_or_else(unauthorized)?;
         Ok(Asker(Some(Arc::new(Held { text: text.to_owned(), key, node: node.clone() }))))
     }
@@ -143,12 +178,13 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// The one answer to a request without a key that counts.
-fn unauthorized() -> ApiError {
+pub(super) fn unauthorized() -> ApiError {
     let message = "Authorization: Bearer with a key that counts is needed";
     of_http(StatusCode::UNAUTHORIZED, "unauthorized", message)
 }
 
-fn may_ask(address: SocketAddr, headers: &HeaderMap) -> Result<(), &'static str> {
+/// `allowed`: the page that sent it, if one did, may ask.
+fn may_ask(address: SocketAddr, headers: &HeaderMap, scheme: &str, allowed: bool) -> Result<(), &'static str> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     // On any other address the API is open by `http.allow_open`, at whatever name.
     if address.ip().is_loopback() && !is_loopback(host) {
@@ -157,8 +193,11 @@ fn may_ask(address: SocketAddr, headers: &HeaderMap) -> Result<(), &'static str>
     if ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| headers.contains_key(*name)) {
         return Err("it came by a proxy, each of whose clients would be the operator");
     }
+    if allowed {
+        return Ok(());
+    }
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-    if origin.is_some_and(|origin| origin.strip_prefix("http://") != Some(host)) {
+    if origin.is_some_and(|origin| origin.strip_prefix(scheme) != Some(host)) {
         return Err("Origin: a page of another origin may not ask");
     }
     let site = headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or_default());
@@ -182,7 +221,7 @@ mod tests {
 
     fn may(address: &str, headers: &[(&'static str, &str)]) -> bool {
         let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-        may_ask(address.parse().unwrap(), &headers).is_ok()
+        may_ask(address.parse().unwrap(), &headers, "http://", false).is_ok()
     }
 
     #[test]

@@ -11,9 +11,14 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::tls::Tls;
 
 /// Connections that are open at once.
 pub(super) const CONNECTIONS: usize = if cfg!(test) { 128 } else { 2_048 };
@@ -27,7 +32,7 @@ const BUFFER: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections and answers on each in a task of its own; dropped, it ends them all.
-pub(super) async fn serve(listener: &TcpListener, router: Router) -> Infallible {
+pub(super) async fn serve(listener: &TcpListener, tls: Option<&Tls>, router: Router) -> Infallible {
     let (mut tasks, mut open) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
     loop {
         let accepted = tokio::select! {
@@ -48,13 +53,23 @@ pub(super) async fn serve(listener: &TcpListener, router: Router) -> Infallible 
         {
             oldest.abort();
         }
-        open.push_back(tasks.spawn(answer(stream, router.clone())));
+        open.push_back(tasks.spawn(begin(stream, tls.map(Tls::acceptor), router.clone())));
+    }
+}
+
+/// Begins a connection, with TLS if there is some.
+async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router) {
+    let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else { return answer(stream, router).await };
+    match timeout(HEAD_WITHIN, tls.accept(stream)).await {
+        Ok(Ok(stream)) => answer(stream, router).await,
+        Ok(Err(error)) => tracing::debug!("a client of HTTP and this node do not agree on TLS: {error}"),
+        Err(_) => tracing::debug!("a client of HTTP did not begin with TLS in time"),
     }
 }
 
 /// Answers the requests of one connection, until either side closes it.
-async fn answer(stream: TcpStream, router: Router) {
-    let _ = stream.set_nodelay(true);
+async fn answer(stream: impl AsyncRead + AsyncWrite, router: Router) {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(STALLED_AFTER));
     let stream = TokioIo::new(Box::pin(stream));

@@ -1,8 +1,9 @@
 //! HTTP on a port of the node: the API, streams of events, probes and metrics.
 //!
-//! Read in this order: this file (the listener and its life), `connections` (their bounds), `pages` (probes and
-//! metrics), `gateway` (the API) and `streams` (events), both for those that `asker` lets in, `problem` (errors),
-//! `probe` (asks a node whether it is ready).
+//! Read in this order: this file (the listeners and their life), `connections` (their bounds) and `tls`; `base_path`
+//! and `cors`, which come before any route; `pages` (probes and metrics), `gateway` (the API) and `streams` (events),
+//! both for those that `asker` lets in with a key or a `session`; `problem` (errors), `probe` (asks a node whether it is
+//! ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
 //! for NATS or drains. Connections, their time, bodies and requests at work are bounded. Should it die,
 //! it is started again, and the node goes on.
@@ -15,82 +16,119 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
 use futures_util::FutureExt as _;
 use longshore_actors::Observer;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 mod asker;
+mod base_path;
 mod connections;
+mod cors;
 mod gateway;
 mod pages;
 mod probe;
 mod problem;
+mod session;
 mod streams;
+mod tls;
 
-pub use crate::config::{Auth, Listen};
+pub use crate::config::{Auth, Http, Listen};
 use asker::Guard;
+use gateway::body::Bodies;
 pub use probe::{page, ready};
+use tls::Tls;
+pub use tls::TlsError;
 
 /// Why HTTP cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {address} (http.listen, LONGSHORE_HTTP__LISTEN): set another port, or \"off\" for neither probes nor metrics"
-)]
-pub struct Error {
-    address: SocketAddr,
-    #[source]
-    source: std::io::Error,
+pub enum Error {
+    /// An address cannot be used.
+    #[error(
+        "cannot listen on {address} (http.listen, LONGSHORE_HTTP__LISTEN): set another port, or \"off\" for neither probes nor metrics"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file of TLS cannot be used.
+    #[error("http.tls: {0}")]
+    Tls(#[from] TlsError),
 }
 
-/// The listener of a node. It ends when this is dropped.
+/// The listeners of a node. They end when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     moved_from: Option<SocketAddr>,
+    is_tls: bool,
     node: Arc<OnceLock<Observer>>,
-    task: JoinHandle<()>,
+    _tasks: JoinSet<()>,
 }
 
 impl Server {
     /// Listens and answers from now on; until [`Server::show`] is called, the node is not ready. `None`: it is off.
     ///
     /// # Errors
-    /// The address cannot be used.
-    pub async fn start(listen: Listen, auth: Auth) -> Result<Option<Self>, Error> {
-        let (wanted, may_move) = match listen {
+    /// An address, or a file of TLS, cannot be used.
+    pub async fn start(http: &Http) -> Result<Option<Self>, Error> {
+        let (wanted, may_move) = match &http.listen {
             Listen::Off => return Ok(None),
-            Listen::At(address) => (address, false),
-            Listen::AtOrFree(address) => (address, true),
+            Listen::At(addresses) => (addresses.clone(), false),
+            Listen::AtOrFree(address) => (vec![*address], true),
         };
-        let failed = |source| Error { address: wanted, source };
-        let listener = match TcpListener::bind(wanted).await {
-            Err(error) if may_move && error.kind() == std::io::ErrorKind::AddrInUse => {
-                TcpListener::bind(SocketAddr::new(wanted.ip(), 0)).await
+        let tls = http.tls.as_ref().map(Tls::read).transpose()?;
+        let mut listeners = Vec::new();
+        for address in wanted {
+            let failed = |source| Error::Listen { address, source };
+            let listener = match TcpListener::bind(address).await {
+                Err(error) if may_move && error.kind() == std::io::ErrorKind::AddrInUse => {
+                    TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
+                }
+                bound => bound,
+            };
+            let listener = listener.map_err(failed)?;
+            let bound = listener.local_addr().map_err(failed)?;
+            let moved_from = (may_move && bound != address).then_some(address);
+            match moved_from {
+                Some(wanted) => tracing::warn!(
+                    address = %bound,
+                    "serving HTTP at a free port, because {wanted} is taken: http.listen (LONGSHORE_HTTP__LISTEN) sets one, \"off\" none"
+                ),
+                None => tracing::info!(address = %bound, "serving HTTP"),
             }
-            bound => bound,
-        };
-        let listener = listener.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let moved_from = (may_move && address != wanted).then_some(wanted);
-        match moved_from {
-            Some(wanted) => tracing::warn!(
-                %address,
-                "serving HTTP at a free port, because {wanted} is taken: http.listen (LONGSHORE_HTTP__LISTEN) sets one, \"off\" none"
-            ),
-            None => tracing::info!(%address, "serving HTTP"),
+            listeners.push((listener, bound, moved_from));
         }
         raise_limit_of_files();
-        let node = Arc::default();
-        let task = tokio::spawn(serve(listener, Guard { address, auth, node: Arc::clone(&node) }));
-        Ok(Some(Self { address, moved_from, node, task }))
+        // The kind has read one address at least.
+        let Some(&(_, address, moved_from)) = listeners.first() else { return Ok(None) };
+        let (node, is_tls, mut tasks) = (Arc::default(), tls.is_some(), JoinSet::new());
+        let (http, bodies) = (Arc::new(http.clone()), Bodies::new(http.max_body));
+        for (listener, address, _) in listeners {
+            let guard = Guard { address, http: Arc::clone(&http), node: Arc::clone(&node) };
+            tasks.spawn(serve(listener, tls.clone(), guard, bodies.clone()));
+        }
+        if let Some(tls) = tls {
+            tasks.spawn(async move { match tls.follow().await {} });
+        }
+        Ok(Some(Self { address, moved_from, is_tls, node, _tasks: tasks }))
     }
 
-    /// Where it listens.
+    /// Where it listens: the first address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What its URLs begin with.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
     }
 
     /// The address that it was to have and that was taken.
@@ -106,21 +144,27 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// How long to wait before a listener that died is started again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Everything that is answered.
-fn router(guard: Guard) -> Router {
-    let node = Arc::clone(&guard.node);
-    let guard = axum::middleware::from_fn_with_state(guard, asker::admit);
-    let api = gateway::router(Arc::clone(&node)).merge(streams::router(Arc::clone(&node))).layer(guard);
-    pages::router(node).merge(api)
+fn router(guard: &Guard, bodies: &Bodies) -> Router {
+    let (node, http) = (&guard.node, &guard.http);
+    let base_path: Arc<str> = http.base_path.as_str().into();
+    let admitted = from_fn_with_state(guard.clone(), asker::admit);
+    let mut api = gateway::router(Arc::clone(node), bodies.clone(), Arc::clone(&base_path))
+        .merge(streams::router(Arc::clone(node)));
+    let mut open = pages::router(Arc::clone(node)).merge(session::router(guard.clone(), bodies.clone()));
+    let metrics = pages::metrics_router(Arc::clone(node));
+    match http.metrics_auth {
+        true => api = api.merge(metrics.layer(from_fn(asker::must_read_all))),
+        false => open = open.merge(metrics),
+    }
+    let mut all = open.merge(api.layer(admitted));
+    if !http.cors_origins.is_empty() {
+        all = all.layer(from_fn_with_state(Arc::from(http.cors_origins.as_slice()), cors::answer));
+    }
+    base_path::under(&base_path, all)
 }
 
 /// As many open files as the system allows: each client that follows events takes one, and NATS needs some.
@@ -131,9 +175,9 @@ fn raise_limit_of_files() {
 }
 
 /// Serves until it is aborted. The socket stays open over a death, so that the port cannot be lost.
-async fn serve(listener: TcpListener, guard: Guard) {
+async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, guard: Guard, bodies: Bodies) {
     loop {
-        let served = AssertUnwindSafe(connections::serve(&listener, router(guard.clone())));
+        let served = AssertUnwindSafe(connections::serve(&listener, tls.as_deref(), router(&guard, &bodies)));
         // The panic hook has said why. The loop itself never ends.
         let Err(_) = served.catch_unwind().await;
         tracing::error!("the HTTP listener died, starting it again");

@@ -29,14 +29,15 @@ struct Shown {
     scrapes: Arc<Semaphore>,
 }
 
-/// Every page.
+/// The probes, and what is answered at no route.
 pub(super) fn router(node: Node) -> Router {
-    Router::new()
-        .route("/healthz", get(alive))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .fallback(unknown)
-        .with_state(Shown { node, scrapes: Arc::new(Semaphore::new(1)) })
+    Router::new().route("/healthz", get(alive)).route("/readyz", get(ready)).fallback(unknown).with_state(node)
+}
+
+/// The metrics.
+pub(super) fn metrics_router(node: Node) -> Router {
+    let shown = Shown { node, scrapes: Arc::new(Semaphore::new(1)) };
+    Router::new().route("/metrics", get(metrics)).with_state(shown)
 }
 
 fn page(status: StatusCode, media_type: &'static str, body: String) -> Response {
@@ -46,8 +47,8 @@ fn page(status: StatusCode, media_type: &'static str, body: String) -> Response 
 
 /// An answer at all says that the process can work: its threads run; and the node's supervisors answer. What it lacks
 /// from outside is not its own fault, and another start would not bring it.
-async fn alive(State(shown): State<Shown>) -> Response {
-    let wrong = match shown.node.get() {
+async fn alive(State(node): State<Node>) -> Response {
+    let wrong = match node.get() {
         Some(node) => node.reason_not_alive().await,
         None => None,
     };
@@ -57,8 +58,8 @@ async fn alive(State(shown): State<Shown>) -> Response {
     }
 }
 
-async fn ready(State(shown): State<Shown>) -> Response {
-    let (reasons, warnings) = match shown.node.get() {
+async fn ready(State(node): State<Node>) -> Response {
+    let (reasons, warnings) = match node.get() {
         Some(node) => node.reasons_and_warnings().await,
         None => (vec!["starting".to_owned()], Vec::new()),
     };

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 /// A listener with a small page, a page that panics and one that is larger than all buffers on its way.
-async fn served() -> (SocketAddr, JoinHandle<()>) {
+async fn served() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new()
@@ -19,9 +19,23 @@ async fn served() -> (SocketAddr, JoinHandle<()>) {
         .route("/broken", get(|| async { panic!("a broken page") as &'static str }))
         .route("/large", get(|| async { "x".repeat(64 << 20) }));
     let task = tokio::spawn(async move {
-        connections::serve(&listener, router).await;
+        connections::serve(&listener, None, router).await;
     });
     (address, task)
+}
+
+fn at(listen: Listen) -> Http {
+    Http {
+        listen,
+        auth: Auth::Off,
+        base_path: String::new(),
+        cors_origins: Vec::new(),
+        environment: None,
+        environment_color: None,
+        max_body: 1 << 20,
+        metrics_auth: false,
+        tls: None,
+    }
 }
 
 async fn is_answered(address: SocketAddr) {
@@ -83,14 +97,14 @@ async fn a_port_that_is_taken_is_an_error_if_it_was_set_and_else_gives_way() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
 
-    let error = Server::start(Listen::At(address), Auth::Off).await.unwrap_err();
+    let error = Server::start(&at(Listen::At(vec![address]))).await.unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot listen on {address} (http.listen,")), "{error}");
 
-    let server = Server::start(Listen::AtOrFree(address), Auth::Off).await.unwrap().unwrap();
+    let server = Server::start(&at(Listen::AtOrFree(address))).await.unwrap().unwrap();
     assert_eq!((server.address().ip(), server.moved_from()), (address.ip(), Some(address)));
     assert_ne!(server.address().port(), address.port());
     let ready = http::get(server.address(), "/readyz").await.unwrap();
     assert_eq!((ready.status, ready.body.as_str()), (503, r#"{"ready":false,"reasons":["starting"],"warnings":[]}"#));
     assert_eq!(http::get(server.address(), "/metrics").await.unwrap().status, 503);
-    assert!(Server::start(Listen::Off, Auth::Off).await.unwrap().is_none());
+    assert!(Server::start(&at(Listen::Off)).await.unwrap().is_none());
 }

@@ -35,12 +35,28 @@ impl ApiHandle {
         Self { control, keys: Arc::new(KeyCheck::new()), room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Who has this API key; `None`: it is unknown, wrong, revoked or expired.
+    /// Who has this API key, or the key of this session; `None`: it is unknown, wrong, revoked or expired.
     ///
     /// # Errors
     /// 503: NATS does not answer, so that nobody can say.
     pub async fn holder(&self, key: &str) -> Result<Option<KeyStatus>, ApiError> {
         self.keys.holder(self.control.backbone(), key).await
+    }
+
+    /// Opens a session of an API key: its text, and whose it is. `None`: that is no key that counts.
+    ///
+    /// # Errors
+    /// 503: there are too many sessions, or NATS does not answer.
+    pub async fn log_in(&self, key: &str) -> Result<Option<(String, KeyStatus)>, ApiError> {
+        self.keys.log_in(self.control.backbone(), key).await
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// 503: NATS does not answer.
+    pub async fn log_out(&self, session: &str) -> Result<(), ApiError> {
+        self.keys.log_out(self.control.backbone(), session).await
     }
 
     /// The answer to a request. A request that changes something goes on to its end if the caller gives up; one that

@@ -1,4 +1,4 @@
-//! API keys: makes, lists and revokes them, and says whose one is.
+//! API keys: makes, lists and revokes them, opens sessions by them, and says whose one is.
 //!
 //! A check asks the bucket's leader and remembers the answer for half a second, so that a key is refused on every node
 //! within two seconds of its end. Unknown, revoked, expired and wrong keys cost the same.
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
-use longshore_backbone::api_keys::StoredKey;
+use longshore_backbone::api_keys::{SESSION_SECONDS, StoredKey};
 use longshore_backbone::wire::api::{
     ApiError, CreateKeyRequest, Encoded, KeyCreated, KeyStatus, Keys, OPERATOR, RevokeKeyRequest, id_of_key, is_key_id,
     key_text,
@@ -22,8 +22,9 @@ use crate::api::Api;
 use crate::api::filter::unavailable;
 use crate::shared::now;
 
-/// Keys that there may be.
+/// Keys that there may be, and sessions.
 const MAX: usize = 1_000;
+const SESSIONS: usize = 4_000;
 /// Characters of a name.
 const NAME: usize = 64;
 /// How long an answer of the bucket counts.
@@ -51,22 +52,35 @@ pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Result<Encoded
     if expires_at.is_some_and(|at| at <= created_at) {
         return Err(ApiError::malformed("expires_at: is over already"));
     }
-    let keys = api.backbone.api_keys();
-    if keys.all().await.map_err(|error| unavailable(&error))?.len() >= MAX {
+    if count(&api.backbone, false).await? >= MAX {
         return Err(ApiError::unavailable(format!("there are {MAX} keys already: revoke some")));
     }
-    let (id, text) = key_text(rand::random(), rand::random());
     let scopes = scopes.into_iter().map(Into::into).collect();
-    let key = KeyStatus { created_at, expires_at, id: id.clone(), name, scopes, tenant };
-    let stored = StoredKey { key, sha256: Sha256::digest(&text).into() };
-    keys.create(&stored).await.map_err(|error| unavailable(&error))?;
-    Ok(Encoded::of(&KeyCreated { id, key: text }))
+    let key = KeyStatus { created_at, expires_at, id: String::new(), name, scopes, tenant };
+    let (id, key) = store(&api.backbone, key, None).await?;
+    Ok(Encoded::of(&KeyCreated { id, key }))
+}
+
+/// How many keys, or sessions, there are.
+async fn count(backbone: &Backbone, sessions: bool) -> Result<usize, ApiError> {
+    let all = backbone.api_keys().all().await.map_err(|error| unavailable(&error))?;
+    Ok(all.iter().filter(|stored| stored.session_of.is_some() == sessions).count())
+}
+
+/// Stores `key` under a new id; returns the id and the text.
+async fn store(backbone: &Backbone, key: KeyStatus, session_of: Option<String>) -> Result<(String, String), ApiError> {
+    let (id, text) = key_text(rand::random(), rand::random());
+    let key = KeyStatus { id: id.clone(), ..key };
+    let stored = StoredKey { key, sha256: Sha256::digest(&text).into(), session_of };
+    backbone.api_keys().create(&stored).await.map_err(|error| unavailable(&error))?;
+    Ok((id, text))
 }
 
 /// The endpoint `keys.list`.
 pub(crate) async fn list(api: &Api) -> Result<Encoded<Keys>, ApiError> {
     let stored = api.backbone.api_keys().all().await.map_err(|error| unavailable(&error))?;
-    let mut keys: Vec<KeyStatus> = stored.into_iter().map(|stored| stored.key).collect();
+    let keys = stored.into_iter().filter(|stored| stored.session_of.is_none());
+    let mut keys: Vec<KeyStatus> = keys.map(|stored| stored.key).collect();
     keys.sort_unstable_by(|one, other| one.id.cmp(&other.id));
     Ok(Encoded::of(&Keys { keys }))
 }
@@ -84,6 +98,10 @@ pub(crate) async fn revoke(api: &Api, asked: RevokeKeyRequest) -> Result<Encoded
     Ok(Encoded::of(&stored.key))
 }
 
+fn not_over(key: &KeyStatus) -> bool {
+    key.expires_at.is_none_or(|at| now() < at)
+}
+
 /// Says whose a key is.
 #[derive(Debug)]
 pub(crate) struct KeyCheck {
@@ -96,20 +114,59 @@ impl KeyCheck {
         Self { known: Mutex::default(), room: Semaphore::new(AT_ONCE) }
     }
 
-    /// Who has this key; `None`: it is unknown, wrong, revoked or expired.
+    /// Who has this key, or the key of this session; `None`: it is unknown, wrong, revoked or expired.
     ///
     /// # Errors
     /// 503: the bucket cannot be asked.
     pub(crate) async fn holder(&self, backbone: &Backbone, text: &str) -> Result<Option<KeyStatus>, ApiError> {
+        let Some(stored) = self.counted(backbone, text).await? else { return Ok(None) };
+        let Some(id) = &stored.session_of else { return Ok(Some(stored.key)) };
+        let key = self.stored(backbone, id).await?;
+        Ok(key.map(|stored| stored.key).filter(not_over))
+    }
+
+    /// Opens a session of a key: its text, and whose it is. `None`: that is no key that counts.
+    ///
+    /// # Errors
+    /// 503: there are 4,000 sessions, or the bucket cannot be asked.
+    pub(crate) async fn log_in(
+        &self,
+        backbone: &Backbone,
+        text: &str,
+    ) -> Result<Option<(String, KeyStatus)>, ApiError> {
+        let key = self.counted(backbone, text).await?.filter(|stored| stored.session_of.is_none());
+        let Some(StoredKey { key, .. }) = key else { return Ok(None) };
+        if count(backbone, true).await? >= SESSIONS {
+            return Err(ApiError::unavailable(format!("there are {SESSIONS} sessions already: log out of some")));
+        }
+        let (created_at, ends_at) = (now(), now().plus(Duration::from_secs(SESSION_SECONDS)));
+        let session = KeyStatus { created_at, expires_at: Some(ends_at), ..key.clone() };
+        let (_, text) = store(backbone, session, Some(key.id.clone())).await?;
+        Ok(Some((text, key)))
+    }
+
+    /// Ends a session. What is none is left as it is.
+    ///
+    /// # Errors
+    /// 503: the bucket cannot be asked.
+    pub(crate) async fn log_out(&self, backbone: &Backbone, text: &str) -> Result<(), ApiError> {
+        let session = self.counted(backbone, text).await?.filter(|stored| stored.session_of.is_some());
+        let Some(session) = session else { return Ok(()) };
+        let id = session.key.id;
+        backbone.api_keys().revoke(&id).await.map_err(|error| unavailable(&error))?;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        Ok(())
+    }
+
+    /// The key or session of this text, if it is there, right and not over.
+    async fn counted(&self, backbone: &Backbone, text: &str) -> Result<Option<StoredKey>, ApiError> {
         let Some(id) = id_of_key(text) else { return Ok(None) };
         let stored = self.stored(backbone, id).await?;
         // A key that is not there is compared as well, so that the time says nothing.
         let expected = stored.as_ref().map_or([0; 32], |stored| stored.sha256);
         let given: [u8; 32] = Sha256::digest(text).into();
         let is_right = bool::from(expected.ct_eq(&given));
-        let now = now();
-        let holds = |key: &KeyStatus| is_right && key.expires_at.is_none_or(|at| now < at);
-        Ok(stored.map(|stored| stored.key).filter(holds))
+        Ok(stored.filter(|stored| is_right && not_over(&stored.key)))
     }
 
     async fn stored(&self, backbone: &Backbone, id: &str) -> Result<Option<StoredKey>, ApiError> {

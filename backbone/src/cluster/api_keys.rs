@@ -1,4 +1,4 @@
-//! API keys in the control bucket: who has one, and its hash. The text of a key is stored nowhere.
+//! API keys and sessions in the control bucket: who has one, and its hash. The text of neither is stored anywhere.
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -12,14 +12,19 @@ use crate::wire::header::names;
 
 /// How long the server keeps the note that a key was revoked.
 const REVOKED_KEPT: &str = "86400s";
+/// How long a session counts; then the server forgets it.
+pub const SESSION_SECONDS: u64 = 12 * 60 * 60;
 
-/// A key as it is stored.
+/// A key, or a session, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredKey {
     /// Who has it.
     pub key: KeyStatus,
     /// SHA-256 of its text.
     pub sha256: [u8; 32],
+    /// The id of the key by which this session was opened. It counts as long as that key does, and is no key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_of: Option<String>,
 }
 
 /// A node's way to the keys. Cheap to clone.
@@ -35,13 +40,16 @@ impl Backbone {
 }
 
 impl ApiKeys {
-    /// Stores a key.
+    /// Stores a key or a session.
     ///
     /// # Errors
     /// There is one of that id, or the server did not answer in time, so that it may be stored; or it refused.
     pub async fn create(&self, key: &StoredKey) -> Result<(), Error> {
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, "0");
+        if key.session_of.is_some() {
+            headers.insert(names::TTL, format!("{SESSION_SECONDS}s"));
+        }
         let body = Bytes::from(serde_json::to_vec(key).unwrap_or_default());
         request::publish(self.0.control(), self.subject(&key.key.id), headers, body).await.map(drop)
     }
@@ -58,7 +66,7 @@ impl ApiKeys {
         Ok(stored.and_then(|stored| self.read(&subject, &stored.payload)))
     }
 
-    /// Every key, as the bucket's leader has them.
+    /// Every key and session, as the bucket's leader has them.
     ///
     /// # Errors
     /// The control bucket cannot be read.
@@ -68,7 +76,7 @@ impl ApiKeys {
         Ok(stored.iter().filter_map(|stored| self.read(&stored.subject, &stored.payload)).collect())
     }
 
-    /// Revokes a key. Repeating it is harmless.
+    /// Revokes a key, or ends a session. Repeating it is harmless.
     ///
     /// # Errors
     /// The server did not answer in time, so that it may be revoked; or it refused.

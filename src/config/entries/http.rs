@@ -2,21 +2,33 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::config::kind::Listen;
+use crate::config::http_kind::{BasePath, Listen, Origin};
+use crate::config::kind::{Size, Text};
 use crate::config::listen::Auth;
-use crate::config::schema::Field::Setting as One;
+use crate::config::schema::Field::{self, Setting as One};
 use crate::config::schema::{Entry, Table};
 
 pub(crate) static HTTP: Table = Table::of(
     "HTTP: the API under /v1, probes and metrics at /healthz, /readyz, /metrics.",
-    &[One(&HTTP_LISTEN), One(&HTTP_AUTH), One(&HTTP_ALLOW_OPEN)],
+    &[
+        One(&HTTP_LISTEN),
+        One(&HTTP_AUTH),
+        One(&HTTP_ALLOW_OPEN),
+        One(&BASE_PATH),
+        One(&CORS_ORIGINS),
+        One(&ENVIRONMENT),
+        One(&ENVIRONMENT_COLOR),
+        One(&MAX_BODY),
+        One(&METRICS_AUTH),
+        Field::Table { name: "tls", table: &TLS, or: None },
+    ],
 );
 
 pub(crate) static HTTP_LISTEN: Entry<Listen> = Entry::new(
     "listen",
-    || Listen(Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)))),
-    "Where the node listens; \"off\" turns it off. If nothing is set and the port is taken, it is a free port, which the \
-     log names; a port that is set here and taken is an error.",
+    || Listen(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))]),
+    "Where the node listens: one address or a list of them; \"off\" turns it off. If nothing is set and the port is taken, \
+     it is a free port, which the log names; a port that is set here and taken is an error.",
 );
 
 pub(crate) static HTTP_AUTH: Entry<Auth> = Entry::new(
@@ -32,3 +44,51 @@ pub(crate) static HTTP_ALLOW_OPEN: Entry<bool> = Entry::new(
     || false,
     "Start nevertheless: every client that reaches the address may ask everything, as the operator.",
 );
+
+pub(crate) static BASE_PATH: Entry<Option<BasePath>> = Entry::new(
+    "base_path",
+    || None,
+    "What paths begin with behind a proxy: links, cookies and Location headers have it. A request may come with it or \
+     without, so that it does not matter whether the proxy takes it away.",
+)
+.example("\"/longshore\"");
+
+pub(crate) static CORS_ORIGINS: Entry<Vec<Origin>> =
+    Entry::new("cors_origins", Vec::new, "The origins whose pages may ask from a browser, with a key or as auth says.")
+        .example("[\"https://tools.example.com\"]");
+
+pub(crate) static ENVIRONMENT: Entry<Option<Text>> =
+    Entry::new("environment", || None, "What the dashboard calls this installation.").example("\"production\"");
+
+pub(crate) static ENVIRONMENT_COLOR: Entry<Option<Text>> =
+    Entry::new("environment_color", || None, "The colour of that name, as CSS has it.").example("\"#b3261e\"");
+
+pub(crate) static MAX_BODY: Entry<Size> = Entry::new(
+    "max_body",
+    || Size(8 << 20),
+    "Most bytes of the body of a request, and of a line of several jobs. What NATS does not take is refused in any case.",
+)
+.at_least(|| Size(1 << 10))
+.at_most(|| Size(64 << 20));
+
+pub(crate) static METRICS_AUTH: Entry<bool> =
+    Entry::new("metrics_auth", || false, "Whether /metrics needs a key of the operator with the scope read.");
+
+static TLS: Table = Table::of(
+    "TLS for HTTP. The files are read again when they change; while they cannot be used, the former ones stay.",
+    &[One(&CERT), One(&KEY), One(&CLIENT_CA)],
+);
+
+pub(crate) static CERT: Entry<Option<Text>> =
+    Entry::new("cert", || None, "The certificate and those that lead to a root, in PEM. It needs key.")
+        .example("\"/etc/longshore/tls.crt\"");
+
+pub(crate) static KEY: Entry<Option<Text>> =
+    Entry::new("key", || None, "The certificate's private key, in PEM.").example("\"/etc/longshore/tls.key\"");
+
+pub(crate) static CLIENT_CA: Entry<Option<Text>> = Entry::new(
+    "client_ca",
+    || None,
+    "Clients must have a certificate of one of these roots, in PEM: for probes and metrics, too.",
+)
+.example("\"/etc/longshore/clients.crt\"");

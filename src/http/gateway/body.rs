@@ -13,36 +13,36 @@ use tokio::time::timeout;
 
 use super::super::problem::of_http;
 
-/// Most bytes of one body.
-pub(super) const MAX: usize = 8 << 20;
 /// Most KiB of all bodies that are being read or worked on.
 const MAX_OF_ALL: usize = 256 << 10;
 /// How long a client may send nothing in the middle of a body.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// The room for bodies.
-#[derive(Debug)]
-pub(super) struct Bodies(Arc<Semaphore>);
-
-impl Default for Bodies {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_OF_ALL)))
-    }
+/// The room for bodies. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(in crate::http) struct Bodies {
+    /// Most bytes of one body.
+    pub(super) max: usize,
+    room: Arc<Semaphore>,
 }
 
 /// A body, and its room, which goes back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Read {
-    pub(super) bytes: Bytes,
+pub(in crate::http) struct Read {
+    pub(in crate::http) bytes: Bytes,
     _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Bodies {
+    pub(in crate::http) fn new(max: usize) -> Self {
+        Self { max, room: Arc::new(Semaphore::new(MAX_OF_ALL)) }
+    }
+
     /// A body of JSON, or none.
     ///
     /// # Errors
     /// 415, 413, 408, 400 if it ends too early, 503 without room.
-    pub(super) async fn json(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
+    pub(in crate::http) async fn json(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
         let read = self.read(headers, body).await?;
         if !read.bytes.is_empty() && media_type(headers).is_some_and(|given| given != "application/json") {
             let message = "Content-Type: is not application/json";
@@ -58,15 +58,15 @@ impl Bodies {
     pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
         // Said before the body is sent, if the client asks first (`Expect: 100-continue`).
         let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length > MAX) {
-            return Err(too_large());
+        if length.is_some_and(|length| length > self.max) {
+            return Err(self.too_large());
         }
         let (mut read, mut room) = (BytesMut::new(), None);
         let mut pieces = body.into_data_stream();
         while let Some(piece) = next(&mut pieces).await {
             let piece = piece?;
-            if read.len() + piece.len() > MAX {
-                return Err(too_large());
+            if read.len() + piece.len() > self.max {
+                return Err(self.too_large());
             }
             add(&mut room, self.room(read.len(), piece.len())?);
             read.extend_from_slice(&piece);
@@ -78,13 +78,13 @@ impl Bodies {
     fn room(&self, had: usize, more: usize) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
         let kib = ((had + more) >> 10) - (had >> 10);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let taken = (kib > 0).then(|| Arc::clone(&self.0).try_acquire_many_owned(kib));
+        let taken = (kib > 0).then(|| Arc::clone(&self.room).try_acquire_many_owned(kib));
         taken.transpose().map_err(|_| ApiError::unavailable("the node is reading as many bodies as it has room for"))
     }
-}
 
-fn too_large() -> ApiError {
-    ApiError::new(Code::TooLarge, format!("the body has more than {MAX} bytes"))
+    fn too_large(&self) -> ApiError {
+        ApiError::new(Code::TooLarge, format!("the body has more than {} bytes", self.max))
+    }
 }
 
 fn add(room: &mut Option<OwnedSemaphorePermit>, more: Option<OwnedSemaphorePermit>) {

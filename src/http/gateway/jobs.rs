@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::body::{self, MAX, media_type};
+use super::body::{self, media_type};
 use super::request::{Query, Target, fields_of, raw, value_of};
 use super::{Gateway, Variables, WAIT_MAX, asker, shown, variables};
 use crate::http::problem::{of_http, problem};
@@ -176,7 +176,7 @@ impl Gateway {
             Prefer::Answer => shown(status, answer),
             Prefer::Run(seconds) => self.waited(&tenant, run_id, seconds, parts).await?,
         };
-        let place = format!("/v1/runs/{run_id}");
+        let place = format!("{}/v1/runs/{run_id}", self.base_path);
         let place = if tenant == "default" { place } else { format!("{place}?tenant={tenant}") };
         if let Ok(place) = HeaderValue::from_str(&place) {
             answer.headers_mut().insert(header::LOCATION, place);
@@ -237,7 +237,7 @@ impl Slices {
             let mut slice = Vec::new();
             let mut bytes = 0;
             let mut until: Option<Instant> = None;
-            while slice.len() < SLICE && bytes < MAX {
+            while slice.len() < SLICE && bytes < self.gateway.bodies.max {
                 if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                     let line = rest.split_to(end + 1).freeze();
                     bytes += line.len();
@@ -256,7 +256,9 @@ impl Slices {
                     None => next.await,
                 };
                 match piece {
-                    Some(Ok(piece)) if rest.len() + piece.len() <= MAX => rest.extend_from_slice(&piece),
+                    Some(Ok(piece)) if rest.len() + piece.len() <= self.gateway.bodies.max => {
+                        rest.extend_from_slice(&piece)
+                    }
                     None => {
                         // The last line may lack its end.
                         if !rest.trim_ascii().is_empty() {

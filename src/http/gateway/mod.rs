@@ -5,7 +5,7 @@
 //! It translates names, headers and status codes, and decides nothing about a job: what the NATS API cannot be asked,
 //! it cannot be asked either.
 
-mod body;
+pub(super) mod body;
 mod jobs;
 pub(super) mod request;
 
@@ -45,12 +45,13 @@ const WAIT_MAX: u64 = 60;
 #[derive(Clone)]
 pub(super) struct Gateway {
     node: Arc<OnceLock<Observer>>,
-    bodies: Arc<Bodies>,
+    bodies: Bodies,
+    base_path: Arc<str>,
 }
 
 /// Every route of the API.
-pub(super) fn router(node: Arc<OnceLock<Observer>>) -> Router {
-    let gateway = Gateway { node, bodies: Arc::default() };
+pub(super) fn router(node: Arc<OnceLock<Observer>>, bodies: Bodies, base_path: Arc<str>) -> Router {
+    let gateway = Gateway { node, bodies, base_path };
     let mut router = Router::new()
         .route("/v1/api/{endpoint}", post(any_endpoint))
         .route("/v1/jobs", post(jobs::submit))
@@ -190,7 +191,7 @@ impl Gateway {
         if of_queue {
             return Ok(shown(StatusCode::OK, only_queue(&answer)?));
         }
-        let next = next_page(declaration, &parts.uri, &answer);
+        let next = next_page(declaration, &self.base_path, &parts.uri, &answer);
         let tag = if declaration.effect == Effect::Reads { etag(&answer) } else { None };
         let is_known = tag.is_some() && tag.as_ref() == parts.headers.get(header::IF_NONE_MATCH);
         let mut answer = match is_known {
@@ -208,7 +209,7 @@ impl Gateway {
 }
 
 /// An answer of the API.
-fn shown(status: StatusCode, answer: Vec<u8>) -> Response {
+pub(super) fn shown(status: StatusCode, answer: Vec<u8>) -> Response {
     (status, [(header::CONTENT_TYPE, JSON)], answer).into_response()
 }
 
@@ -234,7 +235,7 @@ fn only_queue(answer: &[u8]) -> Result<Vec<u8>, ApiError> {
 }
 
 /// The link to the next page of a list that has one.
-fn next_page(declaration: &Declaration, uri: &Uri, answer: &[u8]) -> Option<header::HeaderValue> {
+fn next_page(declaration: &Declaration, base: &str, uri: &Uri, answer: &[u8]) -> Option<header::HeaderValue> {
     #[derive(Deserialize)]
     struct Page {
         cursor: Option<String>,
@@ -246,7 +247,7 @@ fn next_page(declaration: &Declaration, uri: &Uri, answer: &[u8]) -> Option<head
     let query = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let kept = query.filter(|pair| !pair.starts_with("cursor=")).map(|pair| format!("{pair}&")).collect::<String>();
     let cursor = percent_encoding::utf8_percent_encode(&cursor, percent_encoding::NON_ALPHANUMERIC);
-    header::HeaderValue::from_str(&format!("<{}?{kept}cursor={cursor}>; rel=\"next\"", uri.path())).ok()
+    header::HeaderValue::from_str(&format!("<{base}{}?{kept}cursor={cursor}>; rel=\"next\"", uri.path())).ok()
 }
 
 /// What an answer is known by: it changes with the answer.

@@ -1,0 +1,104 @@
+//! The kinds of values that `[http]` alone has.
+
+use std::net::SocketAddr;
+
+use toml::Value;
+
+use super::kind::{Kind, refuse, text};
+
+/// Where to listen; nowhere is `"off"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) Vec<SocketAddr>);
+
+impl Kind for Listen {
+    fn noun() -> String {
+        "an address and port such as \"127.0.0.1:8080\", a list of them, or \"off\"".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let address = |value: &Value| value.as_str()?.parse().ok();
+        let addresses = match value {
+            Value::String(word) if word == "off" => Some(Vec::new()),
+            Value::Array(entries) if !entries.is_empty() => entries.iter().map(address).collect(),
+            one => address(one).map(|address| vec![address]),
+        };
+        addresses.map_or_else(|| refuse(value, &Self::noun()), |addresses| Ok(Self(addresses)))
+    }
+
+    fn write(&self) -> Option<Value> {
+        let mut addresses = self.0.iter().map(|address| Value::String(address.to_string()));
+        Some(match self.0.len() {
+            0 => Value::String("off".to_owned()),
+            1 => addresses.next()?,
+            _ => Value::Array(addresses.collect()),
+        })
+    }
+}
+
+/// A text of which a kind says whether it is right.
+macro_rules! checked_text {
+    ($(#[doc = $doc:literal] $name:ident: $noun:literal, $is_right:expr;)+) => {$(
+        #[doc = $doc]
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub(crate) struct $name(pub(crate) String);
+
+        impl Kind for $name {
+            fn noun() -> String {
+                $noun.to_owned()
+            }
+
+            fn read(value: &Value) -> Result<Self, String> {
+                let is_right: fn(&str) -> bool = $is_right;
+                let text = text(value, $noun)?;
+                if is_right(text) { Ok(Self(text.to_owned())) } else { refuse(value, $noun) }
+            }
+
+            fn write(&self) -> Option<Value> {
+                Some(Value::String(self.0.clone()))
+            }
+
+            fn from_environment(text: &str) -> Value {
+                Value::String(text.to_owned())
+            }
+        }
+    )+};
+}
+checked_text! {
+    /// What paths begin with behind a proxy.
+    BasePath: "a path such as \"/longshore\", of A-Z a-z 0-9 . _ - and /, without / at its end", |text| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let part = |part: &str| !matches!(part, "" | "." | "..") && part.chars().all(plain);
+        text.strip_prefix('/').is_some_and(|text| text.split('/').all(part))
+    };
+    /// The origin of a page.
+    Origin: "an origin such as \"https://tools.example.com\": scheme, host and port as browsers send them", |text| {
+        let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | ':' | '[' | ']');
+        host.is_some_and(|host| !host.is_empty() && host.chars().all(plain))
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<K: Kind>(toml: &str) -> Result<K, String> {
+        K::read(&toml.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_paths_and_origins_are_read_and_written() {
+        let listen = Listen(vec!["[::1]:8080".parse().unwrap()]);
+        assert_eq!(Listen::read(&listen.write().unwrap()), Ok(listen));
+        assert_eq!(read::<Listen>("\"off\""), Ok(Listen(Vec::new())));
+        let two = read::<Listen>(r#"["127.0.0.1:80", "[::1]:80"]"#).unwrap();
+        assert_eq!(two.write().unwrap().to_string(), r#"["127.0.0.1:80", "[::1]:80"]"#);
+        assert!(read::<Listen>("[]").is_err() && read::<Listen>(r#"["off"]"#).is_err());
+        for wrong in ["\"\"", "\"/\"", "\"a\"", "\"/a/\"", "\"/a/../b\"", "\"/a b\""] {
+            assert!(read::<BasePath>(wrong).is_err(), "{wrong}");
+        }
+        assert!(read::<BasePath>("\"/a/b\"").is_ok() && read::<Origin>("\"https://a.example:1\"").is_ok());
+        assert!(read::<Origin>("\"*\"").is_err() && read::<Origin>("\"https://a.example/\"").is_err());
+        assert!(read::<Listen>("\"localhost\"").is_err());
+    }
+}

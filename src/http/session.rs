@@ -1,0 +1,154 @@
+//! Sessions: a browser asks as the holder of a key without keeping the key.
+//!
+//! `POST /v1/session` takes a key and answers with a cookie, which scripts cannot read and other sites cannot send; it
+//! counts for twelve hours, on every node, as long as its key does. What it may is what its key may.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use longshore_backbone::api_keys::SESSION_SECONDS;
+use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::asker::{Guard, admit, unauthorized};
+use super::gateway::{self, body::Bodies};
+use super::problem::problem;
+use crate::config::Auth;
+
+/// The name of the cookie.
+const COOKIE: &str = "longshore_session";
+
+#[derive(Clone)]
+struct Sessions {
+    guard: Guard,
+    bodies: Bodies,
+}
+
+/// The routes.
+pub(super) fn router(guard: Guard, bodies: Bodies) -> Router {
+    // Who logs in has no session yet.
+    let of_asker = get(shown).delete(log_out).layer(from_fn_with_state(guard.clone(), admit));
+    Router::new().route("/v1/session", of_asker.post(log_in)).with_state(Sessions { guard, bodies })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogIn {
+    key: String,
+}
+
+async fn log_in(State(sessions): State<Sessions>, request: Request) -> Response {
+    let answer = async {
+        let (parts, body) = request.into_parts();
+        let Sessions { guard, bodies } = sessions;
+        if guard.http.auth == Auth::Off {
+            guard.may_ask(&parts.headers)?;
+            return Ok(whose(&guard, None));
+        }
+        same_site(&parts.headers)?;
+        let body = bodies.json(&parts.headers, body).await?;
+        let LogIn { key } =
+            serde_json::from_slice(&body.bytes).map_err(|error| ApiError::malformed(error.to_string()))?;
+        let (text, key) = guard.node()?.api().log_in(key.trim()).await?.ok_or_else(unauthorized)?;
+        tracing::info!(key = %key.id, "a session was opened");
+        let mut answer = whose(&guard, Some(&key));
+        set_cookie(&mut answer, &guard, &text, SESSION_SECONDS, &parts.headers);
+        Ok(answer)
+    };
+    answer.await.unwrap_or_else(problem)
+}
+
+async fn log_out(State(sessions): State<Sessions>, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let answer = async {
+        let guard = sessions.guard;
+        if let Some(session) = of_cookie(&parts.headers) {
+            guard.node()?.api().log_out(session).await?;
+        }
+        let mut answer = StatusCode::NO_CONTENT.into_response();
+        set_cookie(&mut answer, &guard, "", 0, &parts.headers);
+        Ok(answer)
+    };
+    answer.await.unwrap_or_else(problem)
+}
+
+async fn shown(State(sessions): State<Sessions>, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    gateway::asker(&parts).map_or_else(problem, |asker| whose(&sessions.guard, asker.key()))
+}
+
+/// Who asks, and what the page shows of the installation.
+fn whose(guard: &Guard, key: Option<&KeyStatus>) -> Response {
+    let all = || [Scope::Submit, Scope::Read, Scope::Operate, Scope::Reveal].map(Into::into).to_vec();
+    let answer = json!({
+        "auth": match guard.http.auth {
+            Auth::Off => "off",
+            Auth::Keys => "keys",
+        },
+        "environment": guard.http.environment,
+        "environment_color": guard.http.environment_color,
+        "name": key.map(|key| &key.name),
+        "scopes": key.map_or_else(all, |key| key.scopes.clone()),
+        "tenant": key.map_or(OPERATOR, |key| &key.tenant),
+    });
+    gateway::shown(StatusCode::OK, answer.to_string().into_bytes())
+}
+
+/// The session of a request.
+pub(super) fn of_cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, session)| session)
+}
+
+/// A request that changes something and brings a cookie must say that it comes from the same site: browsers do.
+///
+/// # Errors
+/// 403: it does not.
+pub(super) fn changes_from_own_page(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    match site {
+        Some(b"same-origin" | b"none") => Ok(()),
+        _ if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) => Ok(()),
+        _ => Err(ApiError::new(Code::Forbidden, "Sec-Fetch-Site: a session changes something from its own page alone")),
+    }
+}
+
+/// No other site may log a browser in.
+fn same_site(headers: &HeaderMap) -> Result<(), ApiError> {
+    match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
+        None | Some(b"same-origin" | b"none") => Ok(()),
+        Some(_) => Err(ApiError::new(Code::Forbidden, "Sec-Fetch-Site: a page of another origin may not log in")),
+    }
+}
+
+fn set_cookie(answer: &mut Response, guard: &Guard, session: &str, seconds: u64, headers: &HeaderMap) {
+    // What a proxy says can only make the cookie stricter.
+    let by_proxy = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https");
+    let secure = if guard.http.tls.is_some() || by_proxy { "; Secure" } else { "" };
+    let path = &guard.http.base_path;
+    let cookie = format!("{COOKIE}={session}; Path={path}/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        answer.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_is_found_among_other_cookies() {
+        let read = |text: &str| {
+            let headers = HeaderMap::from_iter([(header::COOKIE, text.parse().unwrap())]);
+            of_cookie(&headers).map(str::to_owned)
+        };
+        assert_eq!(read("a=b; longshore_session=ls_1_2; c=d").as_deref(), Some("ls_1_2"));
+        assert_eq!(read("longshore_session_old=x; a=longshore_session"), None);
+        assert_eq!(of_cookie(&HeaderMap::new()), None);
+    }
+}
