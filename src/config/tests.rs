@@ -181,7 +181,7 @@ longshore.toml:12:9: queues."a b": the name has a blank at byte 1; allowed are A
   12 | [queues."a b"]
      |         ^^^^^
 
-longshore.toml:13:1: http.listen: is a table; it should be an address and port such as "127.0.0.1:8080", or "off"
+longshore.toml:13:1: http.listen: is a table; it should be an address and port such as "127.0.0.1:8080", a list of them, or "off"
   13 | [http.listen]
      | ^^^^^^^^^^^^^
 

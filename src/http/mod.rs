@@ -2,8 +2,8 @@
 //!
 //! Read in this order: this file (the listeners and their life), `connections` (their bounds) and `tls`; `base_path`
 //! and `cors`, which come before any route; `pages` (probes and metrics), `gateway` (the API) and `streams` (events),
-//! both for those that `asker` lets in with a key or a `session`; `problem` (errors), `probe` (asks a node whether it is
-//! ready).
+//! both for those that `asker` lets in with a key or a `session`; `problem` (errors), `probe` (asks a node whether it
+//! is ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
 //! for NATS or drains. Connections, their time, bodies and requests at work are bounded. Should it die,
 //! it is started again, and the node goes on.

@@ -77,7 +77,8 @@ pub(crate) static METRICS_AUTH: Entry<bool> =
 static TLS: Table = Table::of(
     "TLS for HTTP. The files are read again when they change; while they cannot be used, the former ones stay.",
     &[One(&CERT), One(&KEY), One(&CLIENT_CA)],
-);
+)
+.optional();
 
 pub(crate) static CERT: Entry<Option<Text>> =
     Entry::new("cert", || None, "The certificate and those that lead to a root, in PEM. It needs key.")
