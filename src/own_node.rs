@@ -110,7 +110,7 @@ impl NodeBuilder {
         {
             settings.traces = crate::traces::exporter(configuration.telemetry(), &settings.name)?;
         }
-        let node = Node::start(settings, connection, self.handlers).await?;
+        let node = Node::start(settings, connection, configuration.handlers()).await?;
         #[cfg(feature = "http")]
         if let Some(http) = &http {
             http.show(node.observer());

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use clap::Args;
 use longshore::signals::Signals;
-use longshore::{handlers, http, traces};
+use longshore::{http, traces};
 use longshore_actors::Node;
 use serde_json::json;
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let mut signals = Signals::listen().context(UNHEARD)?;
     let http = http::Server::start(configuration.http()).await?;
     let mut node = tokio::select! {
-        node = Node::start(settings, connection, handlers::built_in()) => node.context("the node cannot start")?,
+        node = Node::start(settings, connection, configuration.handlers()) => node.context("the node cannot start")?,
         // The node has taken no job yet, so there is nothing to drain.
         _ = signals.next() => return Ok(Ended::Success),
     };

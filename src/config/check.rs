@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_actors::Settings;
+use longshore_actors::{Handlers, Settings};
 use longshore_backbone::Storage;
 use longshore_domain::admission::Admission;
 use longshore_domain::backoff::{Backoff, Jitter};
@@ -20,7 +20,7 @@ use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, T
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use super::concurrency_entries as concurrency;
-use super::{outlets, pressure};
+use super::{handler_tables, outlets, pressure};
 
 use super::entries::{self as entry, audit as audit_entry, breaker, fairness};
 use super::kind::{JitterForm, ReleasingEnd, Spread};
@@ -32,15 +32,27 @@ use super::schemas::Compiled;
 use super::section::Section;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
-const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
+const TO_COME: [&str; 2] = ["email.send", "command.run"];
 
 /// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
 
-/// Turns `tree` into settings; `handlers` are the handlers inside the node, `name` makes a name for the node.
-pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> String) -> (Settings, Vec<Problem>) {
-    let mut checker =
-        Checker { handlers, presets: BTreeMap::new(), compiled: Compiled::default(), problems: Vec::new() };
+/// Turns `tree` into settings; `handlers` are the handlers inside the node, `name` makes a name for the node. Handlers
+/// with settings of a type are added.
+pub(crate) fn check(
+    tree: &Tree,
+    handlers: &Handlers,
+    name: impl FnOnce() -> String,
+) -> (Settings, Handlers, Vec<Problem>) {
+    let mut known: Vec<&str> = handlers.names().collect();
+    known.sort_unstable();
+    let mut checker = Checker {
+        known: &known,
+        handlers: handlers.clone(),
+        presets: BTreeMap::new(),
+        compiled: Compiled::default(),
+        problems: Vec::new(),
+    };
     let root = Section::root(tree);
     let policies = checker.policies(&root);
     checker.problems.extend(outlets::open(tree).into_iter().chain(outlets::incomplete_tls(tree)));
@@ -57,7 +69,7 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         audit_file: outlets::audit_files(tree).map(|files| Arc::new(files) as _),
         event_file: outlets::event_files(tree).map(|files| Arc::new(files) as _),
     };
-    (settings, checker.problems)
+    (settings, checker.handlers, checker.problems)
 }
 
 /// Settings whose effect is hardly wanted. One sentence each.
@@ -76,7 +88,9 @@ pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
 }
 
 struct Checker<'a> {
-    handlers: &'a [&'a str],
+    /// The names of the handlers that may be written.
+    known: &'a [&'a str],
+    handlers: Handlers,
     presets: BTreeMap<String, Backoff>,
     compiled: Compiled,
     problems: Vec<Problem>,
@@ -97,6 +111,7 @@ impl Checker<'_> {
         let default_type = self.type_policy(&defaults);
         let mut types = BTreeMap::new();
         for (name, section) in root.named("types", defaults.tree) {
+            self.problems.extend(handler_tables::without_handler(&section));
             let policy = self.type_policy(&section);
             if let Ok(job_type) = JobType::parse(name) {
                 types.insert(job_type, policy);
@@ -231,16 +246,23 @@ impl Checker<'_> {
 
     fn handler(&mut self, section: &Section<'_>) -> Option<String> {
         let name = section.get(&entry::HANDLER)?.0;
-        if name != "remote" && !self.handlers.contains(&name.as_str()) {
+        if name != "remote" && !self.known.contains(&name.as_str()) {
             let what = match TO_COME.contains(&name.as_str()) {
                 true => "is not in this version of Longshore, a later one brings it",
                 false => "is not a handler of this program",
             };
-            let has = self.handlers.join(", ");
+            let has = self.known.join(", ");
             let reason = format!("{name:?} {what}; there are: remote, {has}");
             self.problems.push(section.problem(entry::HANDLER.name, reason));
         }
-        Some(name)
+        match handler_tables::add(&mut self.handlers, &name, section) {
+            None => Some(name),
+            Some(Ok(own)) => Some(own),
+            Some(Err(problem)) => {
+                self.problems.push(problem);
+                None
+            }
+        }
     }
 
     fn breaker(&mut self, section: &Section<'_>) -> Option<BreakerPolicy> {

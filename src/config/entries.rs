@@ -13,6 +13,7 @@ use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 use super::concurrency_entries::{
     ANNOUNCEMENTS, CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, SLOTS, TYPE_CONCURRENCY,
 };
+use super::http_call;
 use super::kind::{JitterForm, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schedules::SCHEDULES;
@@ -321,6 +322,7 @@ static TYPE: Table = Table::of(
     "How jobs are treated, if [types] does not say otherwise.",
     &[
         One(&HANDLER),
+        Field::Table { name: http_call::TABLE, table: &http_call::HTTP_CALL, or: None },
         One(&MAX_ATTEMPTS),
         One(&TIMEOUT),
         Field::Table { name: "backoff", table: &BACKOFF, or: Some(&BACKOFF_PRESET) },
@@ -364,7 +366,7 @@ pub(crate) static HANDLER: Entry<Option<Text>> = Entry::new(
     "handler",
     || None,
     "Which handler runs the jobs: \"remote\" (programs that subscribe to longshore.work.…), or one inside the node: \
-     \"noop\", \"echo\", \"sleep\", \"fail\". If it is not set, a handler inside the node runs the type that has its name, \
+     \"http.call\", or for trials \"noop\", \"echo\", \"sleep\", \"fail\". If it is not set, a handler inside the node runs the type that has its name, \
      and remote handlers run every other type.",
 )
 .example("\"remote\"");

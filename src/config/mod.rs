@@ -3,7 +3,8 @@
 //! Read in this order: `entries` (every setting, once), `kind` and `schema` (the parts of an entry), `raw` and
 //! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
 //! commented file and the settings in force), `schedules` (those of recurring schedules), `schemas` (those of
-//! payloads), [`nats`] and `context` (the connection to NATS, whose options NATS defines).
+//! payloads), `handler_tables` and `http_call` (handlers with settings), [`nats`] and `context` (the connection to
+//! NATS, whose options NATS defines).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 
@@ -26,6 +27,8 @@ mod raw;
 
 mod check;
 mod concurrency_entries;
+mod handler_tables;
+pub(crate) mod http_call;
 mod listen;
 mod node_name;
 mod outlets;
@@ -78,6 +81,7 @@ pub enum Error {
 pub struct Configuration {
     tree: raw::Tree,
     settings: Settings,
+    handlers: Handlers,
     http: Http,
     telemetry: telemetry::Settings,
     warnings: Vec<String>,
@@ -114,15 +118,13 @@ impl Configuration {
         }
         let mut problems = environment::merge(&mut tree, &ROOT, variables);
         problems.extend(raw::problems(&tree, &ROOT));
-        let mut names: Vec<&str> = handlers.names().collect();
-        names.sort_unstable();
-        let (settings, more) = check::check(&tree, &names, node_name::make);
+        let (settings, handlers, more) = check::check(&tree, handlers, node_name::make);
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&settings);
             let http = outlets::http(&tree);
             let telemetry = telemetry::of(&tree);
-            return Ok(Self { tree, settings, http, telemetry, warnings });
+            return Ok(Self { tree, settings, handlers, http, telemetry, warnings });
         }
         problems.sort_by_key(Problem::place);
         problems.dedup(); // every type inherits the mistakes of [defaults]
@@ -133,6 +135,13 @@ impl Configuration {
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The handlers for [`Node::start`](longshore_actors::Node::start): those that were there, and those that have
+    /// settings.
+    #[must_use]
+    pub fn handlers(&self) -> Handlers {
+        self.handlers.clone()
     }
 
     /// How the node serves HTTP, for `http::Server::start`.

@@ -131,7 +131,7 @@ impl Compiled {
 }
 
 /// A file is looked for beside the configuration file that names it; one that a variable names, in the working folder.
-fn relative_to(origin: &Origin, file: &str) -> PathBuf {
+pub(super) fn relative_to(origin: &Origin, file: &str) -> PathBuf {
     match origin {
         Origin::File(source, _) => source.path.parent().map_or_else(|| file.into(), |folder| folder.join(file)),
         Origin::Environment(_) | Origin::RunTime => file.into(),

@@ -23,6 +23,11 @@ impl<'a> Section<'a> {
         Self { path: vec![], tree: Some(tree), fallback: None }
     }
 
+    /// The table's key.
+    pub(super) fn key(&self) -> String {
+        key(&self.path)
+    }
+
     pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
         let within = |tree: Option<&'a Tree>| tree.and_then(|tree| tree.get(name));
         within(self.tree).or_else(|| within(self.fallback))

@@ -220,7 +220,7 @@ handler = "nop"
 [types.a]
 backoff = "quick"
 [types.b]
-handler = "http.call"
+handler = "email.send"
 timeout = "0s"
 "#;
     assert_eq!(
@@ -259,9 +259,9 @@ longshore.toml:18:11: types.a.backoff: "quick" is not a preset of [retries]; the
   18 | backoff = "quick"
      |           ^^^^^^^
 
-longshore.toml:20:11: types.b.handler: "http.call" is not in this version of Longshore, a later one brings it; there are: remote, echo, fail, noop, sleep
-  20 | handler = "http.call"
-     |           ^^^^^^^^^^^
+longshore.toml:20:11: types.b.handler: "email.send" is not in this version of Longshore, a later one brings it; there are: remote, echo, fail, noop, sleep
+  20 | handler = "email.send"
+     |           ^^^^^^^^^^^^
 
 longshore.toml:21:11: types.b.timeout: "0s" is out of bounds; 1ms or more
   21 | timeout = "0s"

@@ -13,8 +13,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use futures_util::{FutureExt as _, StreamExt as _};
+use longshore::http;
 use longshore::signals::Signals;
-use longshore::{handlers, http};
 use longshore_actors::Node;
 use longshore_backbone::wire::api::{OPERATOR, Queues, QueuesList, QueuesRequest};
 use longshore_backbone::{Client, Connection};
@@ -102,7 +102,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let (name, namespace) = (settings.name.clone(), settings.storage.namespace.clone());
     let client = Client::connect(&connection, &namespace).await?;
     let started = tokio::select! {
-        node = Node::start(settings, connection.clone(), handlers::built_in()) => Some(node),
+        node = Node::start(settings, connection.clone(), configuration.handlers()) => Some(node),
         _ = signals.next() => None,
     };
     let ended = match started {

@@ -4,10 +4,16 @@
 
 use longshore_actors::Handlers;
 
+#[cfg(feature = "http")]
+pub(crate) mod http_call;
 mod trial;
 
-/// The handlers that every node has: `noop`, `echo`, `sleep` and `fail`.
+/// The handlers that every node has: `noop`, `echo`, `sleep`, `fail`, and with HTTP `http.call`. Those that have
+/// settings are made with them, by [`Configuration`](crate::Configuration).
 #[must_use]
 pub fn built_in() -> Handlers {
-    trial::add(Handlers::new())
+    let handlers = trial::add(Handlers::new());
+    #[cfg(feature = "http")]
+    let handlers = handlers.with_everywhere("http.call", http_call::HttpCall::strict());
+    handlers
 }

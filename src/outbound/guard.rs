@@ -77,6 +77,15 @@ impl Allow {
         }
     }
 
+    /// Judges a URL as far as that is possible without asking for the address of its name.
+    ///
+    /// # Errors
+    /// It cannot be called, or it names an address that is refused.
+    pub fn check_url(&self, url: &Uri) -> Result<(), Refused> {
+        let (host, _) = target(url)?;
+        bare(host).parse::<IpAddr>().map_or(Ok(()), |address| self.check(host, address))
+    }
+
     /// The addresses under which a URL may be called, each of them judged: at least one.
     ///
     /// # Errors

@@ -6,7 +6,6 @@
 //!
 //! It may not know what is sent, or what an answer means.
 
-use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -77,8 +76,15 @@ impl Outbound {
     /// Never: the crypto provider has the protocol versions that are asked for.
     #[must_use]
     pub fn new(allow: Allow) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Self::trusting(allow, system_roots())
+    }
+
+    /// The same, trusting these certificates instead of the system's.
+    ///
+    /// # Panics
+    /// Never: the crypto provider has the protocol versions that are asked for.
+    #[must_use]
+    pub fn trusting(allow: Allow, roots: RootCertStore) -> Self {
         let tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("the provider has the default versions");
@@ -117,7 +123,7 @@ impl Outbound {
         let (head, mut body) = sent.map_err(|error| reason(&error))?.into_parts();
         let (mut read, mut truncated) = (Vec::new(), false);
         while let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(|_| Error::TooLate(within))? {
-            let Ok(data) = frame.map_err(|error| Error::Failed(error.to_string()))?.into_data() else { continue };
+            let Ok(data) = frame.map_err(|error| reason(&error))?.into_data() else { continue };
             let room = most - read.len();
             read.extend_from_slice(&data[..data.len().min(room)]);
             if data.len() > room {
@@ -129,8 +135,16 @@ impl Outbound {
     }
 }
 
+/// The certificates that the system trusts; those that cannot be read are left out.
+#[must_use]
+pub fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
 /// What a client's error says: the refusal, or the last of its causes.
-fn reason(error: &hyper_util::client::legacy::Error) -> Error {
+fn reason(error: &(dyn std::error::Error + 'static)) -> Error {
     let (mut cause, mut text) = (error.source(), error.to_string());
     while let Some(error) = cause {
         if let Some(refused) = error.downcast_ref::<Refused>() {

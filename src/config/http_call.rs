@@ -1,0 +1,288 @@
+//! The settings of calls of services, `http` in `[defaults]` and `[types.<name>]`: which service, with which headers,
+//! and what its answers mean. Secrets are read here, once; what cannot be used is a mistake of the configuration.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use toml::Value;
+
+use super::kind::{Kind, Size, Text, shown};
+#[cfg(feature = "http")]
+use super::problem::Origin;
+use super::schema::Field::Setting as One;
+use super::schema::{Entry, Table};
+#[cfg(feature = "http")]
+use super::schemas::relative_to;
+
+/// The table's name, and that of the handler whose settings it has.
+pub(crate) const TABLE: &str = "http";
+pub(crate) const HANDLER: &str = "http.call";
+
+pub(crate) static HTTP_CALL: Table = Table::of(
+    "Which service jobs of a type with handler = \"http.call\" call. Without this table, and in it without url, the payload \
+     names the request.",
+    &[
+        One(&URL),
+        One(&METHOD),
+        One(&HEADERS),
+        One(&SUCCESS),
+        One(&PERMANENT),
+        One(&RETRYABLE),
+        One(&ALLOW),
+        One(&MAX_RESPONSE),
+        One(&REDIRECTS),
+        One(&CA),
+    ],
+)
+.optional();
+
+pub(crate) static URL: Entry<Option<Text>> = Entry::new(
+    "url",
+    || None,
+    "The address to call with the payload as the body; {run_id}, {tenant} and {type} in it are filled in.",
+)
+.example("\"https://shop.example/charge\"");
+
+pub(crate) static METHOD: Entry<Text> = Entry::new("method", || Text("POST".to_owned()), "The method of the request.");
+
+pub(crate) static HEADERS: Entry<Secrets> = Entry::new(
+    "headers",
+    || Secrets(BTreeMap::new()),
+    "Headers of the request: a text, or a secret of a variable, { env = \"TOKEN\" }, or a file, { file = \"token\" }, which \
+     is read as the node starts.",
+)
+.example("{ X-Team = \"billing\" }");
+
+pub(crate) static SUCCESS: Entry<Vec<Statuses>> = Entry::new(
+    "success",
+    || vec![Statuses(200..=299)],
+    "Statuses that complete the job: one, 204, or a class, \"2xx\".",
+);
+
+pub(crate) static PERMANENT: Entry<Vec<Statuses>> = Entry::new(
+    "permanent",
+    Vec::new,
+    "Statuses that fail it for good, beside 4xx but 408, 425 and 429. All others are worth another attempt.",
+);
+
+pub(crate) static RETRYABLE: Entry<Vec<Statuses>> =
+    Entry::new("retryable", Vec::new, "Statuses of 4xx that are worth another attempt as well.");
+
+pub(crate) static ALLOW: Entry<Vec<Text>> = Entry::new(
+    "allow",
+    Vec::new,
+    "Networks, addresses and host names that may be called beside globally routable addresses.",
+)
+.example("[\"10.0.0.0/8\", \"shop.internal\"]");
+
+pub(crate) static MAX_RESPONSE: Entry<Size> = Entry::new(
+    "max_response",
+    || Size(32 << 10),
+    "How much of an answer's body is read; a record keeps results of 64 KiB at most.",
+)
+.at_least(|| Size(1))
+.at_most(|| Size(256 << 10));
+
+pub(crate) static REDIRECTS: Entry<u32> =
+    Entry::new("redirects", || 0, "How many redirects are followed.").at_most(|| 3);
+
+pub(crate) static CA: Entry<Option<Text>> = Entry::new(
+    "ca",
+    || None,
+    "A file of certificates (PEM) that are trusted in place of the system's, relative to this file.",
+)
+.example("\"ca.pem\"");
+
+/// A status, or a class of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Statuses(pub(crate) RangeInclusive<u16>);
+
+impl Kind for Statuses {
+    fn noun() -> String {
+        "a status such as 204, or a class such as \"2xx\"".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let class = |text: &str| text.strip_suffix("xx")?.parse::<u16>().ok();
+        let statuses = match value {
+            Value::Integer(status) => u16::try_from(*status).ok().map(|status| status..=status),
+            Value::String(text) => class(text).map(|class| class * 100..=class * 100 + 99),
+            _ => None,
+        };
+        let known = statuses.filter(|statuses| (200..=599).contains(statuses.start()));
+        known.map(Self).ok_or_else(|| format!("{} is not {}", shown(value), Self::noun()))
+    }
+
+    fn write(&self) -> Option<Value> {
+        let (first, last) = (*self.0.start(), *self.0.end());
+        Some(match first == last {
+            true => Value::Integer(first.into()),
+            false => Value::String(format!("{}xx", first / 100)),
+        })
+    }
+}
+
+/// Where a text is found that may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Secret {
+    /// Here.
+    Plain(String),
+    /// In this variable.
+    Env(String),
+    /// In this file, without the line's end.
+    File(String),
+}
+
+impl Secret {
+    /// The text itself.
+    ///
+    /// # Errors
+    /// It is not there.
+    #[cfg(feature = "http")]
+    pub(crate) fn text(&self, origin: Option<&Origin>) -> Result<String, String> {
+        match self {
+            Self::Plain(text) => Ok(text.clone()),
+            Self::Env(name) => std::env::var(name).map_err(|_| format!("the variable {name} is not set")),
+            Self::File(file) => {
+                let path = origin.map_or_else(|| file.into(), |origin| relative_to(origin, file));
+                let text = std::fs::read_to_string(&path);
+                let text = text.map_err(|error| format!("the file {} cannot be read: {error}", path.display()))?;
+                Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+            }
+        }
+    }
+}
+
+impl Kind for Secret {
+    const TAKES_TABLES: bool = true;
+
+    fn noun() -> String {
+        "a text, { env = \"VARIABLE\" } or { file = \"name\" }".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let of_table = |table: &toml::Table| match table.iter().next() {
+            Some((key, Value::String(name))) if table.len() == 1 && !name.is_empty() => match key.as_str() {
+                "env" => Some(Self::Env(name.clone())),
+                "file" => Some(Self::File(name.clone())),
+                _ => None,
+            },
+            _ => None,
+        };
+        let secret = match value {
+            Value::String(text) => Some(Self::Plain(text.clone())),
+            Value::Table(table) => of_table(table),
+            _ => None,
+        };
+        // What is written there may be the secret itself.
+        secret.ok_or_else(|| format!("the value is not {}", Self::noun()))
+    }
+
+    fn write(&self) -> Option<Value> {
+        let table =
+            |key: &str, name: &String| Value::Table([(key.to_owned(), name.clone().into())].into_iter().collect());
+        Some(match self {
+            Self::Plain(text) => Value::String(text.clone()),
+            Self::Env(name) => table("env", name),
+            Self::File(name) => table("file", name),
+        })
+    }
+}
+
+/// Texts by name, some of which may be secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Secrets(pub(crate) BTreeMap<String, Secret>);
+
+impl Kind for Secrets {
+    const TAKES_TABLES: bool = true;
+
+    fn noun() -> String {
+        format!("a table, each value {}", Secret::noun())
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let table = value.as_table().ok_or_else(|| format!("{} is not {}", shown(value), Self::noun()))?;
+        let read = |(name, value): (&String, &Value)| {
+            Secret::read(value).map(|secret| (name.clone(), secret)).map_err(|reason| format!("{name}: {reason}"))
+        };
+        table.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn write(&self) -> Option<Value> {
+        let write = |(name, secret): (&String, &Secret)| Some((name.clone(), secret.write()?));
+        Some(Value::Table(self.0.iter().filter_map(write).collect()))
+    }
+}
+
+#[cfg(feature = "http")]
+pub(super) use reading::read;
+
+#[cfg(feature = "http")]
+mod reading {
+    use std::path::Path;
+
+    use rustls::RootCertStore;
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
+
+    use super::{ALLOW, CA, HEADERS, MAX_RESPONSE, METHOD, PERMANENT, REDIRECTS, RETRYABLE, SUCCESS, Statuses, URL};
+    use super::{BTreeMap, Entry, relative_to};
+    use crate::config::section::Section;
+    use crate::handlers::http_call::{HttpCall, Meaning, Target, method, request_headers};
+    use crate::outbound::{Allow, Outbound, system_roots};
+
+    /// The handler that the table describes.
+    ///
+    /// # Errors
+    /// The setting that is wrong, and why.
+    pub(in crate::config) fn read(section: &Section<'_>) -> Result<HttpCall, (&'static str, String)> {
+        let allow = section.get(&ALLOW);
+        let allow = Allow::read(allow.iter().map(|entry| entry.0.as_str())).map_err(|reason| (ALLOW.name, reason))?;
+        let target = target(section, &allow)?;
+        let statuses = |entry: &Entry<Vec<Statuses>>| section.get(entry).into_iter().map(|each| each.0).collect();
+        let roots = match section.get(&CA).zip(section.origin(CA.name)) {
+            None => system_roots(),
+            Some((file, (_, origin))) => roots(&relative_to(origin, &file.0)).map_err(|reason| (CA.name, reason))?,
+        };
+        Ok(HttpCall::new(
+            target,
+            Meaning { success: statuses(&SUCCESS), permanent: statuses(&PERMANENT), retryable: statuses(&RETRYABLE) },
+            Outbound::trusting(allow, roots),
+        )
+        .reading(usize::try_from(section.get(&MAX_RESPONSE).0).unwrap_or(usize::MAX))
+        .following(section.get(&REDIRECTS)))
+    }
+
+    fn target(section: &Section<'_>, allow: &Allow) -> Result<Option<Target>, (&'static str, String)> {
+        let Some(url) = section.get(&URL) else {
+            for name in [METHOD.name, HEADERS.name] {
+                if section.node(name).is_some() {
+                    return Err((name, "needs url: without it, each job names its own request".to_owned()));
+                }
+            }
+            return Ok(None);
+        };
+        let method = method(&section.get(&METHOD).0).map_err(|reason| (METHOD.name, reason))?;
+        let origin = section.origin(HEADERS.name).map(|(_, origin)| origin);
+        let mut texts = BTreeMap::new();
+        for (name, secret) in section.get(&HEADERS).0 {
+            let text = secret.text(origin).map_err(|reason| (HEADERS.name, format!("{name}: {reason}")))?;
+            texts.insert(name, text);
+        }
+        let headers = request_headers(&texts).map_err(|reason| (HEADERS.name, reason))?;
+        let target = Target::new(url.0, method, headers);
+        allow
+            .check_url(&target.example().map_err(|reason| (URL.name, reason))?)
+            .map_err(|refused| (URL.name, refused.to_string()))?;
+        Ok(Some(target))
+    }
+
+    fn roots(file: &Path) -> Result<RootCertStore, String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("{} holds no certificates: {error}", file.display());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))? {
+            roots.add(certificate.map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;
+        }
+        if roots.is_empty() { Err(wrong(&"it has none")) } else { Ok(roots) }
+    }
+}

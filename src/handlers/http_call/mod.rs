@@ -1,0 +1,192 @@
+//! `http.call`: a job is a request to a service. Either its type fixes the target, and the payload is the body; or the
+//! payload names the request, and only what the guard of [`outbound`](crate::outbound) allows is called.
+//!
+//! The run's id goes with each request as its `Idempotency-Key`, so that a service recognises a repeat. What an answer
+//! means is judged by its status alone. It may not know where settings come from.
+
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use hyper::{Method, Request, StatusCode, Uri};
+use longshore_actors::handler::BoxFuture;
+use longshore_actors::{Context, Handler, HandlerError, Success};
+use tokio::time::timeout;
+
+use crate::outbound::{Allow, Answer, Error, Outbound};
+
+mod answer;
+mod request;
+
+pub(crate) use request::{Target, method, request_headers};
+
+/// The longest wait that a service may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How much of an answer is read if no setting says it.
+const MAX_RESPONSE: usize = 32 << 10;
+/// How much of a failed answer's body is in the error.
+const EXCERPT: usize = 500;
+
+/// The client of the type `http.call` itself: nothing but globally routable addresses.
+static STRICT: LazyLock<Outbound> = LazyLock::new(|| Outbound::new(Allow::default()));
+
+/// What the statuses of a service mean.
+#[derive(Debug, Clone)]
+pub(crate) struct Meaning {
+    pub(crate) success: Vec<RangeInclusive<u16>>,
+    pub(crate) permanent: Vec<RangeInclusive<u16>>,
+    pub(crate) retryable: Vec<RangeInclusive<u16>>,
+}
+
+impl Default for Meaning {
+    fn default() -> Self {
+        Self { success: vec![200..=299], permanent: Vec::new(), retryable: Vec::new() }
+    }
+}
+
+impl Meaning {
+    fn is_success(&self, status: u16) -> bool {
+        has(&self.success, status)
+    }
+
+    /// As the contract has it for error codes of handlers; what is set comes first.
+    fn is_permanent(&self, status: u16) -> bool {
+        let usually = (400..500).contains(&status) && ![408, 425, 429].contains(&status);
+        has(&self.permanent, status) || usually && !has(&self.retryable, status)
+    }
+}
+
+fn has(statuses: &[RangeInclusive<u16>], status: u16) -> bool {
+    statuses.iter().any(|statuses| statuses.contains(&status))
+}
+
+/// The handler.
+#[derive(Debug)]
+pub(crate) struct HttpCall {
+    /// `None`: the payload names the request.
+    target: Option<Target>,
+    meaning: Meaning,
+    /// `None`: the strict one.
+    outbound: Option<Outbound>,
+    max_response: usize,
+    redirects: u32,
+}
+
+/// One request, before the redirects that it meets.
+struct Call {
+    method: Method,
+    url: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+    within: Option<Duration>,
+}
+
+impl HttpCall {
+    /// The handler of the type `http.call` itself, with the guard at its strictest.
+    pub(crate) fn strict() -> Self {
+        let meaning = Meaning::default();
+        Self { target: None, meaning, outbound: None, max_response: MAX_RESPONSE, redirects: 0 }
+    }
+
+    /// The handler of a type. Without a target, payloads name the requests.
+    pub(crate) fn new(target: Option<Target>, meaning: Meaning, outbound: Outbound) -> Self {
+        Self { target, meaning, outbound: Some(outbound), ..Self::strict() }
+    }
+
+    /// Reads so many bytes of an answer at most.
+    pub(crate) fn reading(self, max_response: usize) -> Self {
+        Self { max_response, ..self }
+    }
+
+    /// Follows so many redirects.
+    pub(crate) fn following(self, redirects: u32) -> Self {
+        Self { redirects, ..self }
+    }
+
+    async fn perform(&self, context: &Context) -> Result<Success, HandlerError> {
+        let call = match &self.target {
+            Some(target) => target.call(context)?,
+            None => request::of_payload(context)?,
+        };
+        // Without a limit of its own it has that of the attempt, at whose end the node stops it.
+        let within = call.within.unwrap_or(LONGEST_WAIT);
+        let answer = tokio::select! {
+            answer = timeout(within, self.send(call, request::usual_headers(context)?)) => {
+                answer.map_err(|_| HandlerError::retryable(Error::TooLate(within).to_string()))??
+            }
+            () = context.cancelled() => return Err(HandlerError::retryable("the call was stopped")),
+        };
+        self.judge(&answer)
+    }
+
+    /// The answer, behind at most so many redirects as are followed.
+    async fn send(&self, mut call: Call, usual: HeaderMap) -> Result<Answer, HandlerError> {
+        let outbound = self.outbound.as_ref().unwrap_or_else(|| &STRICT);
+        let mut left = self.redirects;
+        loop {
+            let mut request = Request::builder().method(call.method.clone()).uri(call.url.clone());
+            if let Some(headers) = request.headers_mut() {
+                headers.clone_from(&usual);
+                // A header of the same name that the type or the payload sets takes the place of the usual one.
+                headers.extend(call.headers.clone());
+            }
+            let request = request.body(Full::new(call.body.clone()));
+            let request = request.map_err(|error| HandlerError::permanent(format!("request: {error}")))?;
+            let answer =
+                outbound.send(request, LONGEST_WAIT, self.max_response).await.map_err(|error| match error {
+                    Error::Refused(crate::outbound::Refused::Unknown(_)) | Error::TooLate(_) | Error::Failed(_) => {
+                        HandlerError::retryable(error.to_string())
+                    }
+                    Error::Refused(_) => HandlerError::permanent(error.to_string()),
+                })?;
+            let location = answer.headers.get(LOCATION).filter(|_| left > 0 && is_redirect(answer.status));
+            let Some(location) = location else { return Ok(answer) };
+            left -= 1;
+            call.follow(answer.status, location)?;
+        }
+    }
+
+    fn judge(&self, answer: &Answer) -> Result<Success, HandlerError> {
+        let status = answer.status;
+        if self.meaning.is_success(status) {
+            return Ok(Success::from(answer::result(answer)?));
+        }
+        let name = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or_default();
+        let mut text = format!("the service answered {status} {name}").trim_end().to_owned();
+        let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(EXCERPT)]);
+        if !body.trim().is_empty() {
+            text = format!("{text}: {}", body.trim());
+        }
+        if self.meaning.is_permanent(status) {
+            return Err(HandlerError::permanent(text));
+        }
+        let wait = answer.headers.get(RETRY_AFTER).and_then(|header| wait(header.to_str().ok()?, SystemTime::now()));
+        let error = HandlerError::retryable(text);
+        Err(match wait {
+            Some(wait) => error.after(wait),
+            None => error,
+        })
+    }
+}
+
+impl Handler for HttpCall {
+    fn call(&self, context: Context) -> BoxFuture<'_, Result<Success, HandlerError>> {
+        Box::pin(async move { self.perform(&context).await })
+    }
+}
+
+fn is_redirect(status: u16) -> bool {
+    [301, 302, 303, 307, 308].contains(&status)
+}
+
+/// How long to wait, by a header that has seconds or a date; `None` if that is not a time to come.
+fn wait(text: &str, now: SystemTime) -> Option<Duration> {
+    let wait = match text.trim().parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(text.trim()).ok()?.duration_since(now).unwrap_or_default(),
+    };
+    (!wait.is_zero()).then_some(wait.min(LONGEST_WAIT))
+}
