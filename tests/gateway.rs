@@ -240,3 +240,30 @@ async fn hostile_requests_are_refused_and_nothing_of_them_is_stored() {
 
     assert_eq!(curl(&node, "/v1/runs", &[]).body["runs"], json!([]));
 }
+
+/// Every answer has an id, the client's if it gives a short one, which a problem and the log repeat; requests are
+/// counted by route, and no path of a client becomes a label.
+#[tokio::test]
+async fn requests_are_named_logged_and_counted_by_route() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).env("LONGSHORE_LOG", "info,longshore::http=debug").start().await;
+
+    let named = curl(&node, "/v1/runs/none-such", &["-H", "X-Request-Id: trip-7"]);
+    assert!(named.status() == 404 && named.has("x-request-id: trip-7"), "{}", named.head);
+    assert_eq!(named.body["request_id"], "trip-7");
+    let unsafe_id = curl(&node, "/v1/runs", &["-H", "X-Request-Id: a b"]);
+    assert!(unsafe_id.head.contains("x-request-id: ") && !unsafe_id.has("x-request-id: a b"), "{}", unsafe_id.head);
+    assert_eq!(curl(&node, "/v1/nothing/secret-7", &[]).status(), 404);
+
+    let scrape = longshore_harness::Scrape::of(&node).await;
+    let count = |name: &str, labels: &[(&str, &str)]| scrape.sum(name, labels);
+    let run = [("route", "/v1/runs/{run_id}"), ("method", "GET"), ("status", "404")];
+    assert_eq!(count("longshore_http_requests_total", &run), 1.0);
+    assert_eq!(count("longshore_http_request_duration_seconds_count", &run[..2]), 1.0);
+    assert_eq!(count("longshore_http_requests_total", &[("route", "none"), ("status", "404")]), 1.0);
+    let answered = |line: &str| line.contains("trip-7") && line.contains("answered");
+    let line = timeout(Duration::from_secs(60), node.log().seen(0, answered)).await.unwrap();
+    for part in ["longshore::http", "/v1/runs/{run_id}", "404", "\"http\""] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}

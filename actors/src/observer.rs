@@ -5,6 +5,7 @@
 //! node drains. What is asked of the API through it, the API does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::address::Waiting;
 use crate::api::handle::ApiHandle;
@@ -86,6 +87,12 @@ impl Observer {
     /// Counts that a part which the node's own tree does not supervise was started again.
     pub fn count_restart(&self, part: &'static str) {
         self.metrics.restarts.with_label_values(&[part]).inc();
+    }
+
+    /// Counts a request that was answered over HTTP. The words of a route and a method are few, whatever clients send.
+    pub fn count_request(&self, route: &str, method: &str, status: u16, took: Duration) {
+        self.metrics.http_requests.with_label_values(&[route, method, status.to_string().as_str()]).inc();
+        self.metrics.http_duration.with_label_values(&[route, method]).observe(took.as_secs_f64());
     }
 
     /// Its metrics, in the text format of Prometheus. Waits up to two seconds for the servers, for the counts of the

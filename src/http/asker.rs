@@ -122,8 +122,11 @@ pub(super) async fn admit(State(guard): State<Guard>, mut request: Request, next
     };
     match asker {
         Ok(asker) => {
-            request.extensions_mut().insert(asker);
-            next.run(request).await
+            request.extensions_mut().insert(asker.clone());
+            let mut answer = next.run(request).await;
+            // For the log.
+            answer.extensions_mut().insert(asker);
+            answer
         }
         Err(error) => problem(error),
     }

@@ -31,6 +31,7 @@ mod gateway;
 mod pages;
 mod probe;
 mod problem;
+mod requests;
 mod session;
 mod streams;
 mod tls;
@@ -164,6 +165,7 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
     if !http.cors_origins.is_empty() {
         all = all.layer(from_fn_with_state(Arc::from(http.cors_origins.as_slice()), cors::answer));
     }
+    all = all.layer(from_fn_with_state(Arc::clone(node), requests::observe));
     base_path::under(&base_path, all)
 }
 

@@ -4,7 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use longshore_backbone::wire::api::{ApiError, Code};
 use serde_json::json;
-use uuid::Uuid;
+
+use super::requests;
 
 /// The answer that says what went wrong.
 pub(super) fn problem(error: ApiError) -> Response {
@@ -19,15 +20,21 @@ pub(super) fn of_http(status: StatusCode, word: &str, message: impl Into<String>
 }
 
 fn respond(status: StatusCode, error: ApiError) -> Response {
-    let instance = Uuid::now_v7();
-    tracing::debug!(request = %instance, status = status.as_u16(), "refused over HTTP: {}", error.message);
+    let request_id = requests::id();
+    tracing::debug!(
+        target: "longshore::http",
+        request = request_id,
+        status = status.as_u16(),
+        "refused: {}",
+        error.message
+    );
     let mut body = json!({
         "type": format!("urn:longshore:error:{}", error.error),
         "title": status.canonical_reason().unwrap_or_default(),
         "status": status.as_u16(),
         "code": error.error,
         "detail": error.message,
-        "instance": format!("urn:uuid:{instance}"),
+        "request_id": request_id,
     });
     if status == StatusCode::BAD_REQUEST
         && let Some((pointer, detail)) = field(&error.message)

@@ -234,6 +234,18 @@ of_the_node! {
     /// Streams that somebody had deleted, and that this node made again.
     streams_remade: IntCounter("longshore_streams_remade_total", "Deleted streams made again, empty"),
     streams_open: IntGauge("longshore_event_streams_open", "Streams of events that clients of this node follow"),
+    /// `route` is that of a declaration, or `none`.
+    http_requests: IntCounterVec(
+        "longshore_http_requests_total",
+        "Requests answered over HTTP",
+        ["route", "method", "status"]
+    ),
+    /// A stream of events is answered as it begins.
+    http_duration: HistogramVec(
+        "longshore_http_request_duration_seconds",
+        "From the head of a request to the head of its answer",
+        ["route", "method"]
+    ),
     audit_records: IntCounter("longshore_audit_records_total", "Entries of the audit stored"),
     /// `stream`, `file`, `events_file`.
     audit_failures: IntCounterVec(
