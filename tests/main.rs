@@ -13,6 +13,7 @@ mod chaos; // faults of every kind at once lose nothing
 mod cli; // a user at a terminal lists dead letters, replays and discards them, cancels and erases runs
 mod clocks; // a node with a wrong clock does its work as well as the others, and says that it is wrong
 mod cluster; // several nodes act as one
+mod command_run; // a program does the work of a job, and nothing of it is left when its attempt is over
 mod concurrency; // no more attempts at once than a type or key allows, whichever node dies
 mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete

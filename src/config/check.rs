@@ -32,7 +32,7 @@ use super::schemas::Compiled;
 use super::section::Section;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
-const TO_COME: [&str; 2] = ["email.send", "command.run"];
+const TO_COME: [&str; 1] = ["email.send"];
 
 /// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
@@ -44,7 +44,7 @@ pub(crate) fn check(
     handlers: &Handlers,
     name: impl FnOnce() -> String,
 ) -> (Settings, Handlers, Vec<Problem>) {
-    let mut known: Vec<&str> = handlers.names().collect();
+    let mut known: Vec<&str> = handlers.names().chain(handler_tables::DECLARED).collect();
     known.sort_unstable();
     let mut checker = Checker {
         known: &known,

@@ -10,6 +10,7 @@ use longshore_backbone::Storage;
 use longshore_domain::JobType;
 use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 
+use super::command;
 use super::concurrency_entries::{
     ANNOUNCEMENTS, CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, SLOTS, TYPE_CONCURRENCY,
 };
@@ -323,6 +324,7 @@ static TYPE: Table = Table::of(
     &[
         One(&HANDLER),
         Field::Table { name: http_call::TABLE, table: &http_call::HTTP_CALL, or: None },
+        Field::Table { name: command::TABLE, table: &command::COMMAND, or: None },
         One(&MAX_ATTEMPTS),
         One(&TIMEOUT),
         Field::Table { name: "backoff", table: &BACKOFF, or: Some(&BACKOFF_PRESET) },
@@ -366,7 +368,7 @@ pub(crate) static HANDLER: Entry<Option<Text>> = Entry::new(
     "handler",
     || None,
     "Which handler runs the jobs: \"remote\" (programs that subscribe to longshore.work.…), or one inside the node: \
-     \"http.call\", or for trials \"noop\", \"echo\", \"sleep\", \"fail\". If it is not set, a handler inside the node runs the type that has its name, \
+     \"http.call\", \"command.run\", or for trials \"noop\", \"echo\", \"sleep\", \"fail\". If it is not set, a handler inside the node runs the type that has its name, \
      and remote handlers run every other type.",
 )
 .example("\"remote\"");

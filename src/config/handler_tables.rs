@@ -3,34 +3,42 @@
 use longshore_actors::Handlers;
 
 use super::entries::HANDLER;
-use super::http_call;
 use super::problem::Problem;
 use super::section::Section;
+use super::{command, http_call};
 
 /// The tables, each with the handler whose settings it has.
-const TABLES: [(&str, &str); 1] = [(http_call::TABLE, http_call::HANDLER)];
+const TABLES: [(&str, &str); 2] = [(http_call::TABLE, http_call::HANDLER), (command::TABLE, command::HANDLER)];
+/// Handlers that there are only as a table describes them.
+pub(super) const DECLARED: [&str; 1] = [command::HANDLER];
 
-/// Adds the handler that the type's table describes; its name. `None`: there is no such table. No type has such a name,
-/// so only those that are given the handler have it.
+/// Adds the handler that the type's table describes; its name. `None`: there is no such table, and it needs none. No
+/// type has such a name, so only those that are given the handler have it.
 ///
 /// # Errors
 /// What is wrong in the table.
 pub(super) fn add(handlers: &mut Handlers, name: &str, section: &Section<'_>) -> Option<Result<String, Problem>> {
     let (table, _) = TABLES.iter().find(|(_, handler)| *handler == name)?;
     let table = section.table(table);
-    table.tree?;
+    if table.tree.is_none() {
+        let reason = format!("{name:?} needs the type's table {table}", table = table.key());
+        return DECLARED.contains(&name).then(|| Err(section.problem(HANDLER.name, reason)));
+    }
     let own = format!("{name} of {}", section.key());
-    let before = std::mem::take(handlers);
-    let (after, problem) = match name {
+    let there = handlers.clone();
+    let made = match name {
         #[cfg(feature = "http")]
-        http_call::HANDLER => match http_call::read(&table) {
-            Ok(handler) => (before.with(own.clone(), handler), None),
-            Err(wrong) => (before, Some(wrong)),
-        },
-        _ => (before, None),
+        http_call::HANDLER => http_call::read(&table).map(|handler| there.with(own.clone(), handler)),
+        command::HANDLER => command::read(&table).map(|handler| there.with(own.clone(), handler)),
+        _ => return None,
     };
-    *handlers = after;
-    Some(problem.map_or(Ok(own), |(name, reason)| Err(table.problem(name, reason))))
+    Some(match made {
+        Ok(made) => {
+            *handlers = made;
+            Ok(own)
+        }
+        Err((name, reason)) => Err(table.problem(name, reason)),
+    })
 }
 
 /// A table whose handler the type does not have is a mistake, unless it has the table from [defaults].

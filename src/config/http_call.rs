@@ -7,11 +7,9 @@ use std::ops::RangeInclusive;
 use toml::Value;
 
 use super::kind::{Kind, Size, Text, shown};
-#[cfg(feature = "http")]
 use super::problem::Origin;
 use super::schema::Field::Setting as One;
 use super::schema::{Entry, Table};
-#[cfg(feature = "http")]
 use super::schemas::relative_to;
 
 /// The table's name, and that of the handler whose settings it has.
@@ -47,7 +45,7 @@ pub(crate) static METHOD: Entry<Text> = Entry::new("method", || Text("POST".to_o
 
 pub(crate) static HEADERS: Entry<Secrets> = Entry::new(
     "headers",
-    || Secrets(BTreeMap::new()),
+    Secrets::default,
     "Headers of the request: a text, or a secret of a variable, { env = \"TOKEN\" }, or a file, { file = \"token\" }, which \
      is read as the node starts.",
 )
@@ -138,8 +136,7 @@ impl Secret {
     ///
     /// # Errors
     /// It is not there.
-    #[cfg(feature = "http")]
-    pub(crate) fn text(&self, origin: Option<&Origin>) -> Result<String, String> {
+    fn text(&self, origin: Option<&Origin>) -> Result<String, String> {
         match self {
             Self::Plain(text) => Ok(text.clone()),
             Self::Env(name) => std::env::var(name).map_err(|_| format!("the variable {name} is not set")),
@@ -190,8 +187,22 @@ impl Kind for Secret {
 }
 
 /// Texts by name, some of which may be secrets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Secrets(pub(crate) BTreeMap<String, Secret>);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Secrets(BTreeMap<String, Secret>);
+
+impl Secrets {
+    /// The texts themselves.
+    ///
+    /// # Errors
+    /// One is not there.
+    pub(super) fn texts(&self, origin: Option<&Origin>) -> Result<BTreeMap<String, String>, String> {
+        let text = |(name, secret): (&String, &Secret)| match secret.text(origin) {
+            Ok(text) => Ok((name.clone(), text)),
+            Err(reason) => Err(format!("{name}: {reason}")),
+        };
+        self.0.iter().map(text).collect()
+    }
+}
 
 impl Kind for Secrets {
     const TAKES_TABLES: bool = true;
@@ -226,7 +237,7 @@ mod reading {
     use rustls::pki_types::pem::PemObject as _;
 
     use super::{ALLOW, CA, HEADERS, MAX_RESPONSE, METHOD, PERMANENT, REDIRECTS, RETRYABLE, SUCCESS, Statuses, URL};
-    use super::{BTreeMap, Entry, relative_to};
+    use super::{Entry, relative_to};
     use crate::config::section::Section;
     use crate::handlers::http_call::{HttpCall, Meaning, Target, method, request_headers};
     use crate::outbound::{Allow, Outbound, system_roots};
@@ -264,11 +275,7 @@ mod reading {
         };
         let method = method(&section.get(&METHOD).0).map_err(|reason| (METHOD.name, reason))?;
         let origin = section.origin(HEADERS.name).map(|(_, origin)| origin);
-        let mut texts = BTreeMap::new();
-        for (name, secret) in section.get(&HEADERS).0 {
-            let text = secret.text(origin).map_err(|reason| (HEADERS.name, format!("{name}: {reason}")))?;
-            texts.insert(name, text);
-        }
+        let texts = section.get(&HEADERS).texts(origin).map_err(|reason| (HEADERS.name, reason))?;
         let headers = request_headers(&texts).map_err(|reason| (HEADERS.name, reason))?;
         let target = Target::new(url.0, method, headers);
         allow

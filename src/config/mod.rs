@@ -3,8 +3,8 @@
 //! Read in this order: `entries` (every setting, once), `kind` and `schema` (the parts of an entry), `raw` and
 //! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
 //! commented file and the settings in force), `schedules` (those of recurring schedules), `schemas` (those of
-//! payloads), `handler_tables` and `http_call` (handlers with settings), [`nats`] and `context` (the connection to
-//! NATS, whose options NATS defines).
+//! payloads), `handler_tables`, `http_call` and `command` (handlers with settings), [`nats`] and `context` (the
+//! connection to NATS, whose options NATS defines).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 
@@ -26,6 +26,7 @@ mod environment;
 mod raw;
 
 mod check;
+pub(crate) mod command;
 mod concurrency_entries;
 mod handler_tables;
 pub(crate) mod http_call;

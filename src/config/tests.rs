@@ -251,7 +251,7 @@ longshore.toml:14:10: retries.wide.spread: is a duration, but jitter is proporti
   14 | spread = "2s"
      |          ^^^^
 
-longshore.toml:16:11: defaults.handler: "nop" is not a handler of this program; there are: remote, echo, fail, noop, sleep
+longshore.toml:16:11: defaults.handler: "nop" is not a handler of this program; there are: remote, command.run, echo, fail, noop, sleep
   16 | handler = "nop"
      |           ^^^^^
 
@@ -259,7 +259,7 @@ longshore.toml:18:11: types.a.backoff: "quick" is not a preset of [retries]; the
   18 | backoff = "quick"
      |           ^^^^^^^
 
-longshore.toml:20:11: types.b.handler: "email.send" is not in this version of Longshore, a later one brings it; there are: remote, echo, fail, noop, sleep
+longshore.toml:20:11: types.b.handler: "email.send" is not in this version of Longshore, a later one brings it; there are: remote, command.run, echo, fail, noop, sleep
   20 | handler = "email.send"
      |           ^^^^^^^^^^^^
 

@@ -4,6 +4,7 @@
 
 use longshore_actors::Handlers;
 
+pub(crate) mod command_run;
 #[cfg(feature = "http")]
 pub(crate) mod http_call;
 mod trial;

@@ -1,0 +1,75 @@
+//! The process group of a command, which ends with the value that stands for it, and with this process, however that
+//! ends.
+//!
+//! For the latter, a tiny `sh` reads from a pipe whose other end only this process holds, and keeps a list of the
+//! groups. When the pipe ends, it kills what is on the list. (Linux could do this by `PR_SET_PDEATHSIG`, but setting
+//! that between fork and exec needs `unsafe`.)
+
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// `+ 7` puts a group on the list, `- 7` takes it off.
+const LEASH: &str = r#"
+list=' '
+while read -r what group; do
+  case $what in
+    +) list="$list$group " ;;
+    -) list="${list%% $group *} ${list#* $group }" ;;
+  esac
+done
+for group in $list; do kill -s KILL -- "-$group"; done
+"#;
+
+/// The `sh`, once there was a command.
+static SHELL: Mutex<Option<Child>> = Mutex::new(None);
+
+/// A command's process group. Dropped, it is killed: whatever of it is left.
+#[derive(Debug)]
+pub(super) struct Group(Pid);
+
+impl Group {
+    /// The group of a child that leads it.
+    pub(super) fn of(child: &tokio::process::Child) -> Option<Self> {
+        let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)?;
+        if let Err(error) = note("+", pid) {
+            tracing::warn!("a command would outlive this node if that were killed: cannot start sh: {error}");
+        }
+        Some(Self(pid))
+    }
+
+    /// Asks all of its processes to end.
+    pub(super) fn terminate(&self) {
+        let _ = kill_process_group(self.0, Signal::TERM);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The group is gone already if all of it has ended.
+        let _ = kill_process_group(self.0, Signal::KILL);
+        let _ = note("-", self.0);
+    }
+}
+
+/// Changes the list.
+fn note(what: &str, group: Pid) -> std::io::Result<()> {
+    let mut shell = SHELL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = match shell.take() {
+        Some(child) => child,
+        None => {
+            let mut command = Command::new("sh");
+            command.args(["-c", LEASH]).process_group(0);
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?
+        }
+    };
+    let line = format!("{what} {}\n", group.as_raw_pid());
+    let pipe = child.stdin.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?;
+    // If somebody has killed it, the next command starts another.
+    pipe.write_all(line.as_bytes())?;
+    *shell = Some(child);
+    Ok(())
+}
