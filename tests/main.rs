@@ -66,6 +66,7 @@ mod rust_program; // a program in Rust has handlers of its own and a client in a
 mod same_key; // a key is any text, and the same JSON under it the same job
 mod schedules; // a recurring schedule starts a run at each of its times, once, and none early
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs
+mod steps; // a finished step of a job is not done again, whatever dies
 mod streams; // events are followed over HTTP, none missed and none twice, whichever node dies
 mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // no job starts before its time or after its expiry, or runs beyond its limit

@@ -3,13 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
+use longshore_backbone::steps::{StepCall, StepResult};
 use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant, TraceId};
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::log_run::{About, log_run};
@@ -77,7 +79,12 @@ pub(crate) trait Reporter: std::fmt::Debug + Send + Sync {
     fn progress<'a>(&'a self, job: &'a Arc<Job>, json: Bytes) -> BoxFuture<'a, ()>;
     fn log<'a>(&'a self, job: &'a Arc<Job>, line: String) -> BoxFuture<'a, ()>;
     fn heartbeat(&self) -> BoxFuture<'_, ()>;
+    /// Looks a step up, or stores its result.
+    fn step<'a>(&'a self, job: &'a Arc<Job>, call: StepCall) -> BoxFuture<'a, StepEnd>;
 }
+
+/// The result of a step that is finished; or why that is not known, with a status as HTTP has them.
+pub(crate) type StepEnd = Result<Option<StepResult>, (u16, String)>;
 
 /// Reports of a handler that is being tested go nowhere.
 #[derive(Debug)]
@@ -94,6 +101,11 @@ impl Reporter for Nowhere {
 
     fn heartbeat(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
+    }
+
+    /// Every step is new.
+    fn step<'a>(&'a self, _: &'a Arc<Job>, _: StepCall) -> BoxFuture<'a, StepEnd> {
+        Box::pin(async { Ok(None) })
     }
 }
 
@@ -119,6 +131,8 @@ pub struct Context {
     pub cancellation: CancellationToken,
     /// Where the handler's reports go.
     pub(crate) reporter: Arc<dyn Reporter>,
+    /// How often each name of a step was used in this attempt.
+    pub(crate) steps: Steps,
     /// The trace that the attempt belongs to, for lines of the log.
     pub(crate) trace_id: Option<TraceId>,
 }
@@ -161,6 +175,58 @@ impl Context {
         self.reporter.heartbeat().await;
     }
 
+    /// A step of the work that is not done twice: its result is stored, and given back to whatever attempt of the run
+    /// comes to the step again, on any node. The result is at most 64 KiB of JSON.
+    ///
+    /// At least once, not exactly: if node or process die between the work and the storing, the work is done again. So
+    /// give [`Context::step_key`] to a service that takes idempotency keys. Steps are found by name and number of use,
+    /// so that new ones may be put between them.
+    ///
+    /// ```
+    /// # use longshore_actors::{Context, HandlerError};
+    /// # async fn charge(_: &str) -> Result<u32, HandlerError> { Ok(1) }
+    /// async fn order(context: Context) -> Result<u32, HandlerError> {
+    ///     let key = context.step_key("charge");
+    ///     context.step("charge", || async { charge(&key).await }).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// What the work fails with; retryable, if the result cannot be looked up or stored, or the attempt has lost its
+    /// lease; permanent, if the name is none (`A-Z a-z 0-9 _ -`, 64 bytes at most), if a step of that name is at work
+    /// already, or if the result cannot be kept as JSON.
+    pub async fn step<T, F, Fut>(&self, name: &str, work: F) -> Result<T, HandlerError>
+    where
+        T: Serialize + DeserializeOwned,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, HandlerError>>,
+    {
+        let in_use = self.steps.begin(name)?;
+        let call = StepCall { name: name.into(), n: in_use.n, result: None };
+        call.check().map_err(|reason| HandlerError::permanent(format!("step {name}: {reason}")))?;
+        let failed = |(code, reason): (u16, String)| HandlerError {
+            permanent: code == 400,
+            message: format!("step {name}: {reason}"),
+            retry_after: None,
+        };
+        let unfit = |error: serde_json::Error| HandlerError::permanent(format!("the result of step {name}: {error}"));
+        if let Some(found) = self.reporter.step(&self.job, call.clone()).await.map_err(failed)? {
+            return serde_json::from_str(found.result.get()).map_err(unfit);
+        }
+        let done = work().await?;
+        let call = StepCall { result: Some(to_raw_value(&done).map_err(unfit)?), ..call };
+        call.check().map_err(|reason| HandlerError::permanent(format!("step {name}: {reason}")))?;
+        self.reporter.step(&self.job, call).await.map_err(failed)?;
+        Ok(done)
+    }
+
+    /// A key for what a step asks of others: the same in every attempt. It is that of the step of this name that is at
+    /// work, or else of the next.
+    #[must_use]
+    pub fn step_key(&self, name: &str) -> String {
+        format!("{}/{name}#{}", self.job.run_id, self.steps.number(name))
+    }
+
     /// Resolves when the attempt is to stop: the token of [`Context::cancellation`].
     pub async fn cancelled(&self) {
         self.cancellation.cancelled().await;
@@ -192,7 +258,51 @@ impl Context {
             deadline: Instant::now() + Duration::from_secs(60),
             cancellation: CancellationToken::new(),
             reporter: Arc::new(Nowhere),
+            steps: Steps::default(),
             trace_id: None,
+        }
+    }
+}
+
+/// The steps that an attempt has begun.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Steps(Arc<Mutex<HashMap<String, Use>>>);
+
+#[derive(Debug, Default)]
+struct Use {
+    times: u32,
+    is_at_work: bool,
+}
+
+/// A step at work; dropped, it is over.
+struct InUse<'s> {
+    name: &'s str,
+    n: u32,
+    steps: &'s Steps,
+}
+
+impl Steps {
+    fn begin<'s>(&'s self, name: &'s str) -> Result<InUse<'s>, HandlerError> {
+        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let step = steps.entry(name.to_owned()).or_default();
+        if std::mem::replace(&mut step.is_at_work, true) {
+            return Err(HandlerError::permanent(format!("step {name} is at work already: use another name beside it")));
+        }
+        step.times += 1;
+        Ok(InUse { name, n: step.times, steps: self })
+    }
+
+    fn number(&self, name: &str) -> u32 {
+        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.get(name).map_or(1, |step| if step.is_at_work { step.times } else { step.times + 1 })
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        let mut steps = self.steps.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(step) = steps.get_mut(self.name) {
+            step.is_at_work = false;
         }
     }
 }
@@ -357,5 +467,23 @@ mod tests {
         let error = call("\"21\"").await.unwrap_err();
         assert!(error.permanent && error.message.starts_with("payload: invalid type: string"), "{error}");
         assert_eq!(call("0").await, Err(HandlerError::retryable("invalid digit found in string")));
+    }
+
+    #[tokio::test]
+    async fn steps_are_counted_by_name_and_do_not_overlap() {
+        let context = Context::for_test("order", "");
+        let run = context.run_id().clone();
+        assert_eq!(context.step_key("charge"), format!("{run}/charge#1"));
+        let key = context.step("charge", || async { Ok(context.step_key("charge")) }).await;
+        assert_eq!(key, Ok(format!("{run}/charge#1")));
+        assert_eq!(context.step_key("charge"), format!("{run}/charge#2"));
+        let within = || async { context.step("charge", || async { Ok(()) }).await };
+        let error = context.step("charge", within).await.unwrap_err();
+        assert!(error.permanent && error.message.contains("at work already"), "{error}");
+        let error = context.step("a.b", || async { Ok(()) }).await.unwrap_err();
+        assert!(error.permanent && error.message.contains("name: "), "{error}");
+        let long = context.step("long", || async { Ok("x".repeat(70_000)) }).await.unwrap_err();
+        assert!(long.permanent && long.message.contains("65536 are kept"), "{long}");
+        assert_eq!(context.step("charge", || async { Ok(3) }).await, Ok(3), "a failed one is over");
     }
 }

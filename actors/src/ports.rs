@@ -131,6 +131,8 @@ impl Rules for Backbone {}
 /// nothing else is said.
 pub(crate) trait Server: Rules + Destination {
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
+    /// Removes the results of a run's steps.
+    async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
     async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
 
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error>;
@@ -362,6 +364,10 @@ impl Destination for Backbone {
 }
 
 impl Server for Backbone {
+    async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.purge_checkpoints(tenant, run.as_str()).await
+    }
+
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         self.read_record(tenant, run).await
     }

@@ -26,6 +26,8 @@ pub enum EventKind {
     Progress,
     /// Its handler wrote a line into its log.
     Log,
+    /// Its handler finished a step of its work.
+    StepCompleted,
     /// The job was not started, or its handler returned it.
     Deferred,
     /// A node that shuts down released an attempt.
@@ -58,6 +60,7 @@ impl EventKind {
             Self::Started => "started",
             Self::Progress => "progress",
             Self::Log => "log",
+            Self::StepCompleted => "step_completed",
             Self::Deferred => "deferred",
             Self::Released => "released",
             Self::Failed => "failed",

@@ -297,9 +297,14 @@ impl Job {
     /// Sends a signal as a request and returns whether the answer says that the run is cancelled. `None` if no answer
     /// comes within 10 s.
     pub async fn ask(&self, signal: &str, body: impl Into<Bytes>) -> Option<bool> {
-        let answer = self.client.request_with_headers(self.reply_to.clone(), named(signal), body.into()).await.ok()?;
-        let headers = answer.headers.unwrap_or_default();
+        let (headers, _) = self.request(signal, body).await?;
         Some(headers.get("Longshore-Cancel").is_some_and(|value| value.as_str() == "true"))
+    }
+
+    /// The same, with the whole answer.
+    pub async fn request(&self, signal: &str, body: impl Into<Bytes>) -> Option<(HeaderMap, Bytes)> {
+        let answer = self.client.request_with_headers(self.reply_to.clone(), named(signal), body.into()).await.ok()?;
+        Some((answer.headers.unwrap_or_default(), answer.payload))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 /// The name of a lifecycle event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum EventName {
     /// Waits for its time.
     Scheduled,
@@ -23,6 +23,8 @@ pub enum EventName {
     Progress,
     /// Its handler wrote a line into its log.
     Log,
+    /// Its handler finished a step of its work.
+    StepCompleted,
     /// Not started now, or snoozed by its handler: no attempt used.
     Deferred,
     /// Released by a draining node: the same attempt starts again.
@@ -58,7 +60,10 @@ impl EventName {
 
 impl fmt::Display for EventName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{self:?}").to_lowercase())
+        match self {
+            Self::StepCompleted => f.pad("step_completed"),
+            other => f.pad(&format!("{other:?}").to_lowercase()),
+        }
     }
 }
 

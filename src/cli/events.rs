@@ -187,7 +187,7 @@ fn details(event: &Value) -> String {
     for (field, most) in [("reason", 60), ("line", 100)] {
         details.extend(event.get(field).and_then(Value::as_str).map(|text| output::cut(text, most)));
     }
-    for field in ["progress", "result"] {
+    for field in ["step", "progress", "result"] {
         details.extend(event.get(field).map(|value| output::brief(value, 60)));
     }
     if details.is_empty() { String::new() } else { format!("  {}", details.join(", ")) }

@@ -10,7 +10,7 @@ use longshore_backbone::wire::api::{
     RunsCancel, RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, WaitingFor,
     Word,
 };
-use longshore_domain::run::whole_millis;
+use longshore_domain::run::{Step, whole_millis};
 use longshore_domain::{Queue, RunId, RunState, Timestamp};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -305,6 +305,8 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, output::cut(text?, 200)))));
     lines.extend(said(record));
     lines.extend(record.log.iter().map(|line| ("log", format!("{} {}", line.at, output::plain(&line.line)))));
+    let step = |step: &Step| format!("{} {} in attempt {}", step.at, step_name(step), step.attempt);
+    lines.extend(record.steps.iter().map(|done| ("step", step(done))));
     if let Some(RunError { kind, message }) = &record.error {
         let kind = styled(&output::cut(&kind.to_string(), 40), output::BAD, 0);
         lines.push(("error", format!("{kind}: {}", output::plain(message))));
@@ -314,6 +316,10 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
         format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
     };
     lines.into_iter().map(line).collect::<String>() + &attempts(&record.attempts)
+}
+
+fn step_name(step: &Step) -> String {
+    if step.n == 1 { step.name.to_string() } else { format!("{}#{}", step.name, step.n) }
 }
 
 /// Fields that the job's client and handler wrote.

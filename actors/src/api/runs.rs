@@ -7,6 +7,7 @@ use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::{History, Policies};
+use longshore_domain::run::State;
 use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -31,7 +32,16 @@ const FOLLOWED: usize = 100;
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     match find(api, &tenant, &run_id).await? {
-        Some(found) => Ok(shown(api, &found).await),
+        Some(mut found) => {
+            if matches!(found.run.state, State::Running) {
+                // The record lists them with the attempt's end.
+                let steps = api.backbone.steps(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
+                for step in steps {
+                    found.run.list_step(step);
+                }
+            }
+            Ok(shown(api, &found).await)
+        }
         None => Err(missing(api, &tenant, &run_id).await),
     }
 }
@@ -240,6 +250,7 @@ impl Ended {
             start: None,
         };
         Record {
+            steps: Vec::new(),
             run_id: self.run_id,
             tenant: self.tenant,
             queue: self.queue,

@@ -6,7 +6,7 @@
 //! * `announce` publishes its start.
 //! * `perform` calls the handler, or `remote` if the handler is elsewhere. `stop` says what ends its work and how the
 //!   attempt ends then, `clock` has its time limit, `progress` takes
-//!   what it reports, from a handler inside the node by `reporter`.
+//!   what it reports, from a handler inside the node by `reporter`, `steps` what it has finished.
 //! * `conclude` has its end judged.
 
 pub(crate) mod assignment;
@@ -25,6 +25,7 @@ pub(crate) mod perform;
 pub(crate) mod progress;
 pub(crate) mod remote;
 pub(crate) mod reporter;
+pub(crate) mod steps;
 pub(crate) mod stop;
 
 pub(crate) mod conclude;

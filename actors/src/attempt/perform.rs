@@ -27,7 +27,7 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::{self, End, Event, Handler, Owner, STOPS_WITHIN};
 use crate::commit::follow_up::has_other_id;
 use crate::concurrency::{SlotPermit, while_it_lasts};
-use crate::handler::{BoxFuture, Context, HandlerError, Reporter, Success};
+use crate::handler::{BoxFuture, Context, HandlerError, Reporter, Steps, Success};
 use crate::lease_keeper::Stop;
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports, Rules as _, Server as _};
@@ -182,6 +182,7 @@ fn prepare(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Repor
         deadline,
         cancellation: CancellationToken::new(),
         reporter: Arc::clone(reporter),
+        steps: Steps::default(),
         trace_id: assignment.payload.trace_id(),
     })
 }

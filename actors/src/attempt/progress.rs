@@ -70,7 +70,7 @@ pub(crate) async fn log(ports: &NodePorts, current: &CurrentAttempt, body: &[u8]
 }
 
 /// An event of what a handler says, ready to be published.
-struct Said {
+pub(super) struct Said {
     tenant: Tenant,
     subject: String,
     line: Bytes,
@@ -81,7 +81,12 @@ struct Said {
 impl Said {
     /// Keeps with the run what its handler says, and makes an event of it. `None`: the run is cancelled, so its end is
     /// published, perhaps by another node, and nothing is to follow that.
-    fn of(ports: &NodePorts, state: &mut AttemptState, kind: EventKind, keep: impl FnOnce(&mut Run)) -> Option<Self> {
+    pub(super) fn of(
+        ports: &NodePorts,
+        state: &mut AttemptState,
+        kind: EventKind,
+        keep: impl FnOnce(&mut Run),
+    ) -> Option<Self> {
         static NTH: AtomicU32 = AtomicU32::new(1);
         let is_cancelled = ports.book.is_cancelled(&state.run.tenant, &state.run.run_id);
         if is_cancelled && kind == EventKind::Progress {
@@ -105,7 +110,8 @@ impl Said {
     }
 }
 
-async fn publish(ports: &NodePorts, said: Option<Said>) {
+/// Publishes it, live and in the log.
+pub(super) async fn publish(ports: &NodePorts, said: Option<Said>) {
     let Some(Said { tenant, subject, line, is_stored }) = said else { return };
     ports.backbone.publish_live(subject, line.clone()).await;
     if is_stored {

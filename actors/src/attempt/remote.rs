@@ -6,8 +6,10 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use longshore_backbone::Headers;
-use longshore_backbone::handlers::{Call, HandlerReply, Reply, ServiceError, Signal, SignalKind};
+use longshore_backbone::handlers::{Call, HandlerReply, Reply, ServiceError, Signal, SignalAnswer, SignalKind};
+use longshore_backbone::steps::{StepAnswer, StepCall};
 use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::TypePolicy;
@@ -16,7 +18,7 @@ use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 
 use crate::attempt::announce::announce;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::attempt::{clock, progress};
+use crate::attempt::{clock, progress, steps};
 use crate::concurrency::SlotPermit;
 use crate::handler::Context;
 use crate::node_ports::NodePorts;
@@ -174,15 +176,34 @@ async fn end_of(
 }
 
 async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Context, signal: Signal) {
-    match &signal.kind {
-        SignalKind::Started | SignalKind::Heartbeat => {}
-        SignalKind::Progress(body) => progress::report(ports, current, body).await,
-        SignalKind::Log(body) => progress::log(ports, current, body).await,
-    }
+    let body = match &signal.kind {
+        SignalKind::Started | SignalKind::Heartbeat => Ok(Bytes::new()),
+        SignalKind::Progress(body) => {
+            progress::report(ports, current, body).await;
+            Ok(Bytes::new())
+        }
+        SignalKind::Log(body) => {
+            progress::log(ports, current, body).await;
+            Ok(Bytes::new())
+        }
+        SignalKind::StepGet(body) => step(ports, current, StepCall::read(body, false)).await,
+        SignalKind::StepPut(body) => step(ports, current, StepCall::read(body, true)).await,
+    };
+    let is_lost = matches!(&body, Err((409, _)));
     let left = |at: Instant| at.saturating_duration_since(Instant::now());
     let deadline = clock::stops_at(current).map(|at| now().plus(left(at)));
-    ports.caller.answer(signal, context.cancellation.is_cancelled(), deadline).await;
+    let cancelled = is_lost || context.cancellation.is_cancelled();
+    ports.caller.answer(signal, SignalAnswer { cancelled, deadline, body }).await;
 }
+
+/// The answer to a signal about a step.
+async fn step(ports: &NodePorts, current: &CurrentAttempt, call: Result<StepCall, String>) -> StepAnswered {
+    let found = steps::take(ports, current, &call.map_err(|reason| (400, reason))?).await?;
+    Ok(StepAnswer(found).to_json())
+}
+
+/// What is sent back: JSON, or a status and the reason of a refusal.
+type StepAnswered = Result<Bytes, (u16, String)>;
 
 fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
     let current = current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,7 +277,6 @@ fn is_retryable(code: u16, policy: &TypePolicy) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     fn said(change: impl FnOnce(&mut HandlerReply)) -> String {
         let mut reply = HandlerReply::default();

@@ -3,11 +3,12 @@
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
+use longshore_backbone::steps::StepCall;
 use longshore_domain::Job;
 
-use crate::attempt::progress;
 use crate::attempt::running::CurrentAttempt;
-use crate::handler::{BoxFuture, Reporter};
+use crate::attempt::{progress, steps};
+use crate::handler::{BoxFuture, Reporter, StepEnd};
 use crate::node_ports::NodePorts;
 
 /// Takes the reports of the handlers that a worker calls.
@@ -35,6 +36,15 @@ impl Reporter for AttemptReporter {
         Box::pin(async move {
             if self.is_current(job) {
                 progress::log(&self.ports, &self.current, line.as_bytes()).await;
+            }
+        })
+    }
+
+    fn step<'a>(&'a self, job: &'a Arc<Job>, call: StepCall) -> BoxFuture<'a, StepEnd> {
+        Box::pin(async move {
+            match self.is_current(job) {
+                true => steps::take(&self.ports, &self.current, &call).await,
+                false => Err((409, "the attempt is over".to_owned())),
             }
         })
     }

@@ -18,13 +18,14 @@ use futures_util::FutureExt as _;
 use longshore_backbone::Backbone;
 use longshore_backbone::handlers::SignalKind;
 use longshore_backbone::offers::{Arrived, IncomingCall, Offer, OwnReply, ReplyTo};
+use longshore_backbone::steps::StepCall;
 use longshore_domain::{Job, JobType, Timestamp};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::attempt::stop::STOPS_WITHIN;
-use crate::handler::{BoxFuture, Context, Handler, HandlerError, Reporter, Success};
+use crate::handler::{BoxFuture, Context, Handler, HandlerError, Reporter, StepEnd, Steps, Success};
 use crate::shared::now;
 use crate::shared::offered_calls::{OfferedCalls, OpenCall};
 use crate::shared::routing::Routing;
@@ -159,6 +160,10 @@ impl Reporter for CallerReporter {
         Box::pin(self.0.signal(SignalKind::Log(line.into())))
     }
 
+    fn step<'a>(&'a self, _: &'a Arc<Job>, call: StepCall) -> BoxFuture<'a, StepEnd> {
+        Box::pin(async move { self.0.step(&call).await })
+    }
+
     fn heartbeat(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.0.signal(SignalKind::Heartbeat))
     }
@@ -179,6 +184,7 @@ fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
         deadline: Instant::now() + deadline.since(now()),
         cancellation,
         reporter: Arc::new(CallerReporter(reply_to)),
+        steps: Steps::default(),
         trace_id,
     }
 }

@@ -210,7 +210,19 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
             Err(error) => again_later(server, &commit, ("cannot give its key back", turn), &error).await,
         }
     }
+    let steps = leaves_steps(&commit.run).then(|| (commit.run.tenant.clone(), commit.run.run_id.clone()));
     end(server, commit).await;
+    // After all else: where the end has no record, the job could come again until now.
+    if let Some((tenant, run_id)) = steps
+        && let Err(error) = server.forget_steps(&tenant, &run_id).await
+    {
+        tracing::debug!(%run_id, "results of its steps stay until they are too old: {}", error.with_causes());
+    }
+}
+
+/// Whether a run has ended for good after steps, whose results nobody will ask for.
+fn leaves_steps(run: &Run) -> bool {
+    !run.steps.is_empty() && run.state.is_terminal() && !matches!(run.state, State::Dead { .. })
 }
 
 /// What an ended run leaves behind of its keys goes.
@@ -263,7 +275,7 @@ fn doing(follow_up: Option<FollowUp>) -> &'static str {
 pub(crate) fn is_needed(commit: &Commit) -> bool {
     let run = &commit.run;
     let leaves_key = run.state.is_terminal() && (commit.line.is_some() || run.turn.is_some());
-    commit.follow_up.is_some() || key_given_back(run).is_some() || leaves_key
+    commit.follow_up.is_some() || key_given_back(run).is_some() || leaves_key || leaves_steps(run)
 }
 
 /// The key that an ended run gives back, as the last step before the delivery ends.

@@ -156,6 +156,17 @@ pub struct Signal {
     answer_to: Option<Subject>,
 }
 
+/// The answer to a signal.
+#[derive(Debug)]
+pub struct SignalAnswer {
+    /// Whether the handler is to stop.
+    pub cancelled: bool,
+    /// When the attempt is over.
+    pub deadline: Option<Timestamp>,
+    /// What was asked for, or a status as HTTP has them and the reason of a refusal.
+    pub body: Result<Bytes, (u16, String)>,
+}
+
 /// The kinds of signal.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SignalKind {
@@ -167,6 +178,10 @@ pub enum SignalKind {
     Progress(Bytes),
     /// A line for the log.
     Log(Bytes),
+    /// A question about a step, as JSON.
+    StepGet(Bytes),
+    /// A step and its result, as JSON.
+    StepPut(Bytes),
 }
 
 /// The outcome of a request to a remote handler.
@@ -205,6 +220,12 @@ impl Caller {
                 tokio::select! {
                     message = messages.next() => {
                         let (Some(message), Some(calls)) = (message, calls.upgrade()) else { break };
+                        if let Some(signal) = step_of_an_ended(&calls, &message) {
+                            let over = (409, "the attempt is over: its steps are another's".to_owned());
+                            let answered = SignalAnswer { cancelled: true, deadline: None, body: Err(over) };
+                            answer(&backbone, signal, answered).await;
+                            continue;
+                        }
                         if let Some(subject) = receive(&calls, message, Way::Live) {
                             backbone.0.second_replies.note(&subject);
                         }
@@ -260,15 +281,9 @@ impl Caller {
         self.backbone.work().publish_with_headers(subject.into(), headers, Bytes::new()).await;
     }
 
-    /// Answers a signal that was sent as a request: says whether the run is cancelled, and when the attempt is over.
-    pub async fn answer(&self, signal: Signal, cancelled: bool, deadline: Option<Timestamp>) {
-        let Some(reply) = signal.answer_to.filter(|reply| self.backbone.may_answer(reply)) else { return };
-        let mut headers = HeaderMap::new();
-        headers.insert(names::CANCEL, if cancelled { "true" } else { "false" });
-        if let Some(deadline) = deadline {
-            headers.insert(names::ATTEMPT_DEADLINE, deadline.to_string());
-        }
-        self.backbone.work().publish_with_headers(reply, headers, Bytes::new()).await;
+    /// Answers a signal that was sent as a request.
+    pub async fn answer(&self, signal: Signal, answer: SignalAnswer) {
+        self::answer(&self.backbone, signal, answer).await;
     }
 
     /// Notifies a remote handler that its run was cancelled.
@@ -376,6 +391,35 @@ fn receive(waiting: &Waiting, message: Message, way: Way) -> Option<Arc<str>> {
     None
 }
 
+async fn answer(backbone: &Backbone, signal: Signal, answer: SignalAnswer) {
+    let Some(reply) = signal.answer_to.filter(|reply| backbone.may_answer(reply)) else { return };
+    let mut headers = HeaderMap::new();
+    headers.insert(names::CANCEL, if answer.cancelled { "true" } else { "false" });
+    if let Some(deadline) = answer.deadline {
+        headers.insert(names::ATTEMPT_DEADLINE, deadline.to_string());
+    }
+    let body = match answer.body {
+        Ok(body) => body,
+        Err((code, reason)) => {
+            headers.insert(names::ERROR_CODE, code.to_string());
+            headers.insert(names::ERROR, reason.replace(char::is_control, " "));
+            Bytes::new()
+        }
+    };
+    backbone.work().publish_with_headers(reply, headers, body).await;
+}
+
+/// A signal about a step to a call that is over: its handler waits for an answer.
+fn step_of_an_ended(waiting: &Waiting, message: &Message) -> Option<Signal> {
+    message.reply.as_ref()?;
+    let signal =
+        read_signal(message).filter(|signal| matches!(signal.kind, SignalKind::StepGet(_) | SignalKind::StepPut(_)))?;
+    let number = Names::read_reply(&message.subject)?;
+    let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_open = waiting.open.get(&number).is_some_and(|call| call.reply.is_some());
+    (!is_open).then_some(signal)
+}
+
 /// Gives a message to the call that it is for.
 fn give(call: &mut OpenCall, message: Message) {
     if let Some(status) = message.status {
@@ -432,10 +476,15 @@ fn read_signal(message: &Message) -> Option<Signal> {
         Ok("heartbeat") => (SignalKind::Heartbeat, None),
         Ok("progress") => (SignalKind::Progress(message.payload.clone()), None),
         Ok("log") => (SignalKind::Log(message.payload.clone()), None),
+        Ok("step-get") => (SignalKind::StepGet(message.payload.clone()), None),
+        Ok("step-put") => (SignalKind::StepPut(message.payload.clone()), None),
         // One of a later version, or of two kinds, still says that the handler is alive.
         Ok(word) => {
             let word: String = word.chars().take(WORD_MAX).collect();
-            (SignalKind::Heartbeat, Some(format!("{word:?} is none of started, heartbeat, progress, log")))
+            (
+                SignalKind::Heartbeat,
+                Some(format!("{word:?} is none of started, heartbeat, progress, log, step-get, step-put")),
+            )
         }
         Err(reason) => (SignalKind::Heartbeat, Some(reason)),
     };

@@ -7,7 +7,7 @@ mod reply;
 mod second_replies;
 
 pub use announced::{Announced, falls_under};
-pub use calls::{Call, Caller, Reply, Signal, SignalKind};
+pub use calls::{Call, Caller, Reply, Signal, SignalAnswer, SignalKind};
 pub use reply::{HandlerReply, ServiceError};
 
 pub(crate) use announced::{HEARTBEAT, SLOTS};

@@ -8,3 +8,4 @@ pub mod claims;
 pub mod dead_letters;
 pub mod fingerprint;
 pub mod records;
+pub mod steps;

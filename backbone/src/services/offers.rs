@@ -18,6 +18,7 @@ use crate::Backbone;
 use crate::connection::subscription::{Subscription, next_of};
 use crate::error::Error;
 use crate::handlers::{HEARTBEAT, SLOTS, SignalKind};
+use crate::runs::steps::{StepAnswer, StepCall, StepResult};
 use crate::services::micro::{self, GROUP};
 use crate::wire::header::{self, names};
 
@@ -281,6 +282,25 @@ impl ReplyTo {
         Some(headers.get(names::CANCEL)?.as_str() == "true")
     }
 
+    /// Asks the node that holds the job about a step, or has it store the result.
+    ///
+    /// # Errors
+    /// The status and reason of its refusal; 503: it does not answer.
+    pub async fn step(&self, call: &StepCall) -> Result<Option<StepResult>, (u16, String)> {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::SIGNAL, if call.result.is_some() { "step-put" } else { "step-get" });
+        let body = Bytes::from(serde_json::to_vec(call).unwrap_or_default());
+        let request = Request::new().headers(headers).payload(body).timeout(Some(ANSWERS_WITHIN));
+        let answer = self.backbone.work().request(self.subject.clone(), request).await;
+        let answer = answer.map_err(|error| (503, format!("the node that holds the job does not answer: {error}")))?;
+        let said = |name| answer.headers.as_ref()?.get(name).map(async_nats::HeaderValue::as_str);
+        if let Some(code) = said(names::ERROR_CODE) {
+            return Err((code.parse().unwrap_or(500), said(names::ERROR).unwrap_or_default().to_owned()));
+        }
+        let found: StepAnswer = serde_json::from_slice(&answer.payload).unwrap_or_default();
+        Ok(found.0)
+    }
+
     /// Replies, which ends the call.
     pub async fn send(self, reply: OwnReply) {
         let (headers, payload, failed) = self.written(reply);
@@ -331,6 +351,8 @@ fn word_of(kind: SignalKind) -> (&'static str, Bytes) {
         SignalKind::Heartbeat => ("heartbeat", Bytes::new()),
         SignalKind::Progress(body) => ("progress", body),
         SignalKind::Log(body) => ("log", body),
+        SignalKind::StepGet(body) => ("step-get", body),
+        SignalKind::StepPut(body) => ("step-put", body),
     }
 }
 

@@ -70,6 +70,15 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
         EventKind::Log => {
             run.log.iter().filter_map(|log| log.lines().last()).for_each(|last| field(out, "line", &last.line))
         }
+        EventKind::StepCompleted => {
+            if let Some(step) = run.steps.last() {
+                text(out, &[r#","step":{"name":"#]);
+                quoted(out, &step.name);
+                text(out, &[r#","n":"#]);
+                number(out, u64::from(step.n));
+                out.push(b'}');
+            }
+        }
         EventKind::Progress => run.progress.iter().for_each(|progress| field(out, "progress", progress)),
         _ => {}
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 /// Reads what may be any JSON: a payload, a result, progress. So `null` is one, too; a field that is not there needs a
 /// default.
-pub(super) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+pub(crate) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 

@@ -7,12 +7,13 @@ use longshore_domain::{JobType, Queue, RunId};
 use serde::Deserialize;
 
 /// Every event of a run, in the order in which a run has them.
-pub const EVENTS: [&str; 15] = [
+pub const EVENTS: [&str; 16] = [
     "scheduled",
     "enqueued",
     "started",
     "progress",
     "log",
+    "step_completed",
     "deferred",
     "released",
     "failed",
@@ -214,7 +215,9 @@ mod tests {
     #[test]
     fn every_event_has_its_name_in_the_list() {
         use longshore_domain::events::EventKind;
-        for kind in [EventKind::Scheduled, EventKind::Log, EventKind::Discarded, EventKind::Replayed] {
+        for kind in
+            [EventKind::Scheduled, EventKind::Log, EventKind::StepCompleted, EventKind::Discarded, EventKind::Replayed]
+        {
             assert!(EVENTS.contains(&kind.as_str()));
         }
         assert!(ENDS.iter().all(|end| EVENTS.contains(end)));

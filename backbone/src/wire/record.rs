@@ -80,6 +80,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     }
     maybe(out, "progress", run.progress.as_ref());
     maybe(out, "log", run.log.as_ref());
+    maybe(out, "steps", Some(&run.steps).filter(|steps| !steps.is_empty()));
     append_result(run, out);
     maybe(out, "error", run.error.as_ref());
     text(out, &[r#","attempts":["#]);
@@ -231,6 +232,7 @@ pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
 fn shown_within(run: &Run, max: usize) -> Object {
     let mut short = run.clone();
     (short.progress, short.log) = (None, None);
+    short.steps.clear();
     if let State::Completed { result: result @ RunResult::Json(_), .. } = &mut short.state {
         *result = RunResult::None;
     }

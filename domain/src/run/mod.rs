@@ -17,6 +17,7 @@ pub use holding::{Holding, MessageId};
 pub use log::{LogLine, RunLog};
 pub use result::RunResult;
 pub use state::{EndLog, RunState, State, Wait};
+pub use steps::Step;
 pub use wait::{DeferReason, Deferral};
 
 use crate::concurrency::{OrderId, Turn};
@@ -30,6 +31,7 @@ mod result;
 mod settle;
 mod shorten;
 mod state;
+mod steps;
 mod wait;
 
 /// A record keeps this many of a run's last error messages whole, and the first 200 bytes of earlier ones.
@@ -76,6 +78,8 @@ pub struct Run {
     pub progress: Option<Box<RawValue>>,
     /// What its handlers last wrote into its log.
     pub log: Option<Box<RunLog>>,
+    /// The steps that its handlers have finished.
+    pub steps: Vec<Step>,
     /// Why it last failed.
     pub error: Option<Failure>,
     /// Every attempt of every round.
@@ -141,6 +145,7 @@ impl Run {
             ended_by: None,
             progress: None,
             log: None,
+            steps: Vec::new(),
             error: None,
             attempts: Vec::new(),
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
@@ -315,6 +320,7 @@ impl Run {
     /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
     pub fn erase(&mut self, now: Timestamp) {
         (self.progress, self.log) = (None, None);
+        self.steps.clear();
         if let State::Completed { result, .. } = &mut self.state {
             result.erase();
         }

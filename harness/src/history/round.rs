@@ -104,7 +104,7 @@ impl Round {
             Name::Deferred if self.running.is_none() && event.reason.as_deref() == Some("snoozed") => {
                 report(Kind::Missing, format!("attempt {} was snoozed; its start was not published", event.attempt));
             }
-            Name::Progress | Name::Log if event.attempt == 0 || event.attempt > self.started => {
+            Name::Progress | Name::Log | Name::StepCompleted if event.attempt == 0 || event.attempt > self.started => {
                 report(
                     Kind::OutOfOrder,
                     format!("{} of attempt {}, which had not started", event.event, event.attempt),
@@ -137,7 +137,7 @@ impl Round {
             Name::Deferred if self.running.is_none() && event.reason.as_deref() == Some("snoozed") => {
                 report(Kind::Missing, format!("attempt {} was snoozed; its start was not published", event.attempt));
             }
-            Name::Progress | Name::Log if event.attempt <= self.started => {}
+            Name::Progress | Name::Log | Name::StepCompleted if event.attempt <= self.started => {}
             name if name.is_end() => report(Kind::SecondEnd, format!("{name} after {end}")),
             name => report(Kind::AfterEnd, format!("{name} (attempt {}) after {end}", event.attempt)),
         }

@@ -73,7 +73,7 @@ impl Facts {
                 // One that is not tried again becomes a dead letter at once, and waits for nothing.
                 "failed" => since = Some(at).filter(|_| event.get("retry_at").is_some()),
                 "started" => since = None,
-                "progress" | "log" => continue,
+                "progress" | "log" | "step_completed" => continue,
                 _ => {}
             }
             lines.push(Line { at, text: happened(event, at, &waited.unwrap_or_default()) });
@@ -273,7 +273,11 @@ impl Facts {
 
     /// When and why it was last put off, since it last ran.
     fn deferral(&self) -> Option<(Timestamp, &str)> {
-        let last = self.events.iter().rev().find(|event| !["progress", "log"].contains(&text(event, "event")))?;
+        let last = self
+            .events
+            .iter()
+            .rev()
+            .find(|event| !["progress", "log", "step_completed"].contains(&text(event, "event")))?;
         let at = Timestamp::parse(text(last, "at")).ok()?;
         (text(last, "event") == "deferred").then(|| (at, text(last, "reason")))
     }

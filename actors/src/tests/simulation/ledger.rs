@@ -397,7 +397,7 @@ fn list(events: &[EventId]) -> String {
 /// Checks one round as its reader sees it.
 fn check_round(ids: &[EventId], last: bool, state: RunState) -> Result<(), &'static str> {
     use EventKind::{Cancelled, Completed, Deferred, Discarded, Dlq, Duplicate, Enqueued, Expired};
-    use EventKind::{Failed, Log, Progress, Released, Replayed, Scheduled, Started};
+    use EventKind::{Failed, Log, Progress, Released, Replayed, Scheduled, Started, StepCompleted};
     let mut open: Option<(u32, u32)> = None;
     let mut attempt = 0;
     let mut ended = false;
@@ -443,7 +443,7 @@ fn check_round(ids: &[EventId], last: bool, state: RunState) -> Result<(), &'sta
             }
             Cancelled => ended = true,
             Discarded if ended && last && state == RunState::Discarded => {}
-            Discarded | Log | Progress => return Err("out of place"),
+            Discarded | Log | Progress | StepCompleted => return Err("out of place"),
         }
     }
     if ended { Ok(()) } else { Err("no end") }

@@ -1,6 +1,6 @@
 //! Runs: shown, waited for, cancelled, erased.
 
-use longshore_domain::run::{LogLine, PutBack};
+use longshore_domain::run::{LogLine, PutBack, Step};
 use longshore_domain::{ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, TraceId};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -114,6 +114,9 @@ pub struct Record {
     /// The last lines that its handlers wrote into its log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<LogLine>,
+    /// The steps that its handlers have finished, the first 256.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
     /// Its result if that is JSON, byte for byte.
     #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,

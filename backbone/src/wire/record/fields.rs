@@ -15,7 +15,9 @@
 //!   it out.
 
 use longshore_domain::concurrency::Turn;
-use longshore_domain::run::{Attempt, Deferral, EndLog, Failure, Holding, RunLog, RunResult, RunState, State, Wait};
+use longshore_domain::run::{
+    Attempt, Deferral, EndLog, Failure, Holding, RunLog, RunResult, RunState, State, Step, Wait,
+};
 use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -65,6 +67,8 @@ pub(super) struct Fields {
     pub(super) progress: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) log: Option<Box<RunLog>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) steps: Vec<Step>,
     #[serde(default, deserialize_with = "any_json", skip_serializing_if = "Option::is_none")]
     pub(super) result: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,6 +148,7 @@ impl Fields {
             ended_by: self.ended_by,
             progress: self.progress,
             log: self.log,
+            steps: self.steps,
             error: self.error,
             attempts: self.attempts,
             tags: self.tags,

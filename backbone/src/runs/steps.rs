@@ -1,0 +1,220 @@
+//! Results of steps: what a run's handlers have finished and do not do again, in the bucket of checkpoints.
+//!
+//! A step is a name and the number of its use in the run. Its result is written once, by compare-and-set on "nothing",
+//! and outlives attempts, rounds and nodes. It goes with its run's end, with erasing, or by its age.
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::run::Step;
+use longshore_domain::{Queue, RunId, SmolStr, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::{raw, request};
+use crate::wire::header::names;
+use crate::wire::json::any_json;
+
+/// Maximum bytes of a result.
+pub const RESULT_MAX: usize = 64 << 10;
+
+/// What a handler says of a step: the body of the signals `step-get`, without a result, and `step-put`, with one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepCall {
+    /// The step's name: `A-Z a-z 0-9 _ -`, 64 bytes at most.
+    pub name: SmolStr,
+    /// The how many-eth use of the name in the run, from 1.
+    pub n: u32,
+    /// What the step came to.
+    #[serde(default, deserialize_with = "any_json", skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+}
+
+/// A finished step as it is stored, and as `step-get` is answered.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StepResult {
+    /// What the step came to.
+    pub result: Box<RawValue>,
+    /// When that was stored.
+    pub at: Timestamp,
+    /// The attempt that finished it.
+    pub attempt: u32,
+}
+
+impl StepCall {
+    /// Reads the body of a signal, of `step-put` if it `has_result`.
+    ///
+    /// # Errors
+    /// Names the field and what is wrong with it.
+    pub fn read(body: &[u8], has_result: bool) -> Result<Self, String> {
+        let call: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        match &call.result {
+            None if has_result => return Err("result: is missing".to_owned()),
+            Some(_) if !has_result => return Err("result: a question has none".to_owned()),
+            _ => call.check()?,
+        }
+        Ok(call)
+    }
+
+    /// # Errors
+    /// Names the field that is out of bounds.
+    pub fn check(&self) -> Result<(), String> {
+        Queue::parse(&self.name).map_err(|error| format!("name: {}", error.reason))?;
+        match &self.result {
+            _ if self.n == 0 => Err("n: counts from 1".to_owned()),
+            Some(result) if result.get().len() > RESULT_MAX => {
+                Err(format!("result: has {} bytes, {RESULT_MAX} are kept", result.get().len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The answer to a handler: the result of a step, `{}` if there is none.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(from = "Answered")]
+pub struct StepAnswer(pub Option<StepResult>);
+
+#[derive(Debug, Default, Deserialize)]
+struct Answered {
+    #[serde(default, deserialize_with = "any_json")]
+    result: Option<Box<RawValue>>,
+    #[serde(default)]
+    at: Timestamp,
+    #[serde(default)]
+    attempt: u32,
+}
+
+impl From<Answered> for StepAnswer {
+    fn from(answered: Answered) -> Self {
+        let Answered { result, at, attempt } = answered;
+        Self(result.map(|result| StepResult { result, at, attempt }))
+    }
+}
+
+impl StepAnswer {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_json(&self) -> Bytes {
+        let none = || "{}".into();
+        self.0.as_ref().and_then(|found| serde_json::to_vec(found).ok()).map_or_else(none, Bytes::from)
+    }
+}
+
+impl StepResult {
+    /// The step as the run's record lists it.
+    #[must_use]
+    pub fn listed(&self, name: SmolStr, n: u32) -> Step {
+        Step { name, n, at: self.at, attempt: self.attempt }
+    }
+}
+
+/// How a result was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepStored {
+    /// It is there, by this call or by one of the same attempt with the same result.
+    Stored,
+    /// Another result is there.
+    Taken,
+}
+
+impl Backbone {
+    /// The result of a step of a run; `None`: it was not finished.
+    ///
+    /// # Errors
+    /// The bucket cannot be read, or not what stands there.
+    pub async fn step(&self, tenant: &Tenant, run: &RunId, call: &StepCall) -> Result<Option<StepResult>, Error> {
+        let (bucket, subject) = (self.names().bucket_stream("checkpoints"), self.step_subject(tenant, run, call));
+        let found = request::latest(self.control(), self.api(), &bucket, &subject).await?;
+        let read = |found: raw::Raw| serde_json::from_slice(&found.payload);
+        let failed = |error| Error::Read { subject: subject.clone(), source: Box::new(error) };
+        found.map(read).transpose().map_err(failed)
+    }
+
+    /// Stores the result of a step, unless it has one. It goes over the connection for jobs to handlers: what a frozen
+    /// node has left unsent there is not sent after its lease.
+    ///
+    /// # Errors
+    /// The server did not answer in time, so that it may be stored; or it refused, for want of room, for example.
+    pub async fn put_step(
+        &self,
+        tenant: &Tenant,
+        run: &RunId,
+        call: &StepCall,
+        result: &StepResult,
+    ) -> Result<StepStored, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, "0");
+        let storage = self.storage();
+        let kept = storage.dlq_max_age.max(storage.failed_max_age);
+        headers.insert(names::TTL, format!("{}s", kept.as_secs().max(1)));
+        // The version of this form, first.
+        let body = Bytes::from([br#"{"v":1,"#, &serde_json::to_vec(result).unwrap_or_default()[1..]].concat());
+        let error = match request::publish(self.work(), self.step_subject(tenant, run, call), headers, body).await {
+            Ok(_) => return Ok(StepStored::Stored),
+            Err(error) => error,
+        };
+        let is_taken =
+            matches!(&error, Error::Refused { code, .. } if [WRONG_SEQUENCE, WRITE_IN_FLIGHT].contains(code));
+        match self.step(tenant, run, call).await {
+            Ok(Some(found)) if found.attempt == result.attempt && found.result.get() == result.result.get() => {
+                Ok(StepStored::Stored)
+            }
+            Ok(Some(_)) => Ok(StepStored::Taken),
+            _ if is_taken => Ok(StepStored::Taken),
+            _ => Err(error),
+        }
+    }
+
+    /// The finished steps of a run, as they are stored.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn steps(&self, tenant: &Tenant, run: &RunId) -> Result<Vec<Step>, Error> {
+        let all = self.names().key("checkpoints", &format!("{tenant}.{run}."));
+        let bucket = self.names().bucket_stream("checkpoints");
+        let stored = raw::all(self.control(), self.api(), &bucket, &format!("{all}>"), 1).await?;
+        let step = |raw: &raw::Raw| {
+            let (name, n) = raw.subject.strip_prefix(&all)?.rsplit_once('#')?;
+            let found: StepResult = serde_json::from_slice(&raw.payload).ok()?;
+            Some(found.listed(name.into(), n.parse().ok()?))
+        };
+        Ok(stored.iter().filter_map(step).collect())
+    }
+
+    fn step_subject(&self, tenant: &Tenant, run: &RunId, call: &StepCall) -> String {
+        self.names().key("checkpoints", &format!("{tenant}.{run}.{}#{}", call.name, call.n))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_named_and_counted() {
+        let read = |text: &str| {
+            let call = StepCall::read(text.as_bytes(), text.contains("result"));
+            call.map(|call| call.result.map(|result| result.to_string()))
+        };
+        let missing = StepCall::read(br#"{"name":"charge","n":1}"#, true).unwrap_err();
+        assert_eq!(missing, "result: is missing");
+        assert!(StepCall::read(br#"{"name":"charge","n":1,"result":1}"#, false).is_err());
+        assert_eq!(read(r#"{"name":"charge","n":1}"#), Ok(None));
+        assert_eq!(read(r#"{"name":"charge","n":2,"result":null}"#), Ok(Some("null".to_owned())));
+        assert_eq!(read(r#"{"name":"charge","n":0}"#).unwrap_err(), "n: counts from 1");
+        for wrong in ["", "[]", r#"{"n":1}"#, r#"{"name":"a"}"#, r#"{"name":"a","n":1,"x":1}"#] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        for name in ["", "a.b", "a b", "a*", "a>", "ä", &"a".repeat(65)] {
+            let error = read(&format!(r#"{{"name":"{name}","n":1}}"#)).unwrap_err();
+            assert!(error.starts_with("name: "), "{error}");
+        }
+        let long = "x".repeat(RESULT_MAX);
+        let error = read(&format!(r#"{{"name":"a","n":1,"result":"{long}"}}"#)).unwrap_err();
+        assert_eq!(error, "result: has 65538 bytes, 65536 are kept");
+    }
+}
