@@ -216,7 +216,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
     if let Some((tenant, run_id)) = steps
         && let Err(error) = server.forget_steps(&tenant, &run_id).await
     {
-        tracing::debug!(%run_id, "results of its steps stay until they are too old: {}", error.with_causes());
+        tracing::debug!("the results of steps stay until they are too old: {}", error.with_causes());
     }
 }
 

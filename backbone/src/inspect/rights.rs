@@ -34,8 +34,10 @@ impl Names {
     pub fn rights_of_a_node<'q>(&self, queues: impl Iterator<Item = &'q Queue>) -> (Vec<String>, Vec<String>) {
         let own = self.namespace();
         let mut publish: Vec<String> = vec![format!("{own}.>")];
-        publish
-            .extend(["runs", "idempotency", "control", "schedules", "concurrency"].map(|bucket| self.key(bucket, ">")));
+        publish.extend(
+            ["runs", "idempotency", "control", "schedules", "concurrency", "checkpoints"]
+                .map(|bucket| self.key(bucket, ">")),
+        );
         let asked = [
             "INFO",
             "STREAM.NAMES",

@@ -6,9 +6,9 @@ use super::{Run, State};
 const CUTS: [usize; 3] = [200, 40, 0];
 
 impl Run {
-    /// Removes the least important data: the handlers' log, the list of steps, the texts of earlier errors, then attempts of earlier
-    /// rounds, the oldest half of them at a time, then result and progress, then more of the texts. Returns false if
-    /// nothing is left to remove.
+    /// Removes the least important data: the handlers' log, the list of steps, the texts of earlier errors, then
+    /// attempts of earlier rounds, the oldest half of them at a time, then result and progress, then more of the texts.
+    /// Returns false if nothing is left to remove.
     ///
     /// The attempts of the present round stay, because its events are derived from them.
     pub fn shorten(&mut self) -> bool {
