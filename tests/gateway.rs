@@ -267,3 +267,23 @@ async fn requests_are_named_logged_and_counted_by_route() {
         assert!(line.contains(part), "{part}: {line}");
     }
 }
+
+/// The document is there for everybody, and is OpenAPI 3.1 as its validator understands it, where that is installed.
+#[tokio::test]
+async fn the_document_of_the_api_is_valid() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).env("LONGSHORE_HTTP__AUTH", "keys").start().await;
+    let document = curl(&node, "/openapi.json", &[]);
+    assert_eq!((document.status(), &document.body["openapi"]), (200, &json!("3.1.0")), "{}", document.head);
+    assert!(document.has("content-type: application/json"), "{}", document.head);
+
+    let file = world.dir().join("openapi.json");
+    std::fs::write(&file, document.body.to_string()).unwrap();
+    let python = |args: &[&str]| Command::new("python3").args(args).arg(&file).output();
+    if !python(&["-c", "import openapi_spec_validator"]).is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: the OpenAPI document is not validated, because python3 lacks openapi-spec-validator");
+        return;
+    }
+    let output = python(&["-m", "openapi_spec_validator"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

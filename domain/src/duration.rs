@@ -63,6 +63,8 @@ impl<'de> Deserialize<'de> for DurationText {
     }
 }
 
+crate::schema::schema!(DurationText { "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$", "maxLength": 20 });
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,6 +14,7 @@
 //! memory, [`cluster_clock`] what time it is for all nodes.
 
 pub mod name;
+mod schema;
 
 pub mod cluster_clock;
 pub mod duration;

@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::{SmolStr, format_smolstr};
 
+use crate::schema::schema;
 use crate::{Lane, Timestamp};
 
 /// The maximum number of bytes in a tenant, queue or schedule id.
@@ -92,7 +93,7 @@ fn check_type(text: &str) -> Result<(), NameError> {
 }
 
 macro_rules! name {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $max:expr, $pattern:expr, $check:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(SmolStr);
@@ -154,24 +155,31 @@ macro_rules! name {
                 Self::parse(&text).map_err(serde::de::Error::custom)
             }
         }
+
+        schema!($name { "type": "string", "maxLength": $max, "pattern": $pattern });
     };
 }
 
+/// The form of a token, or of what stands for one that cannot be read.
+const TOKEN: &str = "^(_|[A-Za-z0-9-][A-Za-z0-9_-]*)$";
+/// The form of a type.
+const TYPE: &str = r"^(_|[A-Za-z0-9-][A-Za-z0-9_-]*(\.[A-Za-z0-9-][A-Za-z0-9_-]*)*)$";
+
 name!(
     /// The owner of a job: the third token of every subject, so that NATS permissions can fence a tenant in.
-    Tenant, "tenant", |text| check_token("tenant", text, TOKEN_MAX));
+    Tenant, "tenant", TOKEN_MAX, TOKEN, |text| check_token("tenant", text, TOKEN_MAX));
 name!(
     /// The queue a client names.
-    Queue, "queue", |text| check_token("queue", text, TOKEN_MAX));
+    Queue, "queue", TOKEN_MAX, TOKEN, |text| check_token("queue", text, TOKEN_MAX));
 name!(
     /// Identifies a recurring or delayed schedule.
-    ScheduleId, "schedule id", |text| check_token("id", text, TOKEN_MAX));
+    ScheduleId, "schedule id", TOKEN_MAX, TOKEN, |text| check_token("id", text, TOKEN_MAX));
 name!(
     /// Identifies one life of one job; unique within its tenant.
-    RunId, "run", |text| check_token("run_id", text, RUN_ID_MAX));
+    RunId, "run", RUN_ID_MAX, TOKEN, |text| check_token("run_id", text, RUN_ID_MAX));
 name!(
     /// The type of work, for example `email.send`.
-    JobType, "type", check_type);
+    JobType, "type", TYPE_MAX, TYPE, check_type);
 
 impl RunId {
     /// The id of a bare publish that came without one: `<queue>-p<priority>-<stream sequence>`.
@@ -307,6 +315,8 @@ impl<'de> Deserialize<'de> for Priority {
         Self::new(u64::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
+
+schema!(Priority { "type": "integer", "minimum": 1, "maximum": 9 });
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::recurrence::Recurrence;
@@ -27,7 +28,7 @@ const APART: Duration = Duration::from_secs(1);
 pub const MISFIRE_AFTER: Duration = Duration::from_secs(10);
 
 /// What happens to firings that no node could make in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Misfire {
     /// One run for all of them.
@@ -38,7 +39,7 @@ pub enum Misfire {
 }
 
 /// What happens if a firing comes while the run before it has not ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
     /// Both run.
@@ -81,7 +82,7 @@ pub struct Progress {
 }
 
 /// A firing that became a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Firing {
     /// When it was due.
     pub due_at: Timestamp,
@@ -90,7 +91,7 @@ pub struct Firing {
 }
 
 /// A firing that became none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     /// When it was due.
     pub due_at: Timestamp,
@@ -102,7 +103,7 @@ pub struct Skipped {
 }
 
 /// Why a firing was left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
     /// The run before it had not ended.

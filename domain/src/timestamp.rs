@@ -176,6 +176,8 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+crate::schema::schema!(Timestamp { "type": "string", "format": "date-time" });
+
 #[cfg(test)]
 mod tests {
     use super::*;

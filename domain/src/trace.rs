@@ -42,6 +42,8 @@ impl<'de> Deserialize<'de> for TraceId {
     }
 }
 
+crate::schema::schema!(TraceId { "type": "string", "pattern": "^[0-9a-f]{1,32}$" });
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,6 +28,7 @@ mod base_path;
 mod connections;
 mod cors;
 mod gateway;
+mod openapi;
 mod pages;
 mod probe;
 mod problem;
@@ -155,7 +156,9 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
     let admitted = from_fn_with_state(guard.clone(), asker::admit);
     let mut api = gateway::router(Arc::clone(node), bodies.clone(), Arc::clone(&base_path))
         .merge(streams::router(Arc::clone(node)));
-    let mut open = pages::router(Arc::clone(node)).merge(session::router(guard.clone(), bodies.clone()));
+    let mut open = pages::router(Arc::clone(node))
+        .merge(session::router(guard.clone(), bodies.clone()))
+        .merge(openapi::router(http));
     let metrics = pages::metrics_router(Arc::clone(node));
     match http.metrics_auth {
         true => api = api.merge(metrics.layer(from_fn(asker::must_read_all))),

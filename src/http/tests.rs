@@ -24,7 +24,7 @@ async fn served() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     (address, task)
 }
 
-fn at(listen: Listen) -> Http {
+pub(super) fn at(listen: Listen) -> Http {
     Http {
         listen,
         auth: Auth::Off,

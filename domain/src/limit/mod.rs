@@ -28,6 +28,7 @@ mod record;
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use holder::{Holder, Taken, Wait};
@@ -49,7 +50,7 @@ pub struct RateLimit {
 }
 
 /// How a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
     /// A token bucket: it fills steadily.

@@ -1,5 +1,6 @@
 //! One attempt, as the record keeps it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -44,7 +45,7 @@ fn is_first(start: &u32) -> bool {
 }
 
 /// Why a started attempt was requeued without being used up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PutBack {
     /// Its node was shut down.

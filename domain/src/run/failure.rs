@@ -1,12 +1,13 @@
 //! Why an attempt or a run failed.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The longest error message that is kept, in bytes.
 pub const MESSAGE_MAX: usize = 4_096;
 
 /// Why an attempt or a run failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// The handler failed; another attempt may help.

@@ -1,5 +1,6 @@
 //! The lines that a run's handlers wrote into its log: few and short, because they stand in the record.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -10,7 +11,7 @@ const MAX_LINES: usize = 32;
 const MAX_BYTES: usize = 512;
 
 /// A line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLine {
     /// When it was written.
     pub at: Timestamp,

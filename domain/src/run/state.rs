@@ -4,13 +4,14 @@
 //! What belongs to a run in several states stays a field of [`Run`](super::Run): its history, its numbers, the last
 //! deferral, the last error, the message that carries it. How a record names all this is the wire's business.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::RunResult;
 use crate::{RunId, Timestamp};
 
 /// The name of a run's state, in records, filters and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
     /// Waits for its time.

@@ -1,5 +1,6 @@
 //! The steps of its work that a run's handlers have finished, and do not do again.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -9,7 +10,7 @@ use crate::{Run, Timestamp};
 const MAX_STEPS: usize = 256;
 
 /// A finished step, without its result.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Its name.
     pub name: SmolStr,

@@ -115,6 +115,10 @@ impl Target {
     ) -> Result<Self, ApiError> {
         let by_query = query.take("tenant");
         if query.parameters.is_empty() && path.is_empty() && !declaration.takes_tenant && !declaration.for_operators {
+            // An object goes on as it is.
+            if !body.trim_ascii_start().starts_with(b"{") {
+                fields_of(&body)?;
+            }
             return Ok(Self { tenant: meant(by_query, query.unnamed)?, body });
         }
         let mut fields = fields_of(&body)?;

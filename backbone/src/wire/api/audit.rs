@@ -1,13 +1,14 @@
 //! The audit: what operators and clients changed, other than by submitting jobs.
 
 use longshore_domain::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::ApiError;
 
 /// Which entries.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditRequest {
     /// Those written since then; from the beginning if absent.
@@ -22,7 +23,7 @@ pub struct AuditRequest {
 }
 
 /// Some entries, in the order in which they were stored.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct AuditPage {
     /// The entries.
     pub entries: Vec<AuditEntry>,
@@ -32,7 +33,7 @@ pub struct AuditPage {
 }
 
 /// An entry: an action was asked for, or was answered. Both have the same `id`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct AuditEntry {
     /// The version of this form: 1.
     pub v: u32,

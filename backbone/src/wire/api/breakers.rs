@@ -2,15 +2,16 @@
 
 use longshore_domain::breaker::record::{Breaker, Cause, State};
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Word;
 
 /// Which breakers. An empty request lists all.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BreakersRequest {
-    /// Of this tenant; under [`OPERATOR`](super::OPERATOR) of all tenants by default.
+    /// Of this tenant; under `_all` of all tenants by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// Of this type.
@@ -25,7 +26,7 @@ pub struct BreakersRequest {
 }
 
 /// Which breaker is closed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResetRequest {
     /// The tenant.
@@ -39,7 +40,7 @@ pub struct ResetRequest {
 }
 
 /// Which breaker is opened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TripRequest {
     /// The tenant.
@@ -56,7 +57,7 @@ pub struct TripRequest {
 }
 
 /// Some breakers, by tenant, type and key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Breakers {
     /// The breakers.
     pub breakers: Vec<BreakerStatus>,
@@ -66,7 +67,7 @@ pub struct Breakers {
 }
 
 /// A breaker as an answer shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreakerStatus {
     /// What opened it, unless it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,7 +98,7 @@ pub struct BreakerStatus {
 }
 
 /// The state of a breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerState {
     /// Jobs start.

@@ -1,13 +1,14 @@
 //! Concurrency limits: who has which slots of them, and operators' orders to free some.
 
 use longshore_domain::{JobType, RunId, SmolStr, Tenant, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which limits. An empty request lists all.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConcurrencyRequest {
-    /// The keys of this tenant; under [`OPERATOR`](super::OPERATOR) of all tenants by default.
+    /// The keys of this tenant; under `_all` of all tenants by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// Of this type.
@@ -22,7 +23,7 @@ pub struct ConcurrencyRequest {
 }
 
 /// Whose slots of which limit are freed. Without a key: of the type's own limit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FreeRequest {
     /// The type.
@@ -46,7 +47,7 @@ pub struct FreeRequest {
 }
 
 /// Some limits, by type, tenant and key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConcurrencyLimits {
     /// Where the next page begins; absent: this is the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,7 @@ pub struct ConcurrencyLimits {
 }
 
 /// What was freed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Freed {
     /// How many slots.
     pub freed: u32,
@@ -65,7 +66,7 @@ pub struct Freed {
 }
 
 /// A concurrency limit as an answer shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConcurrencyStatus {
     /// Who has slots of it.
     pub holders: Vec<SlotHolder>,
@@ -83,7 +84,7 @@ pub struct ConcurrencyStatus {
 }
 
 /// A node that has slots of a limit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SlotHolder {
     /// The node.
     pub node: SmolStr,
@@ -99,7 +100,7 @@ pub struct SlotHolder {
 }
 
 /// A run that works with a slot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SlotRun {
     /// Its id.
     pub run_id: RunId,

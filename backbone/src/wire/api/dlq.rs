@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 
 use longshore_domain::{ErrorKind, JobType, RunId, Tenant, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, SELECTION};
+use super::fields::{Fields, SELECTION, takes};
 use super::{ApiError, Encoded, Failed, Filter, Outcome, Record, RunError, Selection, Word, request};
 
 /// Which dead letters are listed. An empty request lists all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct ListRequest {
-    /// Their tenant; under [`OPERATOR`](super::OPERATOR) all tenants by default.
+    /// Their tenant; under `_all` all tenants by default.
     pub tenant: Option<Tenant>,
     /// Those that match.
     pub filter: Filter,
@@ -27,7 +28,7 @@ pub struct ListRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct GroupsRequest {
-    /// Their tenant; under [`OPERATOR`](super::OPERATOR) all tenants by default.
+    /// Their tenant; under `_all` all tenants by default.
     pub tenant: Option<Tenant>,
     /// Those that match; its `state` cannot be set here.
     pub filter: Filter,
@@ -60,7 +61,7 @@ pub struct DiscardRequest {
 }
 
 /// What a replay changes of each job.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Change {
     /// The new queue.
@@ -80,6 +81,21 @@ pub struct Change {
 /// The fields of a filter that narrows a list, whether `all` is set or not.
 pub(super) const LISTED: [&str; 11] =
     ["tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "cursor", "state"];
+
+takes!(ListRequest of Fields: &LISTED);
+takes!(GroupsRequest of Fields: without_state(&LISTED));
+takes!(ReplayRequest of Fields: &replayed());
+takes!(DiscardRequest of Fields: &discarded());
+
+/// The fields that `dlq.discard` takes.
+fn discarded() -> Vec<&'static str> {
+    [without_state(&SELECTION), &["fingerprint", "rate_per_s"]].concat()
+}
+
+/// The fields that `dlq.replay` takes.
+fn replayed() -> Vec<&'static str> {
+    [discarded(), vec!["set"]].concat()
+}
 
 impl TryFrom<Fields> for ListRequest {
     type Error = String;
@@ -117,7 +133,7 @@ impl TryFrom<Fields> for ReplayRequest {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
-        let mut fields = fields.only(&[without_state(&SELECTION), &["fingerprint", "rate_per_s", "set"]].concat())?;
+        let mut fields = fields.only(&replayed())?;
         let set = fields.set.take();
         Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s, set })
     }
@@ -133,7 +149,7 @@ impl TryFrom<Fields> for DiscardRequest {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(&[without_state(&SELECTION), &["fingerprint", "rate_per_s"]].concat())?;
+        let fields = fields.only(&discarded())?;
         Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s })
     }
 }
@@ -150,7 +166,7 @@ fn without_state<'f>(fields: &'f [&'static str]) -> &'f [&'static str] {
 }
 
 /// A page of dead letters.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Page<L = DeadLetter> {
     /// The dead letters, the oldest first.
     pub entries: Vec<L>,
@@ -176,7 +192,7 @@ impl From<Page<Encoded<DeadLetter>>> for Encoded<Page> {
 }
 
 /// A dead letter: its run, and the job that was published.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct DeadLetter {
     /// The run's record, with every attempt.
     #[serde(flatten)]
@@ -187,7 +203,7 @@ pub struct DeadLetter {
 }
 
 /// The fields of a dead letter beside its run's record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadJob {
     /// The job's headers, without the run's id.
     pub headers: BTreeMap<String, String>,
@@ -220,7 +236,7 @@ impl Encoded<Record> {
 }
 
 /// Groups of dead letters that failed alike.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Groups {
     /// Where to continue; absent if all dead letters were read, about 100,000 in one call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,7 +246,7 @@ pub struct Groups {
 }
 
 /// Dead letters of one type, whose errors are alike.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     /// How many there are.
     pub count: u64,
@@ -252,7 +268,7 @@ pub struct Group {
 }
 
 /// One run of a group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Example {
     /// Its error; `null` if its record has none.
     pub error: Option<RunError>,
@@ -263,7 +279,7 @@ pub struct Example {
 }
 
 /// The outcome of a replay.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Replayed {
     /// The failures: at most 100.
     pub failed: Vec<Failed>,
@@ -277,7 +293,7 @@ pub struct Replayed {
 }
 
 /// The outcome of a discard.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Discarded {
     /// How many were discarded, or would have been discarded.
     pub discarded: u64,

@@ -1,7 +1,9 @@
 //! An answer, or a part of one, as its text.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -75,6 +77,20 @@ impl<T: DeserializeOwned> Encoded<T> {
     pub fn read(&self) -> Result<T, ApiError> {
         serde_json::from_slice(self.as_bytes())
             .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Encoded<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        T::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
     }
 }
 

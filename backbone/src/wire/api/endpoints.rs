@@ -3,6 +3,7 @@
 //! The NATS service, the rule of the audit, the tenants of requests, the scopes of keys and the HTTP gateway derive
 //! from it; a test compares it with the contract's table. It has no logic of any endpoint.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -82,7 +83,7 @@ pub enum Effect {
 }
 
 /// Permission of an API key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Submits jobs and reads the answer.
@@ -145,6 +146,16 @@ macro_rules! endpoints {
 
         /// Every endpoint.
         pub const ENDPOINTS: [Declaration; count!($($endpoint)+)] = [$($endpoint::DECLARATION),+];
+
+        /// The schemas of each endpoint's request and answer; the types that they refer to are the generator's
+        /// definitions.
+        pub fn schemas(generator: &mut SchemaGenerator) -> Vec<(&'static Declaration, Schema, Schema)> {
+            vec![$((
+                &$endpoint::DECLARATION,
+                generator.subschema_for::<$request>(),
+                generator.subschema_for::<$answer>()
+            )),+]
+        }
     };
 }
 

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Why a request was refused; the codes are the contract's, after HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// 400
@@ -72,7 +73,7 @@ impl Code {
 }
 
 /// An error answer: `{"code","error","message","retry_after_ms"?,"hint"?}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, JsonSchema)]
 #[error("{code} {error}: {message}")]
 pub struct ApiError {
     /// The number.

@@ -2,56 +2,112 @@
 
 use std::collections::BTreeMap;
 
-use longshore_domain::{JobType, NameError, Queue, RunId, Tenant, Timestamp};
+use longshore_domain::{ErrorKind, JobType, NameError, Queue, RunId, RunState, Tenant, Timestamp};
+use schemars::{JsonSchema, Schema};
 use serde::de::value::Error as WordError;
 use serde::de::{IgnoredAny, IntoDeserializer as _};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::request::{self, in_words};
 use super::{Change, Filter, Selection, Target};
 
 /// The fields of all requests about runs, as they are written on the wire. Each endpoint takes some of them
 /// ([`Fields::only`]); its own type says what they mean together.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Fields {
+    /// The run; excludes a filter.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<RunId>")]
     pub(super) run_id: Option<String>,
+    /// The runs' tenant; under `_all` of all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Tenant>")]
     pub(super) tenant: Option<String>,
+    /// Their queue.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Queue>")]
     pub(super) queue: Option<String>,
+    /// Their type.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<JobType>")]
     pub(super) job_type: Option<String>,
+    /// A tag of theirs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tag: Option<String>,
+    /// Their state.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<RunState>")]
     pub(super) state: Option<String>,
+    /// The kind of their last error.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ErrorKind>")]
     pub(super) error_kind: Option<String>,
+    /// Their group, as `dlq.groups` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fingerprint: Option<String>,
+    /// Not before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub(super) since: Option<String>,
+    /// Before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub(super) until: Option<String>,
+    /// All of them, where no filter is given.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) all: bool,
+    /// At most so many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<u64>,
+    /// The page to go on with, as the last one said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cursor: Option<String>,
+    /// At most so many a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rate_per_s: Option<f64>,
+    /// Only count them.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) dry_run: bool,
+    /// What is to be changed.
     #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
     pub(super) set: Option<Change>,
+    /// How long to wait, in milliseconds: 30,000 by default, at most 600,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
     /// Fields that no endpoint has.
     #[serde(flatten, skip_serializing)]
+    #[schemars(skip)]
     pub(super) unknown: BTreeMap<String, IgnoredAny>,
+}
+
+/// Gives a request the schema of those fields that it takes; the ones after `needs` are never left out.
+macro_rules! takes {
+    ($request:ident of $written:ident: $fields:expr $(, needs $needed:literal)?) => {
+        impl schemars::JsonSchema for $request {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($request).into()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                crate::wire::api::fields::only($written::json_schema(generator), $fields, &[$($needed)?])
+            }
+        }
+    };
+}
+
+pub(super) use takes;
+
+/// The schema without the other fields.
+pub(super) fn only(mut schema: Schema, fields: &[&str], needed: &[&str]) -> Schema {
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.retain(|name, _| fields.contains(&name.as_str()));
+    }
+    schema.remove("description");
+    schema.insert("required".to_owned(), needed.into());
+    schema.insert("additionalProperties".to_owned(), false.into());
+    schema
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]

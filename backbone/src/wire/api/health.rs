@@ -1,5 +1,6 @@
 //! Health of the node that answers, or of another.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ApiError;
@@ -11,7 +12,7 @@ pub(super) fn read_any(body: &[u8]) -> Result<HealthRequest, ApiError> {
 }
 
 /// Which node's health.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HealthRequest {
     /// The node of this name; any node if absent.
@@ -20,7 +21,7 @@ pub struct HealthRequest {
 }
 
 /// Rare events that a node counts from its start on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Counters {
     /// Connections to NATS that were made anew.
@@ -36,7 +37,7 @@ pub struct Counters {
 }
 
 /// The health of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthStatus {
     /// What has happened to it since it started. Absent from nodes of older versions.
     #[serde(default)]

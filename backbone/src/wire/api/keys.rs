@@ -1,18 +1,19 @@
 //! API keys: by which clients of the HTTP API say who they are. It knows their form, and checks none.
 
 use longshore_domain::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Scope, Word};
 use crate::runs::claims::hex;
 
 /// A key that is made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateKeyRequest {
     /// Whose it is, for people: 1 to 64 characters.
     pub name: String,
-    /// The tenant as which it asks; [`OPERATOR`](super::OPERATOR): it asks as the operator.
+    /// The tenant as which it asks; `_all`: it asks as the operator.
     pub tenant: String,
     /// The permissions that it has: at least one.
     pub scopes: Vec<Scope>,
@@ -22,7 +23,7 @@ pub struct CreateKeyRequest {
 }
 
 /// A key that was made. Nobody can ask for its text again.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyCreated {
     /// By this it is listed and revoked.
     pub id: String,
@@ -37,7 +38,7 @@ impl std::fmt::Debug for KeyCreated {
 }
 
 /// Which key is revoked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeKeyRequest {
     /// Its id.
@@ -45,14 +46,14 @@ pub struct RevokeKeyRequest {
 }
 
 /// Every key, by id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Keys {
     /// The keys.
     pub keys: Vec<KeyStatus>,
 }
 
 /// A key as an answer shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyStatus {
     /// When it was made.
     pub created_at: Timestamp,

@@ -3,12 +3,13 @@
 use longshore_domain::limit::{RateLimit, Scope, Window};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Word};
 
 /// Which limits. An empty request lists all.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsRequest {
     /// Entries per page: 100 by default, at most 500.
@@ -20,7 +21,7 @@ pub struct LimitsRequest {
 }
 
 /// A limit that is to be another. Exactly one of `type`, `name` and `tenant` says which.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetLimitRequest {
     /// That of this type.
@@ -46,7 +47,7 @@ pub struct SetLimitRequest {
 }
 
 /// A limit that is to be as configured. Exactly one of `type`, `name` and `tenant` says which.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResetLimitRequest {
     /// That of this type.
@@ -61,7 +62,7 @@ pub struct ResetLimitRequest {
 }
 
 /// Some limits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Limits {
     /// Where the next page begins; absent: this is the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +72,7 @@ pub struct Limits {
 }
 
 /// A limit that was changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitChanged {
     /// The limit as it is now.
     pub limit: LimitStatus,
@@ -80,7 +81,7 @@ pub struct LimitChanged {
 }
 
 /// What a limit allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitValues {
     /// Absent for windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +102,7 @@ impl From<RateLimit> for LimitValues {
 }
 
 /// Where a limit was set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SetBy {
     /// In the configuration of the node that answers: its file or its environment.
@@ -111,7 +112,7 @@ pub enum SetBy {
 }
 
 /// A limit as an answer shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitStatus {
     /// What it is as configured, if something else was set at run time.
     #[serde(default, skip_serializing_if = "Option::is_none")]

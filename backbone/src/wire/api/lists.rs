@@ -1,14 +1,15 @@
 //! Lists and counts of runs.
 
 use longshore_domain::{JobType, Queue, RunState, Tenant};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::dlq::LISTED;
-use super::fields::Fields;
+use super::fields::{Fields, takes};
 use super::{ApiError, Encoded, Filter, Record, Word};
 
 /// A page of runs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Runs<R = Record> {
     /// The runs; a page may have fewer than were asked for, or none, and not be the last.
     pub runs: Vec<R>,
@@ -45,7 +46,7 @@ impl From<Runs<Encoded<Record>>> for Encoded<Runs> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct CountRequest {
-    /// Their tenant; under [`OPERATOR`](super::OPERATOR) all tenants by default.
+    /// Their tenant; under `_all` all tenants by default.
     pub tenant: Option<Tenant>,
     /// Those that match.
     pub filter: Filter,
@@ -53,12 +54,18 @@ pub struct CountRequest {
     pub cursor: Option<String>,
 }
 
+takes!(CountRequest of Fields: &counted());
+
+/// The fields that `runs.count` takes.
+fn counted() -> Vec<&'static str> {
+    LISTED.into_iter().filter(|field| *field != "limit").collect()
+}
+
 impl TryFrom<Fields> for CountRequest {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
-        let without_limit: Vec<&str> = LISTED.into_iter().filter(|field| *field != "limit").collect();
-        let fields = fields.only(&without_limit)?;
+        let fields = fields.only(&counted())?;
         let (tenant, filter) = (fields.tenant()?, fields.filter()?);
         Ok(Self { tenant, filter, cursor: fields.cursor })
     }
@@ -71,7 +78,7 @@ impl From<CountRequest> for Fields {
 }
 
 /// The runs that one call has counted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     /// Where to continue; absent if all runs were counted. The counts of all answers are to be added up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +91,7 @@ pub struct Counts {
 }
 
 /// The runs of one state, queue and type.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Count {
     /// How many there are.
     pub count: u64,

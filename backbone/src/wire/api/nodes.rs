@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use longshore_domain::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which node, and what its log is to have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogLevelRequest {
     /// The node's name.
@@ -16,7 +17,7 @@ pub struct LogLevelRequest {
 }
 
 /// What a node's log has, until the node ends or is asked again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLevel {
     /// The filter that holds now.
     pub level: String,
@@ -25,14 +26,14 @@ pub struct LogLevel {
 }
 
 /// The nodes, by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Nodes {
     /// One entry for each node.
     pub nodes: Vec<NodeStatus>,
 }
 
 /// One node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeStatus {
     /// Its name.
     pub node: String,
@@ -49,7 +50,7 @@ pub struct NodeStatus {
 }
 
 /// How busy a node is with a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeQueue {
     /// Jobs it runs at once, at most.
     pub concurrency: usize,

@@ -8,12 +8,13 @@ use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::whole_millis;
 use longshore_domain::setting::PutQueue;
 use longshore_domain::{JobType, Queue, SmolStr, Tenant, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ApiError;
 
 /// A queue, and how it is to be served.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutQueueRequest {
     /// The queue.
@@ -70,7 +71,7 @@ impl PutQueueRequest {
 const MAX_NAMED: usize = 1_000;
 
 /// A queue that was put.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueuePut {
     /// How much later a job of the next more urgent priority may come and still overtake, in milliseconds.
     pub aging_ms: u64,
@@ -91,7 +92,7 @@ pub struct QueuePut {
 }
 
 /// Which queue is purged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeRequest {
     /// The queue.
@@ -108,7 +109,7 @@ pub struct PurgeRequest {
 }
 
 /// Which jobs are paused: those of a queue, of a type, or of a type in one queue.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
     /// The queue.
@@ -123,7 +124,7 @@ pub struct PauseRequest {
 }
 
 /// Which pause is ended: exactly one that was made.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeRequest {
     /// The queue.
@@ -135,7 +136,7 @@ pub struct ResumeRequest {
 }
 
 /// Whether jobs are paused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PauseStatus {
     /// Whether they are.
     pub paused: bool,
@@ -157,19 +158,19 @@ pub struct PauseStatus {
 }
 
 /// Which queues, and whose jobs in them.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueuesRequest {
     /// Only this queue; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Under [`OPERATOR`](super::OPERATOR): only this tenant's jobs; by default those of all.
+    /// Under `_all`: only this tenant's jobs; by default those of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
 }
 
 /// A type whose jobs are paused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PausedType {
     /// The type.
     #[serde(rename = "type")]
@@ -180,7 +181,7 @@ pub struct PausedType {
 }
 
 /// The queues, by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Queues {
     /// Types for which a node finds no handler, the one first that has been missing for longest.
     #[serde(default)]
@@ -190,7 +191,7 @@ pub struct Queues {
 }
 
 /// A type without handler.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NoHandler {
     /// The served type that may be meant, if none was ever online.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +215,7 @@ pub struct NoHandler {
 }
 
 /// The state of one queue: of all tenants' jobs in it, or of one tenant's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueStatus {
     /// Jobs that its nodes run at once, at most.
     pub concurrency: u64,

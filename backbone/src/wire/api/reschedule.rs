@@ -1,11 +1,12 @@
 //! Runs that start now or at another time: one, or those that match a filter.
 
 use longshore_domain::{Queue, RunId, Timestamp};
+use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, SELECTION};
+use super::fields::{Fields, SELECTION, takes};
 use super::{Encoded, Failed, Outcome, Record, Selection, Target, request};
 
 /// Which runs start at another time, and when and where.
@@ -19,7 +20,7 @@ pub struct RescheduleRequest {
 }
 
 /// When and where a run is to start; at least one of these is set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewStart {
     /// When: as it is by default; a time that is over means now.
@@ -35,7 +36,7 @@ pub struct NewStart {
 
 /// The request as it is written: for one run the changes stand beside its id; for a filter, whose `queue` says which
 /// runs are meant, they stand in `set`.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Written {
     #[serde(flatten)]
@@ -47,6 +48,8 @@ struct Written {
     #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
     set: Option<NewStart>,
 }
+
+takes!(RescheduleRequest of Written: &[&SELECTION[..], &["run_at", "priority", "set"]].concat());
 
 impl TryFrom<Written> for RescheduleRequest {
     type Error = String;
@@ -80,7 +83,7 @@ impl From<RescheduleRequest> for Written {
 }
 
 /// The answer: runs that start at another time.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Rescheduled {
     /// For one run by its id: its record.
@@ -90,7 +93,7 @@ pub enum Rescheduled {
 }
 
 /// The outcome for many runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RescheduledRuns {
     /// The failures: at most 100.
     pub failed: Vec<Failed>,

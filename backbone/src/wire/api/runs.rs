@@ -2,11 +2,12 @@
 
 use longshore_domain::run::{LogLine, PutBack, Step};
 use longshore_domain::{ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, TraceId};
+use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use super::fields::Fields;
+use super::fields::{Fields, takes};
 use super::{Encoded, Failed, Outcome, Word, request};
 
 /// One run.
@@ -15,7 +16,7 @@ use super::{Encoded, Failed, Outcome, Word, request};
 pub struct RunRequest {
     /// Its id.
     pub run_id: RunId,
-    /// Its tenant: required under [`OPERATOR`](super::OPERATOR), and only there may it be another tenant's.
+    /// Its tenant: required under `_all`, and only there may it be another tenant's.
     pub tenant: Option<Tenant>,
 }
 
@@ -38,6 +39,9 @@ impl WaitRequest {
         RunRequest { run_id: self.run_id, tenant: self.tenant }
     }
 }
+
+takes!(RunRequest of Fields: &["run_id", "tenant"], needs "run_id");
+takes!(WaitRequest of Fields: &["run_id", "tenant", "timeout_ms"], needs "run_id");
 
 impl TryFrom<Fields> for RunRequest {
     type Error = String;
@@ -69,9 +73,9 @@ impl From<WaitRequest> for Fields {
     }
 }
 
-/// A run's record, as answers show it. Nodes write it by [`record::show`](crate::wire::record::show), which writes the
-/// same text in a fraction of the time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A run's record, as answers show it.
+// Nodes write it by `record::show`, which writes the same text in a fraction of the time.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// The run.
     pub run_id: RunId,
@@ -162,16 +166,16 @@ pub struct Record {
 pub const STRANDED: &str = "stranded";
 
 /// What a run waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingFor {
-    /// The reason of a deferral, or `schedule`, `retry`, `worker`, `queue_unserved`, or [`STRANDED`].
+    /// The reason of a deferral, or `schedule`, `retry`, `worker`, `queue_unserved`, or `stranded`.
     pub reason: String,
     /// In words: begins with "waits for".
     pub message: String,
 }
 
 /// Why an attempt or a run failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunError {
     /// Its kind.
     pub kind: Word<ErrorKind>,
@@ -180,7 +184,7 @@ pub struct RunError {
 }
 
 /// One attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
     /// Its round.
     pub round: u32,
@@ -208,7 +212,7 @@ pub struct Attempt {
 }
 
 /// The answer to a cancel.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Cancelled {
     /// For one run by its id: its record.
@@ -218,7 +222,7 @@ pub enum Cancelled {
 }
 
 /// The outcome of a cancel of many runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CancelledRuns {
     /// How many this call cancelled, or would have cancelled.
     pub cancelled: u64,
@@ -232,7 +236,7 @@ pub struct CancelledRuns {
 }
 
 /// The answer to an erasure.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Erased {
     /// The record that stays.
@@ -242,7 +246,7 @@ pub enum Erased {
 }
 
 /// A run for which only a dead letter was there to be erased.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErasedDeadLetter {
     /// The run.
     pub run_id: RunId,

@@ -10,6 +10,7 @@ use longshore_domain::recurrence::Recurrence;
 use longshore_domain::recurring::{Firing, MISFIRE_AFTER, Misfire, Overlap, Skipped, Timing, check_id};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, ScheduleId, Tenant, Timestamp, duration};
+use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -25,7 +26,7 @@ pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
 }
 
 /// When a schedule fires, and under which conditions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSettings {
     /// Its id, unique within its tenant. Its runs are named `<id>-<time due in Unix ms>`.
@@ -137,11 +138,13 @@ impl ScheduleSettings {
 }
 
 /// A schedule to be made or changed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, JsonSchema)]
 pub struct PutRequest {
     /// When it fires.
+    #[schemars(flatten)]
     pub schedule: ScheduleSettings,
     /// What it starts. `idempotency_key` gets the time due as a suffix for each run.
+    #[schemars(flatten)]
     pub job: SubmitRequest,
 }
 
@@ -159,21 +162,21 @@ impl<'de> Deserialize<'de> for PutRequest {
 }
 
 /// Which schedule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRequest {
     /// Its id.
     pub id: ScheduleId,
-    /// Its tenant: needed under [`OPERATOR`](super::OPERATOR).
+    /// Its tenant: needed under `_all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
 }
 
 /// Which schedules.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulesRequest {
-    /// Only this tenant's, under [`OPERATOR`](super::OPERATOR).
+    /// Only this tenant's, under `_all`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// At most so many: 100 by default, 500 at most.
@@ -185,7 +188,7 @@ pub struct SchedulesRequest {
 }
 
 /// A page of schedules. One that fires meanwhile may come twice, with the later state last; none is left out.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Schedules {
     /// The schedules, those that changed least recently first.
     pub schedules: Vec<ScheduleStatus>,
@@ -195,12 +198,12 @@ pub struct Schedules {
 }
 
 /// The due times to make up for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackfillRequest {
     /// The schedule.
     pub id: ScheduleId,
-    /// Its tenant: needed under [`OPERATOR`](super::OPERATOR).
+    /// Its tenant: needed under `_all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
     /// From this time on.
@@ -214,7 +217,7 @@ pub struct BackfillRequest {
 }
 
 /// The outcome of a backfill.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Backfilled {
     /// Due times that had a run.
     pub deduplicated: u64,
@@ -228,18 +231,21 @@ pub struct Backfilled {
 }
 
 /// A schedule, as answers show it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, JsonSchema)]
 pub struct ScheduleStatus {
     /// When it fires.
+    #[schemars(flatten)]
     pub schedule: ScheduleSettings,
     /// What it starts.
+    #[schemars(flatten)]
     pub job: SubmitRequest,
     /// How it stands.
+    #[schemars(flatten)]
     pub state: ScheduleState,
 }
 
 /// How a schedule stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleState {
     /// Its tenant.
     pub tenant: Tenant,

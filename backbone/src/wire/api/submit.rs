@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use longshore_domain::{RunId, RunState};
+use longshore_domain::{JobType, Priority, Queue, RunId, RunState, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -10,11 +11,12 @@ use super::{ApiError, Encoded, Word, request};
 
 /// A job. All fields but the type may be left out; then the node's settings apply. Each field means the same as the
 /// header of its name.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitRequest {
     /// Its type, such as `email.send`.
     #[serde(rename = "type")]
+    #[schemars(with = "JobType")]
     pub job_type: String,
     /// Any JSON, `null` included, passed on byte for byte. There is no payload if neither this nor `payload_base64` is
     /// set.
@@ -25,9 +27,11 @@ pub struct SubmitRequest {
     pub payload_base64: Option<String>,
     /// Its queue: `main` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Queue>")]
     pub queue: Option<String>,
     /// 1, the most urgent, to 9; 5 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Priority>")]
     pub priority: Option<u64>,
     /// 1 to 512 bytes: within the window and per tenant, one key belongs to one run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,15 +52,18 @@ pub struct SubmitRequest {
     pub debounce: Option<Debounce>,
     /// An id for the run that the client chooses: at most 96 characters, not in the form of a derived id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<RunId>")]
     pub run_id: Option<String>,
     /// Not before this time (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub run_at: Option<String>,
     /// Not before this many milliseconds have passed; excludes `run_at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// No attempt is started after this time (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub expires_at: Option<String>,
     /// The same, in milliseconds from when it is enqueued or falls due: above 0; excludes `expires_at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +105,7 @@ pub struct SubmitRequest {
 }
 
 /// How a job waits for others of its key. Each takes the place of the one before, so that the last runs, once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Debounce {
     /// 1 to 512 bytes: the job's idempotency key, which is free again once it starts.
@@ -111,7 +118,7 @@ pub struct Debounce {
 }
 
 /// The answer to a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Submitted {
     /// Whether the run was there before, with the same idempotency key or run id.
     pub deduplicated: bool,
@@ -122,7 +129,7 @@ pub struct Submitted {
 }
 
 /// Several jobs.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
     /// At most 1,000. They are read one by one, so that an invalid one does not affect the others.
@@ -130,14 +137,14 @@ pub struct BatchRequest {
 }
 
 /// The answer to a batch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchAnswer {
     /// One for each job, in their order.
     pub jobs: Vec<BatchItem>,
 }
 
 /// The outcome for one job of a batch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum BatchItem {
     /// It was accepted.

@@ -1,9 +1,10 @@
 //! The runs that a request is about: one by its id, or those that match a filter; and the outcome for many.
 
 use longshore_domain::{ErrorKind, JobType, Queue, RunId, RunState, Tenant, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fields::{Fields, SELECTION};
+use super::fields::{Fields, SELECTION, takes};
 
 /// Narrows the choice of runs. Every field that is set must match; an empty filter matches every run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub enum Target {
     /// Those that match. An empty filter is written on the wire as `all: true`: an empty request never means
     /// everything.
     Runs(Filter),
-    /// All runs of this tenant. That narrows the choice only under [`OPERATOR`](super::OPERATOR); elsewhere it says
+    /// All runs of this tenant. That narrows the choice only under `_all`; elsewhere it says
     /// nothing.
     Tenant(Tenant),
 }
@@ -56,7 +57,7 @@ impl Target {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct Selection {
-    /// Their tenant. Only under [`OPERATOR`](super::OPERATOR) may it be another tenant; there it is required with a
+    /// Their tenant. Only under `_all` may it be another tenant; there it is required with a
     /// run's id.
     pub tenant: Option<Tenant>,
     /// Which runs.
@@ -89,7 +90,7 @@ pub struct Outcome {
 }
 
 /// A run for which the request failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failed {
     /// Why it failed.
     pub error: String,
@@ -115,6 +116,8 @@ impl Outcome {
         self.failed_in_all.unwrap_or(self.failed.len() as u64)
     }
 }
+
+takes!(Selection of Fields: &SELECTION);
 
 impl TryFrom<Fields> for Selection {
     type Error = String;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use longshore_domain::RunState;
+use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -92,7 +93,19 @@ fn dead_letter() -> String {
     record().trim_end_matches('}').to_owned() + more
 }
 
-/// Checks the examples of an endpoint against its types and its row.
+/// Whether JSON is what the schema of an endpoint's request or answer describes.
+fn validators(name: &str) -> [jsonschema::Validator; 2] {
+    let mut generator = SchemaSettings::draft2020_12().for_deserialize().into_generator();
+    let (_, request, answer) = schemas(&mut generator).into_iter().find(|(of, ..)| of.name == name).unwrap();
+    let definitions = Value::Object(generator.take_definitions(true));
+    [request, answer].map(|schema| {
+        let mut schema = schema.to_value();
+        schema["$defs"] = definitions.clone();
+        jsonschema::validator_for(&schema).unwrap()
+    })
+}
+
+/// Checks the examples of an endpoint against its types, their schemas and its row.
 fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
     let name = E::NAME;
     let row = rows().into_iter().find(|row| row.name == name).unwrap();
@@ -110,6 +123,14 @@ fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
         let more = format!("{{{newer}{}", &text[1..]).replace("[{", &format!("[{{{newer}"));
         let answer = read(&more).unwrap_or_else(|error| panic!("{name} {more}: {error}"));
         assert_eq!(serde_json::to_string(&answer).unwrap(), *text, "{name}");
+    }
+    for (texts, validator) in [requests, answers].into_iter().zip(validators(name)) {
+        // A job of a batch that is none is answered as such.
+        for text in texts.iter().filter(|text| !text.contains("[ 8 ]")) {
+            let value = serde_json::from_str(text).unwrap();
+            validator.validate(&value).unwrap_or_else(|error| panic!("{name} {text}: {error}"));
+        }
+        assert!(!validator.is_valid(&Value::from(7)), "{name}: its schema says nothing");
     }
     let (asked, answered) = (fields_of(requests), fields_of(answers));
     for HttpRoute(_, path) in E::DECLARATION.http {
