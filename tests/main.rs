@@ -22,6 +22,7 @@ mod deleted_streams; // a stream that a user deletes is made again, and reported
 mod deploy; // what is shipped for operating a node fits the program
 mod doctor; // faults of a set-up are found, each with its remedy
 mod elections; // while servers elect, nodes start, answer correctly and go on
+mod email_send; // an e-mail reaches each recipient that the server takes, once
 mod events; // events are published live and kept in order
 mod fail_points; // death between any two steps loses nothing
 mod fairness; // no tenant's flood keeps the jobs of others waiting beyond their share

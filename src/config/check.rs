@@ -31,9 +31,6 @@ use super::schedules;
 use super::schemas::Compiled;
 use super::section::Section;
 
-/// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
-const TO_COME: [&str; 1] = ["email.send"];
-
 /// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
 
@@ -46,6 +43,7 @@ pub(crate) fn check(
 ) -> (Settings, Handlers, Vec<Problem>) {
     let mut known: Vec<&str> = handlers.names().chain(handler_tables::DECLARED).collect();
     known.sort_unstable();
+    known.dedup();
     let mut checker = Checker {
         known: &known,
         handlers: handlers.clone(),
@@ -54,6 +52,7 @@ pub(crate) fn check(
         problems: Vec::new(),
     };
     let root = Section::root(tree);
+    checker.problems.extend(handler_tables::add_email(&mut checker.handlers, &root));
     let policies = checker.policies(&root);
     checker.problems.extend(outlets::open(tree).into_iter().chain(outlets::incomplete_tls(tree)));
     let node = root.table("node");
@@ -247,12 +246,8 @@ impl Checker<'_> {
     fn handler(&mut self, section: &Section<'_>) -> Option<String> {
         let name = section.get(&entry::HANDLER)?.0;
         if name != "remote" && !self.known.contains(&name.as_str()) {
-            let what = match TO_COME.contains(&name.as_str()) {
-                true => "is not in this version of Longshore, a later one brings it",
-                false => "is not a handler of this program",
-            };
             let has = self.known.join(", ");
-            let reason = format!("{name:?} {what}; there are: remote, {has}");
+            let reason = format!("{name:?} is not a handler of this program; there are: remote, {has}");
             self.problems.push(section.problem(entry::HANDLER.name, reason));
         }
         match handler_tables::add(&mut self.handlers, &name, section) {

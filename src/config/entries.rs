@@ -14,6 +14,7 @@ use super::command;
 use super::concurrency_entries::{
     ANNOUNCEMENTS, CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, SLOTS, TYPE_CONCURRENCY,
 };
+use super::email;
 use super::http_call;
 use super::kind::{JitterForm, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
@@ -61,6 +62,7 @@ pub(crate) static ROOT: Table = Table::of(
         Field::Table { name: "storage", table: &STORAGE, or: None },
         Field::Table { name: "idempotency", table: &IDEMPOTENCY, or: None },
         Field::Table { name: "admission", table: &ADMISSION, or: None },
+        Field::Table { name: "email", table: &email::EMAIL, or: None },
         Names(&QUEUES),
         Names(&RETRIES),
         Field::Table { name: "defaults", table: &TYPE, or: None },
@@ -368,7 +370,7 @@ pub(crate) static HANDLER: Entry<Option<Text>> = Entry::new(
     "handler",
     || None,
     "Which handler runs the jobs: \"remote\" (programs that subscribe to longshore.work.…), or one inside the node: \
-     \"http.call\", \"command.run\", or for trials \"noop\", \"echo\", \"sleep\", \"fail\". If it is not set, a handler inside the node runs the type that has its name, \
+     \"http.call\", \"command.run\", \"email.send\", or for trials \"noop\", \"echo\", \"sleep\", \"fail\". If it is not set, a handler inside the node runs the type that has its name, \
      and remote handlers run every other type.",
 )
 .example("\"remote\"");

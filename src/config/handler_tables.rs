@@ -5,11 +5,14 @@ use longshore_actors::Handlers;
 use super::entries::HANDLER;
 use super::problem::Problem;
 use super::section::Section;
-use super::{command, http_call};
+use super::{command, email, http_call};
 
 /// The tables, each with the handler whose settings it has.
 const TABLES: [(&str, &str); 2] = [(http_call::TABLE, http_call::HANDLER), (command::TABLE, command::HANDLER)];
 /// Handlers that there are only as a table describes them.
+#[cfg(feature = "email")]
+pub(super) const DECLARED: [&str; 2] = [command::HANDLER, email::HANDLER];
+#[cfg(not(feature = "email"))]
 pub(super) const DECLARED: [&str; 1] = [command::HANDLER];
 
 /// Adds the handler that the type's table describes; its name. `None`: there is no such table, and it needs none. No
@@ -18,6 +21,9 @@ pub(super) const DECLARED: [&str; 1] = [command::HANDLER];
 /// # Errors
 /// What is wrong in the table.
 pub(super) fn add(handlers: &mut Handlers, name: &str, section: &Section<'_>) -> Option<Result<String, Problem>> {
+    if name == email::HANDLER && handlers.get(name).is_none() {
+        return Some(Err(section.problem(HANDLER.name, format!("{name:?} needs email.server"))));
+    }
     let (table, _) = TABLES.iter().find(|(_, handler)| *handler == name)?;
     let table = section.table(table);
     if table.tree.is_none() {
@@ -39,6 +45,24 @@ pub(super) fn add(handlers: &mut Handlers, name: &str, section: &Section<'_>) ->
         }
         Err((name, reason)) => Err(table.problem(name, reason)),
     })
+}
+
+/// Adds the handler that `[email]` describes, if a server is set there and the program has none of its own; what is
+/// wrong there.
+#[cfg(feature = "email")]
+pub(super) fn add_email(handlers: &mut Handlers, root: &Section<'_>) -> Option<Problem> {
+    match email::read(root) {
+        Ok(Some(handler)) if handlers.get(email::HANDLER).is_none() => {
+            *handlers = std::mem::take(handlers).with(email::HANDLER, handler);
+            None
+        }
+        made => made.err(),
+    }
+}
+
+#[cfg(not(feature = "email"))]
+pub(super) fn add_email(_: &mut Handlers, _: &Section<'_>) -> Option<Problem> {
+    None
 }
 
 /// A table whose handler the type does not have is a mistake, unless it has the table from [defaults].

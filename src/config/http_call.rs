@@ -136,7 +136,7 @@ impl Secret {
     ///
     /// # Errors
     /// It is not there.
-    fn text(&self, origin: Option<&Origin>) -> Result<String, String> {
+    pub(super) fn text(&self, origin: Option<&Origin>) -> Result<String, String> {
         match self {
             Self::Plain(text) => Ok(text.clone()),
             Self::Env(name) => std::env::var(name).map_err(|_| format!("the variable {name} is not set")),

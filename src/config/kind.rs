@@ -15,6 +15,7 @@ use longshore_domain::{DurationText, JobType, Queue, duration};
 use serde_json::value::RawValue;
 use toml::Value;
 
+use super::email::Encryption;
 use super::listen::Auth;
 
 /// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
@@ -350,6 +351,11 @@ macro_rules! choice {
 }
 
 choice!(Auth { "off" => Auth::Off, "keys" => Auth::Keys });
+choice!(Encryption {
+    "starttls" => Encryption::StartTls,
+    "tls" => Encryption::Tls,
+    "none" => Encryption::None,
+});
 choice!(Misfire { "one" => Misfire::One, "skip" => Misfire::Skip });
 choice!(Overlap { "allow" => Overlap::Allow, "skip" => Overlap::Skip });
 choice!(FairBy { "tenant" => FairBy::Tenant, "type" => FairBy::Type });

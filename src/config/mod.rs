@@ -3,8 +3,8 @@
 //! Read in this order: `entries` (every setting, once), `kind` and `schema` (the parts of an entry), `raw` and
 //! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
 //! commented file and the settings in force), `schedules` (those of recurring schedules), `schemas` (those of
-//! payloads), `handler_tables`, `http_call` and `command` (handlers with settings), [`nats`] and `context` (the
-//! connection to NATS, whose options NATS defines).
+//! payloads), `handler_tables`, `http_call`, `command` and `email` (handlers with settings), [`nats`] and `context`
+//! (the connection to NATS, whose options NATS defines).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 
@@ -28,6 +28,7 @@ mod raw;
 mod check;
 pub(crate) mod command;
 mod concurrency_entries;
+pub(crate) mod email;
 mod handler_tables;
 pub(crate) mod http_call;
 mod listen;

@@ -193,7 +193,7 @@ longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes suc
   16 | jobs_max_bytes = "4GB"
      |                  ^^^^^
 
-longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, audit, pressure, telemetry, storage, idempotency, admission, queues, retries, defaults, types, limits, tenants, schedules
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, audit, pressure, telemetry, storage, idempotency, admission, email, queues, retries, defaults, types, limits, tenants, schedules
   17 | [unknown]
      |  ^^^^^^^"#
     );
@@ -251,7 +251,7 @@ longshore.toml:14:10: retries.wide.spread: is a duration, but jitter is proporti
   14 | spread = "2s"
      |          ^^^^
 
-longshore.toml:16:11: defaults.handler: "nop" is not a handler of this program; there are: remote, command.run, echo, fail, noop, sleep
+longshore.toml:16:11: defaults.handler: "nop" is not a handler of this program; there are: remote, command.run, echo, email.send, fail, noop, sleep
   16 | handler = "nop"
      |           ^^^^^
 
@@ -259,7 +259,7 @@ longshore.toml:18:11: types.a.backoff: "quick" is not a preset of [retries]; the
   18 | backoff = "quick"
      |           ^^^^^^^
 
-longshore.toml:20:11: types.b.handler: "email.send" is not in this version of Longshore, a later one brings it; there are: remote, command.run, echo, fail, noop, sleep
+longshore.toml:20:11: types.b.handler: "email.send" needs email.server
   20 | handler = "email.send"
      |           ^^^^^^^^^^^^
 
@@ -453,7 +453,11 @@ fn every_variable_of_the_file_names_its_setting() {
         let also = [("LONGSHORE_RETRIES__FAST__BASE", "1s"), ("LONGSHORE_LIMITS__CRM__RATE", "1")];
         let of_schedule =
             [("LONGSHORE_SCHEDULES__NIGHTLY__TYPE", "t"), ("LONGSHORE_SCHEDULES__NIGHTLY__CRON", "0 0 3 * * *")];
-        let needed = if variable.starts_with("SCHEDULES__") { &of_schedule[..] } else { &[] };
+        let needed = match variable {
+            "EMAIL__SERVER" => &[("LONGSHORE_EMAIL__PASSWORD", "x")],
+            _ if variable.starts_with("SCHEDULES__") => &of_schedule[..],
+            _ => &[],
+        };
         let variable_of_line = format!("LONGSHORE_{variable}");
         let variables = [&also[..], needed, &[(variable_of_line.as_str(), text.as_str())]].concat();
         let configuration = match load("", &variables) {

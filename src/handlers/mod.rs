@@ -5,6 +5,8 @@
 use longshore_actors::Handlers;
 
 pub(crate) mod command_run;
+#[cfg(feature = "email")]
+pub(crate) mod email_send;
 #[cfg(feature = "http")]
 pub(crate) mod http_call;
 mod trial;

@@ -1,0 +1,102 @@
+//! The settings `[email]`: the server to which e-mails are handed over, and their usual sender.
+
+use super::http_call::Secret;
+use super::kind::Text;
+#[cfg(feature = "email")]
+use super::problem::Problem;
+use super::schema::Field::Setting as One;
+use super::schema::{Entry, Table};
+#[cfg(feature = "email")]
+use super::section::Section;
+
+/// The table's name, and that of the handler whose settings it has.
+#[cfg(feature = "email")]
+pub(crate) const TABLE: &str = "email";
+pub(crate) const HANDLER: &str = "email.send";
+
+pub(crate) static EMAIL: Table = Table::of(
+    "The mail server for the handler \"email.send\", which this node has if a server is set here.",
+    &[One(&SERVER), One(&PASSWORD), One(&TLS), One(&FROM)],
+);
+
+pub(crate) static SERVER: Entry<Option<Text>> = Entry::new(
+    "server",
+    || None,
+    "The server, and the user that logs in there, if one does. Without a port, the usual one.",
+)
+.example("\"smtp://shop@mail.example:587\"");
+
+pub(crate) static PASSWORD: Entry<Option<Secret>> = Entry::new(
+    "password",
+    || None,
+    "The user's password: a variable, { env = \"SMTP_PASSWORD\" }, a file, { file = \"smtp-password\" }, or the text itself.",
+)
+.example("\"secret\"");
+
+pub(crate) static TLS: Entry<Encryption> = Entry::new(
+    "tls",
+    || Encryption::StartTls,
+    "\"starttls\": the server has to offer it after its greeting; \"tls\": from the first byte; \"none\".",
+);
+
+pub(crate) static FROM: Entry<Option<Text>> =
+    Entry::new("from", || None, "The sender of e-mails that name none.").example("\"Shop <orders@shop.example>\"");
+
+/// How the connection is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encryption {
+    StartTls,
+    Tls,
+    None,
+}
+
+/// The handler that the table describes; `None`: no server is set.
+///
+/// # Errors
+/// What is wrong with it.
+#[cfg(feature = "email")]
+pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_send::EmailSend>, Problem> {
+    use crate::handlers::email_send::{EmailSend, Server, Tls, mailbox};
+
+    let section = root.table(TABLE);
+    let wrong = |name: &'static str| {
+        let section = &section;
+        move |reason: String| section.problem(name, reason)
+    };
+    let Some(Text(server)) = section.get(&SERVER) else { return Ok(None) };
+    let (user, host, port) = address(&server).map_err(wrong(SERVER.name))?;
+    let (tls, usual) = match section.get(&TLS) {
+        Encryption::StartTls => (Tls::Requested, 587),
+        Encryption::Tls => (Tls::Implicit, 465),
+        Encryption::None => (Tls::None, 25),
+    };
+    let login = match (user, section.get(&PASSWORD)) {
+        (None, None) => None,
+        (Some(user), Some(password)) => {
+            let origin = section.origin(PASSWORD.name).map(|(_, origin)| origin);
+            Some((user, password.text(origin).map_err(wrong(PASSWORD.name))?))
+        }
+        (Some(_), None) => return Err(wrong(SERVER.name)("names a user; its password is missing".to_owned())),
+        (None, Some(_)) => return Err(wrong(PASSWORD.name)("has no user; write it into server".to_owned())),
+    };
+    let from = section.get(&FROM).map(|from| from.0);
+    from.as_deref().map(mailbox).transpose().map_err(wrong(FROM.name))?;
+    let server = Server { host, port: port.unwrap_or(usual), tls, login };
+    Ok(Some(EmailSend::new(server, from)))
+}
+
+/// User, host and port of `smtp://user@host:587`.
+#[cfg(feature = "email")]
+fn address(text: &str) -> Result<(Option<String>, String, Option<u16>), String> {
+    let wrong = || format!("{text:?} is not an address such as \"smtp://user@mail.example:587\"");
+    let url = url::Url::parse(text).map_err(|_| wrong())?;
+    if url.password().is_some() {
+        return Err("has a password in it; write it into password".to_owned());
+    }
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
+    if url.scheme() != "smtp" || !matches!(url.path(), "" | "/") || url.query().is_some() || url.port() == Some(0) {
+        return Err(wrong());
+    }
+    let user = percent_encoding::percent_decode_str(url.username()).decode_utf8().map_err(|_| wrong())?;
+    Ok(((!user.is_empty()).then(|| user.into_owned()), host.to_owned(), url.port()))
+}

@@ -1,0 +1,99 @@
+//! One connection to the mail server, and what it says of one e-mail.
+
+use std::time::Duration;
+
+use lettre::Address;
+use lettre::transport::smtp::Error;
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
+use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
+use lettre::transport::smtp::extension::ClientId;
+use lettre::transport::smtp::response::Response;
+use longshore_actors::HandlerError;
+
+use super::{Server, Tls};
+
+/// How long the server may take to accept a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(20);
+/// How long it may take to say goodbye; the e-mail is handed over by then.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A recipient whom the server does not take.
+pub(super) struct Refused {
+    pub(super) to: String,
+    pub(super) permanent: bool,
+    pub(super) code: u16,
+    pub(super) text: String,
+}
+
+pub(super) struct Session(AsyncSmtpConnection);
+
+impl Session {
+    /// Connects, encrypts and logs in.
+    ///
+    /// # Errors
+    /// Retryable, whatever the server says: it is no fault of an e-mail.
+    pub(super) async fn open(server: &Server) -> Result<Self, HandlerError> {
+        let failed = |error: Error| HandlerError::retryable(format!("the mail server {server:?}: {}", said(&error)));
+        let parameters = || TlsParameters::new(server.host.clone()).map_err(failed);
+        let tls = if server.tls == Tls::Implicit { Some(parameters()?) } else { None };
+        let (client, address) = (ClientId::default(), (server.host.as_str(), server.port));
+        let connection = AsyncSmtpConnection::connect_tokio1(address, Some(CONNECT_WITHIN), &client, tls, None);
+        let mut connection = connection.await.map_err(failed)?;
+        if server.tls == Tls::Requested {
+            connection.starttls(parameters()?, &client).await.map_err(failed)?;
+        }
+        if let Some((user, password)) = &server.login {
+            let credentials = Credentials::new(user.clone(), password.clone());
+            connection.auth(&[Mechanism::Plain, Mechanism::Login], &credentials).await.map_err(failed)?;
+        }
+        Ok(Self(connection))
+    }
+
+    /// Says whose e-mail this is.
+    pub(super) async fn begin(&mut self, from: &Address) -> Result<(), HandlerError> {
+        self.0
+            .command(Mail::new(Some(from.clone()), vec![]))
+            .await
+            .map(drop)
+            .map_err(|error| judged("the sender", &error))
+    }
+
+    /// Asks the server to take one recipient; why it does not.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub(super) async fn offer(&mut self, to: &Address) -> Result<Option<Refused>, HandlerError> {
+        let answer = self.0.command(Rcpt::new(to.clone(), vec![])).await;
+        let Err(error) = answer else { return Ok(None) };
+        let Some(code) = error.status() else { return Err(judged("a recipient", &error)) };
+        let permanent = error.is_permanent();
+        Ok(Some(Refused { to: to.to_string(), permanent, code: code.into(), text: said(&error) }))
+    }
+
+    /// Hands over the e-mail; what the server says to that.
+    pub(super) async fn hand_over(&mut self, bytes: &[u8]) -> Result<String, HandlerError> {
+        let failed = |error: Error| judged("the e-mail", &error);
+        self.0.command(Data).await.map_err(failed)?;
+        let response: Response = self.0.message(bytes).await.map_err(failed)?;
+        Ok(format!("{} {}", response.code(), response.first_line().unwrap_or_default()).trim_end().to_owned())
+    }
+
+    /// Ends the connection.
+    pub(super) async fn close(mut self) {
+        let _ = tokio::time::timeout(CLOSE_WITHIN, self.0.quit()).await;
+    }
+}
+
+/// 5xx fails the job for good, all else is worth another attempt.
+fn judged(what: &str, error: &Error) -> HandlerError {
+    let code = error.status().map(|code| format!("{code} ")).unwrap_or_default();
+    let message = format!("the mail server does not take {what}: {code}{}", said(error));
+    if error.is_permanent() { HandlerError::permanent(message) } else { HandlerError::retryable(message) }
+}
+
+/// The server's own words where there are some.
+fn said(error: &Error) -> String {
+    use std::error::Error as _;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
