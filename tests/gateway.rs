@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::http::on_a_free_port;
-use crate::world;
+use crate::{served_by, workers, world};
 
 /// An answer: its head, and its body as JSON.
 struct Answer {
@@ -286,4 +286,40 @@ async fn the_document_of_the_api_is_valid() {
     }
     let output = python(&["-m", "openapi_spec_validator"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// A run is explained in words, and its payload comes back as it was sent, byte for byte, while it waits and once it is
+/// dead; a browser does not show it as a page.
+#[tokio::test]
+async fn a_run_is_explained_and_its_payload_is_read() {
+    let world = world().await;
+    let node = workers(world.node(), 1).with("types.broken", &served_by("fail", "max_attempts = 1"));
+    let node = on_a_free_port(node).start().await;
+    let csv = ["-H", "Content-Type: text/csv", "--data-binary", "a,\u{e9}\n"];
+    let submit = |path: &str| curl(&node, path, &csv).body["run_id"].as_str().unwrap().to_owned();
+    let is_stored = |run: &str| {
+        let (head, body) = head_and_body(&node, &format!("/v1/runs/{run}/payload"), &[]);
+        assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("content-type: text/csv"), "{head}");
+        assert!(head.contains("content-disposition: attachment"), "{head}");
+        assert_eq!(body, "a,\u{e9}\n");
+    };
+
+    for path in ["/v1/jobs/never.served", "/v1/jobs/never.served?run_id=mine", "/v1/jobs/noop?delay_ms=3600000"] {
+        is_stored(&submit(path));
+    }
+    let dead = submit("/v1/jobs/broken");
+    assert_eq!(curl(&node, &format!("/v1/runs/{dead}?wait=60"), &[]).body["state"], "dead");
+    is_stored(&dead);
+    let output = world.command(["runs", "payload", &dead]).output().await.unwrap();
+    assert_eq!(output.stdout, "a,\u{e9}\n".as_bytes());
+    let done = submit("/v1/jobs/noop");
+    assert_eq!(curl(&node, &format!("/v1/runs/{done}?wait=60"), &[]).body["state"], "completed");
+    let gone = curl(&node, &format!("/v1/runs/{done}/payload"), &[]);
+    assert_eq!((gone.status(), &gone.body["code"]), (404, &json!("not_kept")), "{}", gone.body);
+
+    let why = curl(&node, &format!("/v1/runs/{dead}/why"), &[]);
+    let lines = why.body["lines"].as_array().unwrap_or_else(|| panic!("{}", why.body));
+    let says = |text: &str| lines.iter().any(|line| line["text"].as_str().unwrap().contains(text));
+    assert!(says("attempt 1 of 1 started") && says("It failed for good"), "{}", why.body);
+    assert_eq!(why.body["run"]["state"], "dead");
 }

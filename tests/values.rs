@@ -97,8 +97,9 @@ async fn what_a_handler_said_is_answered_as_it_was_sent() {
         assert_eq!(raw(&world, "runs.get", json!({"run_id": run})).await, answer);
         let why = world.command(["why", &run, "--json", "--within", "20s"]).output().await.unwrap();
         let why = String::from_utf8(why.stdout).unwrap();
-        // In its record and in the event of its end.
-        assert_eq!(why.matches(&format!(r#""result":{said}"#)).count(), 2, "{why}");
+        assert_eq!(why.matches(&format!(r#""result":{said}"#)).count(), 1, "{why}");
+        // Its end is found, whatever the event of that holds.
+        assert!(why.contains("completed after"), "{why}");
         assert!(!why.contains('\u{f8ff}'), "{why}");
 
         let dead = world.publish("odd").header("X-Dies", "1").send(bytes()).await.unwrap().run_id;

@@ -98,7 +98,8 @@ async fn why_says_for_what_a_run_waits() {
     let (output, code) = why(&world, &format!("{waiting} --json")).await;
     let output: Value = serde_json::from_str(&output).unwrap();
     assert_eq!((code, &output["run"]["state"]), (0, &json!("enqueued")), "{output}");
-    assert!(output["now"][0].as_str().unwrap().starts_with("It has been waiting for"), "{output}");
+    let now = output["lines"].as_array().unwrap().iter().find(|line| line["at"].is_null()).unwrap();
+    assert!(now["text"].as_str().unwrap().starts_with("It has been waiting for"), "{output}");
     node.kill9().await;
 }
 

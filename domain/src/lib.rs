@@ -70,6 +70,8 @@ pub mod repeats;
 pub mod restart;
 pub mod retention;
 
+pub mod words;
+
 pub use duration::DurationText;
 pub use job::{Job, JobOptions};
 pub use lane::{Lane, QueueLane};

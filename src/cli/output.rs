@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Color, Style};
 use anyhow::Context as _;
-use longshore_domain::Timestamp;
-use longshore_domain::run::whole_millis;
+pub(crate) use longshore_domain::words::{age, ago, cut, moment, number, span, took};
 use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 use serde_json::Value;
@@ -172,56 +171,6 @@ pub(crate) fn with_wrapped_last(rows: Vec<Vec<String>>, columns: usize) -> Vec<V
     lines.collect()
 }
 
-/// `12345` as `12,345`.
-pub(crate) fn number(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// Milliseconds as people write them: `12 ms`, `1.2 s`, `3 min 5 s`, `2 h 10 min`.
-pub(crate) fn took(millis: u64) -> String {
-    let seconds = millis / 1_000;
-    match millis {
-        0..1_000 => format!("{millis} ms"),
-        1_000..60_000 => format!("{seconds}.{} s", millis % 1_000 / 100),
-        60_000..3_600_000 => format!("{} min {} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
-    }
-}
-
-/// The time between two moments, in the form of [`took`].
-pub(crate) fn span(from: Timestamp, to: Timestamp) -> String {
-    took(whole_millis(to.since(from)))
-}
-
-/// How long ago, in one unit: `12 s`, `5 min`, `7 h`, `3 d`.
-pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
-    let seconds = now.since(at).as_secs();
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} min", seconds / 60),
-        3_600..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
-
-/// The same with the word: `12 s ago`.
-pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
-    format!("{} ago", age(at, now))
-}
-
-/// A time with its distance from now: `2026-11-21T12:00:00.000Z (5 min ago)`, `… (in 2 h)`.
-pub(crate) fn moment(at: Timestamp, now: Timestamp) -> String {
-    if at > now { format!("{at} (in {})", age(now, at)) } else { format!("{at} ({})", ago(at, now)) }
-}
-
 /// Columns of the terminal; without bound if stdout is none, so that nothing is cut in a pipe or a file.
 pub(crate) fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
@@ -243,14 +192,7 @@ pub(crate) fn brief(value: &Value, most: usize) -> String {
     cut(&exact::write(value), most)
 }
 
-/// Text without control characters, which could control the terminal, cut if it is long.
-pub(crate) fn cut(text: &str, most: usize) -> String {
-    let mut plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let head: String = plain.by_ref().take(most).collect();
-    if plain.next().is_some() { format!("{head}…") } else { head }
-}
-
-/// The same, with the mark of the cut within `most`, which is 1 or more.
+/// The same as [`cut`], with the mark of the cut within `most`, which is 1 or more.
 fn cut_within(text: &str, most: usize) -> String {
     if text.chars().count() > most { cut(text, most - 1) } else { cut(text, most) }
 }
@@ -301,9 +243,16 @@ pub(crate) async fn reader_has_gone() {
 /// # Errors
 /// None if the reader has gone (`longshore events | head`): that is the usual end of a pipe, and the program succeeds.
 pub(crate) fn say(line: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    let mut out = anstream::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+    write_to(anstream::stdout().lock(), format!("{line}\n").as_bytes())
+}
+
+/// Writes bytes to stdout as they are; errors as [`say`].
+pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    write_to(std::io::stdout().lock(), bytes)
+}
+
+fn write_to(mut out: impl std::io::Write, bytes: &[u8]) -> anyhow::Result<()> {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context("cannot write to stdout"),
     }
@@ -312,22 +261,6 @@ pub(crate) fn say(line: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_and_times_read_well() {
-        assert_eq!([0, 999, 1_000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(
-            [0, 999, 1_250, 61_000, 7_800_000].map(took),
-            ["0 ms", "999 ms", "1.2 s", "1 min 1 s", "2 h 10 min"]
-        );
-        let now = Timestamp::parse("2026-11-21T12:00:00Z").unwrap();
-        let times = ["2026-11-21T11:59:48Z", "2026-11-21T11:54:59Z", "2026-11-19T12:00:01Z", "2026-11-18T12:00:00Z"];
-        assert_eq!(times.map(|at| age(Timestamp::parse(at).unwrap(), now)), ["12 s", "5 min", "47 h", "3 d"]);
-        let later = Timestamp::parse("2026-11-21T12:05:00Z").unwrap();
-        assert_eq!(moment(later, now), "2026-11-21T12:05:00.000Z (in 5 min)");
-        assert_eq!(moment(now, later), "2026-11-21T12:00:00.000Z (5 min ago)");
-        assert_eq!(time_of_day("2026-11-21T12:00:01.123Z"), "12:00:01.123");
-    }
 
     #[test]
     fn columns_are_straight() {
@@ -377,6 +310,11 @@ mod tests {
         let whole = with_wrapped_last(narrowed(rows.clone(), usize::MAX, &[1, 2]), usize::MAX);
         assert_eq!((&whole, hidden(&rows, &whole).len()), (&rows, 0));
         assert_eq!(wrapped("a bb ccc dddd", 4, 2), ["a bb", "ccc…"]);
+    }
+
+    #[test]
+    fn the_time_of_day_is_that_of_a_time() {
+        assert_eq!(time_of_day("2026-11-21T12:00:01.123Z"), "12:00:01.123");
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
     self, ApiError, Attempt, Encoded, NewStart, Record, RescheduleRequest, Rescheduled, RunError, RunRequest,
-    RunsCancel, RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, WaitingFor,
-    Word,
+    RunsCancel, RunsErase, RunsGet, RunsPayload, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest,
+    WaitingFor, Word,
 };
 use longshore_domain::run::{Step, whole_millis};
 use longshore_domain::{Queue, RunId, RunState, Timestamp};
@@ -35,6 +36,12 @@ pub(crate) enum Command {
         /// JSON for machines
         #[arg(long)]
         json: bool,
+    },
+    /// Write the payload of a run's job to stdout, while it is stored: the job waits or works, or is a dead letter
+    Payload {
+        /// The run's id
+        #[arg(value_parser = super::run_id)]
+        id: RunId,
     },
     /// Wait for a run's end and show it
     Wait {
@@ -114,6 +121,12 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
             print(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)?;
+            Ok(Ended::Success)
+        }
+        Command::Payload { id } => {
+            let asked = RunRequest { run_id: id, tenant: None };
+            let payload = Api::connect(global).await?.ask::<RunsPayload>(asked).await?.read()?;
+            output::bytes(&STANDARD.decode(payload.payload_base64)?)?;
             Ok(Ended::Success)
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
@@ -339,7 +352,7 @@ fn said(record: &Record) -> impl Iterator<Item = (&'static str, String)> {
 
 /// What is text is shown as text, anything else as its size.
 pub(super) fn decoded(base64: &str) -> String {
-    let bytes = base64::engine::general_purpose::STANDARD.decode(base64).unwrap_or_default();
+    let bytes = STANDARD.decode(base64).unwrap_or_default();
     match String::from_utf8(bytes) {
         Ok(words) => words,
         Err(error) => {

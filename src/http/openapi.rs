@@ -125,7 +125,15 @@ impl Document {
                 }
                 _ => answer.clone(),
             };
-            operation.answers = vec![(200, json_answer(&answer))];
+            operation.answers = vec![(
+                200,
+                match declaration.name {
+                    api::RunsPayload::NAME => {
+                        json!({"description": "The payload.", "content": {"*/*": {"schema": {}}}})
+                    }
+                    _ => json_answer(&answer),
+                },
+            )];
             if method == Method::Get {
                 operation.parameters.push(header("If-None-Match", "The `ETag` of an answer: 304 if it is the same."));
                 operation.answers.push((304, json!({"description": "It is as it was."})));

@@ -36,12 +36,14 @@ mod traced;
 pub(crate) mod waiting_for;
 pub(crate) mod waits;
 mod walk;
+mod why;
 
 pub(crate) mod dead_letter;
 pub(crate) mod dead_letters;
 pub(crate) mod replay;
 
 pub(crate) mod pauses;
+mod payload;
 mod ports;
 pub(crate) mod purge;
 pub(crate) mod put_queue;

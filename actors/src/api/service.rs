@@ -23,8 +23,8 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, keys, limits, list, pauses, purge, put_queue,
-    replay, reschedule, runs, schedules, traced,
+    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, keys, limits, list, pauses, payload, purge,
+    put_queue, replay, reschedule, runs, schedules, traced, why,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -110,6 +110,8 @@ fn routes() -> Vec<Route> {
         SubmitBatch: |c, asker, batch| c.submit_batch(asker, batch);
         RunsGet: |c, asker, asked| runs::serve(&c.part.api, asker, asked);
         RunsWait: |c, asker, asked| c.wait(asker, asked);
+        RunsWhy: |c, asker, asked| why::serve(&c.part.api, asker, asked);
+        RunsPayload: |c, asker, asked| payload::serve(&c.part.api, asker, asked);
         RunsCancel: |c, asker, asked| cancel::serve(&c.part.api, asker, asked);
         RunsErase: |c, asker, asked| c.erase(asker, asked);
         RunsRunNow: |c, asker, asked| reschedule::run_now(&c.part.api, asker, asked);

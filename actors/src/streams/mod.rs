@@ -69,7 +69,7 @@ fn hash(text: &str) -> u64 {
 }
 
 /// The lines of a message of the log, and where each stands.
-fn lines<'s>(stored: &'s Stored) -> impl Iterator<Item = (Position, &'s str)> + use<'s> {
+pub(crate) fn lines<'s>(stored: &'s Stored) -> impl Iterator<Item = (Position, &'s str)> + use<'s> {
     // A message that is not text is none of ours.
     let text = std::str::from_utf8(&stored.payload).unwrap_or_default();
     (1_u32..).zip(text.lines()).map(|(line, text)| ((stored.sequence, line), text)).filter(|(_, text)| !text.is_empty())

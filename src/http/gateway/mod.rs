@@ -191,6 +191,9 @@ impl Gateway {
         if of_queue {
             return Ok(shown(StatusCode::OK, only_queue(&answer)?));
         }
+        if declaration.name == api::RunsPayload::NAME {
+            return payload(&answer);
+        }
         let next = next_page(declaration, &self.base_path, &parts.uri, &answer);
         let tag = if declaration.effect == Effect::Reads { etag(&answer) } else { None };
         let is_known = tag.is_some() && tag.as_ref() == parts.headers.get(header::IF_NONE_MATCH);
@@ -232,6 +235,27 @@ fn only_queue(answer: &[u8]) -> Result<Vec<u8>, ApiError> {
         serde_json::from_slice(answer).map_err(|error| ApiError::unavailable(error.to_string()))?;
     let queue = queues.queues.first().ok_or_else(|| ApiError::not_found("queue: is not declared"))?;
     Ok(queue.get().as_bytes().to_vec())
+}
+
+/// A payload as it is. It is a stranger's: no browser shows it as a page of this origin.
+fn payload(answer: &[u8]) -> Result<Response, ApiError> {
+    let unreadable = |error: String| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}"));
+    let api::Payload { content_type, payload_base64 } =
+        serde_json::from_slice(answer).map_err(|error| unreadable(error.to_string()))?;
+    let bytes = STANDARD.decode(payload_base64).map_err(|error| unreadable(error.to_string()))?;
+    let mut answer = bytes.into_response();
+    for (name, value) in [
+        (header::CONTENT_DISPOSITION, "attachment"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "sandbox"),
+    ] {
+        answer.headers_mut().insert(name, header::HeaderValue::from_static(value));
+    }
+    // Bytes of no known type are those of application/octet-stream, which axum has set.
+    if let Some(Ok(content_type)) = content_type.map(header::HeaderValue::try_from) {
+        answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    }
+    Ok(answer)
 }
 
 /// The link to the next page of a list that has one.

@@ -31,27 +31,17 @@ const GONE: [(&str, &str); 23] = [
 
 const SAY: &str = "publish (events), send or notify (messages), answer, report, say, ask to, distinguish";
 
-/// Where such a word stays, and why.
-const STAYS: [(&str, &str, &str); 1] =
-    [("src/cli/why.rs", concat!("sto", "ry"), "a field of `why --json`, which programs read")];
-
 /// Every use of such a word, as `path:line: what`. The changelog speaks of the past.
 pub(super) fn breaches(file: &File) -> Vec<String> {
     if !(file.is_rust() || file.path.ends_with(".md")) || file.path == "CHANGELOG.md" {
         return Vec::new();
     }
-    let stays = |word: &str| STAYS.iter().any(|(path, stays, _)| *path == file.path && *stays == word);
     let gone = |line: &str| {
-        let found = GONE.iter().find(|(word, _)| uses(line, word) && !stays(word));
+        let found = GONE.iter().find(|(word, _)| uses(line, word));
         found.map(|(word, instead)| format!("{word} is not used any more; say: {instead}"))
     };
     let found = file.lines().filter_map(|(number, line)| Some((number, gone(line)?)));
-    let found = found.map(|(number, what)| format!("{}:{number}: {what}", file.path));
-    let unused =
-        STAYS.iter().filter(|(path, word, _)| *path == file.path && !file.lines().any(|(_, line)| uses(line, word)));
-    found
-        .chain(unused.map(|(path, word, _)| format!("{path}: {word} may stay here, but is gone: take it off the list")))
-        .collect()
+    found.map(|(number, what)| format!("{}:{number}: {what}", file.path)).collect()
 }
 
 /// Whether the word stands there by itself or as a part of a name, in whatever case.
@@ -93,11 +83,5 @@ mod tests {
         }
         assert_eq!(found_in("src/a.rs", format!("a {first}ic tale, {}, Un{first}ed\n", second.to_lowercase())), 0);
         assert_eq!(found_in("CHANGELOG.md", first), 0);
-    }
-
-    #[test]
-    fn a_word_that_stays_in_one_file_is_found_in_others_and_missed_where_it_is_gone() {
-        let [(path, word, _)] = STAYS;
-        assert_eq!((found_in(path, word), found_in("src/a.rs", word), found_in(path, "")), (0, 1, 1));
     }
 }

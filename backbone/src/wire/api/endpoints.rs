@@ -175,6 +175,14 @@ endpoints! {
     };
     /// The record of a run once it has finished, or its current record when the time is over.
     RunsWait "runs.wait": WaitRequest => Record { effect: Reads, takes_tenant: true };
+    /// What happened to a run and what it waits for, in words.
+    RunsWhy "runs.why": WaitRequest => Why {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/runs/{run_id}/why")]
+    };
+    /// The payload of a run's job, while that is stored.
+    RunsPayload "runs.payload": RunRequest => Payload {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/runs/{run_id}/payload")]
+    };
     /// Cancels one run, or those that match a filter.
     RunsCancel "runs.cancel": Selection => Cancelled {
         takes_tenant: true,

@@ -73,7 +73,7 @@ pub(super) struct Fields {
     /// What is to be changed.
     #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
     pub(super) set: Option<Change>,
-    /// How long to wait, in milliseconds: 30,000 by default, at most 600,000.
+    /// At most how long to wait, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
     /// Fields that no endpoint has.

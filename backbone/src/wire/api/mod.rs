@@ -32,8 +32,8 @@ pub use target::{Failed, Filter, Outcome, Selection, Target};
 
 mod runs;
 pub use runs::{
-    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RunError, RunRequest, STRANDED, WaitRequest,
-    WaitingFor,
+    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Payload, Record, RunError, RunRequest, STRANDED,
+    WaitRequest, WaitingFor, Why, WhyLine,
 };
 mod reschedule;
 pub use reschedule::{NewStart, RescheduleRequest, Rescheduled, RescheduledRuns};

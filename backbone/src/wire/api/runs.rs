@@ -165,6 +165,35 @@ pub struct Record {
 /// The reason of a run that waits, or is called running, and that nothing can bring on.
 pub const STRANDED: &str = "stranded";
 
+/// What happened to a run, in words.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Why {
+    /// What happened, the oldest first, at most 1,000; then how it stands.
+    pub lines: Vec<WhyLine>,
+    /// Its record.
+    pub run: Encoded<Record>,
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WhyLine {
+    /// When it happened; absent from those that say how the run stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// What is said.
+    pub text: String,
+}
+
+/// A job's payload, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Payload {
+    /// The job's header `Content-Type`, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Its bytes in base64.
+    pub payload_base64: String,
+}
+
 /// What a run waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingFor {

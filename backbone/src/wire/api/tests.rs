@@ -203,7 +203,7 @@ fn check_dead_letters() -> [&'static str; 5] {
     ]
 }
 
-fn check_runs() -> [&'static str; 8] {
+fn check_runs() -> [&'static str; 10] {
     let (record, run) = (record(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
     let filter = FILTER.replace(r#""error_kind"#, r#""state":"retrying","error_kind"#);
     let set = format!(r#"{{"run_at":"{TIME}","priority":1,"queue":"bulk"}}"#);
@@ -212,6 +212,16 @@ fn check_runs() -> [&'static str; 8] {
     [
         check::<RunsGet>(&[r#"{"run_id":"main-p5-7"}"#, run], &[&record]),
         check::<RunsWait>(&[r#"{"run_id":"main-p5-7","timeout_ms":600000}"#], &[&record]),
+        check::<RunsWhy>(
+            &[run, r#"{"run_id":"main-p5-7","timeout_ms":400}"#],
+            &[&format!(
+                r#"{{"lines":[{{"at":"{TIME}","text":"completed"}},{{"text":"It completed."}}],"run":{record}}}"#
+            )],
+        ),
+        check::<RunsPayload>(
+            &[run],
+            &[r#"{"content_type":"text/csv","payload_base64":"AA=="}"#, r#"{"payload_base64":""}"#],
+        ),
         check::<RunsCancel>(
             &[run, r#"{"all":true}"#, &format!(r#"{{{filter},"limit":7,"dry_run":true}}"#)],
             &[&record, r#"{"cancelled":3,"failed":[{"error":"why","run_id":"main-p5-7"}],"more":false}"#],

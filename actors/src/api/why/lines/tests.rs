@@ -158,7 +158,7 @@ fn what_the_log_does_not_have_yet_is_said_by_the_record() {
     );
     facts.read_until = Some(at("00:00"));
     assert_eq!(texts(&facts), all);
-    assert!(facts.summary().last().unwrap().contains("--within reads longer"), "{:?}", facts.summary());
+    assert!(facts.summary().last().unwrap().contains("give it more time"), "{:?}", facts.summary());
     (facts.events, facts.read_until) = (vec![event("completed", "00:04", &json!({}))], None);
     assert_eq!(texts(&facts), ["completed"]);
     assert_eq!(facts.summary().len(), 2, "{:?}", facts.summary());

@@ -1,15 +1,13 @@
 //! What is known of a run, in words. Pure: all facts are arguments, the time included.
 
-use longshore_backbone::wire::api::{
-    Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError, STRANDED,
-};
+use longshore_backbone::wire::api::{Attempt, BreakerState, BreakerStatus, QueueStatus, Record, RunError, STRANDED};
 use longshore_backbone::wire::logged::ENDS;
 use longshore_domain::run::DeferReason;
+use longshore_domain::words::{age, cut, moment, number, span, took};
 use longshore_domain::{ErrorKind, RunState, Timestamp};
-use serde::Serialize;
 use serde_json::Value;
 
-use super::super::output::{age, cut, moment, number, span, text, took};
+use super::text;
 
 /// Maximum length of an error's text.
 const ERROR: usize = 400;
@@ -23,15 +21,15 @@ pub(super) struct Facts {
     pub(super) read_until: Option<Timestamp>,
     /// Its queue as it is now.
     pub(super) queue: Option<QueueStatus>,
-    /// The nodes that are there, if that is known.
-    pub(super) nodes: Option<Vec<NodeStatus>>,
+    /// The names of the nodes that are there, if that is known.
+    pub(super) nodes: Option<Vec<String>>,
     /// The breakers of its type that are not idle.
     pub(super) breakers: Vec<BreakerStatus>,
     pub(super) now: Timestamp,
 }
 
 /// Something that happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) at: Timestamp,
     pub(super) text: String,
@@ -117,7 +115,7 @@ impl Facts {
             _ => self.ended(),
         };
         if let Some(until) = self.read_until {
-            said.push(format!("The event log was read up to {until}; --within reads longer."));
+            said.push(format!("The event log was read up to {until}: give it more time."));
         } else if self.lacks_the_end() {
             said.push("The event log did not have its end yet when it was read; its record has.".to_owned());
         }
@@ -165,7 +163,7 @@ impl Facts {
         let since = started.map(|at| format!(" for {}", span(at, self.now))).unwrap_or_default();
         let nth = record.attempt.unwrap_or(1);
         let mut said = vec![format!("Attempt {nth} of {} has been running{since} on {node}.", record.max_attempts)];
-        let is_there = |nodes: &Vec<NodeStatus>| nodes.iter().any(|other| other.node == node);
+        let is_there = |nodes: &Vec<String>| nodes.iter().any(|other| other == node);
         if self.nodes.as_ref().is_some_and(|nodes| !is_there(nodes)) {
             said.push(format!("Node {node} is not there any more: once the lease is over another node takes the job."));
         }

@@ -1,0 +1,64 @@
+//! The payload of a job, as it is stored while its run waits or works, or in its dead letter.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::{ApiError, Code, Encoded, Payload, RunRequest};
+use longshore_backbone::wire::header::{self, names};
+use longshore_domain::{QueueLane, Run, RunId, State, Tenant};
+
+use crate::api::filter::{self, unavailable};
+use crate::api::{Api, dead_letters, runs};
+use crate::ports::WaitingPorts as _;
+
+/// The endpoint `runs.payload`.
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Payload>, ApiError> {
+    let (tenant, run_id) = filter::one(asker, asked)?;
+    let run = match runs::known(api, &tenant, &run_id).await {
+        // Its dead letter may be there longer.
+        Err(error) if error.code == 404 => return dead(api, &tenant, &run_id).await.map_err(|_| error),
+        run => run?,
+    };
+    match &run.state {
+        State::Dead { .. } => dead(api, &tenant, &run_id).await,
+        state if state.is_terminal() => Err(gone(&run_id)),
+        _ => waiting(api, &run).await?.ok_or_else(|| gone(&run_id)),
+    }
+}
+
+fn gone(run_id: &RunId) -> ApiError {
+    ApiError::new(Code::NotKept, format!("run_id: the payload of {run_id} is not stored any more"))
+        .hint("payloads are kept while runs wait and work, and in dead letters")
+}
+
+async fn dead(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Encoded<Payload>, ApiError> {
+    let (dead_letter, _) = dead_letters::find(api, tenant, run_id).await?;
+    match dead_letter.left_out {
+        Some(_) => Err(gone(run_id)),
+        None => Ok(shown(header::value_of(&dead_letter.headers, names::CONTENT_TYPE), &dead_letter.payload)),
+    }
+}
+
+/// The payload of a run that has not ended: its job waits for its time, is parked, or is in a lane.
+async fn waiting(api: &Api, run: &Run) -> Result<Option<Encoded<Payload>>, ApiError> {
+    if let Some((lane, sequence)) = run.run_id.as_derived() {
+        let job = api.backbone.job_in_lane(&lane, sequence).await.map_err(|error| unavailable(&error))?;
+        if let Some(job) = job {
+            let content_type = job.headers.as_ref().and_then(|headers| header::value_of(headers, names::CONTENT_TYPE));
+            return Ok(Some(shown(content_type, &job.payload)));
+        }
+    }
+    let lanes = [QueueLane::Returned, run.priority.into()].map(|lane| Source::Lane(run.queue.clone(), lane));
+    for place in [Source::Schedules, Source::Parked].into_iter().chain(lanes) {
+        if let Some(stored) = api.find(&place, run).await.map_err(|error| unavailable(&error))? {
+            return Ok(Some(shown(header::value_of(&stored.headers, names::CONTENT_TYPE), &stored.payload)));
+        }
+    }
+    Ok(None)
+}
+
+fn shown(content_type: Option<&str>, payload: &Bytes) -> Encoded<Payload> {
+    let content_type = content_type.map(str::to_owned);
+    Encoded::of(&Payload { content_type, payload_base64: STANDARD.encode(payload) })
+}
