@@ -1,11 +1,14 @@
 //! `email.send`: a job is an e-mail, handed over to the server that settings name.
 //!
-//! `message` makes the e-mail of the payload, `session` hands it over. While the server puts a recipient off, nobody
-//! gets the e-mail and the job is tried again, so that no recipient has it twice; the last attempt sends it to those
-//! whom the server takes.
+//! `message` makes the e-mail of the payload, `session` hands it over. Who has it is a step of the run, so that another
+//! attempt goes to those alone whom the server had put off.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lettre::Address;
 use longshore_actors::handler::BoxFuture;
 use longshore_actors::{Context, Handler, HandlerError, Success};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 mod message;
@@ -15,6 +18,9 @@ use message::{Email, Payload};
 use session::{Refused, Session};
 
 pub(crate) use message::mailbox;
+
+/// The name of the run's steps: each is one time that the e-mail was handed over.
+const STEP: &str = "hand_over";
 
 /// How the connection is encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,36 +72,78 @@ impl EmailSend {
     }
 
     async fn send(&self, context: &Context, email: Email) -> Result<Success, HandlerError> {
-        // What fails before the server was asked to take this e-mail is no fault of the e-mail.
-        let mut session = Session::open(&self.server).await?;
-        session.begin(&email.from).await?;
-        let (mut accepted, mut refused) = (Vec::new(), Vec::new());
-        for recipient in email.to {
-            match session.offer(&recipient).await? {
-                None => accepted.push(recipient.to_string()),
-                Some(reason) => refused.push(reason),
+        let (mut left, mut sent) = (email.to.clone(), HandedOver::default());
+        loop {
+            let is_new = AtomicBool::new(false);
+            let work = || async {
+                is_new.store(true, Ordering::Relaxed);
+                self.hand_over(&email, &left, sent.accepted.is_empty()).await
+            };
+            let step: HandedOver = context.step(STEP, work).await?;
+            sent.accepted.extend(step.accepted);
+            sent.refused.extend(step.refused);
+            sent.response = step.response.or(sent.response);
+            left.retain(|to| !sent.knows(to.as_ref()));
+            if left.is_empty() {
+                break;
+            }
+            if is_new.load(Ordering::Relaxed) {
+                let message = format!("the server puts off {}; the others have the e-mail", listed(&step.put_off));
+                return Err(HandlerError::retryable(message));
             }
         }
-        let is_put_off = refused.iter().any(|refused| !refused.permanent);
-        if accepted.is_empty() || is_put_off && context.attempt < context.max_attempts {
-            session.close().await;
-            let message = format!("the server refuses {}", listed(&refused));
-            return Err(match is_put_off {
-                true => HandlerError::retryable(message),
-                false => HandlerError::permanent(message),
-            });
-        }
-        let response = session.hand_over(&email.bytes).await?;
-        session.close().await;
+        let HandedOver { accepted, refused, response, .. } = sent;
         if !refused.is_empty() {
             context.log(format!("sent to all but {}", listed(&refused))).await;
         }
-        let refused: Vec<_> = refused
-            .iter()
-            .map(|refused| json!({"to": refused.to, "code": refused.code, "text": refused.text}))
-            .collect();
         let id = email.message_id;
         Ok(json!({"message_id": id, "accepted": accepted, "refused": refused, "response": response}).into())
+    }
+
+    /// Hands the e-mail over to those of these recipients whom the server takes.
+    ///
+    /// # Errors
+    /// Nobody has it: if this is the `first` time, also if the server refuses all of them.
+    async fn hand_over(&self, email: &Email, to: &[Address], first: bool) -> Result<HandedOver, HandlerError> {
+        let mut session = Session::open(&self.server).await?;
+        session.begin(&email.from).await?;
+        let mut done = HandedOver::default();
+        for recipient in to {
+            match session.offer(recipient).await? {
+                None => done.accepted.push(recipient.to_string()),
+                Some((refused, true)) => done.refused.push(refused),
+                Some((refused, false)) => done.put_off.push(refused),
+            }
+        }
+        if !done.accepted.is_empty() {
+            done.response = Some(session.hand_over(&email.bytes).await?);
+        }
+        session.close().await;
+        let said = |refused: &[Refused]| format!("the server refuses {}", listed(refused));
+        match done.accepted.is_empty() {
+            true if !done.put_off.is_empty() => Err(HandlerError::retryable(said(&done.put_off))),
+            true if first => Err(HandlerError::permanent(said(&done.refused))),
+            _ => Ok(done),
+        }
+    }
+}
+
+/// What became of an e-mail.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct HandedOver {
+    accepted: Vec<String>,
+    /// For good.
+    refused: Vec<Refused>,
+    /// For now.
+    put_off: Vec<Refused>,
+    /// The server's last word.
+    response: Option<String>,
+}
+
+impl HandedOver {
+    /// Whether a recipient has the e-mail, or never will.
+    fn knows(&self, to: &str) -> bool {
+        self.accepted.iter().any(|known| known == to) || self.refused.iter().any(|refused| refused.to == to)
     }
 }
 

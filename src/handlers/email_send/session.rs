@@ -10,6 +10,7 @@ use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::response::Response;
 use longshore_actors::HandlerError;
+use serde::{Deserialize, Serialize};
 
 use super::{Server, Tls};
 
@@ -18,10 +19,13 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(20);
 /// How long it may take to say goodbye; the e-mail is handed over by then.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
+/// How much of the server's words is kept.
+const WORDS: usize = 200;
+
 /// A recipient whom the server does not take.
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Refused {
     pub(super) to: String,
-    pub(super) permanent: bool,
     pub(super) code: u16,
     pub(super) text: String,
 }
@@ -59,16 +63,16 @@ impl Session {
             .map_err(|error| judged("the sender", &error))
     }
 
-    /// Asks the server to take one recipient; why it does not.
+    /// Asks the server to take one recipient; why it does not, and whether that is for good.
     ///
     /// # Errors
     /// The connection is lost.
-    pub(super) async fn offer(&mut self, to: &Address) -> Result<Option<Refused>, HandlerError> {
+    pub(super) async fn offer(&mut self, to: &Address) -> Result<Option<(Refused, bool)>, HandlerError> {
         let answer = self.0.command(Rcpt::new(to.clone(), vec![])).await;
         let Err(error) = answer else { return Ok(None) };
         let Some(code) = error.status() else { return Err(judged("a recipient", &error)) };
-        let permanent = error.is_permanent();
-        Ok(Some(Refused { to: to.to_string(), permanent, code: code.into(), text: said(&error) }))
+        let refused = Refused { to: to.to_string(), code: code.into(), text: said(&error) };
+        Ok(Some((refused, error.is_permanent())))
     }
 
     /// Hands over the e-mail; what the server says to that.
@@ -95,5 +99,6 @@ fn judged(what: &str, error: &Error) -> HandlerError {
 /// The server's own words where there are some.
 fn said(error: &Error) -> String {
     use std::error::Error as _;
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+    let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    words.chars().take(WORDS).collect()
 }
