@@ -28,6 +28,7 @@ mod fail_points; // death between any two steps loses nothing
 mod fairness; // no tenant's flood keeps the jobs of others waiting beyond their share
 mod frozen; // a node that was frozen starts no job that another node has taken
 mod gateway; // the API is asked over HTTP
+mod gateway_jwt; // tokens of an identity provider count as its keys, and no others do
 mod gateway_keys; // with keys, the API over HTTP answers who has one that counts, within its tenant and scopes
 mod head_of_line; // a job that cannot start keeps no other from starting
 mod hostile; // no input makes a part get stuck

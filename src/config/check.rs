@@ -54,6 +54,7 @@ pub(crate) fn check(
     let root = Section::root(tree);
     checker.problems.extend(handler_tables::add_email(&mut checker.handlers, &root));
     let policies = checker.policies(&root);
+    checker.problems.extend(outlets::incomplete_jwt(tree));
     checker.problems.extend(outlets::open(tree).into_iter().chain(outlets::incomplete_tls(tree)));
     let node = root.table("node");
     let settings = Settings {

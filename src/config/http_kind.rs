@@ -76,6 +76,17 @@ checked_text! {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | ':' | '[' | ']');
         host.is_some_and(|host| !host.is_empty() && host.chars().all(plain))
     };
+    /// A URL that is asked over HTTP.
+    Url: "a URL such as \"https://login.example.com/keys\"", |text| {
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains([' ', '@']))
+    };
+    /// The algorithm of a token's signature.
+    JwtAlgorithm: "one of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA, HS256, HS384, HS512", |text| {
+        let (kind, bits) = text.split_at_checked(2).unwrap_or_default();
+        let is_hashed = matches!(bits, "256" | "384") || (bits == "512" && kind != "ES");
+        text == "EdDSA" || (matches!(kind, "RS" | "PS" | "ES" | "HS") && is_hashed)
+    };
 }
 
 #[cfg(test)]
@@ -98,6 +109,10 @@ mod tests {
             assert!(read::<BasePath>(wrong).is_err(), "{wrong}");
         }
         assert!(read::<BasePath>("\"/a/b\"").is_ok() && read::<Origin>("\"https://a.example:1\"").is_ok());
+        for (name, is_one) in [("RS256", true), ("ES512", false), ("EdDSA", true), ("none", false), ("é", false)] {
+            assert_eq!(read::<JwtAlgorithm>(&format!("\"{name}\"")).is_ok(), is_one, "{name}");
+        }
+        assert!(read::<Url>("\"https://a.example/k\"").is_ok() && read::<Url>("\"ftp://a/k\"").is_err());
         assert!(read::<Origin>("\"*\"").is_err() && read::<Origin>("\"https://a.example/\"").is_err());
         assert!(read::<Listen>("\"localhost\"").is_err());
     }

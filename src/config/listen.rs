@@ -24,6 +24,27 @@ pub struct Http {
     pub metrics_auth: bool,
     /// The files of TLS; `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
+    /// Whose tokens count beside keys.
+    pub jwt: Option<JwtSettings>,
+}
+
+/// How tokens of an identity provider are judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JwtSettings {
+    /// Where its keys are: at this URL.
+    pub url: Option<String>,
+    /// In this file, if there is no URL or it does not answer. There is one of both at least.
+    pub file: Option<PathBuf>,
+    /// What `iss` must be.
+    pub issuer: String,
+    /// What `aud` must have.
+    pub audience: String,
+    /// The algorithms that count.
+    pub algorithms: Vec<String>,
+    /// The claim that names the tenant.
+    pub tenant_claim: String,
+    /// The claim that has the scopes.
+    pub scope_claim: String,
 }
 
 /// The PEM files of TLS.

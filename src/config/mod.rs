@@ -53,7 +53,7 @@ pub use check::check_namespace;
 #[cfg(feature = "traces")]
 pub(crate) use collector::not_a_collector;
 pub use kind::Protocol as TraceProtocol;
-pub use listen::{Auth, Http, Listen, TlsFiles};
+pub use listen::{Auth, Http, JwtSettings, Listen, TlsFiles};
 pub use nats::Error as NatsError;
 pub use problem::Problems;
 pub use telemetry::Settings as TraceSettings;

@@ -6,11 +6,11 @@ use crate::audit_files::{AuditFiles, EventFiles};
 
 use super::entries::{audit as audit_entry, http as http_entry};
 use super::kind::Text;
-use super::listen::{Auth, Http, Listen, TlsFiles};
+use super::listen::{Auth, Http, JwtSettings, Listen, TlsFiles};
 use super::problem::Problem;
 use super::raw::Tree;
 use super::schema::Entry;
-use super::section::section;
+use super::section::{Section, section};
 
 /// How to serve HTTP.
 pub(crate) fn http(tree: &Tree) -> Http {
@@ -36,7 +36,39 @@ pub(crate) fn http(tree: &Tree) -> Http {
             key,
             client_ca: file(&http_entry::CLIENT_CA),
         }),
+        jwt: jwt(&section),
     }
+}
+
+fn jwt(http: &Section<'_>) -> Option<JwtSettings> {
+    let section = http.table("jwt");
+    Some(JwtSettings {
+        url: section.get(&http_entry::JWKS_URL).map(|url| url.0),
+        file: section.get(&http_entry::JWKS_FILE).map(|file| file.0.into()),
+        issuer: section.get(&http_entry::ISSUER)?.0,
+        audience: section.get(&http_entry::AUDIENCE)?.0,
+        algorithms: section.get(&http_entry::ALGORITHMS).into_iter().map(|algorithm| algorithm.0).collect(),
+        tenant_claim: section.get(&http_entry::TENANT_CLAIM).0,
+        scope_claim: section.get(&http_entry::SCOPE_CLAIM).0,
+    })
+}
+
+/// Settings of tokens that need another one.
+pub(crate) fn incomplete_jwt(tree: &Tree) -> Vec<Problem> {
+    let section = section(tree, "http");
+    let jwt = section.table("jwt");
+    if jwt.tree.is_none() {
+        return Vec::new();
+    }
+    let has = |name: &str| jwt.node(name).is_some();
+    let problem = |name: &'static str, reason: &str| jwt.problem(name, reason.to_owned());
+    let mut problems = Vec::new();
+    if !has(http_entry::JWKS_FILE.name) && !has(http_entry::JWKS_URL.name) {
+        problems.push(problem(http_entry::JWKS_URL.name, "is missing, and jwks_file, too"));
+    }
+    let needed = [http_entry::ISSUER.name, http_entry::AUDIENCE.name].into_iter().filter(|name| !has(name));
+    problems.extend(needed.map(|name| problem(name, "is missing: a token for others must not count")));
+    problems
 }
 
 /// Files of TLS that need another one.

@@ -17,6 +17,7 @@ use axum::response::Response;
 use longshore_actors::Observer;
 use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, Word};
 
+use super::jwt::Jwt;
 use super::problem::{of_http, problem};
 use super::{cors, session};
 use crate::config::{Auth, Http};
@@ -29,6 +30,7 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Guard {
     pub(super) address: SocketAddr,
     pub(super) http: Arc<Http>,
+    pub(super) jwt: Option<Arc<Jwt>>,
     pub(super) node: Arc<OnceLock<Observer>>,
 }
 
@@ -36,11 +38,30 @@ pub(super) struct Guard {
 #[derive(Debug, Clone)]
 pub(super) struct Asker(Option<Arc<Held>>);
 
-/// A key, and the node that knows it.
+/// A key, and who knows it.
 struct Held {
     text: String,
     key: KeyStatus,
-    node: Observer,
+    judge: Judge,
+}
+
+/// Who says whose a key is.
+#[derive(Clone)]
+enum Judge {
+    /// The cluster, of its API keys and sessions.
+    Node(Observer),
+    /// An identity provider's keys, of its tokens.
+    Jwt(Arc<Jwt>),
+}
+
+impl Judge {
+    async fn holder(&self, text: &str) -> Result<KeyStatus, ApiError> {
+        let holder = match self {
+            Self::Node(node) => node.api().holder(text).await?,
+            Self::Jwt(jwt) => jwt.holder(text).await?,
+        };
+        holder.ok_or_else(unauthorized)
+    }
 }
 
 impl std::fmt::Debug for Held {
@@ -52,7 +73,11 @@ impl std::fmt::Debug for Held {
 impl Asker {
     /// As what the audit names it.
     pub(super) fn by(&self) -> String {
-        self.0.as_ref().map_or_else(|| "http".to_owned(), |held| format!("key:{}", held.key.id))
+        let of = |held: &Arc<Held>| match held.judge {
+            Judge::Node(_) => format!("key:{}", held.key.id),
+            Judge::Jwt(_) => format!("jwt:{}", held.key.id),
+        };
+        self.0.as_ref().map_or_else(|| "http".to_owned(), of)
     }
 
     /// The key; `None`: it needs none.
@@ -97,7 +122,7 @@ impl Asker {
     /// 401: its key does not count any more; 503: nobody can say.
     pub(super) async fn must_still_be(&self) -> Result<(), ApiError> {
         let Some(held) = &self.0 else { return Ok(()) };
-        held.node.api().holder(&held.text).await?.map(drop).ok_or_else(unauthorized)
+        held.judge.holder(&held.text).await.map(drop)
     }
 
     /// Returns once its key does not count any more; never for one that needs none.
@@ -167,9 +192,12 @@ impl Guard {
             }
             (text, _) => text.ok_or_else(unauthorized)?,
         };
-        let node = self.node()?;
-        let key = node.api().holder(text).await?.ok_or_else(unauthorized)?;
-        Ok(Asker(Some(Arc::new(Held { text: text.to_owned(), key, node: node.clone() }))))
+        let judge = match &self.jwt {
+            Some(jwt) if Jwt::is_one(text) => Judge::Jwt(Arc::clone(jwt)),
+            _ => Judge::Node(self.node()?.clone()),
+        };
+        let key = judge.holder(text).await?;
+        Ok(Asker(Some(Arc::new(Held { text: text.to_owned(), key, judge }))))
     }
 }
 

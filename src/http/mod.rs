@@ -2,8 +2,8 @@
 //!
 //! Read in this order: this file (the listeners and their life), `connections` (their bounds) and `tls`; `base_path`
 //! and `cors`, which come before any route; `pages` (probes and metrics), `gateway` (the API) and `streams` (events),
-//! both for those that `asker` lets in with a key or a `session`; `problem` (errors), `probe` (asks a node whether it
-//! is ready).
+//! both for those that `asker` lets in with a key, a `session` or a `jwt`; `problem` (errors), `probe` (asks a node
+//! whether it is ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
 //! for NATS or drains. Connections, their time, bodies and requests at work are bounded. Should it die,
 //! it is started again, and the node goes on.
@@ -28,6 +28,7 @@ mod base_path;
 mod connections;
 mod cors;
 mod gateway;
+mod jwt;
 mod openapi;
 mod pages;
 mod probe;
@@ -40,6 +41,7 @@ mod tls;
 pub use crate::config::{Auth, Http, Listen};
 use asker::Guard;
 use gateway::body::Bodies;
+use jwt::Jwt;
 pub use probe::{page, ready};
 use tls::Tls;
 pub use tls::TlsError;
@@ -111,8 +113,9 @@ impl Server {
         let Some(&(_, address, moved_from)) = listeners.first() else { return Ok(None) };
         let (node, is_tls, mut tasks) = (Arc::default(), tls.is_some(), JoinSet::new());
         let (http, bodies) = (Arc::new(http.clone()), Bodies::new(http.max_body));
+        let jwt = http.jwt.as_ref().map(Jwt::new);
         for (listener, address, _) in listeners {
-            let guard = Guard { address, http: Arc::clone(&http), node: Arc::clone(&node) };
+            let guard = Guard { address, http: Arc::clone(&http), jwt: jwt.clone(), node: Arc::clone(&node) };
             tasks.spawn(serve(listener, tls.clone(), guard, bodies.clone()));
         }
         if let Some(tls) = tls {

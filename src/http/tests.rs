@@ -35,6 +35,7 @@ pub(super) fn at(listen: Listen) -> Http {
         max_body: 1 << 20,
         metrics_auth: false,
         tls: None,
+        jwt: None,
     }
 }
 

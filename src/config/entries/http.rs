@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::config::http_kind::{BasePath, Listen, Origin};
+use crate::config::http_kind::{BasePath, JwtAlgorithm, Listen, Origin, Url};
 use crate::config::kind::{Size, Text};
 use crate::config::listen::Auth;
 use crate::config::schema::Field::{self, Setting as One};
@@ -21,6 +21,7 @@ pub(crate) static HTTP: Table = Table::of(
         One(&MAX_BODY),
         One(&METRICS_AUTH),
         Field::Table { name: "tls", table: &TLS, or: None },
+        Field::Table { name: "jwt", table: &JWT, or: None },
     ],
 );
 
@@ -93,3 +94,52 @@ pub(crate) static CLIENT_CA: Entry<Option<Text>> = Entry::new(
     "Clients must have a certificate of one of these roots, in PEM: for probes and metrics, too.",
 )
 .example("\"/etc/longshore/clients.crt\"");
+
+static JWT: Table = Table::of(
+    "Tokens of an identity provider, which count beside keys where auth is \"keys\".",
+    &[
+        One(&JWKS_FILE),
+        One(&JWKS_URL),
+        One(&ISSUER),
+        One(&AUDIENCE),
+        One(&ALGORITHMS),
+        One(&TENANT_CLAIM),
+        One(&SCOPE_CLAIM),
+    ],
+)
+.optional();
+
+pub(crate) static JWKS_FILE: Entry<Option<Text>> = Entry::new(
+    "jwks_file",
+    || None,
+    "The provider's keys as a JWK set, if there is no jwks_url or it does not answer.",
+)
+.example("\"/etc/longshore/jwks.json\"");
+
+pub(crate) static JWKS_URL: Entry<Option<Url>> = Entry::new(
+    "jwks_url",
+    || None,
+    "The same, from the provider; asked again when a token names an unknown key, at most once a minute.",
+)
+.example("\"https://login.example.com/.well-known/jwks.json\"");
+
+pub(crate) static ISSUER: Entry<Option<Text>> =
+    Entry::new("issuer", || None, "What a token's iss must be.").example("\"https://login.example.com/\"");
+
+pub(crate) static AUDIENCE: Entry<Option<Text>> =
+    Entry::new("audience", || None, "What a token's aud must have.").example("\"longshore\"");
+
+pub(crate) static ALGORITHMS: Entry<Vec<JwtAlgorithm>> = Entry::new(
+    "algorithms",
+    || ["RS256", "PS256", "ES256", "EdDSA"].map(|name| JwtAlgorithm(name.to_owned())).to_vec(),
+    "The algorithms that count, if they fit the kind of the key.",
+);
+
+pub(crate) static TENANT_CLAIM: Entry<Text> =
+    Entry::new("tenant_claim", || Text("tenant".to_owned()), "The claim that names the tenant, _all for the operator.");
+
+pub(crate) static SCOPE_CLAIM: Entry<Text> = Entry::new(
+    "scope_claim",
+    || Text("scope".to_owned()),
+    "The claim that has the scopes: words with blanks between them, or a list.",
+);

@@ -1,0 +1,181 @@
+//! Tokens of an identity provider (JWT, RFC 7519) in place of API keys, by its published keys (JWKS, RFC 7517).
+//!
+//! A token says nothing of how it is to be judged: the algorithm must be one that is set and fits the kind of the key,
+//! the key is that of its `kid`; issuer, audience and `exp` must be there and right. An unknown `kid` has the keys read
+//! again, at most once a minute, so that a provider may change them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Uri};
+use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
+use longshore_backbone::wire::api::{ApiError, KeyStatus, OPERATOR, Scope};
+use longshore_domain::{Tenant, Timestamp};
+use serde_json::{Map, Value};
+use tokio::sync::Mutex;
+
+use crate::config::JwtSettings;
+use crate::outbound::{Allow, Outbound};
+
+/// How often the keys are read at most.
+const READ_EVERY: Duration = Duration::from_secs(60);
+/// How long the provider may take to answer, and bytes of its keys.
+const WITHIN: Duration = Duration::from_secs(5);
+const MAX_BYTES: usize = 1 << 20;
+/// How far its clock may be wrong, in seconds.
+const LEEWAY: u64 = 30;
+/// Characters of a name.
+const NAME: usize = 64;
+
+/// Judges tokens.
+#[derive(Debug)]
+pub(super) struct Jwt {
+    settings: JwtSettings,
+    algorithms: Vec<Algorithm>,
+    client: Outbound,
+    keys: Mutex<Keys>,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    set: Arc<JwkSet>,
+    read_at: Option<Instant>,
+}
+
+impl Jwt {
+    /// The keys are read when the first token comes.
+    pub(super) fn new(settings: &JwtSettings) -> Arc<Self> {
+        let url = settings.url.as_ref().and_then(|url| url.parse::<Uri>().ok());
+        let host = url.and_then(|url| url.host().map(str::to_owned));
+        // Who runs the node has named it.
+        let allow = Allow::read(host.as_deref()).unwrap_or_default();
+        let algorithms = settings.algorithms.iter().filter_map(|name| name.parse().ok()).collect();
+        let settings = settings.clone();
+        Arc::new(Self { settings, algorithms, client: Outbound::new(allow), keys: Mutex::default() })
+    }
+
+    /// Whether a text has the form of a token.
+    pub(super) fn is_one(text: &str) -> bool {
+        text.split('.').count() == 3
+    }
+
+    /// Who has this token; `None`: it does not count.
+    ///
+    /// # Errors
+    /// 503: the keys cannot be read.
+    pub(super) async fn holder(&self, token: &str) -> Result<Option<KeyStatus>, ApiError> {
+        let Ok(header) = decode_header(token) else { return Ok(None) };
+        let Some(key) = self.key(header.kid.as_deref()).await? else { return Ok(None) };
+        match self.judge(token, &key) {
+            Ok(holder) => Ok(Some(holder)),
+            Err(reason) => {
+                tracing::debug!("a token does not count: {reason}");
+                Ok(None)
+            }
+        }
+    }
+
+    fn judge(&self, token: &str, jwk: &Jwk) -> Result<KeyStatus, String> {
+        let family = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => AlgorithmFamily::Rsa,
+            AlgorithmParameters::EllipticCurve(_) => AlgorithmFamily::Ec,
+            AlgorithmParameters::OctetKeyPair(_) => AlgorithmFamily::Ed,
+            AlgorithmParameters::OctetKey(_) => AlgorithmFamily::Hmac,
+            _ => return Err("its key is of no known kind".to_owned()),
+        };
+        let of_key = jwk.common.key_algorithm.map(|algorithm| algorithm.to_string());
+        let fits = |algorithm: &Algorithm| {
+            algorithm.family() == family && of_key.as_ref().is_none_or(|of_key| *of_key == format!("{algorithm:?}"))
+        };
+        let algorithms: Vec<Algorithm> = self.algorithms.iter().copied().filter(fits).collect();
+        let Some(first) = algorithms.first() else { return Err("no algorithm that is set fits its key".to_owned()) };
+        let mut validation = Validation::new(*first);
+        validation.algorithms.clone_from(&algorithms);
+        validation.set_audience(&[&self.settings.audience]);
+        validation.set_issuer(&[&self.settings.issuer]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+        validation.validate_nbf = true;
+        validation.leeway = LEEWAY;
+        let key = DecodingKey::from_jwk(jwk).map_err(|error| error.to_string())?;
+        let token = decode::<Map<String, Value>>(token, &key, &validation).map_err(|error| error.to_string())?;
+        self.holder_of(&token.claims)
+    }
+
+    fn holder_of(&self, claims: &Map<String, Value>) -> Result<KeyStatus, String> {
+        let text = |name: &str| claims.get(name).and_then(Value::as_str);
+        let tenant = text(&self.settings.tenant_claim)
+            .filter(|tenant| *tenant == OPERATOR || Tenant::parse(tenant).is_ok())
+            .ok_or_else(|| format!("its claim {} is no tenant", self.settings.tenant_claim))?;
+        let words: Vec<&str> = match claims.get(&self.settings.scope_claim) {
+            Some(Value::String(words)) => words.split_ascii_whitespace().collect(),
+            Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        // A provider has scopes for others, too.
+        let scopes = words.iter().filter_map(|word| serde_json::from_value::<Scope>((*word).into()).ok());
+        let seconds = claims.get("exp").and_then(Value::as_i64).ok_or("its exp is no whole number")?;
+        let name: String = text("sub").unwrap_or("?").replace(char::is_control, " ").chars().take(NAME).collect();
+        Ok(KeyStatus {
+            created_at: Timestamp::default(),
+            expires_at: Some(Timestamp::from_millis(seconds.saturating_mul(1_000))),
+            id: name.clone(),
+            name,
+            scopes: scopes.map(Into::into).collect(),
+            tenant: tenant.to_owned(),
+        })
+    }
+
+    /// The key of this id, or the only one if a token names none.
+    async fn key(&self, kid: Option<&str>) -> Result<Option<Jwk>, ApiError> {
+        let find = |set: &JwkSet| match (kid, set.keys.as_slice()) {
+            (Some(kid), _) => set.find(kid).cloned(),
+            (None, [only]) => Some(only.clone()),
+            (None, _) => None,
+        };
+        // One reads, and the others wait for it.
+        let mut keys = self.keys.lock().await;
+        if let Some(found) = find(&keys.set) {
+            return Ok(Some(found));
+        }
+        if keys.read_at.is_some_and(|at| at.elapsed() < READ_EVERY) {
+            return Ok(None);
+        }
+        keys.read_at = Some(Instant::now());
+        match self.read().await {
+            Ok(set) => keys.set = Arc::new(set),
+            Err(reason) => {
+                tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}");
+                return Err(ApiError::unavailable("the keys of the identity provider cannot be read"));
+            }
+        }
+        Ok(find(&keys.set))
+    }
+
+    async fn read(&self) -> Result<JwkSet, String> {
+        let of_url = match &self.settings.url {
+            Some(url) => self.ask(url).await,
+            None => Err("no jwks_url is set".to_owned()),
+        };
+        let text = match (of_url, &self.settings.file) {
+            (Err(_), Some(path)) => {
+                let read = tokio::fs::read(path).await;
+                read.map(Bytes::from).map_err(|error| format!("{}: {error}", path.display()))?
+            }
+            (of_url, _) => of_url?,
+        };
+        // Keys of kinds that nobody knows here are the provider's for others.
+        let set: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        let keys = set.get("keys").and_then(Value::as_array).ok_or("there is no list \"keys\"")?;
+        Ok(JwkSet { keys: keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect() })
+    }
+
+    async fn ask(&self, url: &str) -> Result<Bytes, String> {
+        let request = Request::get(url).body(Full::default()).map_err(|error| error.to_string())?;
+        let answer = self.client.send(request, WITHIN, MAX_BYTES).await;
+        let answer = answer.map_err(|error| format!("{url}: {error}"))?;
+        if answer.status == 200 { Ok(answer.body) } else { Err(format!("{url}: status {}", answer.status)) }
+    }
+}
