@@ -495,8 +495,12 @@ mod tests {
     /// Whatever path is asked for by a method that none has, the answer names those that are there.
     #[tokio::test]
     async fn each_path_of_the_document_has_its_methods_and_no_other() {
-        let guard =
-            Guard { address: "127.0.0.1:8080".parse().unwrap(), http: Arc::new(at(Listen::Off)), node: Arc::default() };
+        let guard = Guard {
+            address: "127.0.0.1:8080".parse().unwrap(),
+            http: Arc::new(at(Listen::Off)),
+            jwt: None,
+            node: Arc::default(),
+        };
         let mut router = router(&guard, &Bodies::new(1));
         let whole = whole();
         for (path, methods) in whole["paths"].as_object().unwrap() {
