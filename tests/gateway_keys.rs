@@ -34,7 +34,7 @@ fn keys(world: &World, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-fn key(world: &World, tenant: &str, scopes: &str) -> String {
+pub(crate) fn key(world: &World, tenant: &str, scopes: &str) -> String {
     keys(world, &["--tenant", tenant, "keys", "create", "test", "--scopes", scopes])
 }
 

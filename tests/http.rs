@@ -69,10 +69,10 @@ async fn a_node_is_probed_and_scraped() {
     let metrics = page(&node, "/metrics").await;
     assert_eq!((metrics.status, metrics.media_type.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
     assert!(metrics.body.contains("\n# TYPE longshore_leases_lost_total counter\n"), "{}", metrics.body);
-    let unknown = page(&node, "/").await;
+    let unknown = page(&node, "/none").await;
     assert_eq!(
         (unknown.status, unknown.body.as_str()),
-        (404, "there are /healthz, /readyz, /metrics and the API under /v1\n")
+        (404, "there are the dashboard at /, /healthz, /readyz, /metrics and the API under /v1\n")
     );
 }
 

@@ -16,6 +16,7 @@ mod cluster; // several nodes act as one
 mod command_run; // a program does the work of a job, and nothing of it is left when its attempt is over
 mod concurrency; // no more attempts at once than a type or key allows, whichever node dies
 mod counted; // what happens is counted, and every node shows the whole cluster
+mod dashboard; // an operator sees and does the daily work in a browser
 mod dead_letters; // a dead letter is complete
 mod debounce; // of changes that follow each other soon, the last one runs, once
 mod deleted_streams; // a stream that a user deletes is made again, and reported

@@ -1,9 +1,9 @@
 //! HTTP on a port of the node: the API, streams of events, probes and metrics.
 //!
 //! Read in this order: this file (the listeners and their life), `connections` (their bounds) and `tls`; `base_path`
-//! and `cors`, which come before any route; `pages` (probes and metrics), `gateway` (the API) and `streams` (events),
-//! both for those that `asker` lets in with a key, a `session` or a `jwt`; `problem` (errors), `probe` (asks a node
-//! whether it is ready).
+//! and `cors`, which come before any route; `pages` (probes and metrics) and `page` (the dashboard); `gateway` (the
+//! API) and `streams` (events), both for those that `asker` lets in with a key, a `session` or a `jwt`; `problem`
+//! (errors), `probe` (asks a node whether it is ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
 //! for NATS or drains. Connections, their time, bodies and requests at work are bounded. Should it die,
 //! it is started again, and the node goes on.
@@ -30,6 +30,7 @@ mod cors;
 mod gateway;
 mod jwt;
 mod openapi;
+mod page;
 mod pages;
 mod probe;
 mod problem;
@@ -160,6 +161,7 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
     let mut api = gateway::router(Arc::clone(node), bodies.clone(), Arc::clone(&base_path))
         .merge(streams::router(Arc::clone(node)));
     let mut open = pages::router(Arc::clone(node))
+        .merge(page::router())
         .merge(session::router(guard.clone(), bodies.clone()))
         .merge(openapi::router(http));
     let metrics = pages::metrics_router(Arc::clone(node));

@@ -79,5 +79,9 @@ async fn unknown(uri: Uri) -> Response {
     if uri.path().starts_with("/v1") {
         return problem(ApiError::not_found(format!("there is no {}; docs/contract.md lists the routes", uri.path())));
     }
-    page(StatusCode::NOT_FOUND, PLAIN, "there are /healthz, /readyz, /metrics and the API under /v1\n".to_owned())
+    page(
+        StatusCode::NOT_FOUND,
+        PLAIN,
+        "there are the dashboard at /, /healthz, /readyz, /metrics and the API under /v1\n".to_owned(),
+    )
 }

@@ -2,11 +2,12 @@
 //! python3 with pip, and that only if no new enough nats-server is on PATH.
 //!
 //! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation,
-//! in full; `cargo xtask release` makes the archive of a release.
+//! in full; `cargo xtask release` makes the archive of a release; `cargo xtask vendor` fetches the dashboard's library.
 
 mod check;
 mod release;
 mod tidy;
+mod vendor;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +15,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask check        all checks, in the order in which they fail soonest
        cargo xtask tidy         only the rules that no compiler checks
        cargo xtask simulation   a million simulated runs, and every mutation
-       cargo xtask release [TARGET]   an archive of the optimised program, with its checksum";
+       cargo xtask release [TARGET]   an archive of the optimised program, with its checksum
+       cargo xtask vendor       the files of lit-html, which the dashboard uses, once more from its package";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         ["simulation"] => check::simulation(root),
         ["release"] => release::make(root, None),
         ["release", target] => release::make(root, Some(target)),
+        ["vendor"] => vendor::fetch(root),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
     match outcome {

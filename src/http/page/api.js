@@ -1,0 +1,83 @@
+// Requests to the API. Addresses are relative to the page, so that it works under any path.
+
+import { changed, state, tenant } from './state.js';
+
+/** An answer that is an error, as the API says it. */
+export class Problem extends Error {
+  constructor(status, said) {
+    super(said?.detail || said?.title || `the node answered ${status}`);
+    this.status = status;
+    this.code = said?.code ?? '';
+    this.hint = said?.hint ?? '';
+  }
+}
+
+/** `v1/…` with its query, relative to the page. */
+export function address(path, query = {}) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== '' && value !== null) words.set(name, value);
+  }
+  const rest = words.toString();
+  return rest ? `${path}?${rest}` : path;
+}
+
+/** A segment of a path. */
+export const part = encodeURIComponent;
+
+/** The text of an answer. `body` is an object, or JSON as text that is to be sent as it is. */
+export async function askText(method, path, { query, body, signal, as } = {}) {
+  const who = as === undefined ? tenant() : as;
+  const url = new URL(address(path, { ...query, tenant: who || undefined }), document.baseURI);
+  const request = { method, signal, headers: {}, cache: 'no-store' };
+  if (method !== 'GET') {
+    request.headers['Content-Type'] = 'application/json';
+    request.body = typeof body === 'string' ? body : JSON.stringify(body ?? {});
+  }
+  let answer;
+  try {
+    answer = await fetch(url, request);
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new Problem(0, { detail: 'the node does not answer' });
+  }
+  const text = await answer.text();
+  if (answer.ok) return text;
+  let said;
+  try {
+    said = JSON.parse(text);
+  } catch {
+    // Something between says no, in its own words.
+  }
+  if (answer.status === 401 && path !== 'v1/session') {
+    state.session = null;
+    changed();
+  }
+  throw new Problem(answer.status, said);
+}
+
+/** The answer. Numbers in payloads may lose digits here: those are cut out of the text. */
+export async function ask(method, path, options) {
+  const text = await askText(method, path, options);
+  return text ? JSON.parse(text) : {};
+}
+
+export const get = (path, query, signal) => ask('GET', path, { query, signal });
+
+/** What the session may do; null: a key is needed. */
+export async function session() {
+  try {
+    return await ask('GET', 'v1/session', { as: '' });
+  } catch (error) {
+    if (error.status === 401) return null;
+    throw error;
+  }
+}
+
+/** Opens a session; the key is not kept here. */
+export async function login(key) {
+  await ask('POST', 'v1/session', { body: { key }, as: '' });
+  return session();
+}
+
+export const logout = () => ask('DELETE', 'v1/session', { as: '' });

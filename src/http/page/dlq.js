@@ -1,0 +1,108 @@
+// Dead letters: grouped by what failed, then one by one.
+
+import { html, nothing } from './vendor/lit-html.js';
+import { repeat } from './vendor/directives/repeat.js';
+import { ask, get, part } from './api.js';
+import { askForMany } from './bulk.js';
+import { download } from './csv.js';
+import { number } from './format.js';
+import { changed, may, state, toast } from './state.js';
+import { checkbox, filters, forEach, key, options, wanted } from './runs.js';
+import { askFirst, button, card, heading, line, list, ofTenant, pill, runLink, stale, table, time } from './widgets.js';
+import { filter } from './router.js';
+
+const FIELDS = ['queue', 'type', 'tag', 'error_kind', 'since', 'until'];
+const PAGE = 50;
+
+async function load(route, signal) {
+  const asked = wanted(route.query, FIELDS);
+  const [groups, page] = await Promise.all([
+    get('v1/dlq-groups', { ...asked, limit: 50 }, signal),
+    get('v1/runs', { ...asked, state: 'dead', limit: PAGE }, signal),
+  ]);
+  return { groups: groups.groups, moreGroups: groups.cursor, runs: page.runs, cursor: page.cursor, asked, pages: 1 };
+}
+
+async function more() {
+  const data = state.data;
+  try {
+    const page = await get('v1/runs', { ...data.asked, state: 'dead', limit: PAGE, cursor: data.cursor });
+    const known = new Map([...data.runs, ...page.runs].map((run) => [key(run), run]));
+    Object.assign(data, { runs: [...known.values()], cursor: page.cursor, pages: data.pages + 1 });
+  } catch (error) {
+    toast(error.message, true);
+  }
+  changed();
+}
+
+const RATE = [{ name: 'rate', label: 'How fast', options: [['', 'at once'], ['1', '1 a second'], ['10', '10 a second'], ['100', '100 a second']], hint: 'Slower is kinder to a service that has just come back.' }];
+const rate = ({ rate: said }) => (said ? { rate_per_s: Number(said) } : {});
+
+const replayMany = (body, name) => askForMany({ verb: 'Replay', title: `Replay ${name}`, what: 'dead letters', path: 'v1/dlq/replay', body: until(body), done: 'replayed', fields: RATE, change: rate });
+const discardMany = (body, name) => askForMany({ verb: 'Discard', title: `Discard ${name}`, what: 'dead letters', path: 'v1/dlq/discard', body: until(body), done: 'discarded', danger: true });
+/** What dies anew meanwhile is not meant. */
+const until = (body) => ({ until: new Date().toISOString(), ...body });
+const all = (asked) => (Object.keys(asked).length ? asked : { all: true });
+
+export const replayOne = async (id, tenant) => {
+  const said = await ask('POST', `v1/dlq/${part(id)}/replay`, { as: tenant });
+  if (!said.replayed) throw new Error(said.failed?.[0]?.error ?? 'not replayed');
+};
+const discardOne = (id, tenant) => ask('DELETE', `v1/dlq/${part(id)}`, { as: tenant });
+
+async function one(text, act, run) {
+  try {
+    await act(run.run_id, run.tenant);
+    toast(`${run.run_id} is ${text}`);
+  } catch (error) {
+    toast(error.message, true);
+  }
+  dispatchEvent(new Event('reload'));
+}
+
+const group = (entry, asked) => html`<tr><td class="num strong">${number(entry.count)}</td>
+  <td class="cut"><a class="row-link" href="#" @click=${(event) => { event.preventDefault(); filter({ type: entry.type, error_kind: entry.error_kind }); }}>${entry.type}</a></td>
+  <td>${pill(entry.error_kind, 'red')}</td><td class="cut wider"><span class="mono" title=${line(entry.pattern)}>${line(entry.pattern)}</span></td>
+  <td class="num wide">${time(entry.first)}</td><td class="num">${time(entry.last)}</td>
+  <td class="cut wide">${runLink(entry.example)}</td>
+  <td class="acts">${may('operate') ? html`${button('Replay', () => replayMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small' })}
+    ${button('Discard', () => discardMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
+
+const row = (run) => html`<tr class=${state.selected.has(key(run)) ? 'selected' : ''}><td class="check">${checkbox(run)}</td>
+  <td class="cut">${ofTenant(run.tenant)}${runLink(run)}</td><td class="cut"><span>${run.type}</span></td><td>${pill(run.error?.kind ?? 'unknown', 'red')}</td>
+  <td class="cut wider"><span title=${line(run.error?.message)}>${line(run.error?.message)}</span></td><td class="num wide">${run.attempt ?? 0}/${run.max_attempts}</td><td class="num">${time(run.ended_at)}</td>
+  <td class="acts">${may('operate') ? html`${button('Replay', () => one('replayed', replayOne, run), { kind: 'small' })}
+    ${button('Discard', () => askFirst({ title: `Discard ${run.run_id}`, danger: true, label: 'Discard', text: html`<p>Its payload is deleted; the run ends as discarded.</p>`, act: () => one('discarded', discardOne, run) }), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
+
+function chosen() {
+  const many = state.selected.size;
+  if (!many || !may('operate')) return nothing;
+  return html`<div class="selection" role="group" aria-label="Acts on the selection"><strong>${number(many)} selected</strong>
+    ${button('Replay', () => forEach('Replaying', replayOne))}
+    ${button('Discard', () => askFirst({ title: `Discard ${many} dead letters`, text: html`<p>Their payloads are deleted.</p>`, danger: true, typed: many > 100 ? String(many) : undefined, label: `Discard ${many}`, act: async () => { forEach('Discarding', discardOne); } }))}
+    ${button('Clear', () => { state.selected.clear(); changed(); }, { kind: 'quiet' })}</div>`;
+}
+
+function view(data, { query }, error) {
+  const asked = data?.asked ?? {};
+  return html`${heading('Dead letters', {
+    sub: 'Runs that failed for good. They stay until they are replayed, discarded or too old.',
+    acts: html`${data?.runs.length && may('operate') ? html`${button('Replay all that match', () => replayMany(all(asked), 'all that match'))}
+      ${button('Discard all', () => discardMany(all(asked), 'all that match'), { kind: 'quiet danger-text' })}` : nothing}
+      ${data?.runs.length ? button('CSV', () => download(data.runs, 'dead-letters.csv'), { kind: 'quiet' }) : nothing}`,
+    as: { words: ['dlq', 'groups', ...options(query, FIELDS)], request: { path: 'v1/dlq-groups', query: wanted(query, FIELDS) }, json: data && JSON.stringify({ groups: data.groups, runs: data.runs }, null, 2) },
+  })}${filters(query, { states: [] })}${stale()}
+    ${card('By what failed', list({ data, error, items: data?.groups ?? [], empty: 'No dead letter fits: nothing has failed for good.', body: (groups) => table('Groups of dead letters',
+    [{ text: 'Count', kind: 'num' }, 'Type', 'Kind', 'Error', { text: 'First', kind: 'num wide' }, { text: 'Last', kind: 'num' }, { text: 'Example', kind: 'wide' }, ''], groups.map((entry) => group(entry, asked))) }),
+  data?.moreGroups ? 'of the first 100,000 dead letters' : nothing)}
+    ${data?.runs.length ? html`${chosen()}${card('One by one', html`${table('Dead letters', [{ text: 'Select', kind: 'check' }, 'Run', 'Type', 'Kind', 'Error', { text: 'Attempt', kind: 'num wide' }, { text: 'Died', kind: 'num' }, ''], repeat(data.runs, key, row))}
+      ${data.cursor ? html`<footer class="more"><span class="faint">${number(data.runs.length)} shown; there are more.</span>${button('Go on', more)}</footer>` : nothing}`, 'the last one first')}` : nothing}`;
+}
+
+export default {
+  title: () => 'Dead letters',
+  every: 4000,
+  holds: (data) => data?.pages > 1 || state.selected.size > 0,
+  load,
+  view,
+};

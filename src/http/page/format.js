@@ -1,0 +1,139 @@
+// Words for numbers and times, and JSON as text: payloads are never read and written again, as large numbers would change.
+
+import { keep, kept } from './state.js';
+
+export const number = (value) => (value === undefined || value === null ? '–' : value.toLocaleString('en-US'));
+
+/** 950, 12.4k, 3.2M. */
+export function short(value) {
+  if (value === undefined || value === null || Number.isNaN(value)) return '–';
+  const rounded = (n) => (n >= 100 ? Math.round(n) : Math.round(n * 10) / 10);
+  if (value >= 1e6) return `${rounded(value / 1e6)}M`;
+  if (value >= 1e4) return `${rounded(value / 1e3)}k`;
+  return value >= 10 || Number.isInteger(value) ? number(Math.round(value)) : String(rounded(value));
+}
+
+/** How long, from milliseconds. */
+export function span(ms) {
+  if (ms === undefined || ms === null || Number.isNaN(ms)) return '–';
+  if (ms < 1) return ms > 0 ? '< 1 ms' : '0 ms';
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 60) return `${seconds < 10 ? Math.round(seconds * 10) / 10 : Math.round(seconds)} s`;
+  const [big, small, unit, under] = seconds < 3600 ? [60, 1, 'min', 's'] : seconds < 86400 ? [3600, 60, 'h', 'min'] : [86400, 3600, 'd', 'h'];
+  const whole = Math.floor(seconds / big);
+  const rest = Math.floor((seconds - whole * big) / small);
+  return rest && whole < 10 ? `${whole} ${unit} ${rest} ${under}` : `${whole} ${unit}`;
+}
+
+/** Before or until when, from now. */
+export function relative(time, now = Date.now()) {
+  const away = now - Date.parse(time);
+  if (Number.isNaN(away)) return '–';
+  if (Math.abs(away) < 1500) return 'now';
+  const rough = Math.abs(away) < 6e4 ? span(Math.abs(away)) : span(Math.abs(away)).split(' ').slice(0, 2).join(' ');
+  return away > 0 ? `${rough} ago` : `in ${rough}`;
+}
+
+export const zone = { utc: kept('zone', 'local') === 'utc' };
+
+export function setZone(utc) {
+  zone.utc = utc;
+  keep('zone', utc ? 'utc' : 'local');
+}
+
+const two = (value, length = 2) => String(value).padStart(length, '0');
+
+/** The moment itself, in the chosen zone. */
+export function absolute(time) {
+  const at = new Date(time);
+  if (Number.isNaN(at.getTime())) return '–';
+  if (zone.utc) return at.toISOString().replace('T', ' ').replace('Z', ' UTC');
+  const offset = -at.getTimezoneOffset();
+  const sign = offset < 0 ? '-' : '+';
+  const hours = `${sign}${two(Math.floor(Math.abs(offset) / 60))}:${two(Math.abs(offset) % 60)}`;
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return `${day} ${clock(at)}.${two(at.getMilliseconds(), 3)} ${hours}`;
+}
+
+/** The time of the day alone. */
+export function clock(time) {
+  const at = new Date(time);
+  if (zone.utc) return at.toISOString().slice(11, 19);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\]:,]|[^\s{}[\]:,"]+/gs;
+
+/** The text of a field of a JSON object's first level, as it stands there. */
+export function member(text, name) {
+  let depth = 0;
+  let key = null;
+  let start = -1;
+  TOKEN.lastIndex = 0;
+  for (let found = TOKEN.exec(text); found; found = TOKEN.exec(text)) {
+    const token = found[0];
+    const closes = token === '}' || token === ']';
+    if (start >= 0 && depth === 1 && (token === ',' || closes)) return text.slice(start, found.index).trim();
+    if (depth === 1 && key === null && token[0] === '"') key = JSON.parse(token);
+    else if (depth === 1 && token === ':' && key === name && start < 0) start = TOKEN.lastIndex;
+    else if (depth === 1 && token === ',') key = null;
+    if (token === '{' || token === '[') depth += 1;
+    if (closes) depth -= 1;
+  }
+  return undefined;
+}
+
+/** JSON with line breaks and indents, every token as it was. */
+export function indented(text) {
+  if (!isJson(text)) return text;
+  const tokens = text.match(TOKEN) ?? [];
+  let depth = 0;
+  let shown = '';
+  const line = () => `\n${'  '.repeat(depth)}`;
+  tokens.forEach((token, at) => {
+    const opens = token === '{' || token === '[';
+    const closes = token === '}' || token === ']';
+    const before = tokens[at - 1];
+    if (closes) {
+      depth -= 1;
+      if (before !== '{' && before !== '[') shown += line();
+    }
+    shown += token;
+    if (opens) {
+      depth += 1;
+      const next = tokens[at + 1];
+      if (next !== '}' && next !== ']') shown += line();
+    } else if (token === ',') shown += line();
+    else if (token === ':') shown += ' ';
+  });
+  return shown;
+}
+
+export function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Base64 as text, if it is UTF-8; else null. */
+export function decoded(base64) {
+  const bytes = Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch {
+    return null;
+  }
+}
+
+/** Signs that no eye sees, or that turn the reading direction, as marks that can be seen. */
+export function visible(text) {
+  const mark = (sign) => `⟨U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`;
+  return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g, mark);
+}
+
+/** A word for a shell. */
+export const quoted = (word) => (/^[\w./:@%+=,-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);

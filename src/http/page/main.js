@@ -1,0 +1,229 @@
+// The frame around each page: navigation, search, keys, and when what is asked again.
+
+import { html, nothing, render } from './vendor/lit-html.js';
+import { logout, session } from './api.js';
+import { bulkView } from './bulk.js';
+import { clock, setZone, zone } from './format.js';
+import { loginView } from './login.js';
+import * as router from './router.js';
+import { stop } from './stream.js';
+import { changed, drawnBy, keep, kept, may, state, tenant, toast } from './state.js';
+import { dialogView, icon, line, failed } from './widgets.js';
+import dlq from './dlq.js';
+import overview from './overview.js';
+import queues from './queues.js';
+import run, { find } from './run.js';
+import runs from './runs.js';
+
+const PAGES = { '': overview, queues, runs, run, dlq };
+const NAVIGATION = [
+  ['', 'Overview', 'overview', 'o'], ['queues', 'Queues', 'queues', 'q'], ['runs', 'Runs', 'runs', 'r'], ['dlq', 'Dead letters', 'dlq', 'd'],
+];
+const KEYS = [
+  ['/', 'Go to a run by its id, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
+  ['j / k', 'Next, previous row'], ['Enter', 'Open the row'], ['x', 'Select the row'], ['p', 'Pause and go on'], ['?', 'This list'],
+];
+
+let asked = null;
+let timer = 0;
+let leave = null;
+
+const page = () => PAGES[state.route.parts[0]];
+
+/** Loads the page's data; what is there stays until the answer comes. */
+async function load() {
+  clearTimeout(timer);
+  asked?.abort();
+  const current = page();
+  if (!current || !state.session) return;
+  const mine = new AbortController();
+  asked = mine;
+  const begun = performance.now();
+  state.loading = true;
+  try {
+    const data = await current.load(state.route, mine.signal);
+    if (asked !== mine) return;
+    Object.assign(state, { data, error: undefined, loadedAt: Date.now() });
+  } catch (error) {
+    if (asked !== mine || error.name === 'AbortError') return;
+    state.error = error;
+  }
+  state.loading = false;
+  changed();
+  again(current, performance.now() - begun);
+}
+
+/** Slow answers are asked for less often: at most a twentieth of the time is spent on them. */
+function again(current, took) {
+  clearTimeout(timer);
+  if (!current.every) return;
+  timer = setTimeout(() => {
+    const holds = state.paused || document.hidden || state.dialog || (!state.error && current.holds?.(state.data));
+    if (holds) again(current, took);
+    else load();
+  }, Math.max(current.every, took * 20));
+}
+
+function arrived(route, before) {
+  if (route.parts.join('/') !== before?.parts.join('/') || !state.page) {
+    leave?.();
+    leave = null;
+    stop();
+    Object.assign(state, { page: route.parts[0], data: undefined, error: undefined });
+    state.selected.clear();
+    document.querySelector('main')?.scrollTo(0, 0);
+    if (state.session) leave = page()?.open?.(route) ?? null;
+  }
+  load();
+}
+
+const tenants = () => {
+  if (tenant() !== '_all') return [tenant()];
+  const seen = (state.data?.runs ?? []).map((entry) => entry.tenant);
+  return [...new Set(['default', ...kept('tenants', '').split(' ').filter(Boolean), ...seen])];
+};
+
+function search(event) {
+  event.preventDefault();
+  const text = new FormData(event.target).get('id').trim();
+  if (!text) return;
+  event.target.reset();
+  find(text, tenants());
+}
+
+function chooseTenant(event) {
+  const chosen = event.target.value.trim();
+  if (chosen) keep('tenants', [...new Set([...kept('tenants', '').split(' ').filter(Boolean), chosen])].slice(-50).join(' '));
+  router.filter({ tenant: chosen });
+}
+
+function theme(value) {
+  keep('theme', value);
+  if (value === 'system') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = value;
+  changed();
+}
+
+const NEXT = { system: 'light', light: 'dark', dark: 'system' };
+
+const live = () => {
+  const late = state.error && state.data;
+  const [word, kind] = state.paused ? ['Paused', 'amber'] : late ? [`Stale since ${clock(state.loadedAt)}`, 'red'] : state.stream === 'lost' ? ['Reconnecting', 'amber'] : ['Live', 'green'];
+  return html`<button type="button" class="live ${kind}" aria-pressed=${state.paused} title="Pause and go on (p)" @click=${pause}><span class="dot"></span>${word}</button>`;
+};
+
+function pause() {
+  state.paused = !state.paused;
+  if (!state.paused) load();
+  changed();
+}
+
+async function out() {
+  try {
+    await logout();
+    state.session = null;
+  } catch (error) {
+    toast(error.message, true);
+  }
+  changed();
+}
+
+function shell() {
+  const current = page();
+  const here = current?.nav ?? state.route.parts[0];
+  const { session: who } = state;
+  const links = NAVIGATION.filter(([, , , , all]) => !all || may('read', true));
+  return html`<a class="skip" href="#main" @click=${(event) => { event.preventDefault(); document.querySelector('main').focus(); }}>To the content</a>
+  <nav class="side ${state.menu ? 'open' : ''}" aria-label="Pages"><a class="brand" href=${router.to('')}><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="7" /><path d="M9 8v14h9M14 12h9v4h-9z" /></svg>Longshore</a>
+    <ul>${links.map(([name, text, symbol]) => html`<li><a href=${router.to(name)} aria-current=${here === name ? 'page' : nothing}>${icon(symbol)}<span>${text}</span></a></li>`)}</ul>
+    <footer><button type="button" class="plain" @click=${() => { theme(NEXT[kept('theme', 'system')]); }}>Theme: ${kept('theme', 'system')}</button>
+      <button type="button" class="plain" @click=${() => { setZone(!zone.utc); changed(); }}>Times: ${zone.utc ? 'UTC' : 'local'}</button>
+      <button type="button" class="plain" @click=${help}>Keys: ?</button>
+      ${who.auth === 'keys' ? html`<button type="button" class="plain" @click=${out}>Log out${who.name ? html` ${line(who.name)}` : nothing}</button>` : nothing}</footer></nav>
+  <header class="top"><button type="button" class="menu-button" aria-label="Menu" aria-expanded=${state.menu} @click=${() => { state.menu = !state.menu; changed(); }}>${icon('menu')}</button>
+    <form role="search" @submit=${search}>${icon('search')}<input id="search" name="id" aria-label="Go to a run by its id" placeholder="Go to run id" autocomplete="off" spellcheck="false"><kbd>/</kbd></form>
+    ${who.tenant === '_all' ? html`<label class="tenant"><span class="hidden">Tenant</span><input list="tenants" .value=${state.route.query.tenant ?? ''} placeholder="All tenants" @change=${chooseTenant} autocomplete="off" spellcheck="false">
+      <datalist id="tenants">${tenants().map((name) => html`<option value=${name}></option>`)}</datalist></label>` : html`<span class="tenant-name">${who.tenant}</span>`}
+    ${who.environment ? html`<span class="environment">${who.environment}</span>` : nothing}${live()}</header>
+  <main id="main" tabindex="-1">${current ? safely(current) : html`<div class="empty">There is no such page. <a href=${router.to('')}>Overview</a></div>`}</main>
+  ${bulkView()}<div class="toasts" role="status" aria-live="polite">${state.toasts.map(({ text, bad }) => html`<div class="toast ${bad ? 'bad' : ''}">${line(text)}</div>`)}</div>
+  ${dialogView()}`;
+}
+
+/** A page that cannot be drawn costs itself alone. */
+function safely(current) {
+  try {
+    return current.view(state.data, state.route, state.error);
+  } catch (error) {
+    console.error(error);
+    return failed(error);
+  }
+}
+
+function draw() {
+  document.title = [state.session && page()?.title(state.route), state.session?.environment, 'Longshore'].filter(Boolean).join(' · ');
+  const root = document.getElementById('app');
+  if (state.session === undefined) render(state.error ? failed(state.error) : nothing, root);
+  else render(state.session ? shell() : loginView(), root);
+  const dialog = root.querySelector('dialog:not([open])');
+  if (dialog) {
+    dialog.showModal();
+    dialog.querySelector('input, select, textarea, footer button:last-of-type')?.focus();
+  }
+  const badge = root.querySelector('.environment');
+  if (badge && /^[#\w(),.% ]+$/.test(state.session.environment_color ?? '')) badge.style.setProperty('--badge', state.session.environment_color);
+}
+
+function help() {
+  state.dialog = { title: 'Keys', text: html`<dl class="keys">${KEYS.map(([key, text]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl>`, fields: [] };
+  changed();
+}
+
+let before = '';
+function pressed(event) {
+  const typing = event.target.closest?.('input:not([type=checkbox]), select, textarea, dialog');
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !state.session) return;
+  const { key } = event;
+  const rows = [...document.querySelectorAll('main a.row-link')];
+  const at = rows.findIndex((row) => row.closest('tr') === document.activeElement?.closest?.('tr'));
+  const goes = before === 'g' && NAVIGATION.find(([, , , letter]) => letter === key);
+  before = key;
+  setTimeout(() => { before = ''; }, 1000);
+  if (goes) router.go(goes[0]);
+  else if (key === '/') document.getElementById('search').focus();
+  else if (key === '?') help();
+  else if (key === 'j') rows[Math.min(at + 1, rows.length - 1)]?.focus();
+  else if (key === 'k') rows[Math.max(at - 1, 0)]?.focus();
+  else if (key === 'x') rows[at]?.closest('tr').querySelector('input[type=checkbox]')?.click();
+  else if (key === 'p') pause();
+  else return;
+  event.preventDefault();
+}
+
+async function begin() {
+  try {
+    state.session = await session();
+    state.error = undefined;
+  } catch (error) {
+    state.error = error;
+  }
+  changed();
+  if (state.session) arrived(state.route, undefined);
+}
+
+theme(kept('theme', 'system'));
+drawnBy(draw);
+addEventListener('keydown', pressed);
+addEventListener('reload', () => {
+  if (state.session) {
+    if (!leave) leave = page()?.open?.(state.route) ?? null;
+    load();
+  } else begin();
+});
+document.addEventListener('visibilitychange', () => { if (!document.hidden && !state.paused) load(); });
+document.addEventListener('click', (event) => {
+  for (const menu of document.querySelectorAll('details.menu[open]')) if (!menu.contains(event.target)) menu.open = false;
+});
+setInterval(changed, 1000);
+router.follow((route, old) => { if (state.session) arrived(route, old); });
+begin();

@@ -1,0 +1,107 @@
+// Queues: what waits in each, who serves it, and pauses.
+
+import { html, nothing } from './vendor/lit-html.js';
+import { ask, get, part } from './api.js';
+import { counted } from './bulk.js';
+import * as bulk from './bulk.js';
+import { seen, read } from './counters.js';
+import { number, short, span } from './format.js';
+import { may, tenant, toast } from './state.js';
+import { askFirst, bar, button, card, heading, list, pill, stale, table, time } from './widgets.js';
+import { to } from './router.js';
+
+const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
+export const FOR = [['', 'until it is resumed'], ['15', 'for 15 minutes'], ['60', 'for an hour'], ['1440', 'for a day']];
+const reload = () => dispatchEvent(new Event('reload'));
+
+function pause(queue) {
+  askFirst({
+    title: `Pause ${queue.queue}`,
+    text: html`<p>Nothing of it starts any more, on any node; what runs goes on, and new jobs are taken and wait.</p>`,
+    fields: [{ name: 'for', label: 'How long', options: FOR }, { name: 'type', label: 'Only this type', placeholder: 'all types', hint: 'Empty: the whole queue.' }],
+    label: 'Pause',
+    act: async ({ for: minutes, type }) => {
+      const until = minutes ? new Date(Date.now() + minutes * 60000).toISOString() : undefined;
+      const said = await ask('POST', `v1/queues/${part(queue.queue)}/pause`, { body: { until, type }, as: '' });
+      toast(said.warning || `${type ?? queue.queue} is paused`);
+      reload();
+    },
+  });
+}
+
+async function resume(queue, type) {
+  try {
+    await ask('POST', `v1/queues/${part(queue)}/resume`, { body: { type }, as: '' });
+    toast(`${type ?? queue} is resumed`);
+  } catch (error) {
+    toast(error.message, true);
+  }
+  reload();
+}
+
+async function purge(queue) {
+  const path = `v1/queues/${part(queue.queue)}/purge`;
+  let found;
+  try {
+    found = await counted(path, {}, 'cancelled');
+  } catch (error) {
+    return toast(error.message, true);
+  }
+  return askFirst({
+    title: `Purge ${queue.queue}`,
+    text: html`<p>Cancels <strong>${found.more ? 'at least ' : ''}${number(found.count)}</strong> runs of all tenants that wait, are delayed, or are between two
+      attempts. Attempts that run go on. There is no way back.</p>`,
+    typed: queue.queue,
+    danger: true,
+    label: 'Purge',
+    act: async () => {
+      bulk.run({ title: `Purging ${queue.queue}`, path, body: { confirm: queue.queue }, done: 'cancelled', total: found.more ? undefined : found.count });
+    },
+  });
+}
+
+const lanes = (queue) => Object.entries(queue.waiting ?? {}).filter(([, count]) => count).map(([lane, count]) => `${lane}: ${number(count)}`).join(', ');
+const reasons = (queue) => Object.entries(queue.deferred ?? {}).map(([reason, count]) => `${reason.replaceAll('_', ' ')}: ${number(count)}`).join(', ');
+
+function row(queue, most) {
+  const rates = tenant() === '_all' && seen.queues[queue.queue];
+  return html`<tr><td class="name"><a class="row-link" href=${to('runs', { queue: queue.queue })}>${queue.queue}</a>
+      ${queue.paused ? html` ${pill('paused')}${queue.paused_until ? html` <span class="faint">until ${time(queue.paused_until)}</span>` : nothing}` : nothing}
+      ${queue.served ? nothing : html` ${pill('unserved')}`}
+      ${(queue.paused_types ?? []).map((paused) => html`<div class="faint">${paused.type} is paused ${paused.until ? html`until ${time(paused.until)}` : nothing}
+        ${may('operate', true) ? button('Resume', () => resume(queue.queue, paused.type), { kind: 'small' }) : nothing}</div>`)}</td>
+    <td class="bar-cell">${bar([{ value: queue.running, colour: 'blue' }, { value: sum(queue.waiting), colour: 'grey' }], most, `${queue.running} running, ${sum(queue.waiting)} waiting`)}</td>
+    <td class="num" title=${lanes(queue) || 'none waits'}>${number(sum(queue.waiting))}</td>
+    <td class="num">${number(queue.running)}</td>
+    <td class="num">${number(queue.scheduled)}</td><td class="num">${number(queue.retrying)}</td>
+    <td class="num" title=${reasons(queue)}>${number(sum(queue.deferred))}</td>
+    <td class="num">${queue.oldest_age_ms ? span(queue.oldest_age_ms) : '–'}</td>
+    <td class="num">${rates ? html`${short(rates.in)} / ${short(rates.out)}` : '–'}</td>
+    <td class="cut"><span title=${queue.served_by.join(', ')}>${queue.served_by.length === 1 ? queue.served_by[0] : `${queue.served_by.length} nodes`}</span></td>
+    <td class="acts">${may('operate', true) ? html`${queue.paused ? button('Resume', () => resume(queue.queue), { kind: 'small' }) : button('Pause', () => pause(queue), { kind: 'small' })}
+      ${button('Purge', () => purge(queue), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
+}
+
+function view(data, _route, error) {
+  const most = Math.max(1, ...(data?.queues ?? []).map((queue) => queue.depth));
+  const num = (text) => ({ text, kind: 'num' });
+  return html`${heading('Queues', { as: { words: ['queues'], request: { path: 'v1/queues' }, json: data && JSON.stringify(data.queues, null, 2) } })}${stale()}
+    <section class="card">${list({
+      data, error, items: data?.queues ?? [], empty: 'No queue is declared.',
+      body: (queues) => table('Queues', ['Queue', { text: 'Depth', kind: 'bar-cell' }, num('Waiting'), num('Running'), num('Scheduled'), num('Retrying'), num('Put off'), num('Oldest'), num('In / out'), 'Served by', ''], queues.map((queue) => row(queue, most))),
+    })}</section>
+    <p class="hint">Blue runs, grey waits. In / out: of the last minute, as this node counts. Held over a number: its lanes, or its reasons.</p>
+    ${data?.no_handler.length ? card('Types without a handler', table('Types without a handler', ['Type', num('Jobs'), 'Since', 'Listens on', ''], data.no_handler.map((type) => html`<tr>
+      <td><a href=${to('runs', { type: type.type, tenant: type.tenant })}>${type.type}</a> <span class="faint">${type.tenant}</span></td><td class="num">${number(type.jobs)}</td><td>${time(type.since)}</td>
+      <td class="mono cut"><span>${type.subject}</span></td><td>${type.never_served ? html`never seen${type.did_you_mean ? html`; did you mean <strong>${type.did_you_mean}</strong>?` : nothing}` : nothing}</td></tr>`))) : nothing}`;
+}
+
+export default {
+  title: () => 'Queues',
+  every: 2500,
+  load: async (_route, signal) => {
+    const [queues] = await Promise.all([get('v1/queues', {}, signal), tenant() === '_all' ? read(signal).catch(() => {}) : undefined]);
+    return queues;
+  },
+  view,
+};

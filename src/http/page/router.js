@@ -1,0 +1,54 @@
+// Addresses: `#/runs?state=dead`. Everything that a list is filtered by stands in the address.
+
+import { changed, state } from './state.js';
+
+/** The parts and the query of an address. */
+export function parse(hash) {
+  const [path, query = ''] = hash.replace(/^#\/?/, '').split(/\?(.*)/s);
+  const parts = path.split('/').map((part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part;
+    }
+  });
+  return { parts, query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+/** The address of a page; the chosen tenant stays. */
+export function to(parts, query = {}) {
+  const words = new URLSearchParams();
+  const all = { tenant: state.route.query.tenant, ...query };
+  for (const [name, value] of Object.entries(all)) {
+    if (value !== undefined && value !== '') words.set(name, value);
+  }
+  const path = [].concat(parts).map(encodeURIComponent).join('/');
+  const rest = words.toString();
+  return `#/${path}${rest ? `?${rest}` : ''}`;
+}
+
+/** Goes to a page. */
+export function go(parts, query) {
+  location.hash = to(parts, query);
+}
+
+/** Changes the query of this page's address; typing leaves no trail of steps back. */
+export function filter(changes) {
+  const hash = to(state.route.parts, { ...state.route.query, ...changes });
+  if (hash === location.hash) return;
+  history.replaceState(null, '', hash);
+  dispatchEvent(new HashChangeEvent('hashchange'));
+}
+
+/** Follows the address from now on. */
+export function follow(arrived) {
+  const read = () => {
+    const before = state.route;
+    state.route = parse(location.hash);
+    state.menu = false;
+    arrived(state.route, before);
+    changed();
+  };
+  addEventListener('hashchange', read);
+  read();
+}

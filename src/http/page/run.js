@@ -1,0 +1,202 @@
+// One run: what happened to it, why it waits or failed, and what can be done.
+
+import { html, nothing } from './vendor/lit-html.js';
+import { ask, askText, part } from './api.js';
+import { decoded, member, span, visible } from './format.js';
+import { follow } from './stream.js';
+import { changed, may, state, toast } from './state.js';
+import { LATER, start } from './runs.js';
+import { askFirst, button, card, heading, line, list, moment, pill, source, stale, time } from './widgets.js';
+import { timeline } from './timeline.js';
+import { go, to } from './router.js';
+
+const ENDED = ['completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
+let events = [];
+let note = '';
+
+async function load({ parts: [, tenant, id] }, signal) {
+  const text = await askText('GET', `v1/runs/${part(id)}`, { as: tenant, signal });
+  const record = JSON.parse(text);
+  const said = { record, text, result: member(text, 'result'), progress: member(text, 'progress') };
+  if (record.state === 'dead') {
+    try {
+      said.letter = JSON.parse(await askText('GET', `v1/dlq/${part(id)}`, { as: tenant, signal }));
+    } catch (error) {
+      if (error.name === 'AbortError') throw error;
+      said.noLetter = error.message;
+    }
+  }
+  return said;
+}
+
+/** Its events, from the first on; each may have changed the record. */
+function open({ parts: [, tenant, id] }) {
+  events = [];
+  note = '';
+  let asked = 0;
+  const again = () => {
+    clearTimeout(asked);
+    asked = setTimeout(() => dispatchEvent(new Event('reload')), 150);
+  };
+  const stream = follow(`v1/runs/${part(id)}/stream`, { tenant, whole: true }, (event) => {
+    events.push(event);
+    changed();
+    if (!['progress', 'log'].includes(event.event)) again();
+    const shown = state.data;
+    if (event.event === 'progress' && shown) shown.live = event.progress;
+  }, {
+    reset: (said) => { note = said.reason === 'gone' ? 'The event log no longer has the beginning of this run.' : 'The stream was interrupted.'; },
+    end: again,
+  });
+  return () => {
+    clearTimeout(asked);
+    stream.close();
+  };
+}
+
+const path = (record) => `v1/runs/${part(record.run_id)}`;
+const reload = () => dispatchEvent(new Event('reload'));
+
+async function act(text, method, where, record, body) {
+  await ask(method, where, { as: record.tenant, body });
+  toast(text);
+  reload();
+}
+
+const tried = (work) => work.catch((error) => toast(error.message, true));
+
+function replay({ record, letter }) {
+  const payload = letter?.payload_base64 === undefined ? '' : decoded(letter.payload_base64) ?? '';
+  const headers = Object.entries(letter?.headers ?? {}).map(([name, value]) => `${name}: ${value}`).join('\n');
+  askFirst({
+    title: `Replay ${record.run_id}`,
+    text: html`<p>The run begins its next round, with its history. Change what was wrong, or nothing. Left: as it was.</p>`,
+    fields: [
+      { name: 'payload', label: 'Payload (JSON)', type: 'area', value: payload, rows: 8 },
+      { name: 'queue', label: 'Queue', placeholder: record.queue },
+      { name: 'priority', label: 'Priority', options: [['', `p${record.priority}, as it was`], ...Array.from({ length: 9 }, (_, at) => [at + 1, `p${at + 1}`])] },
+      { name: 'headers', label: 'Headers to set, a line each', type: 'area', rows: 3, placeholder: 'Name: value', hint: html`Of the job: <span class="mono">${line(headers.replaceAll('\n', ' · ')) || 'none'}</span>. “Name:” alone removes one.` },
+    ],
+    label: 'Replay',
+    act: async (said) => {
+      const set = [];
+      if (said.payload !== undefined && said.payload !== payload) {
+        JSON.parse(said.payload);
+        set.push(`"payload":${said.payload}`);
+      }
+      if (said.queue) set.push(`"queue":${JSON.stringify(said.queue)}`);
+      if (said.priority) set.push(`"priority":${Number(said.priority)}`);
+      if (said.headers) {
+        const pairs = said.headers.split('\n').filter((row) => row.includes(':')).map((row) => [row.slice(0, row.indexOf(':')).trim(), row.slice(row.indexOf(':') + 1).trim() || null]);
+        set.push(`"headers":${JSON.stringify(Object.fromEntries(pairs))}`);
+      }
+      const answer = JSON.parse(await askText('POST', `v1/dlq/${part(record.run_id)}/replay`, { as: record.tenant, body: set.length ? `{"set":{${set.join(',')}}}` : '{}' }));
+      if (!answer.replayed) throw new Error(answer.failed?.[0]?.error ?? 'It was not replayed.');
+      toast('Replayed: its next round begins');
+      open(state.route);
+      reload();
+    },
+  });
+}
+
+function acts(data) {
+  const { record } = data;
+  if (!may('operate')) return nothing;
+  const ended = ENDED.includes(record.state);
+  const waits = ['scheduled', 'retrying'].includes(record.state);
+  return html`${record.state === 'dead' && !data.noLetter ? html`${button('Replay', () => replay(data), { kind: 'primary' })}
+      ${button('Discard', () => askFirst({ title: `Discard ${record.run_id}`, text: html`<p>The dead letter is deleted with its payload; the run ends as discarded.</p>`, danger: true, label: 'Discard', act: () => act('Discarded', 'DELETE', `v1/dlq/${part(record.run_id)}`, record) }), { kind: 'danger-text' })}` : nothing}
+    ${waits ? html`${button('Run now', () => tried(act('It starts now', 'POST', `${path(record)}/run-now`, record)))}
+      ${button('Reschedule', () => askFirst({ title: `Reschedule ${record.run_id}`, fields: LATER, label: 'Reschedule', act: (said) => act('Rescheduled', 'POST', `${path(record)}/reschedule`, record, start(said)) }))}` : nothing}
+    ${ended ? button('Erase', () => askFirst({ title: `Erase ${record.run_id}`, text: html`<p>Payload, result, progress, log, tags and error texts are removed for good; identity and times stay. The event log keeps its lines until they are too old.</p>`, danger: true, label: 'Erase', act: () => act('Erased', 'POST', `${path(record)}/erase`, record) }), { kind: 'quiet danger-text' })
+      : button('Cancel', () => askFirst({ title: `Cancel ${record.run_id}`, text: html`<p>${record.state === 'running' ? 'Its handler is asked to stop; the run ends as cancelled whether it obeys or not.' : 'It will not start.'}</p>`, danger: true, label: 'Cancel the run', act: () => act('Cancelled', 'POST', `${path(record)}/cancel`, record) }), { kind: 'danger-text' })}`;
+}
+
+const fact = (name, value) => (value === undefined || value === nothing ? nothing : html`<div><dt>${name}</dt><dd>${value}</dd></div>`);
+
+const facts = (record) => html`<dl class="facts">
+  ${fact('Type', html`<a href=${to('runs', { type: record.type })}>${record.type}</a>`)}
+  ${fact('Queue', html`<a href=${to('runs', { queue: record.queue })}>${record.queue}</a> p${record.priority}`)}
+  ${fact('Tenant', record.tenant)}
+  ${fact('Attempt', `${record.attempt ?? 0} of ${record.max_attempts}${record.round > 1 ? `, round ${record.round}` : ''}`)}
+  ${fact('Enqueued', record.enqueued_at ? time(record.enqueued_at) : undefined)}
+  ${fact('Due', record.run_at && !record.ended_at ? time(record.run_at) : undefined)}
+  ${fact('Started', record.started_at ? time(record.started_at) : undefined)}
+  ${fact('Ended', record.ended_at ? time(record.ended_at) : undefined)}
+  ${fact('Took', record.started_at && record.ended_at ? span(Date.parse(record.ended_at) - Date.parse(record.started_at)) : undefined)}
+  ${fact('Node', record.node)}
+  ${fact('Duplicate of', record.duplicate_of ? html`<a class="mono" href=${to(['run', record.tenant, record.duplicate_of])}>${record.duplicate_of}</a>` : undefined)}
+  ${fact('Tags', record.tags?.length ? record.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`) : undefined)}
+  ${fact('Trace', record.trace_id ? html`<span class="mono">${record.trace_id}</span>` : undefined)}
+  ${fact('Erased', record.erased_at ? time(record.erased_at) : undefined)}</dl>`;
+
+const saysOf = (event) => {
+  if (event.event === 'log') return visible(event.line);
+  if (event.event === 'progress') return line(JSON.stringify(event.progress));
+  if (event.error) return line(`${event.error.kind}: ${event.error.message}`);
+  if (event.reason) return event.reason.replaceAll('_', ' ');
+  return '';
+};
+
+const eventRows = (all) => html`<ol class="events" tabindex="0" aria-label="Events">${all.slice(-300).map((event) => html`<li>${moment(event.at)} ${pill(event.event)}
+  <span class="faint">${event.attempt ? `attempt ${event.attempt}` : ''}${event.node ? ` ${event.node}` : ''}</span> <span class="says">${saysOf(event)}</span></li>`)}</ol>`;
+
+function payload(data) {
+  const { letter } = data;
+  if (!letter) return data.noLetter ? html`<div class="empty">${line(data.noLetter)}</div>` : nothing;
+  if (letter.payload_bytes) return html`<div class="empty">The payload of ${letter.payload_bytes} bytes was too large to be kept.</div>`;
+  const text = decoded(letter.payload_base64 ?? '');
+  return html`${text === null ? source(letter.payload_base64, { label: 'Copy base64' }) : source(text)}
+    <dl class="facts small">${Object.entries(letter.headers).map(([name, value]) => fact(line(name), line(value)))}</dl>`;
+}
+
+function view(data, { parts: [, tenant, id] }, error) {
+  if (!data) return html`${heading(html`<span class="mono">${id}</span>`)}${list({ data, error, items: [], empty: '' })}
+    ${error?.status === 404 ? html`<p class="hint">Asked of tenant ${tenant}. In another one: write tenant/id into the field above.</p>` : nothing}`;
+  const { record } = data;
+  const waits = record.waiting_for;
+  const progress = data.live === undefined ? data.progress : JSON.stringify(data.live);
+  const result = data.result ?? (record.result_base64 === undefined ? undefined : decoded(record.result_base64) ?? record.result_base64);
+  return html`${heading(html`<span class="mono">${record.run_id}</span> ${pill(record.state)}`, {
+    acts: acts(data),
+    as: { words: ['why', record.run_id], request: { path: path(record), query: { tenant: record.tenant } }, json: data.text },
+  })}${stale()}
+    ${waits ? html`<div class="banner amber" role="status"><strong>${waits.message}</strong>${record.run_at ? html` · due ${time(record.run_at)}` : nothing}</div>` : nothing}
+    ${record.error && record.state !== 'completed' ? html`<section class="card failure-card"><header><h2>${record.state === 'dead' ? 'Why it failed for good' : 'Last error'}</h2><div class="side">${pill(record.error.kind, 'red')}</div></header>${source(record.error.message)}</section>` : nothing}
+    ${facts(record)}
+    ${card('Timeline', timeline(record, events), note)}
+    ${progress !== undefined && !ENDED.includes(record.state) ? card('Progress', source(progress)) : nothing}
+    <div class="columns">
+      ${card('Events', events.length ? eventRows(events) : html`<div class="empty">${state.stream === 'connecting' ? 'Reading the event log …' : 'The event log has none of this run.'}</div>`)}
+      <div>${result !== undefined ? card('Result', source(result)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
+      ${record.state === 'dead' ? card('Payload', payload(data)) : nothing}
+      ${record.log?.length ? card('Log', html`<pre class="log" tabindex="0">${record.log.map((entry) => visible(entry.line)).join('\n')}</pre>`) : nothing}</div></div>`;
+}
+
+export default {
+  title: ({ parts }) => parts[2] ?? 'Run',
+  nav: 'runs',
+  every: 5000,
+  holds: (data) => ENDED.includes(data?.record.state),
+  load,
+  open,
+  view,
+};
+
+/** Goes to a run by what was written: `id`, or `tenant/id`. */
+export async function find(text, tenants) {
+  const [first, ...rest] = text.split('/');
+  if (rest.length) return go(['run', first, rest.join('/')]);
+  for (const tenant of tenants) {
+    try {
+      await ask('GET', `v1/runs/${part(text)}`, { as: tenant });
+      return go(['run', tenant, text]);
+    } catch (error) {
+      if (error.status !== 404) {
+        toast(error.message, true);
+        return undefined;
+      }
+    }
+  }
+  return toast(`No run ${text} of tenant ${tenants.join(' or ')}. Of another one: tenant/id`, true);
+}

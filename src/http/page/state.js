@@ -1,0 +1,80 @@
+// What the page knows, in one place, and when it is drawn again. It knows nothing of the API.
+
+export const state = {
+  /** undefined: not asked yet; null: to be opened by a key. */
+  session: undefined,
+  route: { parts: [''], query: {} },
+  page: null,
+  /** What the page has loaded, when, and why it could not. */
+  data: undefined,
+  error: undefined,
+  loadedAt: 0,
+  loading: false,
+  paused: false,
+  /** off, connecting, live, lost. */
+  stream: 'off',
+  streamSince: 0,
+  dialog: null,
+  toasts: [],
+  menu: false,
+  selected: new Set(),
+  bulk: null,
+};
+
+let draw = () => {};
+let asked = false;
+
+/** Says how the page is drawn. */
+export function drawnBy(how) {
+  draw = how;
+}
+
+/** Draws the page with the next frame, once, however often this is called. */
+export function changed() {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() => {
+    asked = false;
+    draw();
+  });
+}
+
+/** A setting that this browser keeps, as far as it keeps anything. */
+export function kept(name, fallback) {
+  try {
+    return localStorage.getItem(`longshore.${name}`) ?? fallback;
+  } catch {
+    return fallback;
+  }
+}
+
+export function keep(name, value) {
+  try {
+    localStorage.setItem(`longshore.${name}`, value);
+  } catch {
+    // Then the choice lasts as long as the page.
+  }
+}
+
+/** Whether the session may do this; `all`: it is for the operator alone. */
+export function may(scope, all = false) {
+  const session = state.session;
+  return Boolean(session) && session.scopes.includes(scope) && (!all || session.tenant === '_all');
+}
+
+/** The tenant that is looked at: `_all` for the operator who has chosen none. */
+export function tenant() {
+  const own = state.session?.tenant ?? 'default';
+  return own === '_all' ? state.route.query.tenant || '_all' : own;
+}
+
+/** A short message at the edge, which goes by itself. */
+export function toast(text, bad = false) {
+  const entry = { text, bad };
+  state.toasts.push(entry);
+  changed();
+  setTimeout(() => {
+    state.toasts = state.toasts.filter((other) => other !== entry);
+    changed();
+  }, bad ? 12000 : 5000);
+}

@@ -1,0 +1,240 @@
+// Pieces that pages are made of. Foreign text goes into them as text only.
+
+import { html, nothing, svg } from './vendor/lit-html.js';
+import { live } from './vendor/directives/live.js';
+import { Problem, address } from './api.js';
+import { absolute, clock, indented, isJson, quoted, relative, short, visible } from './format.js';
+import { changed, state, tenant, toast } from './state.js';
+import { to } from './router.js';
+
+const ICONS = {
+  overview: 'M3 12h4l3-8 4 16 3-8h4', queues: 'M4 6h16M4 12h16M4 18h10', runs: 'M7 4l12 8-12 8z',
+  dlq: 'M12 8v5M12 16.5v.5M10.3 3.9L2.5 18a2 2 0 0 0 1.7 3h15.6a2 2 0 0 0 1.7-3L13.7 3.9a2 2 0 0 0-3.4 0z',
+  schedules: 'M12 7v5l3 2M21 12a9 9 0 1 1-18 0 9 9 0 0 1 18 0z', limits: 'M5 19a9 9 0 1 1 14 0M12 14l4-5',
+  nodes: 'M4 5h16v6H4zM4 13h16v6H4zM8 8h.01M8 16h.01', events: 'M5 12a7 7 0 0 1 14 0M8.5 12a3.5 3.5 0 0 1 7 0M12 12v8',
+  audit: 'M6 3h9l4 4v14H6zM9 12h7M9 16h5', keys: 'M14 10a4 4 0 1 1-3.9 5H3v-3M7 15v2',
+  webhooks: 'M8 9a4 4 0 1 1 6 3l-3 6M16 15a4 4 0 1 1-2 4H6', settings: 'M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4',
+  submit: 'M12 5v14M5 12h14', menu: 'M4 7h16M4 12h16M4 17h16', search: 'M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14zM20 20l-4-4',
+  close: 'M6 6l12 12M18 6L6 18', pause: 'M9 5v14M15 5v14', play: 'M8 5l11 7-11 7z', back: 'M15 5l-7 7 7 7',
+};
+
+export const icon = (name) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">${svg`<path d=${ICONS[name] ?? ''} />`}</svg>`;
+
+const STATES = {
+  scheduled: 'violet', enqueued: 'grey', running: 'blue', retrying: 'amber', completed: 'green', dead: 'red',
+  cancelled: 'grey', expired: 'amber', duplicate: 'grey', discarded: 'grey', open: 'red', half_open: 'amber', closed: 'green',
+  draining: 'amber', silent: 'red', paused: 'amber', unserved: 'red', failed: 'red', dlq: 'red', started: 'blue',
+  deferred: 'amber', released: 'amber', replayed: 'violet', revoked: 'grey', active: 'green', refused: 'red', done: 'green',
+};
+
+export const pill = (word, colour) => html`<span class="pill ${colour ?? STATES[word] ?? 'grey'}">${String(word).replaceAll('_', ' ')}</span>`;
+
+/** A moment: how long ago, and exactly when. */
+export const time = (at) => (at ? html`<time datetime=${at} title=${absolute(at)}>${relative(at)}</time>` : html`<span class="faint">–</span>`);
+export const moment = (at) => html`<time datetime=${at} title="${absolute(at)} · ${relative(at)}">${clock(at)}</time>`;
+
+/** Foreign text of one line. */
+export const line = (text) => visible(String(text ?? '').split('\n', 1)[0]);
+
+/** A run's address: its tenant is a part of it. */
+export const runLink = (run) => html`<a class="row-link mono" href=${to(['run', run.tenant, run.run_id])} title=${run.run_id}>${run.run_id}</a>`;
+
+/** The tenant before a name, where that is not clear. */
+export const ofTenant = (name) => (tenant() === '_all' && name && name !== 'default' ? html`<span class="faint">${name} / </span>` : nothing);
+
+export const button = (text, act, { kind = '', disabled = false, title = '', name } = {}) => html`<button
+  type="button" class="button ${kind}" ?disabled=${disabled} title=${title} @click=${act}>${name ? icon(name) : nothing}${text}</button>`;
+
+export const card = (title, body, side = nothing) => html`<section class="card">
+  <header><h2>${title}</h2><div class="side">${side}</div></header>${body}</section>`;
+
+/** The head of a page: its name, what it can do, and how the same is had elsewhere. */
+export const heading = (title, { sub = nothing, acts = nothing, as } = {}) => html`<header class="heading">
+  <div class="titles"><h1>${title}</h1>${sub === nothing ? nothing : html`<p class="sub">${sub}</p>`}</div>
+  <div class="acts">${acts}${as ? asMenu(as) : nothing}</div></header>`;
+
+/** A list in one of its states: failed with the reason, not loaded yet, empty, or there. */
+export function list({ data, error, items, empty, body }) {
+  if (error && !data) return failed(error);
+  if (!data) return html`<div class="empty" aria-busy="true">Loading …</div>`;
+  return items.length ? body(items) : html`<div class="empty">${empty}</div>`;
+}
+
+export function failed(error) {
+  const code = error instanceof Problem && error.status ? `${error.status} ${error.code}` : 'no answer';
+  return html`<div class="failure" role="alert"><strong>Could not be loaded.</strong> ${line(error.message)}
+    <span class="faint">(${code})</span>${error.hint ? html`<p>${error.hint}</p>` : nothing}
+    <p>${button('Try again', () => dispatchEvent(new Event('reload')))}</p></div>`;
+}
+
+/** What was loaded before stays, and says since when it is old. */
+export const stale = () => (state.error && state.data
+  ? html`<div class="banner amber" role="status">Stale since ${clock(state.loadedAt)}: ${line(state.error.message)}
+      ${button('Try again', () => dispatchEvent(new Event('reload')), { kind: 'small' })}</div>` : nothing);
+
+/** A column that can be left out on a narrow screen is named `{ head, wide: true }`. */
+export const table = (caption, heads, rows) => html`<div class="scroll"><table>
+  <caption class="hidden">${caption}</caption>
+  <thead><tr>${heads.map((head) => {
+    const { text, kind = '' } = typeof head === 'object' ? head : { text: head };
+    return html`<th scope="col" class=${kind}>${text || html`<span class="hidden">Acts</span>`}</th>`;
+  })}</tr></thead><tbody>${rows}</tbody></table></div>`;
+
+/** A line of numbers over time; the last one in words stands beside it. */
+export function spark(values, { label = '', colour = 'blue' } = {}) {
+  const [width, height] = [120, 28];
+  const most = Math.max(...values, 1e-9);
+  const step = width / Math.max(values.length - 1, 1);
+  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(height - 2 - (value / most) * (height - 4)).toFixed(1)}`);
+  return html`<svg class="spark ${colour}" viewBox="0 0 ${width} ${height}" preserveAspectRatio="none" role="img" aria-label="${label}: ${values.slice(-1).map(short)} now, ${short(most)} at most">
+    ${values.length > 1 ? svg`<path class="area" d="M0,${height} L${points.join(' L')} L${width},${height} Z" /><path class="stroke" d="M${points.join(' L')}" />` : nothing}</svg>`;
+}
+
+/** Parts of a whole, side by side. */
+export function bar(parts, most, label) {
+  let at = 0;
+  return html`<svg class="bar" role="img" aria-label=${label}><rect class="track" width="100%" height="100%" />${parts.map(({ value, colour }) => {
+    const width = most ? (value / most) * 100 : 0;
+    const x = at;
+    at += width;
+    return width ? svg`<rect class=${colour} x="${x}%" width="${Math.max(width, 0.8)}%" height="100%" />` : nothing;
+  })}</svg>`;
+}
+
+export async function copy(text, what = 'Copied') {
+  try {
+    await navigator.clipboard.writeText(text);
+    toast(what);
+  } catch {
+    toast('This browser does not let the page copy', true);
+  }
+}
+
+/** JSON or text as it was sent, with a way to copy it. */
+export function source(text, { label = 'Copy' } = {}) {
+  const shown = isJson(text) ? indented(text) : text;
+  return html`<div class="source"><pre tabindex="0">${visible(shown.length > 200000 ? `${shown.slice(0, 200000)}\n…` : shown)}</pre>
+    ${button(label, () => copy(text), { kind: 'small' })}</div>`;
+}
+
+/** A request as curl has it. */
+export function curl({ method = 'GET', path, query = {}, body }) {
+  const who = tenant() === 'default' ? undefined : tenant();
+  const url = new URL(address(path, { ...query, tenant: query.tenant ?? who }), document.baseURI).href;
+  const key = state.session?.auth === 'keys' ? ' -H "Authorization: Bearer $LONGSHORE_KEY"' : '';
+  const verb = method === 'GET' ? '' : ` -X ${method}`;
+  const sent = method === 'GET' ? '' : ` -H 'Content-Type: application/json' -d ${quoted(typeof body === 'string' ? body : JSON.stringify(body ?? {}))}`;
+  return `curl${verb} ${quoted(url)}${key}${sent}`;
+}
+
+/** A command of `longshore`, with its tenant. */
+export const command = (words) => ['longshore', ...(tenant() === 'default' ? [] : ['--tenant', tenant()]), ...words.map(quoted)].join(' ');
+
+/** The same on the command line, with curl and as JSON. */
+function asMenu({ words, request, json }) {
+  const entries = [
+    words && ['Copy as command', command(words)],
+    request && ['Copy as curl', curl(request)],
+    json && ['Copy as JSON', json],
+  ].filter(Boolean);
+  return html`<details class="menu"><summary class="button">Copy as …</summary><div class="popup">
+    ${entries.map(([text, value]) => html`<button type="button" class="entry" @click=${(event) => {
+      event.currentTarget.closest('details').open = false;
+      copy(value, `${text}: done`);
+    }}><span>${text}</span>${value.length < 400 ? html`<code>${value}</code>` : nothing}</button>`)}
+  </div></details>`;
+}
+
+/**
+ * Asks before something is done. `fields` are inputs by name; `typed` must be written before; `act` gets the form's
+ * values and may take its time.
+ */
+export function askFirst({ title, text = nothing, fields = [], typed, act, label = 'Do it', danger = false }) {
+  state.dialog = { title, text, fields, typed, act, label, danger, error: undefined, busy: false };
+  changed();
+}
+
+export function field({ name, label, type = 'text', value = '', options, hint, required = false, placeholder = '', rows = 6, list: known }) {
+  const id = `field-${name}`;
+  const described = hint ? `${id}-hint` : nothing;
+  let input;
+  if (options) {
+    input = html`<select id=${id} name=${name} aria-describedby=${described}>${options.map((option) => {
+      const [key, text] = Array.isArray(option) ? option : [option, option];
+      return html`<option value=${key} ?selected=${String(key) === String(value)}>${text}</option>`;
+    })}</select>`;
+  } else if (type === 'area') {
+    input = html`<textarea id=${id} name=${name} rows=${rows} spellcheck="false" placeholder=${placeholder} aria-describedby=${described} .defaultValue=${value}></textarea>`;
+  } else if (type === 'checkbox') {
+    return html`<label class="check"><input type="checkbox" name=${name} ?checked=${Boolean(value)}> ${label}</label>`;
+  } else {
+    input = html`<input id=${id} type=${type} name=${name} .defaultValue=${String(value)} ?required=${required} placeholder=${placeholder}
+      autocomplete="off" spellcheck="false" list=${known ? `${id}-list` : nothing} aria-describedby=${described}>${known
+        ? html`<datalist id="${id}-list">${known.map((word) => html`<option value=${word}></option>`)}</datalist>` : nothing}`;
+  }
+  return html`<div class="field"><label for=${id}>${label}</label>${input}${hint ? html`<p class="hint" id=${described}>${hint}</p>` : nothing}</div>`;
+}
+
+/** What a form says, without its empty fields. */
+export function values(form) {
+  const said = {};
+  for (const [name, value] of new FormData(form)) if (value !== '') said[name] = value;
+  return said;
+}
+
+const close = () => {
+  state.dialog = null;
+  changed();
+};
+
+async function confirmed(event) {
+  event.preventDefault();
+  const dialog = state.dialog;
+  const said = values(event.target);
+  if (dialog.typed && said.typed !== dialog.typed) {
+    dialog.error = `Write ${dialog.typed} to go on.`;
+    return changed();
+  }
+  dialog.busy = true;
+  changed();
+  try {
+    await dialog.act(said);
+    if (state.dialog === dialog) close();
+  } catch (error) {
+    dialog.error = error.message;
+  }
+  dialog.busy = false;
+  return changed();
+}
+
+export function dialogView() {
+  const dialog = state.dialog;
+  if (!dialog) return nothing;
+  return html`<dialog aria-labelledby="dialog-title" @close=${close} @cancel=${close}><form method="dialog" @submit=${confirmed}>
+    <h2 id="dialog-title">${dialog.title}</h2><div class="body">${dialog.text}</div>
+    ${dialog.fields.map(field)}
+    ${dialog.typed ? field({ name: 'typed', label: html`Write <code>${dialog.typed}</code> to confirm` }) : nothing}
+    ${dialog.error ? html`<p class="error" role="alert">${line(dialog.error)}</p>` : nothing}
+    <footer>${button('Cancel', close, { kind: 'quiet' })}
+      ${dialog.act ? html`<button class="button ${dialog.danger ? 'danger' : 'primary'}" ?disabled=${dialog.busy}>${dialog.busy ? 'Working …' : dialog.label}</button>` : nothing}
+    </footer></form></dialog>`;
+}
+
+/** A filter in the address: it counts once it is left, or with Enter. */
+export const word = (name, label, { known = [], placeholder = '' } = {}, changedTo) => html`<label class="filter"><span>${label}</span>
+  <input name=${name} .value=${state.route.query[name] ?? ''} placeholder=${placeholder} list="known-${name}" autocomplete="off" spellcheck="false"
+    @change=${(event) => changedTo({ [name]: event.target.value.trim() })}>
+  <datalist id="known-${name}">${known.map((value) => html`<option value=${value}></option>`)}</datalist></label>`;
+
+export const choice = (name, label, options, changedTo) => html`<label class="filter"><span>${label}</span>
+  <select name=${name} @change=${(event) => changedTo({ [name]: event.target.value })}>
+    ${options.map(([value, text]) => html`<option value=${value} .selected=${live((state.route.query[name] ?? '') === value)}>${text}</option>`)}</select></label>`;
+
+export const SINCE = [['', 'any time'], ['15m', 'last 15 min'], ['1h', 'last hour'], ['24h', 'last 24 h'], ['7d', 'last 7 days']];
+
+/** A filter such as `1h` as the moment that it stands for; a moment stays. */
+export function sinceOf(text) {
+  const found = /^(\d+)([mhd])$/.exec(text ?? '');
+  if (!found) return text;
+  return new Date(Date.now() - Number(found[1]) * { m: 6e4, h: 36e5, d: 864e5 }[found[2]]).toISOString();
+}

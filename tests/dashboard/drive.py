@@ -1,0 +1,263 @@
+"""Does an operator's work in the dashboard, in Chromium, and ends with 1 if something is not as promised.
+
+drive.py SCENE ADDRESS [ARGUMENT…]; 77: there is no browser to do it in. It waits for what the page shows, never for a time.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+import urllib.request
+
+try:
+    from playwright.sync_api import expect, sync_playwright
+except ImportError:
+    print("playwright is missing: pip install playwright axe-playwright-python")
+    sys.exit(77)
+
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
+WITHIN = 60_000
+expect.set_options(timeout=WITHIN)
+
+
+def axe_source():
+    try:
+        import axe_playwright_python
+    except ImportError:
+        print("axe is missing, pages are not judged by it: pip install axe-playwright-python")
+        return None
+    with open(os.path.join(os.path.dirname(axe_playwright_python.__file__), "axe.min.js"), encoding="utf-8") as file:
+        return file.read()
+
+
+AXE = axe_source()
+
+
+class Dashboard:
+    """A tab, and what it may not have done by the end."""
+
+    def __init__(self, browser, address, **options):
+        self.address = address
+        self.context = browser.new_context(reduced_motion="reduce", **options)
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(WITHIN)
+        self.wrong = []
+        self.allowed = ["status of 404.*v1/session"]
+        self.page.on("console", self.console)
+        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error} {error.stack}"))
+        self.page.on("request", self.request)
+        self.page.add_init_script(
+            "addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.violatedDirective + ' ' + e.blockedURI))"
+        )
+
+    def console(self, message):
+        if message.type in ("error", "warning"):
+            text = f"console: {message.text} {message.location.get('url', '')}"
+            if not any(re.search(pattern, text) for pattern in self.allowed):
+                self.wrong.append(text)
+
+    def request(self, request):
+        if not request.url.startswith((self.address, "blob:", "data:")):
+            self.wrong.append(f"foreign request: {request.url}")
+
+    def go(self, route, heading):
+        self.page.goto(f"{self.address}#/{route}")
+        expect(self.page.locator("main h1")).to_contain_text(heading)
+        return self.page
+
+    def button(self, name, within=None):
+        return (within or self.page).get_by_role("button", name=name, exact=True)
+
+    def confirm(self, name):
+        self.page.locator("dialog footer").get_by_role("button", name=re.compile(name)).click()
+        expect(self.page.locator("dialog")).to_have_count(0)
+
+    def toast(self, text):
+        expect(self.page.locator(".toasts")).to_contain_text(text)
+
+    def judge(self, name):
+        """Axe finds nothing, in both themes, and nothing is wider than the window."""
+        if AXE:
+            for theme in ("light", "dark"):
+                self.page.emulate_media(color_scheme=theme)
+                found = self.page.evaluate(AXE + "; axe.run({resultTypes: ['violations']})")
+                for one in found["violations"]:
+                    nodes = "; ".join(node["html"][:160] + " " + node["failureSummary"][:200] for node in one["nodes"][:3])
+                    self.wrong.append(f"axe on {name}, {theme}: {one['id']}: {one['help']}: {nodes}")
+        wide = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if wide > 0:
+            self.wrong.append(f"{name} is {wide} px wider than the window")
+
+    def close(self):
+        self.context.close()
+        return self.wrong
+
+
+def ask(address, path, body=None, method=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address + path, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def work(browser, address):
+    tab = Dashboard(browser, address, viewport={"width": 1280, "height": 860})
+    page = tab.page
+
+    tab.go("", "Overview")
+    expect(page.locator(".tiles")).to_contain_text("Waiting")
+
+    # It fails for good; the page that is open says so by itself.
+    run = ask(address, "v1/jobs", {"type": "fail", "payload": {"times": 1, "n": 12345678901234567890}, "max_attempts": 3, "delay_ms": 3600_000})["run_id"]
+    page.keyboard.press("/")
+    page.keyboard.type(run)
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_contain_text("scheduled")
+    expect(page.locator(".banner")).to_contain_text("waits for")
+    tab.button("Run now").click()
+    expect(page.locator("main h1")).to_contain_text("completed")
+    expect(page.locator(".timeline")).to_contain_text("waits for the next attempt")
+    expect(page.locator(".timeline")).to_contain_text("Attempt 2")
+
+    dead = ask(address, "v1/jobs", {"type": "fail", "payload": {"times": 1, "kind": "permanent", "big": 12345678901234567890.10}})["run_id"]
+    tab.go("dlq", "Dead letters")
+    expect(page.locator("main")).to_contain_text("attempt # fails as asked")
+    page.locator(f"a.row-link[title='{dead}']").last.click()
+    expect(page.locator("main h1")).to_contain_text("dead")
+    expect(page.locator(".source pre").last).to_contain_text("permanent")
+    tab.button("Replay").click()
+    payload = page.locator("dialog textarea[name=payload]")
+    payload.fill('{"times": 0, "big": 12345678901234567890.10}')
+    tab.confirm("Replay")
+    expect(page.locator("main h1")).to_contain_text("completed")
+    expect(page.locator(".facts")).to_contain_text("round 2")
+
+    # Foreign text is text.
+    name = "x" * 80 + str(os.getpid())
+    hostile = ask(address, "v1/jobs", {"type": "hostile.job", "run_id": name, "tags": ["<b>bold</b>"], "payload": {"a": "<img src=x onerror=alert(1)>"}})["run_id"]
+    tab.go(f"run/default/{hostile}", hostile)
+    expect(page.locator("main h1")).to_contain_text("dead")
+    expect(page.locator(".failure-card pre")).to_contain_text("<img src=x onerror=")
+    expect(page.locator(".failure-card pre")).to_contain_text("⟨U+202E⟩gnp.")
+    expect(page.locator(".facts").first).to_contain_text("<b>bold</b>")
+    expect(page.locator("main img, main script, main b")).to_have_count(0)
+    tab.judge("a run")
+    for route, heading in (("runs", "Runs"), ("dlq", "Dead letters"), ("", "Overview")):
+        tab.go(route, heading)
+        expect(page.locator("main")).to_contain_text("<img src=x onerror=")
+        expect(page.locator("main img, main script, main b")).to_have_count(0)
+        tab.judge(heading)
+    if "owned" in page.title():
+        tab.wrong.append("a foreign script ran")
+
+    # A queue is paused, keeps its jobs, and goes on.
+    tab.go("queues", "Queues")
+    mail = page.locator("tr", has=page.get_by_role("link", name="mail", exact=True))
+    tab.button("Pause", mail).click()
+    tab.confirm("Pause")
+    expect(mail).to_contain_text("paused")
+    waiting = [ask(address, "v1/jobs", {"type": "noop", "queue": "mail"})["run_id"] for _ in range(3)]
+    tab.judge("queues")
+    tab.go("run/default/" + waiting[0], waiting[0])
+    expect(page.locator(".banner")).to_contain_text("paused")
+    tab.button("Cancel").click()
+    tab.confirm("Cancel the run")
+    expect(page.locator("main h1")).to_contain_text("cancelled")
+
+    # By keyboard alone: two are selected and cancelled.
+    tab.go("runs?queue=mail&state=enqueued", "Runs")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    for key in "jxjx":
+        page.keyboard.press(key)
+    expect(page.locator(".selection")).to_contain_text("2 selected")
+    tab.button("Cancel", page.locator(".selection")).click()
+    tab.confirm("Cancel 2")
+    expect(page.locator(".bulk")).to_contain_text("2 of 2 done")
+    expect(page.locator("main .empty")).to_contain_text("No run fits")
+    tab.judge("an empty list")
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    expect(page.locator("main h1")).to_contain_text("Queues")
+    tab.button("Resume", mail).click()
+    tab.toast("mail is resumed")
+    expect(tab.button("Pause", mail)).to_be_visible()
+
+    # The group of dead letters is discarded; a list says why it has nothing.
+    tab.go("dlq?type=hostile.job", "Dead letters")
+    tab.button("Discard", page.locator("table").first).click()
+    tab.confirm("Discard")
+    expect(page.locator("main .empty").first).to_contain_text("No dead letter fits")
+    tab.allowed.append("status of 400")
+    tab.go("runs?queue=no%20queue", "Runs")
+    expect(page.locator(".failure")).to_contain_text("queue")
+
+    narrow = Dashboard(browser, address, viewport={"width": 390, "height": 844})
+    for route, heading in (("", "Overview"), ("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), (f"run/default/{dead}", dead)):
+        narrow.go(route, heading)
+        expect(narrow.page.locator("[aria-busy]")).to_have_count(0)
+        narrow.judge(f"{heading} at 390 px")
+    narrow.page.get_by_role("button", name="Menu").click()
+    narrow.page.get_by_role("link", name="Queues").click()
+    expect(narrow.page.locator("main h1")).to_contain_text("Queues")
+    return tab.close() + narrow.close()
+
+
+def login(browser, address, operator, reader):
+    """With keys, under a base path: nothing without one, what the key may with it."""
+    tab = Dashboard(browser, address, viewport={"width": 1280, "height": 860})
+    tab.allowed += ["status of 401"]
+    page = tab.page
+    page.goto(address + "#/runs")
+    key = page.get_by_label("Key")
+    tab.judge("login")
+    key.fill("ls_0123456789abcdef_wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator(".error")).to_contain_text("does not count")
+    key.fill(operator)
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_contain_text("Runs")
+    expect(page.locator(".environment")).to_have_text("staging")
+    if "staging" not in page.title():
+        tab.wrong.append(f"the title is {page.title()}")
+    tab.go("queues", "Queues")
+    expect(tab.button("Purge").first).to_be_visible()
+    page.reload()
+    expect(page.locator("main h1")).to_contain_text("Queues")
+    page.get_by_role("button", name=re.compile("Log out")).click()
+    expect(key).to_be_visible()
+    if page.evaluate("document.cookie + JSON.stringify(localStorage)").count("ls_"):
+        tab.wrong.append("the key is kept where scripts read it")
+
+    key.fill(reader)
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_contain_text("Queues")
+    expect(page.locator("main tbody tr").first).to_be_visible()
+    expect(page.locator(".tenant-name")).to_have_text("acme")
+    for route, heading in (("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), ("", "Overview")):
+        tab.go(route, heading)
+        expect(page.locator("[aria-busy]")).to_have_count(0)
+        expect(page.locator(".failure")).to_have_count(0)
+        expect(page.locator("main").get_by_role("button", name=re.compile("Pause|Purge|Cancel|Replay|Discard|Resume"))).to_have_count(0)
+    return tab.close()
+
+
+SCENES = {"work": work, "login": login}
+
+
+def main():
+    scene, address, *arguments = sys.argv[1:]
+    browser = os.environ.get("LONGSHORE_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print("no Chromium is here")
+        sys.exit(77)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        wrong = SCENES[scene](chromium, address, *arguments)
+    for what in wrong:
+        print(what)
+    sys.exit(1 if wrong else 0)
+
+
+main()

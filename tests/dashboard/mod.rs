@@ -1,0 +1,65 @@
+//! An operator sees and does the daily work in a browser: drive.py does it in Chromium, without Node. Where python3,
+//! playwright (`pip install playwright axe-playwright-python`) or Chromium is missing, the test says so and passes.
+
+use std::path::Path;
+
+use longshore_harness::{Job, Node, Reply, World};
+use tokio::process::Command;
+
+use crate::gateway_keys::key;
+use crate::world;
+
+/// What the driver ends with if it has no browser.
+const NO_BROWSER: i32 = 77;
+/// An error that would be markup, turns the reading direction and has characters that no eye sees.
+const HOSTILE: &str =
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> \u{202e}gnp.\u{7}";
+
+async fn node(world: &World, name: &str, more: &str) -> Node {
+    let http = format!("listen = '127.0.0.1:0'\n{more}");
+    world
+        .node()
+        .name(name)
+        .with("http", &http)
+        .with("queues.main", "concurrency = 8")
+        .with("queues.mail", "")
+        .start()
+        .await
+}
+
+/// Runs the driver against a node: what it prints is shown if it fails.
+async fn drive(scene: &str, node: &Node, path: &str, arguments: &[&str]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dashboard/drive.py");
+    let mut driver = Command::new("python3");
+    driver.arg(script).arg(scene).arg(format!("http://{}{path}", node.http())).args(arguments).kill_on_drop(true);
+    let Ok(output) = driver.output().await else {
+        eprintln!("SKIPPED, python3 is missing: dashboard, {scene}");
+        return;
+    };
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match output.status.code() {
+        Some(NO_BROWSER) => eprintln!("SKIPPED: dashboard, {scene}: {said}"),
+        code => assert_eq!(code, Some(0), "{said}"),
+    }
+}
+
+/// Watch a run live, fail, find among dead letters, replay with a change, complete; pause and resume a queue; filter,
+/// select by keyboard, cancel: no console error, no report of the policy, no request to anywhere else, and nothing for
+/// axe to find.
+#[tokio::test]
+async fn an_operator_does_the_daily_work_in_a_browser() {
+    let world = world().await;
+    let node = node(&world, "n1", "").await;
+    let _handler = world.handler("hostile.job").start(async |_: Job| Reply::error(400, HOSTILE)).await;
+    drive("work", &node, "/", &[]).await;
+}
+
+/// With keys the page is open, but shows nothing without one; a session has the key's tenant and scopes, under the base
+/// path too; and a key that may only read sees no button for what it may not do.
+#[tokio::test]
+async fn a_browser_sees_and_does_what_its_key_may() {
+    let world = world().await;
+    let node = node(&world, "n1", "auth = 'keys'\nbase_path = '/ops'\nenvironment = 'staging'").await;
+    let (operator, reader) = (key(&world, "_all", "read,operate"), key(&world, "acme", "read"));
+    drive("login", &node, "/ops/", &[&operator, &reader]).await;
+}

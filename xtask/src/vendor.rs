@@ -1,0 +1,71 @@
+//! `cargo xtask vendor`: the files of lit-html that the dashboard is served with, as its authors published them.
+//!
+//! They are committed, so that no build needs a network or Node. This fetches the package with npm, compares it with
+//! the hash that is pinned here, and writes its files again; `check` compares those that are committed, without a
+//! network.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256, Sha512};
+
+const PACKAGE: &str = "lit-html@3.3.3";
+const ARCHIVE: &str = "lit-html-3.3.3.tgz";
+/// As package-lock.json has it.
+const INTEGRITY: &str =
+    "sha512-el8M6jK2o3RXBnrSHX3ZKrsN8zEV63pSExTO1wYJz7QndGYZ8353e2a5PPX+qHe2aGayfnchQmkAojaWAREOIA==";
+const FOLDER: &str = "src/http/page/vendor";
+/// Each file, and its SHA-256.
+const FILES: [(&str, &str); 6] = [
+    ("LICENSE", "2b66f9390afde29edfe4314daff93f01fb182e1178053e228120178987e5db75"),
+    ("directive-helpers.js", "f7fb1154b8f72ed2cc08b05eaeed71c99270e9ad2d48620ed24688a1af4c2b62"),
+    ("directive.js", "3344c4f41c69cd0701d3937e8f9ef90bd845614bf6456d0b8314b7c51d415b9d"),
+    ("directives/live.js", "b305f9066319d838db797abd5a4d871537277e25f35332702bfce4452c020ecf"),
+    ("directives/repeat.js", "083140026ecd8665fedd15b17769f9d516252a9f1502f1e91e6967686ee82626"),
+    ("lit-html.js", "b878e7f95dec8a9b6e9b217faca6b6a11bad82ebc44c0caa77419ed83edd81f2"),
+];
+
+/// Fetches the package and writes its files.
+pub(crate) fn fetch(root: &Path) -> anyhow::Result<()> {
+    let folder = root.join("target/vendor");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    output(Command::new("npm").args(["pack", "--ignore-scripts", PACKAGE]).current_dir(&folder))?;
+    let archive = fs::read(folder.join(ARCHIVE)).with_context(|| format!("npm has not written {ARCHIVE}"))?;
+    let integrity = format!("sha512-{}", STANDARD.encode(Sha512::digest(&archive)));
+    ensure!(integrity == INTEGRITY, "{PACKAGE} is {integrity}, and not {INTEGRITY}: nothing is written");
+    for (name, _) in FILES {
+        let member = format!("package/{name}");
+        let bytes = output(Command::new("tar").args(["-xzOf", ARCHIVE, &member]).current_dir(&folder))?;
+        let path = root.join(FOLDER).join(name);
+        fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    check(root)
+}
+
+/// Compares the files that are there with their hashes.
+pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
+    for (name, expected) in FILES {
+        let path = root.join(FOLDER).join(name);
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut hash = String::new();
+        for byte in Sha256::digest(&bytes) {
+            write!(hash, "{byte:02x}")?;
+        }
+        ensure!(hash == expected, "{} is not that of {PACKAGE}: `cargo xtask vendor` writes it again", path.display());
+    }
+    Ok(())
+}
+
+fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(output.stdout)
+}
