@@ -56,6 +56,8 @@ pub(crate) enum Encryption {
 /// What is wrong with it.
 #[cfg(feature = "email")]
 pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_send::EmailSend>, Problem> {
+    use std::sync::OnceLock;
+
     use crate::handlers::email_send::{EmailSend, Server, Tls, mailbox};
 
     let section = root.table(TABLE);
@@ -81,7 +83,7 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_s
     };
     let from = section.get(&FROM).map(|from| from.0);
     from.as_deref().map(mailbox).transpose().map_err(wrong(FROM.name))?;
-    let server = Server { host, port: port.unwrap_or(usual), tls, login };
+    let server = Server { host, port: port.unwrap_or(usual), tls, login, trusted: OnceLock::new() };
     Ok(Some(EmailSend::new(server, from)))
 }
 

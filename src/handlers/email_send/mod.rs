@@ -3,9 +3,11 @@
 //! `message` makes the e-mail of the payload, `session` hands it over. Who has it is a step of the run, so that another
 //! attempt goes to those alone whom the server had put off.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lettre::Address;
+use lettre::transport::smtp::client::TlsParameters;
 use longshore_actors::handler::BoxFuture;
 use longshore_actors::{Context, Handler, HandlerError, Success};
 use serde::{Deserialize, Serialize};
@@ -34,13 +36,14 @@ pub(crate) enum Tls {
 }
 
 /// The mail server.
-#[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) tls: Tls,
     /// User and password.
     pub(crate) login: Option<(String, String)>,
+    /// The certificates that are trusted, once they were read.
+    pub(crate) trusted: OnceLock<TlsParameters>,
 }
 
 impl std::fmt::Debug for Server {

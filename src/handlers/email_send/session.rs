@@ -39,13 +39,19 @@ impl Session {
     /// Retryable, whatever the server says: it is no fault of an e-mail.
     pub(super) async fn open(server: &Server) -> Result<Self, HandlerError> {
         let failed = |error: Error| HandlerError::retryable(format!("the mail server {server:?}: {}", said(&error)));
-        let parameters = || TlsParameters::new(server.host.clone()).map_err(failed);
-        let tls = if server.tls == Tls::Implicit { Some(parameters()?) } else { None };
+        let parameters = || {
+            if let Some(trusted) = server.trusted.get() {
+                return Ok(trusted.clone());
+            }
+            let read = TlsParameters::new(server.host.clone())?;
+            Ok(server.trusted.get_or_init(|| read).clone())
+        };
+        let tls = if server.tls == Tls::Implicit { Some(parameters().map_err(failed)?) } else { None };
         let (client, address) = (ClientId::default(), (server.host.as_str(), server.port));
         let connection = AsyncSmtpConnection::connect_tokio1(address, Some(CONNECT_WITHIN), &client, tls, None);
         let mut connection = connection.await.map_err(failed)?;
         if server.tls == Tls::Requested {
-            connection.starttls(parameters()?, &client).await.map_err(failed)?;
+            connection.starttls(parameters().map_err(failed)?, &client).await.map_err(failed)?;
         }
         if let Some((user, password)) = &server.login {
             let credentials = Credentials::new(user.clone(), password.clone());

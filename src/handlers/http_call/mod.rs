@@ -190,3 +190,26 @@ fn wait(text: &str, now: SystemTime) -> Option<Duration> {
     };
     (!wait.is_zero()).then_some(wait.min(LONGEST_WAIT))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_says_in_seconds_or_by_a_date_when_to_come_again() {
+        let now = httpdate::parse_http_date("Thu, 26 Nov 2026 12:00:00 GMT").unwrap();
+        for (text, seconds) in [
+            ("120", Some(120)),
+            (" 7 ", Some(7)),
+            ("Thu, 26 Nov 2026 12:00:30 GMT", Some(30)),
+            ("99999999999999", Some(86_400)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(86_400)),
+            ("0", None),
+            ("-1", None),
+            ("soon", None),
+            ("Thu, 26 Nov 2026 11:00:00 GMT", None),
+        ] {
+            assert_eq!(wait(text, now), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
+}
