@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use longshore_harness::Node;
+use longshore_harness::{Node, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -322,4 +322,34 @@ async fn a_run_is_explained_and_its_payload_is_read() {
     let says = |text: &str| lines.iter().any(|line| line["text"].as_str().unwrap().contains(text));
     assert!(says("attempt 1 of 1 started") && says("It failed for good"), "{}", why.body);
     assert_eq!(why.body["run"]["state"], "dead");
+}
+
+/// Of two who change a schedule that both have read, the later one is refused, also after the schedule has fired.
+#[tokio::test]
+async fn a_change_of_a_schedule_that_is_not_as_it_was_is_refused() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let with = |method: &'static str, tag: &str, body: &str| {
+        let tag = format!("If-Match: {tag}");
+        curl(&node, "/v1/schedules/s", &[JSON[0], JSON[1], "-X", method, "-H", &tag, "-d", body])
+    };
+    let tag = |answer: &Answer| answer.head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned();
+    let job = r#"{"type":"noop","every":"1s"}"#;
+    curl(&node, "/v1/schedules/s", &[JSON[0], JSON[1], "-X", "PUT", "-d", job]);
+    let read = eventually("a firing", Duration::from_secs(60), async || {
+        let read = curl(&node, "/v1/schedules/s", &[]);
+        if read.body["last_run"].is_null() { Err("none yet") } else { Ok(read) }
+    })
+    .await;
+
+    let changed = with("PUT", &tag(&read), r#"{"type":"noop","every":"1h"}"#);
+    assert_eq!(changed.status(), 200, "{}", changed.body);
+    for (method, body) in [("PUT", job), ("DELETE", "")] {
+        let refused = with(method, &tag(&read), body);
+        assert_eq!((refused.status(), &refused.body["code"]), (412, &json!("changed")), "{}", refused.body);
+    }
+    assert_eq!(with("PUT", "\"x\"", job).status(), 400);
+    assert_eq!(curl(&node, "/v1/schedules/s", &[]).body["every"], "1h");
+    assert_eq!(with("DELETE", &tag(&changed), "").status(), 200);
+    assert_eq!(with("PUT", &tag(&changed), job).status(), 412, "it is gone");
 }

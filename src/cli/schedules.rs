@@ -213,6 +213,7 @@ impl Put {
             jitter_ms: self.jitter.map(whole_millis),
             ends_at: self.ends_at,
             paused: self.paused.then_some(true),
+            if_updated_at: None,
         };
         let job = self.job.request(self.job_type.to_string(), payload);
         PutRequest { schedule, job }
@@ -225,7 +226,10 @@ where
     E: Endpoint<Request = ScheduleRequest, Answer = ScheduleStatus>,
 {
     let One { id, json } = one;
-    let answer = Api::connect(global).await?.ask::<E>(ScheduleRequest { id: id.clone(), tenant: None }).await?;
+    let answer = Api::connect(global)
+        .await?
+        .ask::<E>(ScheduleRequest { id: id.clone(), tenant: None, if_updated_at: None })
+        .await?;
     match done {
         Some(done) if !json => output::say(&format!("{id} {done}")).map(|()| Ended::Success),
         _ => print(&answer, json),
@@ -235,7 +239,7 @@ where
 async fn run_now(global: &Global, one: One) -> anyhow::Result<Ended> {
     let One { id, json } = one;
     let api = Api::connect(global).await?;
-    let answer = api.ask::<SchedulesRunNow>(ScheduleRequest { id, tenant: None }).await?;
+    let answer = api.ask::<SchedulesRunNow>(ScheduleRequest { id, tenant: None, if_updated_at: None }).await?;
     match answer.read()?.state.last_run {
         Some(last) if !json => output::say(last.run_id.as_str()).map(|()| Ended::Success),
         _ => print(&answer, json),

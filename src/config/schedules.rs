@@ -168,6 +168,7 @@ fn of(id: ScheduleId, section: &Section<'_>) -> Result<(Tenant, PutRequest), (&'
         jitter_ms: Some(whole_millis(section.get(&JITTER))).filter(|jitter| *jitter > 0),
         ends_at: ends_at.transpose()?,
         paused: section.get(&PAUSED),
+        if_updated_at: None,
     };
     schedule.timing().map_err(|reason| {
         // The API's field and reason; the file's fields have no unit in their names.

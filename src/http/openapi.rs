@@ -144,6 +144,14 @@ impl Document {
             if declaration.name == api::RunsGet::NAME {
                 operation.parameters.push(waits());
             }
+            if schema["properties"].get("if_updated_at").is_some()
+                && method != Method::Get
+                && !path.ends_with("/run-now")
+            {
+                operation
+                    .parameters
+                    .push(header("If-Match", "The `ETag` of the schedule: 412 if it was changed since."));
+            }
             self.add(method, path, operation);
         }
     }
@@ -308,7 +316,7 @@ impl Document {
         }
         let keys: &[u16] = if self.auth == Auth::Keys { &[401] } else { &[] };
         let of_body: &[u16] = if body.is_some() { &[408, 415] } else { &[] };
-        for status in [&[400, 403, 404, 409, 413, 429, 500, 503], keys, of_body, &errors[..]].concat() {
+        for status in [&[400, 403, 404, 409, 412, 413, 429, 500, 503], keys, of_body, &errors[..]].concat() {
             responses.insert(status.to_string(), json!({"$ref": "#/components/responses/Problem"}));
         }
         let tag = id.strip_prefix("api.").unwrap_or(&id).split('.').next().unwrap_or_default().to_owned();
@@ -366,7 +374,7 @@ impl Rest {
     /// Its other fields as parameters.
     fn query(self) -> Vec<Value> {
         let Self { mut fields, needed, .. } = self;
-        fields.remove("tenant");
+        fields.retain(|name, _| !["tenant", "if_updated_at"].contains(&name.as_str()));
         let of = |(name, schema): (String, Value)| {
             let mut parameter = query(&name, &schema);
             parameter["required"] = needed.contains(&name).into();

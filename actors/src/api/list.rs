@@ -48,7 +48,8 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
 }
 
 fn page(runs: Vec<Encoded<Record>>, cursor: Option<String>, unreadable: u64) -> Encoded<Runs> {
-    Runs { runs, cursor, unreadable }.into()
+    let complete = (runs.is_empty() && cursor.is_some()).then_some(false);
+    Runs { runs, cursor, complete, unreadable }.into()
 }
 
 /// `runs.count`
@@ -80,4 +81,15 @@ fn group(run: &Run) -> Group {
 fn counts(groups: BTreeMap<Group, u64>, cursor: Option<String>, unreadable: u64) -> Encoded<Counts> {
     let count = |((queue, job_type, state), count): (Group, u64)| Count { count, queue, state: state.into(), job_type };
     Encoded::of(&Counts { cursor, counts: groups.into_iter().map(count).collect(), unreadable })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_page_that_is_not_the_last_one_says_so() {
+        let shown = |cursor: Option<&str>| page(Vec::new(), cursor.map(str::to_owned), 0).records().unwrap().complete;
+        assert_eq!((shown(Some("7")), shown(None)), (Some(false), None));
+    }
 }

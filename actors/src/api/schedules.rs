@@ -39,12 +39,26 @@ pub(crate) async fn store(
     loop {
         let found = api.backbone.find_recurring(tenant, &asked.schedule.id).await;
         let FoundRecurring { schedule, revision } = found.map_err(|error| unavailable(&error))?;
+        must_be_as(asked.schedule.if_updated_at, schedule.as_ref())?;
         let put = Recurring::put(asked, &timing, tenant, schedule.as_ref(), now());
         let put = Recurring { declared_by: declared_by.cloned(), ..put };
         if let Some(stored) = write(api, put, revision).await? {
             return Ok(stored);
         }
     }
+}
+
+/// # Errors
+/// 412: the schedule was changed at another time than the client says.
+fn must_be_as(updated_at: Option<Timestamp>, found: Option<&Recurring>) -> Result<(), ApiError> {
+    match updated_at {
+        Some(at) if found.is_none_or(|found| found.updated_at != at) => Err(changed()),
+        _ => Ok(()),
+    }
+}
+
+fn changed() -> ApiError {
+    ApiError::new(Code::Changed, "if_updated_at: the schedule was changed since, or removed; read it again")
 }
 
 /// Checks everything that a firing would be refused for.
@@ -129,9 +143,18 @@ fn whose(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
     filter::whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
 }
 
+/// Only changes have a condition.
+fn is_unconditional(asked: &ScheduleRequest) -> Result<(), ApiError> {
+    match asked.if_updated_at {
+        Some(_) => Err(ApiError::malformed("if_updated_at: is for changes of a schedule")),
+        None => Ok(()),
+    }
+}
+
 /// `schedules.get`
 pub(crate) async fn get(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
+    is_unconditional(&asked)?;
     let found = find(api, &tenant, &asked.id).await?.schedule;
     found.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
 }
@@ -169,8 +192,12 @@ pub(crate) async fn delete(
     asked: ScheduleRequest,
 ) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    let removed = remove(api, &tenant, &asked.id, |_| true).await?;
-    removed.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
+    let is_meant = |found: &Recurring| must_be_as(asked.if_updated_at, Some(found)).is_ok();
+    match remove(api, &tenant, &asked.id, is_meant).await? {
+        Some(schedule) => Ok(shown(&schedule)),
+        None if asked.if_updated_at.is_some() => Err(changed()),
+        None => Err(unknown(&tenant, &asked.id)),
+    }
 }
 
 /// Removes a schedule, if it is still one that `should` be removed; returns it as it was.
@@ -200,7 +227,8 @@ pub(crate) async fn remove(
 /// `schedules.pause`
 pub(crate) async fn pause(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    change(api, &tenant, &asked.id, |found| Ok(paused(found, now()))).await.map(|paused| shown(&paused))
+    let pause = |found| must_be_as(asked.if_updated_at, Some(&found)).map(|()| paused(found, now()));
+    change(api, &tenant, &asked.id, pause).await.map(|paused| shown(&paused))
 }
 
 /// The schedule, paused; one that was paused before stays as it is.
@@ -216,7 +244,8 @@ pub(crate) async fn resume(
     asked: ScheduleRequest,
 ) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    change(api, &tenant, &asked.id, |found| resumed(found, now())).await.map(|resumed| shown(&resumed))
+    let resume = |found| must_be_as(asked.if_updated_at, Some(&found)).and_then(|()| resumed(found, now()));
+    change(api, &tenant, &asked.id, resume).await.map(|resumed| shown(&resumed))
 }
 
 /// The schedule, which goes on from `now`: what fell due while it was paused is not made up for.
@@ -235,6 +264,7 @@ pub(crate) async fn run_now(
     asked: ScheduleRequest,
 ) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
+    is_unconditional(&asked)?;
     match firing::run_now(api, &tenant, &asked.id).await {
         Ok(Some(schedule)) => Ok(shown(&schedule)),
         Ok(None) => Err(unknown(&tenant, &asked.id)),

@@ -170,12 +170,12 @@ impl Gateway {
     async fn comfortable(
         &self,
         declaration: &'static Declaration,
-        path: Vec<(String, String)>,
+        mut path: Vec<(String, String)>,
         request: Request,
     ) -> Result<Response, ApiError> {
         let (parts, body) = request.into_parts();
-        if parts.headers.contains_key(header::IF_MATCH) {
-            return Err(ApiError::malformed("If-Match: changes on a condition are not there; leave it out"));
+        if let Some(tag) = parts.headers.get(header::IF_MATCH) {
+            path.push(("if_updated_at".to_owned(), updated_at(declaration, tag)?));
         }
         let mut query = Query::read(&parts)?;
         if declaration.name == api::RunsGet::NAME
@@ -195,8 +195,9 @@ impl Gateway {
             return payload(&answer);
         }
         let next = next_page(declaration, &self.base_path, &parts.uri, &answer);
-        let tag = if declaration.effect == Effect::Reads { etag(&answer) } else { None };
-        let is_known = tag.is_some() && tag.as_ref() == parts.headers.get(header::IF_NONE_MATCH);
+        let reads = declaration.effect == Effect::Reads;
+        let tag = if reads || declaration.name == api::SchedulesPut::NAME { etag(&answer) } else { None };
+        let is_known = reads && tag.is_some() && tag.as_ref() == parts.headers.get(header::IF_NONE_MATCH);
         let mut answer = match is_known {
             true => StatusCode::NOT_MODIFIED.into_response(),
             false => shown(StatusCode::OK, answer),
@@ -274,7 +275,25 @@ fn next_page(declaration: &Declaration, base: &str, uri: &Uri, answer: &[u8]) ->
     header::HeaderValue::from_str(&format!("<{base}{}?{kept}cursor={cursor}>; rel=\"next\"", uri.path())).ok()
 }
 
-/// What an answer is known by: it changes with the answer.
+/// What an answer is known by: it changes with the answer. That of a schedule says when that was changed, too.
 fn etag(answer: &[u8]) -> Option<header::HeaderValue> {
-    header::HeaderValue::from_str(&format!("\"{}\"", STANDARD.encode(&Sha256::digest(answer)[..12]))).ok()
+    #[derive(Deserialize)]
+    struct Schedule<'a> {
+        updated_at: &'a str,
+    }
+    let hash = STANDARD.encode(&Sha256::digest(answer)[..12]);
+    let changed = serde_json::from_slice::<Schedule<'_>>(answer).map(|schedule| format!("{};", schedule.updated_at));
+    header::HeaderValue::from_str(&format!("\"{}{hash}\"", changed.unwrap_or_default())).ok()
+}
+
+/// When a schedule was changed whose answer had this tag. That it fired since is no change.
+fn updated_at(declaration: &Declaration, tag: &header::HeaderValue) -> Result<String, ApiError> {
+    let changes =
+        [api::SchedulesPut::NAME, api::SchedulesDelete::NAME, api::SchedulesPause::NAME, api::SchedulesResume::NAME];
+    if !changes.contains(&declaration.name) {
+        return Err(ApiError::malformed("If-Match: is for changes of a schedule; leave it out"));
+    }
+    let tag = tag.to_str().ok().and_then(|tag| tag.strip_prefix('"')?.split_once(';'));
+    let wrong = || ApiError::malformed("If-Match: is not the ETag of a schedule");
+    tag.map(|(at, _)| at.to_owned()).ok_or_else(wrong)
 }

@@ -26,6 +26,8 @@ pub enum Code {
     KeyTaken,
     /// 409, too: what is stored of the run is no record that the node can read.
     Unreadable,
+    /// The schedule is not as it was any more when the client last saw it.
+    Changed,
     /// 413
     TooLarge,
     /// 429
@@ -45,6 +47,7 @@ impl Code {
             Self::Forbidden => 403,
             Self::NotFound | Self::NotKept => 404,
             Self::WrongState | Self::IdempotencyMismatch | Self::KeyTaken | Self::Unreadable => 409,
+            Self::Changed => 412,
             Self::TooLarge => 413,
             Self::RateLimited => 429,
             Self::Unavailable => 503,
@@ -64,6 +67,7 @@ impl Code {
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::KeyTaken => "key_taken",
             Self::Unreadable => "unreadable",
+            Self::Changed => "changed",
             Self::TooLarge => "too_large",
             Self::RateLimited => "rate_limited",
             Self::Unavailable => "unavailable",

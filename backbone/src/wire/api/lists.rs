@@ -16,6 +16,9 @@ pub struct Runs<R = Record> {
     /// Where the next page begins; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+    /// False: none was found so far, and more is to be searched from the cursor on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<bool>,
     /// Records that this call met and left out, because they cannot be read.
     #[serde(default, skip_serializing_if = "is_none")]
     pub unreadable: u64,

@@ -61,6 +61,9 @@ pub struct ScheduleSettings {
     /// Whether it is paused; `put` leaves it as it is if this is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
+    /// Only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_updated_at: Option<Timestamp>,
 }
 
 /// The longest jitter.
@@ -132,6 +135,7 @@ impl ScheduleSettings {
             overlap: Some(self.overlap.unwrap_or_default()),
             jitter_ms: Some(self.jitter_ms.unwrap_or(0)),
             paused: None,
+            if_updated_at: None,
             ..self.clone()
         }
     }
@@ -170,6 +174,9 @@ pub struct ScheduleRequest {
     /// Its tenant: needed under `_all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
+    /// For changes: only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_updated_at: Option<Timestamp>,
 }
 
 /// Which schedules.

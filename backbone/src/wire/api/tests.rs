@@ -238,7 +238,11 @@ fn check_runs() -> [&'static str; 10] {
         ),
         check::<RunsList>(
             &["{}", &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#)],
-            &[r#"{"runs":[]}"#, &format!(r#"{{"runs":[{record}],"cursor":"7","unreadable":2}}"#)],
+            &[
+                r#"{"runs":[]}"#,
+                r#"{"runs":[],"cursor":"7","complete":false}"#,
+                &format!(r#"{{"runs":[{record}],"cursor":"7","unreadable":2}}"#),
+            ],
         ),
         check::<RunsCount>(
             &["{}", &format!(r#"{{{filter},"cursor":"7"}}"#)],
@@ -272,7 +276,8 @@ fn check_submit() -> [&'static str; 2] {
 
 fn check_schedules() -> [&'static str; 8] {
     let (one, of) = (r#"{"id":"nightly"}"#, r#"{"id":"nightly","tenant":"acme"}"#);
-    let timing = r#""id":"nightly","cron":"0 30 3 * * *","time_zone":"Europe/Berlin","misfire":"skip","misfire_after_ms":10000,"overlap":"skip","jitter_ms":1,"ends_at":"2026-11-21T12:00:00.000Z","paused":false"#;
+    let as_it_was = format!(r#"{{"id":"nightly","if_updated_at":"{TIME}"}}"#);
+    let timing = r#""id":"nightly","cron":"0 30 3 * * *","time_zone":"Europe/Berlin","misfire":"skip","misfire_after_ms":10000,"overlap":"skip","jitter_ms":1,"ends_at":"2026-11-21T12:00:00.000Z","paused":false,"if_updated_at":"2026-11-21T12:00:00.000Z""#;
     let job = r#""type":"t","payload":{"b":12345678901234567890123,"a":0.10},"queue":"bulk","priority":1,"idempotency_key":"k","tags":["a"],"headers":{"X-A":"b"}"#;
     let state = format!(
         r#""tenant":"acme","declared":false,"created_at":"{TIME}","updated_at":"{TIME}","last_run":{{"due_at":"{TIME}","run_id":"nightly-1"}},"last_skipped":{{"due_at":"{TIME}","reason":"refused","error":"why"}},"next_run":["{TIME}"]"#
@@ -293,9 +298,9 @@ fn check_schedules() -> [&'static str; 8] {
             &["{}", r#"{"tenant":"acme","limit":500,"cursor":"7"}"#],
             &[r#"{"schedules":[]}"#, &page],
         ),
-        check::<SchedulesDelete>(&[one, of], &[&status]),
-        check::<SchedulesPause>(&[one, of], &[&status]),
-        check::<SchedulesResume>(&[one, of], &[&status]),
+        check::<SchedulesDelete>(&[one, of, &as_it_was], &[&status]),
+        check::<SchedulesPause>(&[one, of, &as_it_was], &[&status]),
+        check::<SchedulesResume>(&[one, of, &as_it_was], &[&status]),
         check::<SchedulesRunNow>(&[one, of], &[&status]),
         check::<SchedulesBackfill>(
             &[&format!(r#"{{"id":"n",{span}}}"#), &format!(r#"{{"id":"n","tenant":"acme",{span},"dry_run":true}}"#)],
