@@ -9,15 +9,24 @@ import * as router from './router.js';
 import { stop } from './stream.js';
 import { changed, drawnBy, keep, kept, may, state, tenant, toast } from './state.js';
 import { dialogView, icon, line, failed } from './widgets.js';
+import audit from './audit.js';
 import dlq from './dlq.js';
+import events from './events.js';
+import keys from './keys.js';
+import limits from './limits.js';
+import nodes from './nodes.js';
 import overview from './overview.js';
 import queues from './queues.js';
 import run, { find } from './run.js';
 import runs from './runs.js';
+import schedules from './schedules.js';
+import submit from './submit.js';
 
-const PAGES = { '': overview, queues, runs, run, dlq };
+const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, audit, keys, submit };
 const NAVIGATION = [
   ['', 'Overview', 'overview', 'o'], ['queues', 'Queues', 'queues', 'q'], ['runs', 'Runs', 'runs', 'r'], ['dlq', 'Dead letters', 'dlq', 'd'],
+  ['schedules', 'Schedules', 'schedules', 's'], ['limits', 'Limits and breakers', 'limits', 'l'], ['events', 'Events', 'events', 'e'],
+  ['nodes', 'Nodes', 'nodes', 'n', true], ['audit', 'Audit', 'audit', 'a'], ['keys', 'Keys', 'keys', 'k', true], ['submit', 'Submit a job', 'submit', 'c'],
 ];
 const KEYS = [
   ['/', 'Go to a run by its id, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
@@ -73,7 +82,7 @@ function arrived(route, before) {
     state.selected.clear();
     document.querySelector('main')?.scrollTo(0, 0);
     if (state.session) leave = page()?.open?.(route) ?? null;
-  }
+  } else page()?.refiltered?.();
   load();
 }
 
@@ -114,6 +123,7 @@ const live = () => {
 
 function pause() {
   state.paused = !state.paused;
+  page()?.paused?.(state.paused);
   if (!state.paused) load();
   changed();
 }
@@ -132,7 +142,7 @@ function shell() {
   const current = page();
   const here = current?.nav ?? state.route.parts[0];
   const { session: who } = state;
-  const links = NAVIGATION.filter(([, , , , all]) => !all || may('read', true));
+  const links = NAVIGATION.filter(([name, , , , all]) => (name === 'submit' ? may('submit') : !all || may('read', true)));
   return html`<a class="skip" href="#main" @click=${(event) => { event.preventDefault(); document.querySelector('main').focus(); }}>To the content</a>
   <nav class="side ${state.menu ? 'open' : ''}" aria-label="Pages"><a class="brand" href=${router.to('')}><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="7" /><path d="M9 8v14h9M14 12h9v4h-9z" /></svg>Longshore</a>
     <ul>${links.map(([name, text, symbol]) => html`<li><a href=${router.to(name)} aria-current=${here === name ? 'page' : nothing}>${icon(symbol)}<span>${text}</span></a></li>`)}</ul>

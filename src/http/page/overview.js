@@ -46,7 +46,7 @@ function tiles(data) {
     <div class="tile"><span class="name">Times</span><dl class="times"><dt></dt><dd class="head">half</dd><dd class="head">99 %</dd>
       ${[['Wait', seen.times.wait], ['Attempt', seen.times.run]].map(([name, of]) => html`<dt>${name}</dt><dd>${upTo(of?.p50)}</dd><dd>${upTo(of?.p99)}</dd>`)}</dl><span class="note">of the last minute</span></div>` : nothing;
   return html`<div class="tiles">${rates}
-    ${tile('Waiting', short(waiting), { note: oldest ? `oldest ${span(oldest)}` : 'none waits', href: to('runs', { state: 'enqueued' }) })}
+    ${tile('Waiting', short(waiting), { note: waiting ? `oldest ${span(oldest)}` : 'none waits', href: to('runs', { state: 'enqueued' }) })}
     ${tile('Running', short(running), { note: room ? `of ${number(room)} places` : nothing, href: to('runs', { state: 'running' }) })}
     ${tile('Later', short(later), { note: 'scheduled, retrying, put off', href: to('runs', { state: 'scheduled' }) })}
     ${seen.dead === undefined || tenant() !== '_all' ? nothing : tile('Dead letters', short(seen.dead), { bad: seen.dead > 0, note: 'failed for good', href: to('dlq') })}</div>
@@ -83,7 +83,7 @@ function queues(data) {
 const nodes = (data) => (data.nodes.length ? card('Nodes', table('Nodes', ['Node', 'State', { text: 'Busy', kind: 'bar-cell' }, { text: 'Up', kind: 'num' }], data.nodes.map((node) => {
   const all = Object.values(node.queues);
   const [busy, room] = [all.reduce((n, queue) => n + queue.running, 0), all.reduce((n, queue) => n + queue.concurrency, 0)];
-  return html`<tr><td class="cut"><span>${node.node}</span></td><td>${pill(node.state, node.state === 'running' ? 'green' : undefined)}</td>
+  return html`<tr><td class="cut wider"><span title=${node.node}>${node.node}</span></td><td>${pill(node.state, node.state === 'running' ? 'green' : undefined)}</td>
     <td class="bar-cell">${bar([{ value: busy, colour: 'blue' }], room, `${busy} of ${room} places`)}</td><td class="num">${span(Date.now() - Date.parse(node.started_at))}</td></tr>`;
 })), html`<a href=${to('nodes')}>All about nodes</a>`) : nothing);
 

@@ -18,6 +18,16 @@ async function load({ parts: [, tenant, id] }, signal) {
   const text = await askText('GET', `v1/runs/${part(id)}`, { as: tenant, signal });
   const record = JSON.parse(text);
   const said = { record, text, result: member(text, 'result'), progress: member(text, 'progress') };
+  const beside = async (path) => {
+    try {
+      return await askText('GET', `v1/runs/${part(id)}/${path}`, { as: tenant, signal });
+    } catch (error) {
+      if (error.name === 'AbortError') throw error;
+      return undefined;
+    }
+  };
+  const [why, payload] = await Promise.all([beside('why'), ENDED.includes(record.state) ? undefined : beside('payload')]);
+  Object.assign(said, { why: why && JSON.parse(why).lines, payload });
   if (record.state === 'dead') {
     try {
       said.letter = JSON.parse(await askText('GET', `v1/dlq/${part(id)}`, { as: tenant, signal }));
@@ -130,7 +140,7 @@ const facts = (record) => html`<dl class="facts">
   ${fact('Trace', record.trace_id ? html`<span class="mono">${record.trace_id}</span>` : undefined)}
   ${fact('Erased', record.erased_at ? time(record.erased_at) : undefined)}</dl>`;
 
-const saysOf = (event) => {
+export const saysOf = (event) => {
   if (event.event === 'log') return visible(event.line);
   if (event.event === 'progress') return line(JSON.stringify(event.progress));
   if (event.error) return line(`${event.error.kind}: ${event.error.message}`);
@@ -143,6 +153,7 @@ const eventRows = (all) => html`<ol class="events" tabindex="0" aria-label="Even
 
 function payload(data) {
   const { letter } = data;
+  if (data.payload !== undefined) return data.payload ? source(data.payload) : html`<div class="empty">It has none.</div>`;
   if (!letter) return data.noLetter ? html`<div class="empty">${line(data.noLetter)}</div>` : nothing;
   if (letter.payload_bytes) return html`<div class="empty">The payload of ${letter.payload_bytes} bytes was too large to be kept.</div>`;
   const text = decoded(letter.payload_base64 ?? '');
@@ -166,10 +177,11 @@ function view(data, { parts: [, tenant, id] }, error) {
     ${facts(record)}
     ${card('Timeline', timeline(record, events), note)}
     ${progress !== undefined && !ENDED.includes(record.state) ? card('Progress', source(progress)) : nothing}
+    ${data.why?.length ? card('In words', html`<ol class="words">${data.why.slice(-40).map(({ at, text }) => html`<li>${at ? moment(at) : html`<span class="faint">now</span>`}<span>${line(text)}</span></li>`)}</ol>`) : nothing}
     <div class="columns">
       ${card('Events', events.length ? eventRows(events) : html`<div class="empty">${state.stream === 'connecting' ? 'Reading the event log …' : 'The event log has none of this run.'}</div>`)}
       <div>${result !== undefined ? card('Result', source(result)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
-      ${record.state === 'dead' ? card('Payload', payload(data)) : nothing}
+      ${record.state === 'dead' || data.payload !== undefined ? card('Payload', payload(data)) : nothing}
       ${record.log?.length ? card('Log', html`<pre class="log" tabindex="0">${record.log.map((entry) => visible(entry.line)).join('\n')}</pre>`) : nothing}</div></div>`;
 }
 

@@ -140,7 +140,7 @@ export const filters = (query, { states = STATES } = {}) => html`<div class="fil
   ${[...FIELDS].some((name) => query[name]) ? button('Clear', () => filter(Object.fromEntries(FIELDS.map((name) => [name, '']))), { kind: 'quiet' }) : nothing}</div>`;
 
 export const row = (run) => html`<tr class=${state.selected.has(key(run)) ? 'selected' : ''}><td class="check">${checkbox(run)}</td>
-  <td>${pill(run.state)}</td><td class="cut">${ofTenant(run.tenant)}${runLink(run)}${run.tags?.length ? html`<span class="tags">${run.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`)}</span>` : nothing}</td>
+  <td>${pill(run.state)}</td><td class="cut run">${ofTenant(run.tenant)}${runLink(run)}${run.tags?.length ? html`<span class="tags">${run.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`)}</span>` : nothing}</td>
   <td class="cut"><a class="plain" href=${to('runs', { ...state.route.query, type: run.type })}>${run.type}</a></td>
   <td class="cut wide">${run.queue} <span class="faint">p${run.priority}</span></td>
   <td class="num wide">${run.attempt ?? 0}<span class="faint">/${run.max_attempts}</span></td>

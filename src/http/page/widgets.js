@@ -12,7 +12,7 @@ const ICONS = {
   dlq: 'M12 8v5M12 16.5v.5M10.3 3.9L2.5 18a2 2 0 0 0 1.7 3h15.6a2 2 0 0 0 1.7-3L13.7 3.9a2 2 0 0 0-3.4 0z',
   schedules: 'M12 7v5l3 2M21 12a9 9 0 1 1-18 0 9 9 0 0 1 18 0z', limits: 'M5 19a9 9 0 1 1 14 0M12 14l4-5',
   nodes: 'M4 5h16v6H4zM4 13h16v6H4zM8 8h.01M8 16h.01', events: 'M5 12a7 7 0 0 1 14 0M8.5 12a3.5 3.5 0 0 1 7 0M12 12v8',
-  audit: 'M6 3h9l4 4v14H6zM9 12h7M9 16h5', keys: 'M14 10a4 4 0 1 1-3.9 5H3v-3M7 15v2',
+  audit: 'M6 3h9l4 4v14H6zM9 12h7M9 16h5', keys: 'M15 14a5 5 0 1 0-4.6-3L4 17.4V20h2.6l1.4-1.4v-2h2l1.8-1.8M16 8.5v.01',
   webhooks: 'M8 9a4 4 0 1 1 6 3l-3 6M16 15a4 4 0 1 1-2 4H6', settings: 'M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4',
   submit: 'M12 5v14M5 12h14', menu: 'M4 7h16M4 12h16M4 17h16', search: 'M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14zM20 20l-4-4',
   close: 'M6 6l12 12M18 6L6 18', pause: 'M9 5v14M15 5v14', play: 'M8 5l11 7-11 7z', back: 'M15 5l-7 7 7 7',
@@ -73,7 +73,7 @@ export const stale = () => (state.error && state.data
       ${button('Try again', () => dispatchEvent(new Event('reload')), { kind: 'small' })}</div>` : nothing);
 
 /** A column that can be left out on a narrow screen is named `{ head, wide: true }`. */
-export const table = (caption, heads, rows) => html`<div class="scroll"><table>
+export const table = (caption, heads, rows) => html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
   <caption class="hidden">${caption}</caption>
   <thead><tr>${heads.map((head) => {
     const { text, kind = '' } = typeof head === 'object' ? head : { text: head };
@@ -215,7 +215,7 @@ export function dialogView() {
     ${dialog.fields.map(field)}
     ${dialog.typed ? field({ name: 'typed', label: html`Write <code>${dialog.typed}</code> to confirm` }) : nothing}
     ${dialog.error ? html`<p class="error" role="alert">${line(dialog.error)}</p>` : nothing}
-    <footer>${button('Cancel', close, { kind: 'quiet' })}
+    <footer>${button(dialog.act ? 'Cancel' : 'Close', close, { kind: 'quiet' })}
       ${dialog.act ? html`<button class="button ${dialog.danger ? 'danger' : 'primary'}" ?disabled=${dialog.busy}>${dialog.busy ? 'Working …' : dialog.label}</button>` : nothing}
     </footer></form></dialog>`;
 }

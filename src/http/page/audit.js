@@ -1,0 +1,54 @@
+// Who asked for what beyond reading and submitting.
+
+import { html, nothing } from './vendor/lit-html.js';
+import { get } from './api.js';
+import { number } from './format.js';
+import { changed, state, toast } from './state.js';
+import { button, choice, heading, line, list, pill, sinceOf, SINCE, stale, table, time } from './widgets.js';
+import { filter } from './router.js';
+
+/** A request and how it ended are two entries of one id. */
+function together(entries) {
+  const found = new Map();
+  for (const entry of entries) found.set(entry.id, { ...found.get(entry.id), ...entry });
+  return [...found.values()].reverse();
+}
+
+async function load({ query }, signal) {
+  const since = sinceOf(query.since || '24h');
+  const entries = [];
+  let cursor;
+  // The newest are wanted, and the list begins with the oldest.
+  for (let page = 0; page < 10; page += 1) {
+    const said = await get('v1/audit', { since, limit: 500, cursor }, signal);
+    entries.push(...said.entries);
+    cursor = said.cursor;
+    if (!cursor) break;
+  }
+  return { entries, cursor, since };
+}
+
+async function more() {
+  try {
+    const said = await get('v1/audit', { since: state.data.since, limit: 500, cursor: state.data.cursor });
+    Object.assign(state.data, { entries: [...state.data.entries, ...said.entries], cursor: said.cursor, pages: true });
+  } catch (error) {
+    toast(error.message, true);
+  }
+  changed();
+}
+
+const row = (entry) => html`<tr><td>${time(entry.at)}</td><td><span class="strong">${entry.endpoint}</span></td><td class="cut wider"><span title=${line(JSON.stringify(entry.request))} class="mono">${line(JSON.stringify(entry.request ?? {}))}</span></td>
+  <td>${entry.tenant}</td><td><span title=${line(entry.by)}>${line(entry.by)}</span></td><td class="wide">${entry.from} <span class="faint">${entry.node}</span></td>
+  <td class="cut">${entry.error ? html`${pill('refused')} <span title=${line(entry.error.message)}>${line(entry.error.message)}</span>` : entry.stage === 'asked' ? pill('not answered yet', 'amber') : html`<span class="mono" title=${line(JSON.stringify(entry.outcome))}>${line(JSON.stringify(entry.outcome ?? {}))}</span>`}</td></tr>`;
+
+export default {
+  title: () => 'Audit',
+  every: 10000,
+  holds: (data) => data?.pages,
+  load,
+  view: (data, { query }, error) => html`${heading('Audit', { sub: 'What was asked beyond reading and submitting, the newest first.', as: { words: ['audit', '--since', query.since || '24h'], request: { path: 'v1/audit', query: { since: data?.since, limit: 500 } }, json: data && JSON.stringify(data.entries, null, 2) } })}
+    <div class="filters">${choice('since', 'Since', [['', 'last 24 h'], ...SINCE.filter(([value]) => value && value !== '24h')], filter)}</div>${stale()}
+    <section class="card">${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: (entries) => table('Audit', ['At', 'Asked', 'What', 'Tenant', 'By', { text: 'From', kind: 'wide' }, 'Outcome'], together(entries).slice(0, 500).map(row)) })}
+    ${data?.cursor ? html`<footer class="more"><span class="faint">${number(data.entries.length)} entries were read, and newer ones are not shown yet.</span>${button('Go on', more)}</footer>` : nothing}</section>`,
+};
