@@ -146,7 +146,7 @@ async fn neither_flood_nor_silence_keeps_a_command_from_its_end() {
 async fn nothing_of_a_command_is_left_when_its_attempt_is_over() {
     let world = world().await;
     let path = |name: &str| file(&world, name);
-    let late = format!("timeout = '1s'\nmax_attempts = 1\n{AT_ONCE}");
+    let late = format!("timeout = '4s'\nmax_attempts = 1\n{AT_ONCE}");
     let node = with(world.node(), "late", &late, &stubborn(&path("late")));
     let node = with(node, "cancelled", "", &stubborn(&path("cancelled")));
     let left = format!("sleep 600 & echo $! > {}; echo 1", path("left").display());
@@ -194,21 +194,26 @@ async fn nothing_of_a_command_is_left_when_its_attempt_is_over() {
 #[tokio::test]
 async fn a_command_ends_with_its_lease() {
     let world = world().await;
-    let script = "printf '%s\\n' $$ > $LONGSHORE_ATTEMPT.pid; while ! test -e go; do sleep 0.1; done; echo 1";
+    let script = "echo $$ >> pids; while ! test -e go; do sleep 0.1; done; echo 1";
     let dir = world.dir().display().to_string();
     let settings = format!("program = '/bin/sh'\nargs = ['-c', '''{script}''']\ndir = '{dir}'");
     let node = || with_settings(world.node(), "long", AT_ONCE, &settings).with("node", "lease = '2s'");
     let first = node().start().await;
     let run = world.publish("long").json(json!(1)).await;
-    let old = pids(&file(&world, "1.pid"), 1).await;
+    let old = pids(&file(&world, "pids"), 1).await;
+    eventually("the record says that it runs", WITHIN, async || match world.record(&run).await {
+        Some(record) if record.state == "running" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
 
     let _second = node().start().await;
     first.sigstop();
     tokio::time::sleep(FREEZE).await;
-    pids(&file(&world, "2.pid"), 1).await;
     first.sigcont();
 
     are_gone(&old).await;
+    pids(&file(&world, "pids"), 2).await;
     std::fs::write(file(&world, "go"), "").unwrap();
     let end = world.wait(&run).await;
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 2), "{end:?}");

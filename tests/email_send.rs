@@ -245,13 +245,13 @@ async fn an_e_mail_is_handed_over_encrypted_as_the_payload_says() {
 async fn the_servers_code_says_whether_the_job_is_tried_again() {
     let world = world().await;
     let server = MailServer::start(&world, false, false).await;
-    let _node = plain(&world, &server, &format!("max_attempts = 1\ntimeout = '2s'\n{AT_ONCE}")).start().await;
+    let _node = plain(&world, &server, &format!("max_attempts = 1\ntimeout = '5s'\n{AT_ONCE}")).start().await;
     for (from, to, kind, says) in [
         ("banned@x.test", "ann@a.test", "permanent", "does not take the sender: 550 not from here"),
         ("full@x.test", "ann@a.test", "retryable", "does not take the e-mail: 452 no room"),
         ("spam@x.test", "ann@a.test", "permanent", "does not take the e-mail: 554 no"),
         ("cut@x.test", "ann@a.test", "retryable", "does not take the e-mail: "),
-        ("hang@x.test", "ann@a.test", "timeout", "limit of 2s"),
+        ("hang@x.test", "ann@a.test", "timeout", "limit of 5s"),
         ("shop@x.test", "never@a.test", "permanent", "the server refuses never@a.test (550 no such user)"),
         ("shop@x.test", "later@a.test", "retryable", "the server refuses later@a.test (451 come again)"),
     ] {
