@@ -33,7 +33,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         output::json(&answer)?;
     } else {
         let why = answer.read()?;
-        output::say(shown(&why.run.read()?, &why.lines).trim_end())?;
+        output::say(shown(&why.run, &why.lines).trim_end())?;
     }
     Ok(Ended::Success)
 }

@@ -61,7 +61,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: WaitRequest) -> Result<
         facts.lines().into_iter().map(|Line { at, text }| WhyLine { at: Some(at), text }).collect();
     lines.drain(..lines.len().saturating_sub(MAX_LINES));
     lines.extend(facts.summary().into_iter().map(|text| WhyLine { at: None, text }));
-    Ok(Encoded::of(&Why { lines, run }))
+    Ok(Why { lines, run }.into())
 }
 
 /// The run's record; that in its dead letter if its own has gone.

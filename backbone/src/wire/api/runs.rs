@@ -167,11 +167,17 @@ pub const STRANDED: &str = "stranded";
 
 /// What happened to a run, in words.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Why {
+pub struct Why<R = Record> {
     /// What happened, the oldest first, at most 1,000; then how it stands.
     pub lines: Vec<WhyLine>,
     /// Its record.
-    pub run: Encoded<Record>,
+    pub run: R,
+}
+
+impl From<Why<Encoded<Record>>> for Encoded<Why> {
+    fn from(why: Why<Encoded<Record>>) -> Self {
+        Encoded::of(&why).cast()
+    }
 }
 
 /// A line.
