@@ -53,6 +53,7 @@ mod one_run; // one accepted job is one run, even if it is repeated, forwarded, 
 mod order; // urgent jobs first, by rank
 mod ordered; // jobs of one key run in their order, through retries, whichever node dies
 mod overdue; // a job that waits for its time runs, even if a lane is full or the server forgot it
+mod packages; // the helper packages do, as they are built and installed, what their documents say
 mod pauses; // from the answer on nothing starts of what is paused
 mod permissions; // a node needs no more rights than the documents grant
 mod poison; // bytes that no client can read cost no more than their own message

@@ -1,0 +1,112 @@
+"""Submits jobs and follows their runs."""
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from typing import Any, AsyncIterator, Dict, Mapping, Optional
+
+import nats
+from nats.aio.client import Client as Nats
+
+ENDED = ("completed", "dead", "cancelled", "expired", "duplicate", "discarded")
+
+
+class ApiError(Exception):
+    """A node refused a request: `code` as in HTTP, `error` a word, and what is wrong."""
+
+    def __init__(self, code: int, error: str, message: str) -> None:
+        super().__init__(f"{code} {error}: {message}")
+        self.code, self.error, self.message = code, error, message
+
+
+class Client:
+    """A connection for submitting jobs: `async with await Client.connect() as client`."""
+
+    def __init__(self, connection: Nats, *, tenant: str = "default", namespace: str = "longshore") -> None:
+        self.connection, self.tenant, self.namespace = connection, tenant, namespace
+
+    @classmethod
+    async def connect(cls, servers: Optional[str] = None, *, tenant: str = "default", namespace: str = "longshore",
+                      **options: Any) -> "Client":
+        """Connects to `servers`, or else NATS_URL; further options are those of `nats.connect`."""
+        servers = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
+        return cls(await nats.connect(servers, **options), tenant=tenant, namespace=namespace)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await self.connection.drain()
+
+    async def submit(self, type: str, payload: Any = None, **options: Any) -> Dict[str, Any]:
+        """Submits a job: `{"run_id", "state", "deduplicated"}`, once it is durable.
+
+        The payload is JSON. Options are the fields of `submit` in the contract, such as `queue`, `priority`,
+        `idempotency_key`, `delay_ms`, `tags`.
+        """
+        return await self.request("submit", {"type": type, "payload": payload, **options})
+
+    async def publish(self, type: str, payload: Any = None, *, queue: str = "main", priority: int = 5,
+                      headers: Optional[Mapping[str, str]] = None) -> str:
+        """Publishes a job to JetStream, without asking a node, and returns its run id once it is durable.
+
+        The payload is JSON, or bytes as they are. Options are headers: `{"Longshore-Delay": "5m"}`.
+        """
+        subject = f"{self.namespace}.jobs.{self.tenant}.{queue}.p{priority}.{type}"
+        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        acknowledged = await self.connection.jetstream().publish(subject, body, headers=dict(headers or {}))
+        own = {name.lower(): text for name, text in (headers or {}).items()}.get("longshore-run-id")
+        return own or f"{queue}-p{priority}-{acknowledged.seq}"
+
+    async def get(self, run_id: str) -> Dict[str, Any]:
+        """The run's record."""
+        return await self.request("runs.get", {"run_id": run_id})
+
+    async def wait(self, run_id: str, timeout: float = 60) -> Dict[str, Any]:
+        """The run's record once it has ended, however; `asyncio.TimeoutError` after so many seconds."""
+        until = time.monotonic() + timeout
+        while True:
+            if (left := until - time.monotonic()) <= 0:
+                raise asyncio.TimeoutError(f"run {run_id} has not ended within {timeout} s")
+            milliseconds = max(1, min(30_000, int(left * 1000)))
+            try:
+                record = await self.request("runs.wait", {"run_id": run_id, "timeout_ms": milliseconds})
+            except ApiError as error:
+                if error.code != 404 or error.error != "not_found":
+                    raise
+                # Published a moment ago under an id of its own: it is known once it starts.
+                await asyncio.sleep(min(0.2, left))
+                continue
+            if record["state"] in ENDED:
+                return record
+
+    async def cancel(self, run_id: str) -> Dict[str, Any]:
+        """Cancels a run that has not ended, and returns its record."""
+        return await self.request("runs.cancel", {"run_id": run_id})
+
+    async def events(self, run_id: str = "*") -> AsyncIterator[Dict[str, Any]]:
+        """Live events of one run, or of all; those of before the first `__anext__` are not among them."""
+        subject = f"{self.namespace}.events.{self.tenant}.*.*.{run_id}.>"
+        subscription = await self.connection.subscribe(subject)
+        try:
+            async for message in subscription.messages:
+                yield json.loads(message.data)
+        finally:
+            if not self.connection.is_closed and not self.connection.is_draining:
+                await subscription.unsubscribe()
+
+    async def request(self, endpoint: str, body: Mapping[str, Any]) -> Dict[str, Any]:
+        """Asks any endpoint of the API."""
+        seconds = 10 + body.get("timeout_ms", 0) / 1000
+        subject = f"{self.namespace}.api.{self.tenant}.{endpoint}"
+        answer = await self.connection.request(subject, json.dumps(body).encode(), timeout=seconds)
+        content = json.loads(answer.data)
+        if answer.headers and "Nats-Service-Error-Code" in answer.headers:
+            raise ApiError(content["code"], content["error"], content["message"])
+        return content

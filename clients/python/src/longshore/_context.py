@@ -1,0 +1,177 @@
+"""What a handler knows of its attempt, and says while it works."""
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import threading
+from concurrent.futures import Executor
+from typing import Any, Callable, Coroutine, Dict, Mapping, Optional, Protocol, Set, Tuple
+
+from ._errors import Cancelled
+
+STEP_ANSWER_SECONDS = 5.0
+STEP_TRIES = 5
+
+
+class Channel(Protocol):  # the way to the node that holds the job
+    def signal(self, word: str, body: bytes) -> Coroutine[Any, Any, None]:
+        """Sends a signal; nobody answers."""
+
+    async def ask(self, word: str, body: bytes, seconds: float) -> Tuple[Mapping[str, str], bytes]:
+        """Sends a signal and waits for the node's answer: its headers, in lower case, and body."""
+
+
+class Context:
+    """One attempt of one run. Its methods may be called on the event loop and in a handler's thread."""
+
+    def __init__(self, headers: Mapping[str, str], channel: Channel, executor: Optional[Executor] = None) -> None:
+        self.headers: Dict[str, str] = dict(headers)
+        """The job's own headers and Longshore's about the run."""
+        own = {name.lower(): text for name, text in headers.items()}
+        self.run_id = own.get("longshore-run-id", "")
+        self.tenant = own.get("longshore-tenant", "default")
+        self.type = own.get("longshore-type", "")
+        self.queue = own.get("longshore-queue", "")
+        self.round = int(own.get("longshore-round") or 1)
+        self.attempt = int(own.get("longshore-attempt") or 1)
+        self.max_attempts = int(own.get("longshore-max-attempts") or 1)
+        self.deadline = own.get("longshore-attempt-deadline", "")
+        """When this attempt is over (RFC 3339)."""
+        self.content_type = own.get("content-type", "application/json")
+        self._channel = channel
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self._cancelled = threading.Event()
+        self._sent: Set["asyncio.Task[None]"] = set()
+        self._uses: Dict[str, int] = {}
+        self._open: Set[str] = set()
+        self._on_cancel: Callable[[], None] = lambda: None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt was asked to stop. An async handler is cancelled then; one in a thread looks here."""
+        return self._cancelled.is_set()
+
+    def progress(self, value: Any) -> None:
+        """An event, and kept in the record: a number is a percentage, else any JSON of at most 4,096 bytes."""
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        body = json.dumps({"percent": value} if is_number else value).encode()
+        if len(body) > 4096:
+            raise ValueError(f"progress has {len(body)} bytes, more than 4,096")
+        self._send("progress", body)
+
+    def log(self, line: str) -> None:
+        """A line for the node's log and the run's record, cut at 512 bytes there."""
+        self._send("log", str(line).encode())
+
+    def step_key(self, name: str) -> str:
+        """An idempotency key for what the next step of this name does outside; the same in every attempt."""
+        uses = self._uses.get(name, 0)
+        return f"{self.run_id}/{name}#{uses if name in self._open else uses + 1}"
+
+    def step(self, name: str, work: Callable[[], Any]) -> Any:
+        """The result of `work`, which is not done again once its result is stored, whatever dies.
+
+        On the event loop: `await ctx.step(…)`, where `work` is a coroutine function or a function that runs in a
+        thread. In a handler's thread: `ctx.step(…)`. The result is JSON of at most 64 KiB. Raises `Cancelled` if
+        the attempt has lost its job.
+        """
+        if _is_on(self._loop):
+            return self._step(name, work)
+        number = self._begin(name)
+        try:
+            stored = self._call(self._get(name, number))
+            return stored[0] if stored else self._call(self._put(name, number, work()))
+        finally:
+            self._open.discard(name)
+
+    async def _step(self, name: str, work: Callable[[], Any]) -> Any:
+        number = self._begin(name)
+        try:
+            stored = await self._get(name, number)
+            return stored[0] if stored else await self._put(name, number, await run(work, (), self._executor))
+        finally:
+            self._open.discard(name)
+
+    def _begin(self, name: str) -> int:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+            raise ValueError(f"a step's name has 1 to 64 of A-Z a-z 0-9 _ -, not {name!r}")
+        if name in self._open:
+            raise RuntimeError(f"step {name} is at work already: steps at the same time need names of their own")
+        self._open.add(name)
+        self._uses[name] = self._uses.get(name, 0) + 1
+        return self._uses[name]
+
+    async def _get(self, name: str, number: int) -> Tuple[Any, ...]:
+        answer = await self._ask("step-get", {"name": name, "n": number})
+        return (answer["result"],) if "result" in answer else ()
+
+    async def _put(self, name: str, number: int, result: Any) -> Any:
+        await self._ask("step-put", {"name": name, "n": number, "result": result})
+        return result
+
+    async def _ask(self, word: str, request: Dict[str, Any]) -> Dict[str, Any]:
+        body = json.dumps(request).encode()
+        problem = "no node answers"
+        for nth in range(STEP_TRIES):
+            if self.cancelled:
+                raise Cancelled("the attempt was asked to stop")
+            try:
+                headers, answer = await self._channel.ask(word, body, STEP_ANSWER_SECONDS)
+            except Exception as error:  # nobody there, or no answer in time: asked again
+                problem = f"no node answers: {type(error).__name__}"
+            else:
+                if headers.get("longshore-cancel") == "true":
+                    self.cancel()
+                    raise Cancelled("the attempt was asked to stop, or has lost its lease")
+                code = headers.get("nats-service-error-code")
+                problem = headers.get("nats-service-error", code or "")
+                if code is None:
+                    return json.loads(answer or b"{}")
+                if code != "503":
+                    break
+            await asyncio.sleep(0.2 * 2**nth)
+        raise RuntimeError(f"{word} of {request['name']}: {problem}")
+
+    def cancel(self) -> None:
+        """Has the handler stopped; on the event loop only."""
+        self._cancelled.set()
+        self._on_cancel()
+
+    async def sent(self) -> None:
+        """Returns once everything that was signalled is on its way."""
+        await asyncio.gather(*self._sent, return_exceptions=True)
+
+    def _send(self, word: str, body: bytes) -> None:
+        if _is_on(self._loop):
+            task = self._loop.create_task(self._channel.signal(word, body))
+            self._sent.add(task)
+            task.add_done_callback(self._sent.discard)
+        else:
+            self._call(self._channel.signal(word, body))
+
+    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _is_on(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+async def run(work: Callable[..., Any], arguments: Tuple[Any, ...], executor: Optional[Executor] = None) -> Any:
+    """What the function returns: a coroutine function on the event loop, any other in a thread."""
+    if inspect.iscoroutinefunction(work):
+        return await work(*arguments)
+    result = await asyncio.get_running_loop().run_in_executor(executor, lambda: work(*arguments))
+    return await result if inspect.isawaitable(result) else result
+
+
+async def call(handler: Callable[..., Any], payload: Any, context: Context, executor: Optional[Executor] = None) -> Any:
+    """Calls a handler of a payload, or of a payload and a context."""
+    count = len(inspect.signature(handler).parameters)
+    return await run(handler, (payload, context)[: max(1, count)], executor)

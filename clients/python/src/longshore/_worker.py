@@ -1,0 +1,218 @@
+"""Runs jobs: a NATS micro service whose endpoints are the handlers."""
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+import nats
+import nats.micro
+from nats.aio.client import Client as Nats
+
+from ._context import Context, call, run
+from ._errors import Cancelled, Permanent, Snooze, headers_of
+
+Hook = Callable[..., Any]
+log = logging.getLogger("longshore")
+
+
+class _Handler:
+    def __init__(self, type: str, function: Callable[..., Any], slots: int) -> None:
+        self.type, self.function, self.slots = type, function, slots
+        self.free = asyncio.Semaphore(slots)
+
+
+class _Channel:
+    def __init__(self, connection: Nats, subject: str) -> None:
+        self._connection, self._subject = connection, subject
+
+    async def signal(self, word: str, body: bytes) -> None:
+        await self._connection.publish(self._subject, body, headers={"Longshore-Signal": word})
+
+    async def ask(self, word: str, body: bytes, seconds: float) -> Tuple[Mapping[str, str], bytes]:
+        headers = {"Longshore-Signal": word}
+        answer = await self._connection.request(self._subject, body, timeout=seconds, headers=headers)
+        return {name.lower(): text for name, text in (answer.headers or {}).items()}, answer.data
+
+
+class Worker:
+    """A process that runs jobs of some types.
+
+    Jobs of all tenants unless `tenant` names one. While a handler works, heartbeats are sent: a handler whose event
+    loop stands still for longer than `heartbeat` seconds loses its attempt, `None` sends none. Further options
+    are those of `nats.connect`.
+    """
+
+    def __init__(self, servers: Optional[str] = None, *, name: str = "longshore-python", tenant: str = "*",
+                 namespace: str = "longshore", heartbeat: Optional[float] = 30, **options: Any) -> None:
+        self._servers = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
+        self._name, self._tenant, self._namespace, self._heartbeat = name, tenant, namespace, heartbeat
+        self._options = {"max_reconnect_attempts": -1, **options}
+        self._wanted: List[Tuple[str, Callable[..., Any], int]] = []
+        self._before: List[Hook] = []
+        self._after: List[Hook] = []
+        self._on_error: List[Hook] = []
+        self._tasks: Set["asyncio.Task[None]"] = set()
+        self._at_work: Dict[Context, "asyncio.Task[Any]"] = {}
+        self._stop: Optional[asyncio.Event] = None
+
+    def handler(self, type: str, *, slots: int = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorates the function `(payload, ctx)` or `(payload)` that runs jobs of a type, `slots` of them at once.
+
+        What it returns is the result: JSON, or bytes. A function that is not async runs in a thread.
+        """
+        if slots < 1:
+            raise ValueError(f"slots of {type} must be at least 1, not {slots}")
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._wanted.append((type, function, slots))
+            return function
+
+        return add
+
+    def before(self, hook: Hook) -> Hook:
+        """Decorates a function `(ctx, payload)` to call before each handler; what it raises ends the attempt."""
+        self._before.append(hook)
+        return hook
+
+    def after(self, hook: Hook) -> Hook:
+        """Decorates a function `(ctx, result)` that is called after each handler that succeeded."""
+        self._after.append(hook)
+        return hook
+
+    def on_error(self, hook: Hook) -> Hook:
+        """Decorates a function `(ctx, error)` that is called after each handler that raised."""
+        self._on_error.append(hook)
+        return hook
+
+    def run(self) -> None:
+        """Runs jobs until SIGTERM or SIGINT; jobs that run are finished then."""
+        asyncio.run(self.serve())
+
+    async def serve(self) -> None:
+        """As `run`, on an event loop that is there."""
+        self._stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+            except (NotImplementedError, RuntimeError, ValueError):
+                pass  # Windows, or not the main thread
+        connection = await nats.connect(self._servers, **self._options)
+        self._executor = ThreadPoolExecutor(2 * sum(slots for _, _, slots in self._wanted) or 1, "longshore")
+        try:
+            await connection.subscribe(f"{self._namespace}.cancel.{self._tenant}.*", cb=self._cancel)
+            metadata = {"longshore.heartbeat": f"{round(self._heartbeat * 1000)}ms"} if self._heartbeat else {}
+            service = await nats.micro.add_service(connection, name=self._name, version="0.1.0", metadata=metadata)
+            for type, function, slots in self._wanted:
+                await self._serve_type(service, connection, _Handler(type, function, slots))
+            await connection.flush()
+            log.info("taking jobs of %s", ", ".join(type for type, _, _ in self._wanted))
+            await self._stop.wait()
+            await service.stop()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            await connection.drain()
+            self._executor.shutdown(wait=False)
+
+    async def _serve_type(self, service: Any, connection: Nats, handler: _Handler) -> None:
+        async def arrived(message: Any) -> None:
+            headers = {name: text for name, text in (message.headers or {}).items()}
+            if not any(name.lower() == "longshore-run-id" for name in headers):
+                return  # no job: another client had the server send something here
+            subject, body = message._msg.reply, message.data  # its own methods send one reply, and no signals
+            # A task per job, as nats-py awaits each callback before it takes the next message.
+            task = asyncio.create_task(self._job(connection, handler, headers, subject, body))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        await service.add_endpoint(
+            name=handler.type.replace(".", "-"), subject=f"{self._namespace}.work.{self._tenant}.{handler.type}",
+            handler=arrived, metadata={"longshore.slots": str(handler.slots)})
+
+    async def _job(self, connection: Nats, handler: _Handler, headers: Dict[str, str], subject: str,
+                   body: bytes) -> None:
+        async with handler.free:
+            if self._stop is not None and self._stop.is_set():  # not begun: another worker is to have it
+                busy = {"Nats-Service-Error-Code": "429", "Nats-Service-Error": "this worker is ending"}
+                await connection.publish(subject, b"", headers=busy)
+                return
+            channel = _Channel(connection, subject)
+            context = Context(headers, channel, self._executor)
+            await channel.signal("started", b"")
+            work = asyncio.create_task(self._work(handler, context, body))
+            self._at_work[context] = work
+            if inspect.iscoroutinefunction(handler.function):  # a thread goes on, and has its slot until it ends
+                context._on_cancel = work.cancel
+            beats = asyncio.create_task(self._beat(context, channel)) if self._heartbeat else None
+            try:
+                answer, reply = await work
+            except asyncio.CancelledError:
+                answer, reply = b"", headers_of(Cancelled("cancelled"))
+            finally:
+                del self._at_work[context]
+                if beats:
+                    beats.cancel()
+            await context.sent()
+            if len(answer) + 4096 > connection.max_payload:
+                answer, reply = b"", headers_of(Permanent(f"the result has {len(answer)} bytes, more than NATS takes"))
+            await connection.publish(subject, answer, headers=reply)
+
+    async def _work(self, handler: _Handler, context: Context, body: bytes) -> Tuple[bytes, Dict[str, str]]:
+        try:
+            payload = read(context, body)
+            for hook in self._before:
+                await run(hook, (context, payload), self._executor)
+            result = await call(handler.function, payload, context, self._executor)
+            for hook in self._after:
+                await run(hook, (context, result), self._executor)
+            return written(result)
+        except Exception as error:
+            for hook in self._on_error:
+                try:
+                    await run(hook, (context, error), self._executor)
+                except Exception:
+                    log.exception("on_error of run %s", context.run_id)
+            if not isinstance(error, (Permanent, Snooze, Cancelled)):
+                log.warning("run %s, attempt %d", context.run_id, context.attempt, exc_info=error)
+            return b"", headers_of(error)
+
+    async def _beat(self, context: Context, channel: _Channel) -> None:
+        interval = (self._heartbeat or 30) / 3
+        while True:
+            try:
+                answer, _ = await channel.ask("heartbeat", b"", interval)
+                if answer.get("longshore-cancel") == "true":
+                    context.cancel()
+            except Exception as error:  # the connection may be away for a while; the next one counts as well
+                log.debug("heartbeat of run %s: %r", context.run_id, error)
+            await asyncio.sleep(interval)
+
+    async def _cancel(self, message: Any) -> None:
+        tenant, run_id = message.subject.split(".")[-2:]
+        mine = [context for context in self._at_work if (context.tenant, context.run_id) == (tenant, run_id)]
+        mine.sort(key=lambda context: (context.round, context.attempt))
+        # Of two attempts of a run the older one is meant; if it is both, the newer one's heartbeat says so.
+        for context in mine[:-1] or mine:
+            context.cancel()
+
+
+def read(context: Context, body: bytes) -> Any:
+    """A job's payload: a JSON value, or bytes where its content type is another."""
+    if context.content_type.partition(";")[0].strip().lower() != "application/json":
+        return body
+    try:
+        return json.loads(body) if body else None
+    except ValueError as error:
+        raise Permanent(f"the payload is no JSON: {error}") from None
+
+
+def written(result: Any) -> Tuple[bytes, Dict[str, str]]:
+    """The reply's body and headers for what a handler returned."""
+    if isinstance(result, (bytes, bytearray)):
+        return bytes(result), {"Content-Type": "application/octet-stream"}
+    return b"" if result is None else json.dumps(result).encode(), {}

@@ -1,0 +1,143 @@
+"""Checks a helper package against a real node: python check.py README INTERPRETER WORKER
+
+Runs the three programs of the README, a worker, a client and a test, and then checks the handlers of WORKER (worker.py here says
+which); a worker says on its first line that it takes jobs. NATS_URL names the server. Needs the Python package;
+programs are written into the current folder. tests/packages.rs runs it.
+"""
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+from longshore import ApiError, Client
+
+README, INTERPRETER, WORKER = sys.argv[1:]
+
+
+class Worker:
+    started = []
+
+    def __init__(self, notes):
+        environment = {**os.environ, "NOTES": notes}
+        self.process = subprocess.Popen([INTERPRETER, WORKER], env=environment, stdout=subprocess.PIPE, text=True)
+        Worker.started.append(self.process)
+        line = self.process.stdout.readline()
+        assert "taking jobs of" in line, f"the worker said {line!r}"
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+
+
+def readme_runs():
+    blocks = re.findall(r"```(?:python|js)\n(.*?)```", open(README).read(), re.DOTALL)
+    ending = os.path.splitext(WORKER)[1]
+    for name, block in zip(["readme_worker", "readme_client", "readme_test"], blocks):
+        with open(name + ending, "w") as file:
+            file.write(block)
+    worker = subprocess.Popen([INTERPRETER, "readme_worker" + ending])
+    try:
+        client = [INTERPRETER, "readme_client" + ending]
+        printed = subprocess.run(client, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+        assert "sent" in printed and "ada@example.org" in printed, printed
+        subprocess.run([INTERPRETER, "readme_test" + ending], timeout=60, check=True)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+
+
+async def first(events, wanted):
+    async for event in events:
+        if event["event"] == wanted:
+            return event
+
+
+async def main():
+    folder = tempfile.mkdtemp()
+    notes = os.path.join(folder, "notes")
+    noted = lambda: open(notes).read().split() if os.path.exists(notes) else []
+    worker = Worker(notes)
+    async with await Client.connect() as client:
+
+        async def ended(type, payload=None, **options):
+            job = await client.submit(type, payload, **options)
+            return await client.wait(job["run_id"])
+
+        record = await ended("t.echo", {"a": [1, "é"]})
+        assert (record["state"], record["result"]) == ("completed", {"a": [1, "é"]}), record
+        run = await client.publish("t.echo", "bare", headers={"Longshore-Tags": "x"})
+        record = await client.wait(run)
+        assert (record["result"], record["tags"]) == ("bare", ["x"]), record
+        assert noted().count("before") == 2 and noted().count("after") == 2, noted()
+
+        record = await ended("t.permanent")
+        assert (record["state"], record["attempt"], record["error"]["kind"]) == ("dead", 1, "permanent"), record
+        assert "no such\u00e9" in record["error"]["message"] and "on_error" in noted(), (record, noted())
+
+        record = await ended("t.retry")
+        assert (record["state"], record["attempt"], record["result"]) == ("completed", 2, 2), record
+        record = await ended("t.snooze")
+        assert (record["state"], record["attempt"]) == ("completed", 1), record
+
+        following = client.events()
+        progress = asyncio.ensure_future(first(following, "progress"))
+        await client.connection.flush()
+        record = await ended("t.progress")
+        assert (await asyncio.wait_for(progress, 30))["progress"] == {"percent": 40}
+        assert record["progress"] == {"percent": 40} and record["log"][0]["line"] == "half", record
+        await following.aclose()
+
+        # Two attempts: the first one fails behind the step, the second one finds its result.
+        record = await ended("t.steps")
+        assert (record["state"], record["attempt"], record["result"]) == ("completed", 2, {"n": 1}), record
+        assert noted().count("charged") == 1 and [step["name"] for step in record["steps"]] == ["charge"], record
+
+        # The worker announces a heartbeat shorter than this takes, and the loop is free: it keeps the job.
+        record = await ended("t.long")
+        assert (record["state"], record["attempt"]) == ("completed", 1), record
+
+        async def until(word, times=1):
+            while noted().count(word) < times:
+                await asyncio.sleep(0.02)
+
+        job = await client.submit("t.wait", "cancel")
+        await asyncio.wait_for(until("waits"), 30)
+        await client.cancel(job["run_id"])
+        await asyncio.wait_for(until("stopped"), 30)
+        try:
+            await client.cancel("no-such-run")
+            raise AssertionError("a run that is unknown was cancelled")
+        except ApiError as error:
+            assert error.code == 404, error
+
+        # SIGTERM: the job that runs is finished.
+        job = await client.submit("t.long")
+        await asyncio.wait_for(until("long", 2), 30)
+        worker.kill(signal.SIGTERM)
+        record = await client.wait(job["run_id"])
+        assert (record["state"], record["attempt"]) == ("completed", 1), record
+        assert worker.process.wait(30) == 0
+
+        # kill -9 in the middle: another one does the job.
+        worker, other = Worker(notes), None
+        job = await client.submit("t.long")
+        await asyncio.wait_for(until("long", 3), 30)
+        other = Worker(notes)
+        worker.kill()
+        record = await client.wait(job["run_id"])
+        assert (record["state"], record["attempt"]) == ("completed", 2), record
+        assert record["attempts"][0]["error"]["kind"] == "lease_expired", record
+        other.kill(signal.SIGTERM)
+        assert other.process.wait(30) == 0
+    print("all checked")
+
+
+readme_runs()
+try:
+    asyncio.run(main())
+finally:
+    for process in Worker.started:
+        process.kill()

@@ -1,0 +1,96 @@
+"""The handlers that check.py asks for, by the Python package."""
+import asyncio
+import logging
+import os
+import sys
+import time
+
+from longshore import Permanent, Retry, Snooze, Worker
+
+worker = Worker(heartbeat=1.5)
+snoozed = set()
+
+
+def note(word):
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write(f"{word}\n")
+
+
+@worker.handler("t.echo", slots=2)
+def echo(payload):
+    return payload
+
+
+@worker.handler("t.permanent")
+async def permanent(payload, ctx):
+    raise Permanent("no suché\nat all")
+
+
+@worker.handler("t.retry")
+async def retry(payload, ctx):
+    if ctx.attempt == 1:
+        raise Retry(0.2, "not yet")
+    return ctx.attempt
+
+
+@worker.handler("t.snooze")
+async def snooze(payload, ctx):
+    if ctx.run_id not in snoozed:
+        snoozed.add(ctx.run_id)
+        raise Snooze(0.2)
+
+
+@worker.handler("t.progress")
+def progress(payload, ctx):
+    ctx.progress(40)
+    ctx.log("half")
+
+
+@worker.handler("t.steps")
+async def steps(payload, ctx):
+    def charge():
+        assert ctx.step_key("charge") == f"{ctx.run_id}/charge#1"
+        note("charged")
+        return {"n": 1}
+
+    result = await ctx.step("charge", charge)
+    if ctx.attempt == 1:
+        raise Retry(0.2)
+    return result
+
+
+@worker.handler("t.long")
+def long(payload, ctx):
+    note("long")
+    time.sleep(3)
+
+
+@worker.handler("t.wait")
+async def wait(payload, ctx):
+    note("waits")
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        note("stopped")
+        raise
+
+
+@worker.before
+def before(ctx, payload):
+    if ctx.type == "t.echo":
+        note("before")
+
+
+@worker.after
+async def after(ctx, result):
+    if ctx.type == "t.echo":
+        note("after")
+
+
+@worker.on_error
+def on_error(ctx, error):
+    note("on_error")
+
+
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+worker.run()
