@@ -40,6 +40,8 @@ mod own_node;
 pub mod signals;
 #[cfg(feature = "traces")]
 pub mod traces;
+#[cfg(feature = "http")]
+mod webhooks;
 
 pub use client::{Client, ClientError, Event, NewJob};
 pub use config::{Configuration, nats};

@@ -80,6 +80,7 @@ mod unreadable; // what is stored and cannot be read is named, harms nobody else
 mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer
 mod waits; // whatever a job waits for, it goes on, whichever fault comes
+mod webhooks; // events are posted to webhooks, each at least once, signed, whatever dies
 mod why; // what happened to one run, in words
 
 use std::path::PathBuf;

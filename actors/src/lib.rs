@@ -57,6 +57,7 @@ mod shared;
 mod streams;
 mod supervision;
 mod tree;
+mod webhooks;
 
 #[cfg(test)]
 mod tests;
@@ -73,6 +74,7 @@ pub use node::{Error, Node};
 pub use observer::Observer;
 pub use settings::{AuditFile, DeclaredSchedules, EventFile, LogControl, PressureSettings, Settings};
 pub use streams::{EventStream, EventStreams, From as StreamFrom, Logline, Position, Step};
+pub use webhooks::{Posted, WEBHOOK_WITHIN, WebhookCaller, WebhookSettings};
 
 pub use queue::unresponsive::SPARE_THREADS;
 

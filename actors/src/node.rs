@@ -107,7 +107,8 @@ impl Node {
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
         let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, log, .. } = settings;
-        let outlets = Outlets { traces, log, audit_file: settings.audit_file, event_file: settings.event_file };
+        let Settings { audit_file, event_file, webhooks, .. } = settings;
+        let outlets = Outlets { traces, log, audit_file, event_file, webhooks };
         open_files(&outlets)?;
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;

@@ -52,6 +52,7 @@ use crate::streams::EventStreams;
 use crate::streams::tail::{self, Table};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
+use crate::webhooks::{self, WebhookSettings, feed};
 use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, LogControl, PressureSettings};
 
 /// Where a node writes beside NATS.
@@ -60,6 +61,7 @@ pub(crate) struct Outlets {
     pub(crate) log: Option<Arc<dyn LogControl>>,
     pub(crate) audit_file: Option<Arc<dyn AuditFile>>,
     pub(crate) event_file: Option<Arc<dyn EventFile>>,
+    pub(crate) webhooks: Option<WebhookSettings>,
 }
 
 /// What the parts of a node are made of. Only the node sees this whole.
@@ -99,9 +101,9 @@ pub(crate) struct Parts {
     /// Where the event log is written to as well.
     pub(crate) event_file: Option<Arc<dyn EventFile>>,
     pub(crate) system_events: SystemEvents,
+    webhooks: Option<WebhookSettings>,
     /// Who follows events on this node.
     event_streams: Arc<Table>,
-    /// Who waits for runs' ends, over NATS and HTTP together.
     waits: Arc<Waits>,
     /// The recurring schedules that the configuration declares.
     pub(crate) declared: Arc<DeclaredSchedules>,
@@ -114,7 +116,7 @@ impl Parts {
         (policies, schedules): (Policies, DeclaredSchedules),
         handlers: Handlers,
         watches: Option<PressureSettings>,
-        Outlets { traces, log, audit_file, event_file }: Outlets,
+        Outlets { traces, log, audit_file, event_file, webhooks }: Outlets,
     ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
@@ -124,6 +126,7 @@ impl Parts {
         let tracer = traces.map(|exporter| Arc::new(Tracer::new(exporter, Arc::clone(&metrics))));
         let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics), tracer.clone());
         let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
+        let handlers = webhooks::serve(handlers, webhooks.as_ref(), &backbone, &system_events, &metrics);
         let policies = Arc::new(policies);
         let news = Arc::<GateNews>::default();
         let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
@@ -169,6 +172,7 @@ impl Parts {
             audit,
             event_file,
             system_events,
+            webhooks,
             event_streams: Arc::default(),
             waits: Arc::default(),
             declared: Arc::new(schedules),
@@ -240,7 +244,14 @@ impl Parts {
             circuit_breaker: self.circuit_breaker.clone(),
             tracer: self.tracer.clone(),
             audit: Arc::clone(&self.audit),
+            webhooks: self.webhooks.clone(),
         })
+    }
+
+    /// The feed of webhooks, if this node calls anybody: submits deliveries.
+    pub(crate) fn webhook_feed(&self) -> Option<feed::Part> {
+        let (settings, draining) = (self.webhooks.clone()?, self.lifecycle.draining.clone());
+        Some(feed::Part { api: self.api(), settings, draining })
     }
 
     /// The API's service: answers, has decisions about runs committed, and says how the node is.

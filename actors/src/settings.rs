@@ -11,6 +11,7 @@ use longshore_domain::policy::Policies;
 use longshore_domain::pressure::PressureLimits;
 
 use crate::trace::SpanExporter;
+use crate::webhooks::WebhookSettings;
 
 /// All settings of one node.
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ pub struct Settings {
     pub audit_file: Option<Arc<dyn AuditFile>>,
     /// Files that the event log is written to as well.
     pub event_file: Option<Arc<dyn EventFile>>,
+    /// How webhooks are delivered; `None`: this node calls nobody.
+    pub webhooks: Option<WebhookSettings>,
 }
 
 /// How a node watches whether its machine is short of processor or memory.

@@ -30,6 +30,7 @@ use crate::streams::tail;
 use crate::supervision::{Answer, ChildSpec, Deaths, Question};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace;
+use crate::webhooks::feed;
 
 /// All children of the root except those of queues, in the order in which they start. Each is given its part of the
 /// node (`parts.rs`), and no other child's.
@@ -66,6 +67,8 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
     children.extend(parts.tracer.iter().map(|tracer| {
         ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
     }));
+    let feed = parts.webhook_feed().into_iter();
+    children.extend(feed.map(|part| ChildSpec::new("webhook-feed", part, feed::run)));
     let event_files = parts.event_files().into_iter();
     children.extend(event_files.map(|part| ChildSpec::new("event-files", part, event_files::run)));
     children

@@ -65,7 +65,7 @@ pub use settings::{Connection, Storage};
 // Other crates name the modules without their folders.
 pub use cluster::{
     api_keys, breakers, bucket_space, concurrency, control, deliveries, holders, limits, nodes, questions,
-    run_time_settings, served_types,
+    run_time_settings, served_types, webhooks,
 };
 pub use connection::link;
 pub use connection::refusals::Refusal;

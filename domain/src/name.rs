@@ -17,6 +17,8 @@ use crate::{Lane, Timestamp};
 pub const TOKEN_MAX: usize = 64;
 /// The maximum number of bytes in a run id.
 pub const RUN_ID_MAX: usize = 96;
+/// The maximum number of bytes in a webhook's id: few enough that ids of runs begin with it.
+pub const WEBHOOK_ID_MAX: usize = 48;
 /// The maximum number of bytes in a job type.
 pub const TYPE_MAX: usize = 128;
 
@@ -174,6 +176,9 @@ name!(
 name!(
     /// Identifies a recurring or delayed schedule.
     ScheduleId, "schedule id", TOKEN_MAX, TOKEN, |text| check_token("id", text, TOKEN_MAX));
+name!(
+    /// Identifies a webhook; its deliveries' run ids begin with it.
+    WebhookId, "webhook id", WEBHOOK_ID_MAX, TOKEN, |text| check_token("id", text, WEBHOOK_ID_MAX));
 name!(
     /// Identifies one life of one job; unique within its tenant.
     RunId, "run", RUN_ID_MAX, TOKEN, |text| check_token("run_id", text, RUN_ID_MAX));

@@ -28,6 +28,7 @@ mod runs;
 mod schedules;
 mod submit;
 mod target;
+mod webhooks;
 mod why;
 
 pub(crate) mod events;
@@ -115,6 +116,8 @@ pub(crate) enum Command {
     Breakers(Noun<breakers::Command>),
     /// Keys for clients that ask over HTTP: make, list, revoke them
     Keys(Noun<keys::Command>),
+    /// Webhooks: URLs that are called for the events of runs
+    Webhooks(Noun<webhooks::Command>),
     /// Concurrency limits: which nodes and runs have their slots; free some
     Concurrency(Noun<concurrency::Command>),
     /// What was asked of the nodes beyond reading and submitting: by whom, when, from where, and how it was answered
@@ -184,6 +187,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Limits(command) => limits::run(&global, command.chosen()?).await,
         Command::Breakers(command) => breakers::run(&global, command.chosen()?).await,
         Command::Keys(command) => keys::run(&global, command.chosen()?).await,
+        Command::Webhooks(command) => webhooks::run(&global, command.chosen()?).await,
         Command::Concurrency(command) => concurrency::run(&global, command.chosen()?).await,
         Command::Audit(arguments) => audit::run(&global, arguments).await,
         Command::Nodes(command) => nodes::nodes(&global, command.chosen()?).await,

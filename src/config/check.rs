@@ -20,7 +20,7 @@ use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, T
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use super::concurrency_entries as concurrency;
-use super::{handler_tables, outlets, pressure};
+use super::{handler_tables, outlets, pressure, webhooks};
 
 use super::entries::{self as entry, audit as audit_entry, breaker, fairness};
 use super::kind::{JitterForm, ReleasingEnd, Spread};
@@ -68,6 +68,7 @@ pub(crate) fn check(
         log: None,
         audit_file: outlets::audit_files(tree).map(|files| Arc::new(files) as _),
         event_file: outlets::event_files(tree).map(|files| Arc::new(files) as _),
+        webhooks: webhooks::settings(&root, &mut checker.problems),
     };
     (settings, checker.handlers, checker.problems)
 }
@@ -117,6 +118,7 @@ impl Checker<'_> {
                 types.insert(job_type, policy);
             }
         }
+        webhooks::policy(root, &default_type, &mut types);
         let keys = key_policy(&root.table("idempotency"));
         let admission = admission(&root.table("admission"));
         let shared = root.named("limits", None);

@@ -31,6 +31,7 @@ mod intake;
 mod never_served;
 pub(crate) mod pressure;
 pub(crate) mod telemetry;
+pub(crate) mod webhooks;
 
 use fairness::{QUEUE_FAIR_BY, TENANT_WEIGHT, TYPE_WEIGHT};
 use intake::{ADMISSION, IDEMPOTENCY};
@@ -57,6 +58,7 @@ pub(crate) static ROOT: Table = Table::of(
         Field::Table { name: "node", table: &NODE, or: None },
         Field::Table { name: "http", table: &http::HTTP, or: None },
         Field::Table { name: "audit", table: &audit::AUDIT, or: None },
+        Field::Table { name: "webhooks", table: &webhooks::WEBHOOKS, or: None },
         Field::Table { name: "pressure", table: &pressure::PRESSURE, or: None },
         Field::Table { name: "telemetry", table: &telemetry::TELEMETRY, or: None },
         Field::Table { name: "storage", table: &STORAGE, or: None },

@@ -39,6 +39,7 @@ mod schedules;
 mod schemas;
 mod section;
 pub(crate) mod telemetry;
+mod webhooks;
 
 mod problem;
 mod reference;

@@ -36,8 +36,11 @@ fn problems(text: &str) -> String {
 
 #[test]
 fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
-    let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, log, audit_file, event_file } =
-        settings("");
+    let Settings { name, shutdown_grace, mut policies, storage, schedules, pressure, traces, log, .. } = settings("");
+    let Settings { audit_file, event_file, webhooks, .. } = settings("");
+    assert!(webhooks.is_some_and(|webhooks| webhooks.queue == Queue::main()));
+    let deliveries = policies.types.remove("longshore.webhook").unwrap();
+    assert_eq!((deliveries.max_attempts, deliveries.timeout), (15, Duration::from_secs(30)));
     assert!(traces.is_none() && log.is_none() && audit_file.is_none() && event_file.is_none());
     assert_eq!(pressure, Some(PressureSettings { root: "/".into(), limits: PressureLimits::default() }));
     assert_eq!(settings("[pressure]\nwatch = false").pressure, None);
@@ -193,7 +196,7 @@ longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes suc
   16 | jobs_max_bytes = "4GB"
      |                  ^^^^^
 
-longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, audit, pressure, telemetry, storage, idempotency, admission, email, queues, retries, defaults, types, limits, tenants, schedules
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, audit, webhooks, pressure, telemetry, storage, idempotency, admission, email, queues, retries, defaults, types, limits, tenants, schedules
   17 | [unknown]
      |  ^^^^^^^"#
     );

@@ -5,7 +5,8 @@
 //! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
 //! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with
 //!   `dead_letter`.
-//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `schedules`, `keys`.
+//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `schedules`, `keys`, and
+//!   `webhooks`, which has a folder of its own.
 //!
 //! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
 //! writes down what was asked.
@@ -74,6 +75,7 @@ use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::trace::Tracer;
+use crate::webhooks::WebhookSettings;
 
 /// What the endpoints use. They start no job and hold no lease.
 #[derive(Clone)]
@@ -96,6 +98,8 @@ pub(crate) struct Api {
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
     pub(crate) audit: Arc<Audit>,
+    /// How webhooks are delivered, if this node can call anybody.
+    pub(crate) webhooks: Option<WebhookSettings>,
     /// Takes the spans of submissions and replays, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
 }

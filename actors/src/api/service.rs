@@ -32,6 +32,7 @@ use crate::shared::lifecycle::Lifecycle;
 use crate::shared::now;
 use crate::shared::waits::Waits;
 use crate::supervision::LoopEnd;
+use crate::webhooks::endpoints as webhooks;
 
 /// Maximum number of jobs in one batch.
 const BATCH_MAX: usize = 1_000;
@@ -131,6 +132,12 @@ fn routes() -> Vec<Route> {
         SchedulesResume: |c, asker, asked| schedules::resume(&c.part.api, asker, asked);
         SchedulesRunNow: |c, asker, asked| schedules::run_now(&c.part.api, asker, asked);
         SchedulesBackfill: |c, asker, asked| schedules::backfill(&c.part.api, asker, asked);
+        WebhooksPut: |c, asker, asked| webhooks::put(&c.part.api, asker, asked);
+        WebhooksGet: |c, asker, asked| webhooks::get(&c.part.api, asker, asked);
+        WebhooksList: |c, asker, asked| webhooks::list(&c.part.api, asker, asked);
+        WebhooksDelete: |c, asker, asked| webhooks::delete(&c.part.api, asker, asked);
+        WebhooksTest: |c, asker, asked| webhooks::test(&c.part.api, asker, asked);
+        WebhooksRotate: |c, asker, asked| webhooks::rotate(&c.part.api, asker, asked);
         QueuesList: |c, asker, asked| queues::list(&c.part.api, asker, asked);
         QueuesPut: |c, _, asked| put_queue::put(&c.part.api, asked);
         QueuesPause: |c, _, asked| pauses::pause(&c.part.api, asked);

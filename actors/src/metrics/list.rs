@@ -233,6 +233,16 @@ of_the_node! {
     lane_standstills: IntCounter("longshore_lane_standstills_total", "Lanes that held jobs and delivered none"),
     /// Streams that somebody had deleted, and that this node made again.
     streams_remade: IntCounter("longshore_streams_remade_total", "Deleted streams made again, empty"),
+    webhook_deliveries: IntCounterVec(
+        "longshore_webhook_deliveries_total",
+        "Attempts to deliver an event to a webhook",
+        ["outcome"]
+    ),
+    webhook_lag: GaugeVec(
+        "longshore_webhook_lag_seconds",
+        "Age of the events that were last taken for a webhook",
+        ["tenant", "webhook"]
+    ),
     streams_open: IntGauge("longshore_event_streams_open", "Streams of events that clients of this node follow"),
     /// `route` is that of a declaration, or `none`.
     http_requests: IntCounterVec(

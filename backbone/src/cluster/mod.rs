@@ -1,5 +1,5 @@
-//! What nodes know of one another and share: presence, questions, limits, breakers, run-time settings, the types
-//! that were ever served.
+//! What nodes know of one another and share: presence, questions, limits, breakers, run-time settings, webhooks,
+//! the types that were ever served.
 
 pub mod api_keys;
 pub mod breakers;
@@ -13,3 +13,4 @@ pub mod nodes;
 pub mod questions;
 pub mod run_time_settings;
 pub mod served_types;
+pub mod webhooks;

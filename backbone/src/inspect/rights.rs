@@ -55,6 +55,7 @@ impl Names {
         let lanes = queues.flat_map(|queue| QueueLane::all().map(|lane| self.lane_stream(queue, lane)));
         let deleted = [self.schedules_stream(), self.dlq_stream(), self.parked_stream()].into_iter().chain(lanes);
         publish.extend(deleted.map(|stream| format!("$JS.API.STREAM.MSG.DELETE.{stream}")));
+        publish.push(format!("$JS.API.CONSUMER.DELETE.{}.*", self.events_stream()));
         publish.push(format!("$JS.API.STREAM.PURGE.{}", self.bucket_stream("checkpoints")));
         publish.extend(["$JS.ACK.>", "$SRV.INFO", "$SYS.REQ.ACCOUNT.PING.CONNZ", "_INBOX.>"].map(str::to_owned));
         let planes = ["api", "nodes", "cancel", "events", "ends", "holder"];

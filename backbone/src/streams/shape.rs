@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::datetime::DateTime;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Republish, RetentionPolicy, StorageType};
 use longshore_domain::{Queue, QueueLane, Timestamp};
 
 use crate::cluster::breakers;
 use crate::cluster::concurrency;
+use crate::error::Error;
 use crate::messages::size_limits;
 use crate::settings::Storage;
+use crate::wire::api::WebhookStatus;
 use crate::wire::subject::Names;
 
 /// The durable consumer of every lane. Part of the contract: scalers and exporters use the name.
@@ -228,6 +231,31 @@ pub fn due_consumer(names: &Names, storage: &Storage) -> pull::Config {
         filter_subject: names.due_all(),
         ..lane_consumer(storage)
     }
+}
+
+/// The consumer by which a webhook reads its tenant's event log. Its name has the time at which the webhook was made,
+/// so that a webhook never gets what was meant for another one of its id.
+#[must_use]
+pub fn webhook_consumer_name(webhook: &WebhookStatus) -> String {
+    let WebhookStatus { tenant, id, created_at, .. } = webhook;
+    // No name has this character.
+    format!("webhook={tenant}={id}={}", created_at.millis())
+}
+
+/// The consumer of a webhook: the events since it was made. If it was lost, it begins there again.
+///
+/// # Errors
+/// The time cannot be written.
+pub fn webhook_consumer(names: &Names, storage: &Storage, webhook: &WebhookStatus) -> Result<pull::Config, Error> {
+    let nanos = i128::from(webhook.created_at.millis()) * 1_000_000;
+    let start_time = DateTime::from_unix_timestamp_nanos(nanos)
+        .map_err(|error| Error::Read { subject: webhook_consumer_name(webhook), source: Box::new(error) })?;
+    Ok(pull::Config {
+        durable_name: Some(webhook_consumer_name(webhook)),
+        filter_subject: names.event_log(webhook.tenant.as_str()),
+        deliver_policy: DeliverPolicy::ByStartTime { start_time },
+        ..lane_consumer(storage)
+    })
 }
 
 /// A setting of a stream that is not as wanted.

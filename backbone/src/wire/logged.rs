@@ -77,7 +77,7 @@ impl<'l> Logged<'l> {
     /// differ by what they say: a node that starts anew counts them anew, too.
     #[must_use]
     pub fn identity<'s>(&'s self, line: &'s str) -> &'s str {
-        if ["progress", "log"].contains(&&*self.event) { line } else { &self.id }
+        if ["progress", "log", "step_completed"].contains(&&*self.event) { line } else { &self.id }
     }
 }
 

@@ -266,6 +266,31 @@ endpoints! {
         takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/backfill")]
     };
 
+    /// Makes a webhook, or changes the one of that id.
+    WebhooksPut "webhooks.put": PutWebhookRequest => WebhookStatus {
+        takes_tenant: true, http: &[HttpRoute(Put, "/v1/webhooks/{id}")]
+    };
+    /// One webhook.
+    WebhooksGet "webhooks.get": WebhookRequest => WebhookStatus {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/webhooks/{id}")]
+    };
+    /// The webhooks of a tenant, or of all.
+    WebhooksList "webhooks.list": WebhooksRequest => Webhooks {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/webhooks")]
+    };
+    /// Removes a webhook; answers with it as it was.
+    WebhooksDelete "webhooks.delete": WebhookRequest => WebhookStatus {
+        takes_tenant: true, http: &[HttpRoute(Delete, "/v1/webhooks/{id}")]
+    };
+    /// Delivers an event of the type `webhook.test`, once.
+    WebhooksTest "webhooks.test": WebhookRequest => WebhookTest {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/webhooks/{id}/test")]
+    };
+    /// Makes a new secret, which is shown this once; the old one signs, too, for a day.
+    WebhooksRotate "webhooks.rotate": WebhookRequest => WebhookStatus {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/webhooks/{id}/rotate")]
+    };
+
     /// The queues, and the jobs that wait and run in each.
     QueuesList "queues.list": QueuesRequest => Queues {
         effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/queues"), HttpRoute(Get, "/v1/queues/{queue}")]

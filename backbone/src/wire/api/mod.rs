@@ -70,6 +70,11 @@ pub use concurrency::{
 };
 mod keys;
 pub use keys::{CreateKeyRequest, KeyCreated, KeyStatus, Keys, RevokeKeyRequest, id_of_key, is_key_id, key_text};
+mod webhooks;
+pub use webhooks::{
+    PutWebhookRequest, WEBHOOK_TYPE, WebhookFormat, WebhookRequest, WebhookSecret, WebhookStatus, WebhookTest,
+    Webhooks, WebhooksRequest,
+};
 mod nodes;
 pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes};
 mod audit;

@@ -387,6 +387,23 @@ fn check_concurrency() -> [&'static str; 2] {
     ]
 }
 
+fn check_webhooks() -> [&'static str; 6] {
+    let webhook = format!(
+        r#"{{"created_at":"{TIME}","events":["completed"],"format":"standard","id":"shop","old_secret_until":"{TIME}","paused":true,"paused_because":"410","queues":["main"],"tenant":"acme","types":["email.send"],"updated_at":"{TIME}","url":"https://shop.example.com/hooks"}}"#
+    );
+    let with_secret = webhook.replace(r#""tenant""#, r#""secret":"whsec_AA==","tenant""#);
+    let one = [r#"{"id":"shop","tenant":"acme"}"#, r#"{"id":"shop"}"#];
+    let put = r#"{"id":"shop","tenant":"acme","url":"https://shop.example.com/hooks","events":["completed"],"types":["email.>"],"queues":["main"],"format":"cloudevents","secret":"whsec_AA==","paused":false}"#;
+    [
+        check::<WebhooksPut>(&[r#"{"id":"shop","url":"https://shop.example.com/hooks"}"#, put], &[&with_secret]),
+        check::<WebhooksGet>(&one, &[&webhook]),
+        check::<WebhooksList>(&["{}", r#"{"tenant":"acme"}"#], &[&format!(r#"{{"webhooks":[{webhook}]}}"#)]),
+        check::<WebhooksDelete>(&one, &[&webhook]),
+        check::<WebhooksTest>(&one, &[r#"{"run_id":"main-p5-7"}"#]),
+        check::<WebhooksRotate>(&one, &[&with_secret]),
+    ]
+}
+
 fn check_keys() -> [&'static str; 3] {
     let key = format!(
         r#"{{"created_at":"{TIME}","expires_at":"{TIME}","id":"0123456789abcdef","name":"shop","scopes":["submit","read"],"tenant":"acme"}}"#
@@ -481,6 +498,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
         &rest,
         &check_concurrency(),
         &check_keys(),
+        &check_webhooks(),
         &check_nodes(),
     ]
     .concat();

@@ -1,0 +1,110 @@
+//! The handler of `longshore.webhook`: one attempt to deliver one event.
+//!
+//! 2xx is success. 410 says that the target is gone: the webhook is paused, as it is when an event has failed for as
+//! long as its retries last. While it is paused, its deliveries wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::Backbone;
+use longshore_backbone::webhooks::StoredWebhook;
+use longshore_domain::WebhookId;
+use serde_json::json;
+
+use super::WebhookCaller;
+use super::message::{Message, Payload};
+use crate::cluster::system_events::SystemEvents;
+use crate::handler::{BoxFuture, Context, Handler, HandlerError, Success};
+use crate::metrics::Metrics;
+use crate::shared::now;
+
+/// How long a delivery waits that meets a paused webhook.
+const WHILE_PAUSED: Duration = Duration::from_secs(300);
+
+/// The handler.
+pub(crate) struct Delivery {
+    pub(crate) backbone: Backbone,
+    pub(crate) caller: Arc<dyn WebhookCaller>,
+    pub(crate) system_events: SystemEvents,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Delivery {
+    async fn deliver(&self, context: &Context) -> Result<Success, HandlerError> {
+        let payload: Payload = context.json()?;
+        let id = WebhookId::parse(&payload.webhook).map_err(|error| HandlerError::permanent(error.to_string()))?;
+        let found = self.backbone.webhooks().find(&context.job.tenant, &id).await;
+        let (found, _) = found.map_err(|error| HandlerError::retryable(error.with_causes()))?;
+        let Some(stored) = found else { return Err(HandlerError::permanent(format!("there is no webhook {id}"))) };
+        if stored.webhook.paused {
+            return Ok(Success::Snooze(WHILE_PAUSED));
+        }
+        let message = Message::of(&payload, &stored.webhook.format);
+        let message = message.ok_or_else(|| HandlerError::permanent("payload: event: is no event"))?;
+        let outcome = self.post(&stored, message).await;
+        let count = |outcome| self.metrics.webhook_deliveries.with_label_values(&[outcome]).inc();
+        match outcome {
+            Ok(status @ 200..=299) => {
+                count("delivered");
+                Ok(json!({"status": status}).into())
+            }
+            Ok(410) => {
+                count("gone");
+                self.pause(context, &id, "its target is gone: it answered 410").await?;
+                Err(HandlerError::permanent("the target is gone: it answered 410, and the webhook is paused"))
+            }
+            failed => {
+                count("failed");
+                let why = match failed {
+                    Ok(status) => format!("the target answered {status}"),
+                    Err(why) => why,
+                };
+                if context.attempt >= context.max_attempts {
+                    let reason = format!("an event could not be delivered in {} attempts: {why}", context.attempt);
+                    self.pause(context, &id, &reason).await?;
+                }
+                Err(HandlerError::retryable(why))
+            }
+        }
+    }
+
+    async fn post(&self, stored: &StoredWebhook, message: Message) -> Result<u16, String> {
+        let (at, old_until) = (now(), stored.webhook.old_secret_until);
+        let old = stored.old_secret.as_ref().filter(|_| old_until.is_some_and(|until| at < until));
+        let keys = [Some(&stored.secret), old].into_iter().flatten().filter_map(|secret| secret.key().ok());
+        let timestamp = at.millis() / 1_000;
+        let headers = [
+            ("content-type", message.content_type.to_owned()),
+            ("user-agent", format!("longshore/{}", crate::VERSION)),
+            ("webhook-signature", message.signed(&keys.collect::<Vec<_>>(), timestamp)),
+            ("webhook-timestamp", timestamp.to_string()),
+            ("webhook-id", message.id),
+        ];
+        self.caller.post(&stored.webhook.url, &headers, message.body.into()).await
+    }
+
+    /// Pauses a webhook, unless it was changed meanwhile, and says so.
+    async fn pause(&self, context: &Context, id: &WebhookId, reason: &str) -> Result<(), HandlerError> {
+        let failed = |error: longshore_backbone::Error| HandlerError::retryable(error.with_causes());
+        let (webhooks, tenant) = (self.backbone.webhooks(), &context.job.tenant);
+        let (Some(mut stored), revision) = webhooks.find(tenant, id).await.map_err(failed)? else { return Ok(()) };
+        if stored.webhook.paused {
+            return Ok(());
+        }
+        stored.webhook.paused = true;
+        stored.webhook.paused_because = Some(reason.to_owned());
+        stored.webhook.updated_at = now();
+        if webhooks.write(&stored, revision).await.map_err(failed)? {
+            tracing::warn!(webhook = %id, "a webhook is paused: {reason}");
+            let details = json!({"webhook": id, "webhook_tenant": tenant, "reason": reason});
+            self.system_events.publish("webhook_paused", details).await;
+        }
+        Ok(())
+    }
+}
+
+impl Handler for Delivery {
+    fn call(&self, context: Context) -> BoxFuture<'_, Result<Success, HandlerError>> {
+        Box::pin(async move { self.deliver(&context).await })
+    }
+}

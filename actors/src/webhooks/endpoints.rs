@@ -1,0 +1,185 @@
+//! The endpoints of webhooks: made, changed, shown, tried and removed.
+
+use longshore_backbone::webhooks::StoredWebhook;
+use longshore_backbone::wire::api::{
+    ApiError, Code, Encoded, PutWebhookRequest, WebhookRequest, WebhookSecret, WebhookStatus, WebhookTest, Webhooks,
+    WebhooksRequest,
+};
+use longshore_domain::{Tenant, WebhookId};
+use serde_json::json;
+use serde_json::value::to_raw_value;
+use std::time::Duration;
+
+use super::{WebhookSettings, feed, message};
+use crate::api::filter::{self, unavailable};
+use crate::api::{Api, intake};
+use crate::shared::now;
+
+/// Webhooks of one tenant, and of all: each costs a request in two seconds for each node.
+const OF_TENANT: usize = 20;
+const OF_ALL: usize = 200;
+/// How long the secret before a new one signs, too.
+const OLD_SIGNS: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn settings(api: &Api) -> Result<&WebhookSettings, ApiError> {
+    let none = || ApiError::new(Code::Forbidden, "this node calls nobody: it was built without HTTP");
+    api.webhooks.as_ref().ok_or_else(none)
+}
+
+/// `webhooks.put`
+pub(crate) async fn put(api: &Api, asker: &str, asked: PutWebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+    let tenant = filter::whose_one(asker, asked.tenant.as_ref())?;
+    check(api, &asked).await?;
+    let webhooks = api.backbone.webhooks();
+    loop {
+        let (found, revision) = webhooks.find(&tenant, &asked.id).await.map_err(|error| unavailable(&error))?;
+        let is_new = found.is_none();
+        if is_new {
+            has_room(api, &tenant).await?;
+        }
+        let (stored, is_made_here) = put_on(&asked, &tenant, found);
+        if !webhooks.write(&stored, revision).await.map_err(|error| unavailable(&error))? {
+            continue;
+        }
+        if is_new {
+            // It has every event from its answer on. If this fails, the feed makes the consumer, from then on, too.
+            webhooks.make_consumer(&stored.webhook).await.map_err(|error| unavailable(&error))?;
+        }
+        return Ok(shown(stored, is_made_here));
+    }
+}
+
+async fn check(api: &Api, asked: &PutWebhookRequest) -> Result<(), ApiError> {
+    let wrong = |field: &str, reason: &str| Err(ApiError::malformed(format!("{field}: {reason}")));
+    if let Some(Err(reason)) = asked.secret.as_ref().map(WebhookSecret::key) {
+        return wrong("secret", reason);
+    }
+    if let Err((field, reason)) = asked.filter().check() {
+        return wrong(&format!("{field}s"), &reason);
+    }
+    match settings(api)?.caller.check(&asked.url).await {
+        Ok(()) => Ok(()),
+        Err(reason) => wrong("url", &reason),
+    }
+}
+
+async fn has_room(api: &Api, tenant: &Tenant) -> Result<(), ApiError> {
+    let (all, _) = api.backbone.webhooks().written_after(None, 0).await.map_err(|error| unavailable(&error))?;
+    let all = || all.iter().filter(|stored| !stored.deleted);
+    if all().count() >= OF_ALL {
+        return Err(ApiError::unavailable(format!("there are {OF_ALL} webhooks already")));
+    }
+    if all().filter(|stored| stored.webhook.tenant == *tenant).count() >= OF_TENANT {
+        return Err(ApiError::unavailable(format!("tenant {tenant} has {OF_TENANT} webhooks already")));
+    }
+    Ok(())
+}
+
+/// The webhook as it is then, and whether its secret was made for that.
+fn put_on(asked: &PutWebhookRequest, tenant: &Tenant, found: Option<StoredWebhook>) -> (StoredWebhook, bool) {
+    let at = now();
+    let was_paused = found.as_ref().is_some_and(|found| found.webhook.paused);
+    let paused = asked.paused.unwrap_or(was_paused);
+    let before = found.as_ref().map(|found| &found.webhook);
+    let webhook = WebhookStatus {
+        created_at: before.map_or(at, |before| before.created_at),
+        events: asked.events.clone(),
+        format: asked.format.unwrap_or_default().into(),
+        id: asked.id.clone(),
+        old_secret_until: before.and_then(|before| before.old_secret_until),
+        paused,
+        paused_because: before.and_then(|before| before.paused_because.clone()).filter(|_| paused),
+        queues: asked.queues.clone(),
+        secret: None,
+        tenant: tenant.clone(),
+        types: asked.types.clone(),
+        updated_at: at,
+        url: asked.url.clone(),
+    };
+    let kept = || found.as_ref().map(|found| found.secret.clone());
+    let secret = asked.secret.clone().or_else(kept);
+    let is_made_here = secret.is_none();
+    let secret = secret.unwrap_or_else(|| WebhookSecret::of(rand::random()));
+    let old_secret = found.and_then(|found| found.old_secret);
+    (StoredWebhook { webhook, secret, old_secret, deleted: false }, is_made_here)
+}
+
+fn shown(stored: StoredWebhook, with_secret: bool) -> Encoded<WebhookStatus> {
+    let secret = Some(stored.secret).filter(|_| with_secret);
+    Encoded::of(&WebhookStatus { secret, ..stored.webhook })
+}
+
+async fn found(api: &Api, asker: &str, asked: &WebhookRequest) -> Result<(StoredWebhook, u64), ApiError> {
+    let tenant = filter::whose_one(asker, asked.tenant.as_ref())?;
+    let found = api.backbone.webhooks().find(&tenant, &asked.id).await.map_err(|error| unavailable(&error))?;
+    match found {
+        (Some(stored), revision) => Ok((stored, revision)),
+        (None, _) => Err(unknown(&tenant, &asked.id)),
+    }
+}
+
+fn unknown(tenant: &Tenant, id: &WebhookId) -> ApiError {
+    ApiError::not_found(format!("id: tenant {tenant} has no webhook {id}"))
+}
+
+/// `webhooks.get`
+pub(crate) async fn get(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+    Ok(shown(found(api, asker, &asked).await?.0, false))
+}
+
+/// `webhooks.list`
+pub(crate) async fn list(api: &Api, asker: &str, asked: WebhooksRequest) -> Result<Encoded<Webhooks>, ApiError> {
+    let tenant = filter::whose(asker, asked.tenant.as_ref())?;
+    let all = api.backbone.webhooks().written_after(tenant.as_ref(), 0).await.map_err(|error| unavailable(&error))?;
+    let mut webhooks: Vec<WebhookStatus> =
+        all.0.into_iter().filter(|stored| !stored.deleted).map(|stored| stored.webhook).collect();
+    webhooks.sort_unstable_by(|one, other| (&one.tenant, &one.id).cmp(&(&other.tenant, &other.id)));
+    Ok(Encoded::of(&Webhooks { webhooks }))
+}
+
+/// `webhooks.delete`: what is on its way ends as a dead letter.
+pub(crate) async fn delete(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+    let stored = change(api, asker, &asked, |stored| stored.deleted = true).await?;
+    if let Err(error) = api.backbone.webhooks().delete_consumer(&stored.webhook).await {
+        tracing::warn!(webhook = %asked.id, "the consumer of a deleted webhook is left: {}", error.with_causes());
+    }
+    Ok(shown(stored, false))
+}
+
+/// `webhooks.rotate`
+pub(crate) async fn rotate(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+    let rotated = |stored: &mut StoredWebhook| {
+        let new = WebhookSecret::of(rand::random());
+        stored.old_secret = Some(std::mem::replace(&mut stored.secret, new));
+        stored.webhook.old_secret_until = Some(now().plus(OLD_SIGNS));
+    };
+    Ok(shown(change(api, asker, &asked, rotated).await?, true))
+}
+
+async fn change(
+    api: &Api,
+    asker: &str,
+    asked: &WebhookRequest,
+    make: impl Fn(&mut StoredWebhook),
+) -> Result<StoredWebhook, ApiError> {
+    loop {
+        let (mut stored, revision) = found(api, asker, asked).await?;
+        make(&mut stored);
+        stored.webhook.updated_at = now();
+        if api.backbone.webhooks().write(&stored, revision).await.map_err(|error| unavailable(&error))? {
+            return Ok(stored);
+        }
+    }
+}
+
+/// `webhooks.test`
+pub(crate) async fn test(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookTest>, ApiError> {
+    let (stored, _) = found(api, asker, &asked).await?;
+    let WebhookStatus { tenant, id, .. } = &stored.webhook;
+    let event_id = format!("{tenant}/{}/{id}", uuid::Uuid::now_v7());
+    let event = json!({"v": 1, "id": event_id, "event": message::TEST, "tenant": tenant, "at": now()});
+    let event = to_raw_value(&event).map_err(|error| ApiError::malformed(error.to_string()))?;
+    let job = feed::job(settings(api)?, &stored.webhook, None, (0, event))?;
+    let run_id = intake::submit(api, tenant, job).await?.run_id;
+    Ok(Encoded::of(&WebhookTest { run_id }))
+}

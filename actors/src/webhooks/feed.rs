@@ -1,0 +1,169 @@
+//! The feed: makes a job of each event that a webhook wants.
+//!
+//! The log is read by one durable consumer for each webhook, from which all nodes take. A message of the log is
+//! acknowledged once all jobs of its events are durable; the id of a job's run is made of webhook and event, so that a
+//! message that comes again makes no second one. The node that dies over one leaves it to the others, after a lease.
+//!
+//! Bounds: one message of the log at a time for each webhook; as many tasks as there are webhooks that are not paused.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::webhooks::{EventBatch, Pulled, StoredWebhook};
+use longshore_backbone::wire::api::{ApiError, SubmitRequest, WEBHOOK_TYPE, WebhookStatus};
+use longshore_backbone::wire::logged::Logged;
+use longshore_domain::{Tenant, WebhookId};
+use serde_json::value::{RawValue, to_raw_value};
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::WebhookSettings;
+use super::message::Payload;
+use crate::api::{Api, intake};
+use crate::shared::now;
+use crate::supervision::LoopEnd;
+
+/// How often the webhooks are read.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// How long a message stays away whose jobs were not taken.
+const AWAY: Duration = Duration::from_secs(2);
+/// More than a message of the log has events: its sequence times this, and the event's place, give the order.
+const PLACES: u64 = 1 << 16;
+
+/// What the feed needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) api: Arc<Api>,
+    pub(crate) settings: WebhookSettings,
+    pub(crate) draining: CancellationToken,
+}
+
+type Known = HashMap<(Tenant, WebhookId), (WebhookStatus, Option<AbortOnDropHandle<()>>)>;
+
+/// Feeds until the process ends; nothing more is taken while the node drains.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let (mut known, mut revision) = (Known::new(), 0);
+    loop {
+        tokio::select! {
+            () = part.draining.cancelled() => return std::future::pending().await,
+            () = tokio::time::sleep(READ_EVERY) => {}
+        }
+        match part.api.backbone.webhooks().written_after(None, revision).await {
+            Ok((written, up_to)) => {
+                revision = up_to;
+                written.into_iter().for_each(|stored| take(&part, &mut known, stored));
+            }
+            Err(error) => tracing::debug!("the webhooks cannot be read: {}", error.with_causes()),
+        }
+    }
+}
+
+/// Feeds a webhook from now on as it was written.
+fn take(part: &Part, known: &mut Known, stored: StoredWebhook) {
+    let StoredWebhook { webhook, deleted, .. } = stored;
+    let key = (webhook.tenant.clone(), webhook.id.clone());
+    if deleted {
+        known.remove(&key);
+        return;
+    }
+    let is_fed = !webhook.paused;
+    let feed = Feed { part: part.clone(), webhook: webhook.clone() };
+    let task = is_fed.then(|| AbortOnDropHandle::new(tokio::spawn(feed.run())));
+    // The former task ends in the midst of a message, if it must: that comes again.
+    known.insert(key, (webhook, task));
+}
+
+/// One webhook's.
+struct Feed {
+    part: Part,
+    webhook: WebhookStatus,
+}
+
+impl Feed {
+    async fn run(self) {
+        let webhooks = self.part.api.backbone.webhooks();
+        let mut puller = loop {
+            match webhooks.puller(&self.webhook).await {
+                Ok(puller) => break puller,
+                Err(error) => tracing::debug!("no events for a webhook: {}", error.with_causes()),
+            }
+            tokio::time::sleep(AWAY).await;
+        };
+        loop {
+            match puller.next().await {
+                Pulled::Batch(batch) => self.pass_on(batch).await,
+                Pulled::Nothing => self.lag(0.0),
+                Pulled::NoAnswer => {}
+                Pulled::NoConsumer => {
+                    if let Err(error) = webhooks.make_consumer(&self.webhook).await {
+                        tracing::debug!("a webhook has no consumer: {}", error.with_causes());
+                    }
+                    tokio::time::sleep(AWAY).await;
+                }
+            }
+        }
+    }
+
+    async fn pass_on(&self, batch: EventBatch) {
+        let webhooks = self.part.api.backbone.webhooks();
+        self.lag(now().since(batch.logged_at).as_secs_f64());
+        match self.submit(&batch).await {
+            Ok(()) => webhooks.done(batch).await,
+            Err(error) => {
+                tracing::warn!(webhook = %self.webhook.id, "deliveries of a webhook wait: {}", error.message);
+                webhooks.give_back(batch, AWAY).await;
+            }
+        }
+    }
+
+    fn lag(&self, seconds: f64) {
+        let of = [self.webhook.tenant.as_str(), self.webhook.id.as_str()];
+        self.part.api.metrics.webhook_lag.with_label_values(&of).set(seconds);
+    }
+
+    async fn submit(&self, batch: &EventBatch) -> Result<(), ApiError> {
+        let filter = self.webhook.filter();
+        let lines = std::str::from_utf8(&batch.lines).unwrap_or_default().lines().enumerate();
+        for (place, line) in lines {
+            // A delivery has events, too, and would make another one of each.
+            let Some(event) = Logged::read(line).filter(|event| event.job_type != WEBHOOK_TYPE) else { continue };
+            if !filter.fits(&event) {
+                continue;
+            }
+            let Ok(raw) = RawValue::from_string(line.to_owned()) else { continue };
+            let sequence = batch.sequence * PLACES + u64::try_from(place).unwrap_or_default();
+            let run_id = run_id(&self.webhook, event.identity(line));
+            let job = job(&self.part.settings, &self.webhook, Some(run_id), (sequence, raw))?;
+            intake::submit(&self.part.api, &self.webhook.tenant, job).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The job that delivers an event, of this place in the log.
+pub(super) fn job(
+    settings: &WebhookSettings,
+    webhook: &WebhookStatus,
+    run_id: Option<String>,
+    (sequence, event): (u64, Box<RawValue>),
+) -> Result<SubmitRequest, ApiError> {
+    let payload = Payload { webhook: webhook.id.to_string(), sequence, event };
+    Ok(SubmitRequest {
+        job_type: WEBHOOK_TYPE.to_owned(),
+        payload: Some(to_raw_value(&payload).map_err(|error| ApiError::malformed(error.to_string()))?),
+        queue: Some(settings.queue.to_string()),
+        priority: Some(settings.priority.number().into()),
+        run_id,
+        ..SubmitRequest::default()
+    })
+}
+
+/// The id of the run that delivers this event to this webhook: the same whenever the event is published again.
+fn run_id(webhook: &WebhookStatus, event: &str) -> String {
+    let made = webhook.created_at.millis();
+    let hash = Sha256::digest(format!("{made} {event}"));
+    let digits: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}_{digits}", webhook.id)
+}

@@ -1,0 +1,121 @@
+//! What is sent to a webhook: its body, and the signature of Standard Webhooks 1.0 (HMAC-SHA256 over
+//! `<id>.<timestamp>.<body>`, <https://github.com/standard-webhooks/standard-webhooks>).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use longshore_backbone::wire::api::{WebhookFormat, Word};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use sha2::Sha256;
+
+/// Maximum bytes of a body: what handlers have said goes where it would be more.
+const BODY_MAX: usize = 20 << 10;
+/// The fields that go then.
+const LARGE: [&str; 5] = ["result", "progress", "line", "error", "tags"];
+
+/// The payload of a job of type `longshore.webhook`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Payload {
+    pub(super) webhook: String,
+    /// Its place in the event log: of two events of a run the later one has the higher number.
+    pub(super) sequence: u64,
+    pub(super) event: Box<RawValue>,
+}
+
+/// A body, and the headers that say its kind and id.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) id: String,
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
+}
+
+impl Message {
+    /// The message of an event. `None`: it is no event.
+    pub(super) fn of(payload: &Payload, format: &Word<WebhookFormat>) -> Option<Self> {
+        let mut event: Map<String, Value> = serde_json::from_str(payload.event.get()).ok()?;
+        event.insert("sequence".to_owned(), payload.sequence.into());
+        let message = Self::written(&event, format)?;
+        if message.body.len() <= BODY_MAX {
+            return Some(message);
+        }
+        LARGE.iter().for_each(|field| drop(event.remove(*field)));
+        event.insert("truncated".to_owned(), true.into());
+        Self::written(&event, format)
+    }
+
+    fn written(event: &Map<String, Value>, format: &Word<WebhookFormat>) -> Option<Self> {
+        let text = |name: &str| event.get(name).and_then(Value::as_str);
+        let (id, name, at) = (text("id")?, text("event")?, text("at")?);
+        let kind = if name == TEST { TEST.to_owned() } else { format!("job.{name}") };
+        let (content_type, body) = match format {
+            Word::Known(WebhookFormat::CloudEvents) => (
+                "application/cloudevents+json",
+                json!({
+                    "specversion": "1.0", "id": id, "source": format!("/longshore/{}", text("tenant")?),
+                    "type": format!("longshore.{kind}"), "subject": text("run_id"), "time": at,
+                    "datacontenttype": "application/json", "data": event,
+                }),
+            ),
+            _ => ("application/json", json!({"type": kind, "timestamp": at, "data": event})),
+        };
+        Some(Self { id: id.to_owned(), content_type, body: body.to_string() })
+    }
+
+    /// The signature by these keys, at this second.
+    pub(super) fn signed(&self, keys: &[Vec<u8>], timestamp: i64) -> String {
+        let sign = |key: &Vec<u8>| {
+            // HMAC takes keys of any length.
+            let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+            mac.update(format!("{}.{timestamp}.{}", self.id, self.body).as_bytes());
+            Some(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
+        };
+        keys.iter().filter_map(sign).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The event of a delivery that only tries a webhook.
+pub(super) const TEST: &str = "webhook.test";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(result: &str) -> Payload {
+        let event = format!(
+            r#"{{"id":"t/r/1/1/completed","event":"completed","tenant":"t","run_id":"r","at":"2026-01-01T00:00:00.000Z","result":"{result}"}}"#
+        );
+        Payload { webhook: "w".to_owned(), sequence: 7, event: RawValue::from_string(event).unwrap() }
+    }
+
+    #[test]
+    fn a_message_is_signed_as_the_standard_has_it() {
+        // The example of the standard's own libraries.
+        let message = Message {
+            id: "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned(),
+            content_type: "application/json",
+            body: r#"{"test": 2432232314}"#.to_owned(),
+        };
+        let key = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+        assert_eq!(message.signed(std::slice::from_ref(&key), 1_614_265_330), signature);
+        assert_eq!(message.signed(&[key, vec![1; 32]], 1_614_265_330).split(' ').count(), 2);
+    }
+
+    #[test]
+    fn a_message_has_the_event_and_leaves_out_what_is_too_large() {
+        let message = Message::of(&payload("fine"), &WebhookFormat::Standard.into()).unwrap();
+        let body: Value = serde_json::from_str(&message.body).unwrap();
+        assert_eq!((&*message.id, &body["type"]), ("t/r/1/1/completed", &json!("job.completed")));
+        assert_eq!((&body["data"]["result"], &body["data"]["sequence"]), (&json!("fine"), &json!(7)));
+        let long = Message::of(&payload(&"x".repeat(30_000)), &WebhookFormat::CloudEvents.into()).unwrap();
+        let body: Value = serde_json::from_str(&long.body).unwrap();
+        assert_eq!((&body["data"]["truncated"], &body["data"]["result"]), (&json!(true), &Value::Null));
+        assert_eq!((&body["type"], &body["source"]), (&json!("longshore.job.completed"), &json!("/longshore/t")));
+        assert!(long.body.len() <= BODY_MAX);
+        let no_event = RawValue::from_string("[]".to_owned()).unwrap();
+        assert_eq!(Message::of(&Payload { event: no_event, ..payload("") }, &WebhookFormat::Standard.into()), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! `longshore webhooks`: makes, changes, tries and removes webhooks.
+
+use clap::{Args, Subcommand};
+use longshore_backbone::wire::api::{
+    Encoded, OPERATOR, PutWebhookRequest, WebhookFormat, WebhookRequest, WebhookSecret, WebhookStatus, Webhooks,
+    WebhooksDelete, WebhooksGet, WebhooksList, WebhooksPut, WebhooksRequest, WebhooksRotate, WebhooksTest,
+};
+use longshore_domain::{Tenant, WebhookId};
+
+use super::client::Api;
+use super::output;
+use super::{Ended, Global, Lists};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The webhooks of --tenant, or with --tenant _all of all
+    List {
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// One webhook
+    Get(One),
+    /// Make a webhook, or change the one of that id; a secret that is made for it is printed this once
+    Put(Box<PutArguments>),
+    /// Deliver nothing until it is resumed; its events wait in the log
+    Pause(One),
+    /// Deliver again, from where it stopped
+    Resume(One),
+    /// Deliver an event of the type webhook.test, once
+    Test(One),
+    /// Make a new secret, which is printed this once; the old one signs, too, for a day
+    Rotate(One),
+    /// Remove a webhook
+    Delete(One),
+}
+
+impl Lists for Command {
+    fn list(json: bool) -> Self {
+        Self::List { json }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// Its id
+    #[arg(value_name = "ID", value_parser = id)]
+    id: WebhookId,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArguments {
+    #[command(flatten)]
+    one: One,
+    /// Where events are posted to
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Which events, such as completed,dlq; all by default
+    #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
+    events: Vec<String>,
+    /// Of which types; email.> are all that begin with email.
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    types: Vec<String>,
+    /// Of which queues
+    #[arg(long, value_name = "QUEUES", value_delimiter = ',')]
+    queues: Vec<String>,
+    /// standard (as Standard Webhooks has it) or cloudevents
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    format: Option<WebhookFormat>,
+    /// A secret of your own: whsec_ and 24 to 64 bytes in base64
+    #[arg(long, value_name = "SECRET", value_parser = secret)]
+    secret: Option<WebhookSecret>,
+}
+
+fn id(text: &str) -> Result<WebhookId, String> {
+    WebhookId::parse(text).map_err(|error| error.to_string())
+}
+
+fn format(text: &str) -> Result<WebhookFormat, String> {
+    serde_json::from_value(text.into()).map_err(|_| "is not standard or cloudevents".to_owned())
+}
+
+fn secret(text: &str) -> Result<WebhookSecret, String> {
+    let secret: WebhookSecret = serde_json::from_value(text.into()).map_err(|error| error.to_string())?;
+    secret.key().map(|_| secret).map_err(str::to_owned)
+}
+
+pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+    let api = Api::connect(global).await?;
+    let asked = |one: &One| WebhookRequest { id: one.id.clone(), tenant: None };
+    match command {
+        Command::List { json } => {
+            let tenant = (global.tenant != OPERATOR).then(|| Tenant::parse(&global.tenant)).transpose()?;
+            list(&api.ask::<WebhooksList>(WebhooksRequest { tenant }).await?, json)?;
+        }
+        Command::Get(one) => shown(&api.ask::<WebhooksGet>(asked(&one)).await?, one.json)?,
+        Command::Put(arguments) => {
+            let PutArguments { one, url, events, types, queues, format, secret } = *arguments;
+            let id = one.id.clone();
+            let request =
+                PutWebhookRequest { id, tenant: None, url, events, types, queues, format, secret, paused: None };
+            shown(&api.ask::<WebhooksPut>(request).await?, one.json)?;
+        }
+        Command::Pause(one) => pause(&api, &one, true).await?,
+        Command::Resume(one) => pause(&api, &one, false).await?,
+        Command::Test(one) => {
+            let answer = api.ask::<WebhooksTest>(asked(&one)).await?;
+            if one.json {
+                output::json(&answer)?;
+            } else {
+                output::say(answer.read()?.run_id.as_str())?;
+            }
+        }
+        Command::Rotate(one) => shown(&api.ask::<WebhooksRotate>(asked(&one)).await?, one.json)?,
+        Command::Delete(one) => {
+            let answer = api.ask::<WebhooksDelete>(asked(&one)).await?;
+            if one.json {
+                output::json(&answer)?;
+            } else {
+                output::say(&format!("deleted {}", one.id))?;
+            }
+        }
+    }
+    Ok(Ended::Success)
+}
+
+/// Puts the webhook as it is, but paused or not.
+async fn pause(api: &Api, one: &One, paused: bool) -> anyhow::Result<()> {
+    let found = api.ask::<WebhooksGet>(WebhookRequest { id: one.id.clone(), tenant: None }).await?.read()?;
+    let WebhookStatus { id, url, events, types, queues, format, .. } = found;
+    let format = serde_json::from_value(serde_json::to_value(format)?)?;
+    let paused = Some(paused);
+    let request = PutWebhookRequest { id, tenant: None, url, events, types, queues, format, secret: None, paused };
+    shown(&api.ask::<WebhooksPut>(request).await?, one.json)
+}
+
+fn list(answer: &Encoded<Webhooks>, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(answer);
+    }
+    let heading = ["id", "tenant", "state", "events", "url"].map(str::to_owned).to_vec();
+    let rows = answer.read()?.webhooks.into_iter().map(|webhook| {
+        let events = if webhook.events.is_empty() { "all".to_owned() } else { webhook.events.join(",") };
+        vec![webhook.id.to_string(), webhook.tenant.to_string(), state(webhook.paused), events, webhook.url]
+    });
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
+    output::say(output::table(&rows, &[]).trim_end())
+}
+
+fn state(paused: bool) -> String {
+    if paused { "paused" } else { "on" }.to_owned()
+}
+
+fn shown(answer: &Encoded<WebhookStatus>, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(answer);
+    }
+    let webhook = answer.read()?;
+    let mut lines = vec![format!("{} {} {}", webhook.id, state(webhook.paused), webhook.url)];
+    lines.extend(webhook.paused_because.map(|reason| format!("paused because {reason}")));
+    lines.extend(webhook.secret.map(|secret| format!("secret {}", secret.text())));
+    output::say(&lines.join("\n"))
+}

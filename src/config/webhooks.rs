@@ -1,0 +1,75 @@
+//! The settings `[webhooks]`, and what holds for the type of the deliveries.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_actors::{WebhookCaller, WebhookSettings};
+use longshore_backbone::wire::api::WEBHOOK_TYPE;
+use longshore_domain::backoff::Backoff;
+use longshore_domain::policy::TypePolicy;
+use longshore_domain::{JobType, Priority, Queue};
+
+use super::entries::webhooks as entry;
+use super::problem::Problem;
+use super::section::Section;
+
+/// How webhooks are delivered, where this build can call anybody.
+pub(super) fn settings(root: &Section<'_>, problems: &mut Vec<Problem>) -> Option<WebhookSettings> {
+    let section = root.table("webhooks");
+    let queue = Queue::parse(&section.get(&entry::QUEUE).0).ok()?;
+    let priority = Priority::new(section.get(&entry::PRIORITY).into()).ok()?;
+    match caller(&section) {
+        Ok(caller) => caller.map(|caller| WebhookSettings { caller, queue, priority }),
+        Err(reason) => {
+            problems.push(section.problem(entry::ALLOW.name, reason));
+            None
+        }
+    }
+}
+
+#[cfg(feature = "http")]
+fn caller(section: &Section<'_>) -> Result<Option<Arc<dyn WebhookCaller>>, String> {
+    let allow = section.get(&entry::ALLOW);
+    let allow = crate::outbound::Allow::read(allow.iter().map(|entry| entry.0.as_str()))?;
+    Ok(Some(Arc::new(crate::webhooks::Caller::new(allow))))
+}
+
+#[cfg(not(feature = "http"))]
+fn caller(_: &Section<'_>) -> Result<Option<Arc<dyn WebhookCaller>>, String> {
+    Ok(None)
+}
+
+/// What holds for deliveries of webhooks: attempts over three days, unless their type has settings of its own.
+pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut BTreeMap<JobType, TypePolicy>) {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DELAYS: [u64; 14] = [
+        5,
+        30,
+        2 * MINUTE,
+        10 * MINUTE,
+        30 * MINUTE,
+        HOUR,
+        2 * HOUR,
+        4 * HOUR,
+        8 * HOUR,
+        8 * HOUR,
+        12 * HOUR,
+        12 * HOUR,
+        12 * HOUR,
+        12 * HOUR,
+    ];
+    let Ok(job_type) = JobType::parse(WEBHOOK_TYPE) else { return };
+    let usual = || TypePolicy {
+        handler: None,
+        backoff: Backoff::Delays(DELAYS.map(Duration::from_secs).to_vec()),
+        max_attempts: DELAYS.len() as u32 + 1,
+        timeout: Duration::from_secs(30),
+        heartbeat: None,
+        ..default_type.clone()
+    };
+    let policy = types.entry(job_type).or_insert_with(usual);
+    let concurrency = root.table("webhooks").get(&entry::CONCURRENCY);
+    policy.concurrency = policy.concurrency.or(concurrency);
+}

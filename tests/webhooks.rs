@@ -1,0 +1,284 @@
+//! Events are posted to webhooks, each at least once, signed, whatever dies meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt as _;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use longshore_harness::{Node, World, eventually};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use crate::world;
+
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// A request that the target got.
+#[derive(Debug, Clone)]
+struct Got {
+    headers: BTreeMap<String, String>,
+    body: String,
+}
+
+impl Got {
+    fn id(&self) -> &str {
+        &self.headers["webhook-id"]
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    /// Whether one of its signatures is by this secret.
+    fn is_signed_by(&self, secret: &str) -> bool {
+        let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
+        let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
+        mac.update(format!("{}.{}.{}", self.id(), self.headers["webhook-timestamp"], self.body).as_bytes());
+        let expected = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
+        self.headers["webhook-signature"].split(' ').any(|signature| signature == expected)
+    }
+}
+
+/// A target that answers each request with the status that it is asked for.
+struct Target {
+    url: String,
+    got: Arc<Mutex<Vec<Got>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn read(stream: &mut TcpStream) -> Option<Got> {
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 8_192]);
+    loop {
+        let count = stream.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
+        bytes.extend_from_slice(&buffer[..count]);
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let headers = head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        let headers: BTreeMap<String, String> =
+            headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        if body.len() >= headers["content-length"].parse().unwrap() {
+            return Some(Got { headers, body: body.to_owned() });
+        }
+    }
+}
+
+/// `answer` gets the number of the request, from 0.
+async fn target(answer: impl Fn(usize) -> u16 + Send + Sync + 'static) -> Target {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (got, answer) = (Arc::<Mutex<Vec<Got>>>::default(), Arc::new(answer));
+    let all = Arc::clone(&got);
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (all, answer) = (Arc::clone(&all), Arc::clone(&answer));
+            tokio::spawn(async move {
+                while let Some(request) = read(&mut stream).await {
+                    let status = {
+                        let mut all = all.lock().unwrap();
+                        all.push(request);
+                        answer(all.len() - 1)
+                    };
+                    let head = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+                    let _ = stream.write_all(head.as_bytes()).await;
+                }
+            });
+        }
+    });
+    Target { url, got, task }
+}
+
+impl Target {
+    fn got(&self) -> Vec<Got> {
+        self.got.lock().unwrap().clone()
+    }
+
+    async fn has(&self, what: &str, is_enough: impl Fn(&[Got]) -> bool) {
+        eventually(what, WITHIN, async || {
+            let got = self.got();
+            if is_enough(&got) { Ok(()) } else { Err(format!("{} requests", got.len())) }
+        })
+        .await;
+    }
+}
+
+async fn node(world: &World, name: &str) -> Node {
+    let quick = "backoff = { delays = ['100ms'] }\nmax_attempts = 50";
+    let node = world.node().name(name).with("webhooks", "allow = ['127.0.0.1/32']").with("node", "lease = '2s'");
+    let node = node.with("http", "listen = '127.0.0.1:0'");
+    node.with("types.'longshore.webhook'", quick).start().await
+}
+
+/// Nodes and the server die in the midst, and a third of the calls fail: every event arrives, signed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_event_arrives_signed_whatever_dies() {
+    let world = world().await;
+    let (one, other) = (node(&world, "one").await, node(&world, "other").await);
+    let target = target(|number| if number % 3 == 0 { 500 } else { 204 }).await;
+    let made = world.request("webhooks.put", json!({"id": "shop", "url": target.url, "types": ["echo"]})).await;
+    let secret = made["secret"].as_str().unwrap().to_owned();
+    let again = world.request("webhooks.put", json!({"id": "shop", "url": target.url, "types": ["echo"]})).await;
+    assert_eq!(again.get("secret"), None, "it is shown once: {again}");
+
+    let mut runs = Vec::new();
+    for round in 0..3 {
+        for number in 0..30 {
+            runs.push(world.publish("echo").json(json!({"round": round, "number": number})).await);
+        }
+        target.has("a part of the deliveries", |got| got.len() > round * 60 + 20).await;
+        match round {
+            0 => one.restart().await,
+            1 => world.server().restart().await.unwrap(),
+            _ => other.restart().await,
+        }
+    }
+    let mut events = BTreeSet::new();
+    for run in &runs {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    for run in &runs {
+        events.extend(world.events(run).await.into_iter().map(|logged| logged.event.id));
+    }
+    assert!(events.len() >= runs.len() * 3, "{}", events.len());
+    let delivered = |got: &[Got]| -> BTreeSet<String> {
+        // The answers of the others were failures.
+        got.iter().enumerate().filter(|(at, _)| at % 3 != 0).map(|(_, got)| got.id().to_owned()).collect()
+    };
+    target.has("every event", |got| events.is_subset(&delivered(got))).await;
+    for got in target.got() {
+        assert!(got.is_signed_by(&secret), "{got:?}");
+        let body = got.json();
+        assert_eq!(body["type"], format!("job.{}", body["data"]["event"].as_str().unwrap()));
+        assert_eq!((&body["data"]["id"], &body["data"]["type"]), (&json!(got.id()), &json!("echo")), "{body}");
+        assert!(body["data"]["sequence"].is_u64() && got.headers["content-type"] == "application/json");
+    }
+    // The other one was started anew after the last delivery, perhaps.
+    let scrape = longshore_harness::http::get(one.http(), "/metrics").await.unwrap().body;
+    let counted = scrape.lines().filter(|line| line.starts_with("longshore_webhook_deliveries_total{"));
+    let outcomes: Vec<&str> = counted.filter(|line| !line.ends_with(" 0")).collect();
+    let has = |outcome: &str| outcomes.iter().any(|line| line.contains(&format!("outcome=\"{outcome}\"")));
+    assert!(has("delivered") && has("failed"), "{outcomes:?}");
+    assert!(scrape.contains("longshore_webhook_lag_seconds{"), "{scrape}");
+}
+
+/// A target that says 410, or fails to the end, pauses its webhook, which goes on where it stopped once it is resumed.
+#[tokio::test]
+async fn a_webhook_pauses_when_its_target_is_gone_and_goes_on_where_it_stopped() {
+    let world = world().await;
+    let _node = node(&world, "n1").await;
+    let mut live = world.listen("longshore.events._sys.webhook_paused.>").await;
+    let target = target(|number| if number == 0 { 410 } else { 200 }).await;
+    let put = json!({"id": "shop", "url": target.url, "events": ["completed"], "format": "cloudevents"});
+    world.request("webhooks.put", put).await;
+    let first = world.publish("echo").json(json!(1)).await;
+    let paused = live.next().await;
+    assert!(format!("{paused:?}").contains("410"), "{paused:?}");
+    let found = world.request("webhooks.get", json!({"id": "shop"})).await;
+    assert_eq!((&found["paused"], found.get("secret")), (&json!(true), None));
+    assert!(found["paused_because"].as_str().unwrap().contains("410"), "{found}");
+
+    // A delivery that is made before the feed knows of the pause would wait for five minutes.
+    eventually("no node that asks for events", WITHIN, async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_EVENTS").await.unwrap();
+        let mut names = Box::pin(stream.consumer_names());
+        while let Some(name) = names.next().await {
+            let name = name.unwrap();
+            if name.starts_with("webhook=") {
+                let asks = stream.consumer_info(name).await.unwrap().num_waiting;
+                return if asks == 0 { Ok(()) } else { Err(format!("{asks} ask")) };
+            }
+        }
+        Err("no consumer".to_owned())
+    })
+    .await;
+    let second = world.publish("echo").json(json!(2)).await;
+    assert_eq!(world.wait(&second).await.state, "completed");
+    assert_eq!(target.got().len(), 1, "nothing is delivered while it is paused");
+    let put =
+        json!({"id": "shop", "url": target.url, "events": ["completed"], "format": "cloudevents", "paused": false});
+    assert_eq!(world.request("webhooks.put", put).await["paused"], false);
+    target.has("the second", |got| got.len() == 2).await;
+    let got = target.got();
+    let body = got[1].json();
+    assert_eq!((&body["specversion"], &body["type"]), (&json!("1.0"), &json!("longshore.job.completed")));
+    assert_eq!((&body["subject"], &body["id"]), (&json!(second), &json!(got[1].id())));
+    assert_eq!(got[1].headers["content-type"], "application/cloudevents+json");
+    // The one that met 410 is a dead letter, as any job that failed for good.
+    let dead = world.request("dlq.list", json!({})).await;
+    assert_eq!(dead["entries"].as_array().map(Vec::len), Some(1), "{first}: {dead}");
+}
+
+/// After a rotation both secrets sign; a test is delivered; a deleted webhook gets nothing, and leaves no consumer.
+#[tokio::test]
+async fn a_webhook_is_tried_rotated_and_deleted() {
+    let world = world().await;
+    let _node = node(&world, "n1").await;
+    let target = target(|_| 200).await;
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
+        let output = command.env("NATS_URL", world.urls()).args(arguments).stderr(Stdio::inherit()).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let secret = |said: &str| said.lines().find_map(|line| line.strip_prefix("secret ")).unwrap().to_owned();
+    let old = secret(&command(&["webhooks", "put", "shop", &target.url, "--events", "completed"]));
+    let new = secret(&command(&["webhooks", "rotate", "shop"]));
+    assert_ne!(old, new);
+    command(&["webhooks", "test", "shop"]);
+    target.has("the test", |got| got.len() == 1).await;
+    let got = &target.got()[0];
+    assert_eq!(got.json()["type"], "webhook.test");
+    assert!(got.is_signed_by(&old) && got.is_signed_by(&new), "{got:?}");
+    assert!(command(&["webhooks", "list"]).contains(&target.url));
+    assert!(command(&["webhooks", "pause", "shop"]).contains("paused"));
+    assert!(command(&["webhooks", "resume", "shop"]).contains("on"));
+
+    let consumers = async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_EVENTS").await.unwrap();
+        stream.get_info().await.unwrap().state.consumer_count
+    };
+    let before = consumers().await;
+    command(&["webhooks", "delete", "shop"]);
+    assert_eq!(consumers().await, before - 1);
+    let error = world.try_request("default", "webhooks.get", json!({"id": "shop"})).await.unwrap_err();
+    assert_eq!(error.code, 404);
+    assert_eq!(world.request("webhooks.list", json!({})).await, json!({"webhooks": []}));
+}
+
+/// What may not be called is refused when it is put, and what is wrong is named.
+#[tokio::test]
+async fn what_may_not_be_called_is_refused() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    for (field, more) in [
+        ("url", json!({"url": "http://127.0.0.1:9000/"})),
+        ("url", json!({"url": "http://169.254.169.254/latest"})),
+        ("url", json!({"url": "http://[::ffff:10.0.0.1]/"})),
+        ("url", json!({"url": "ftp://example.com/"})),
+        ("url", json!({"url": "nonsense"})),
+        ("events", json!({"url": "https://example.com/", "events": ["complete"]})),
+        ("types", json!({"url": "https://example.com/", "types": ["a b"]})),
+        ("secret", json!({"url": "https://example.com/", "secret": "whsec_c2hvcnQ="})),
+        ("id", json!({"url": "https://example.com/", "id": "a b"})),
+        ("format", json!({"url": "https://example.com/", "format": "xml"})),
+    ] {
+        let mut put = json!({"id": "shop"});
+        put.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let error = world.try_request("default", "webhooks.put", put).await.unwrap_err();
+        assert!(error.code == 400 && error.message.starts_with(&format!("{field}: ")), "{field}: {error:?}");
+    }
+    assert_eq!(world.request("webhooks.list", json!({})).await, json!({"webhooks": []}));
+}
