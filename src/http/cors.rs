@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 
 /// Headers of an answer that a page may read, beside those that it always may.
 const EXPOSED: HeaderValue =
-    HeaderValue::from_static("ETag, Link, Location, Preference-Applied, RateLimit, Retry-After, X-Request-Id");
+    HeaderValue::from_static("ETag, Link, Location, Preference-Applied, Retry-After, X-Request-Id");
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 

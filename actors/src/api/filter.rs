@@ -53,16 +53,15 @@ pub(crate) fn whose(asker: &str, named: Option<&Tenant>) -> Result<Option<Tenant
     }
 }
 
-/// The tenant of a thing that belongs to one.
-pub(crate) fn whose_one(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
-    let missing = || format!("tenant: is missing; under {OPERATOR} the tenant has to be named");
+/// The tenant of a thing that belongs to one, which the operator has to name: `id` and `of` say of what.
+pub(crate) fn whose_one(asker: &str, named: Option<&Tenant>, id: &str, of: &str) -> Result<Tenant, ApiError> {
+    let missing = || format!("tenant: is missing; {id} asked for under {OPERATOR} needs the {of}'s tenant");
     whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
 }
 
 /// The tenant of a run: a run's id belongs to one tenant.
 fn whose_run(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
-    let missing = || format!("tenant: is missing; a run_id asked for under {OPERATOR} needs the run's tenant");
-    whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
+    whose_one(asker, named, "a run_id", "run")
 }
 
 /// The one run that is meant.

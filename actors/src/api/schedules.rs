@@ -4,7 +4,7 @@
 use futures_util::StreamExt as _;
 use longshore_backbone::recurring::{FoundRecurring, Put, SCHEDULE_MAX};
 use longshore_backbone::wire::api::{
-    ApiError, BackfillRequest, Backfilled, Code, Encoded, Failed, OPERATOR, Outcome, PutRequest, ScheduleRequest,
+    ApiError, BackfillRequest, Backfilled, Code, Encoded, Failed, Outcome, PutRequest, ScheduleRequest,
     ScheduleSettings, ScheduleStatus, Schedules, SchedulesRequest,
 };
 use longshore_backbone::wire::recurring::Recurring;
@@ -139,8 +139,7 @@ fn shown(schedule: &Recurring) -> Encoded<ScheduleStatus> {
 
 /// The tenant of one schedule.
 fn whose(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
-    let missing = || format!("tenant: is missing; an id asked for under {OPERATOR} needs the schedule's tenant");
-    filter::whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
+    filter::whose_one(asker, named, "an id", "schedule")
 }
 
 /// Only changes have a condition.

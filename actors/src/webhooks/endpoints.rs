@@ -28,7 +28,7 @@ fn settings(api: &Api) -> Result<&WebhookSettings, ApiError> {
 
 /// `webhooks.put`
 pub(crate) async fn put(api: &Api, asker: &str, asked: PutWebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
-    let tenant = filter::whose_one(asker, asked.tenant.as_ref())?;
+    let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "webhook")?;
     check(api, &asked).await?;
     let webhooks = api.backbone.webhooks();
     loop {
@@ -110,7 +110,7 @@ fn shown(stored: StoredWebhook, with_secret: bool) -> Encoded<WebhookStatus> {
 }
 
 async fn found(api: &Api, asker: &str, asked: &WebhookRequest) -> Result<(StoredWebhook, u64), ApiError> {
-    let tenant = filter::whose_one(asker, asked.tenant.as_ref())?;
+    let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "webhook")?;
     let found = api.backbone.webhooks().find(&tenant, &asked.id).await.map_err(|error| unavailable(&error))?;
     match found {
         (Some(stored), revision) => Ok((stored, revision)),

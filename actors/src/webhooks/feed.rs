@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::claims::hex;
 use longshore_backbone::webhooks::{EventBatch, Pulled, StoredWebhook};
 use longshore_backbone::wire::api::{ApiError, SubmitRequest, WEBHOOK_TYPE, WebhookStatus};
 use longshore_backbone::wire::logged::Logged;
@@ -40,11 +41,12 @@ pub(crate) struct Part {
     pub(crate) draining: CancellationToken,
 }
 
-type Known = HashMap<(Tenant, WebhookId), (WebhookStatus, Option<AbortOnDropHandle<()>>)>;
+/// The tasks of the webhooks that are not paused.
+type Fed = HashMap<(Tenant, WebhookId), AbortOnDropHandle<()>>;
 
 /// Feeds until the process ends; nothing more is taken while the node drains.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let (mut known, mut revision) = (Known::new(), 0);
+    let (mut fed, mut revision) = (Fed::new(), 0);
     loop {
         tokio::select! {
             () = part.draining.cancelled() => return std::future::pending().await,
@@ -53,7 +55,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         match part.api.backbone.webhooks().written_after(None, revision).await {
             Ok((written, up_to)) => {
                 revision = up_to;
-                written.into_iter().for_each(|stored| take(&part, &mut known, stored));
+                written.into_iter().for_each(|stored| take(&part, &mut fed, stored));
             }
             Err(error) => tracing::debug!("the webhooks cannot be read: {}", error.with_causes()),
         }
@@ -61,18 +63,15 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 }
 
 /// Feeds a webhook from now on as it was written.
-fn take(part: &Part, known: &mut Known, stored: StoredWebhook) {
+fn take(part: &Part, fed: &mut Fed, stored: StoredWebhook) {
     let StoredWebhook { webhook, deleted, .. } = stored;
     let key = (webhook.tenant.clone(), webhook.id.clone());
-    if deleted {
-        known.remove(&key);
-        return;
-    }
-    let is_fed = !webhook.paused;
-    let feed = Feed { part: part.clone(), webhook: webhook.clone() };
-    let task = is_fed.then(|| AbortOnDropHandle::new(tokio::spawn(feed.run())));
     // The former task ends in the midst of a message, if it must: that comes again.
-    known.insert(key, (webhook, task));
+    fed.remove(&key);
+    if !deleted && !webhook.paused {
+        let feed = Feed { part: part.clone(), webhook };
+        fed.insert(key, AbortOnDropHandle::new(tokio::spawn(feed.run())));
+    }
 }
 
 /// One webhook's.
@@ -164,6 +163,5 @@ pub(super) fn job(
 fn run_id(webhook: &WebhookStatus, event: &str) -> String {
     let made = webhook.created_at.millis();
     let hash = Sha256::digest(format!("{made} {event}"));
-    let digits: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}_{digits}", webhook.id)
+    format!("{}_{}", webhook.id, hex(&hash[..16]))
 }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::{raw, request};
+use crate::messages::{raw, request, scan};
 use crate::wire::header::names;
 use crate::wire::json::any_json;
 
@@ -169,20 +169,26 @@ impl Backbone {
         }
     }
 
-    /// The finished steps of a run, as they are stored.
+    /// The finished steps of a run, as they are stored; a replica that lags behind may lack the last.
     ///
     /// # Errors
     /// The bucket cannot be read.
     pub async fn steps(&self, tenant: &Tenant, run: &RunId) -> Result<Vec<Step>, Error> {
         let all = self.names().key("checkpoints", &format!("{tenant}.{run}."));
         let bucket = self.names().bucket_stream("checkpoints");
-        let stored = raw::all(self.control(), self.api(), &bucket, &format!("{all}>"), 1).await?;
-        let step = |raw: &raw::Raw| {
-            let (name, n) = raw.subject.strip_prefix(&all)?.rsplit_once('#')?;
-            let found: StepResult = serde_json::from_slice(&raw.payload).ok()?;
+        let step = |stored: &request::Stored| {
+            let (name, n) = stored.subject.strip_prefix(&all)?.rsplit_once('#')?;
+            let found: StepResult = serde_json::from_slice(&stored.payload).ok()?;
             Some(found.listed(name.into(), n.parse().ok()?))
         };
-        Ok(stored.iter().filter_map(step).collect())
+        let (mut steps, mut from) = (Vec::new(), Some(1));
+        while let Some(sequence) = from {
+            let from_there = format!(r#""seq":{sequence}"#);
+            let page = scan::page(self.control(), self.api(), &bucket, &format!("{all}>"), &from_there).await?;
+            steps.extend(page.messages.iter().filter_map(step));
+            from = page.next;
+        }
+        Ok(steps)
     }
 
     fn step_subject(&self, tenant: &Tenant, run: &RunId, call: &StepCall) -> String {

@@ -1,6 +1,6 @@
 //! Schedules that are paused, go on, and are filled up for a span that is over.
 
-use longshore_backbone::wire::api::{Endpoint as _, SchedulesBackfill, SchedulesPut};
+use longshore_backbone::wire::api::{Endpoint as _, OPERATOR, SchedulesBackfill, SchedulesPut};
 use serde_json::{Value, json};
 
 use super::*;
