@@ -57,7 +57,7 @@ at_each_point! {
 #[test]
 fn every_fail_point_is_tested() {
     // The other points are on separate paths: one_run.rs, keys.rs, head_of_line.rs, fairness.rs, cancel.rs, replay.rs,
-    // shutdown.rs schedules.rs, reschedule.rs, pauses.rs, on_busy.rs and http.rs test them.
+    // shutdown.rs schedules.rs, reschedule.rs, pauses.rs, on_busy.rs, webhooks.rs and http.rs test them.
     let submitted = [
         "before-note",
         "after-note",
@@ -75,6 +75,7 @@ fn every_fail_point_is_tested() {
     let steering = ["before-close", "before-stop", "before-check"];
     let fired = ["after-tick", "after-firing", "after-firing-run", "after-rescheduling"];
     let ordered = ["after-pause"];
+    let posted = ["before-webhook-jobs", "after-webhook-jobs"];
     let (before, after) = TESTED.split_at(TESTED.len() - 2);
     let own = submitted.iter().chain(&keyed).chain(before).chain(&released).chain(after);
     let all: Vec<&str> = own
@@ -84,6 +85,7 @@ fn every_fail_point_is_tested() {
         .chain(&steering)
         .chain(&fired)
         .chain(&ordered)
+        .chain(&posted)
         .copied()
         .collect();
     assert_eq!(all, fail_point::ALL);

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use longshore_harness::{Node, World, eventually};
+use longshore_harness::{Node, NodeBuilder, World, eventually};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -116,10 +116,14 @@ impl Target {
 }
 
 async fn node(world: &World, name: &str) -> Node {
+    settings(world, name).start().await
+}
+
+fn settings<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
     let quick = "backoff = { delays = ['100ms'] }\nmax_attempts = 50";
     let node = world.node().name(name).with("webhooks", "allow = ['127.0.0.1/32']").with("node", "lease = '2s'");
     let node = node.with("http", "listen = '127.0.0.1:0'");
-    node.with("types.'longshore.webhook'", quick).start().await
+    node.with("types.'longshore.webhook'", quick)
 }
 
 /// Nodes and the server die in the midst, and a third of the calls fail: every event arrives, signed.
@@ -172,6 +176,30 @@ async fn every_event_arrives_signed_whatever_dies() {
     let has = |outcome: &str| outcomes.iter().any(|line| line.contains(&format!("outcome=\"{outcome}\"")));
     assert!(has("delivered") && has("failed"), "{outcomes:?}");
     assert!(scrape.contains("longshore_webhook_lag_seconds{"), "{scrape}");
+}
+
+/// A node dies over events that it has taken, before or after their deliveries are made: each event has one delivery.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_dies_over_events_leaves_each_one_delivery() {
+    for point in ["before-webhook-jobs", "after-webhook-jobs"] {
+        let world = world().await;
+        let doomed = settings(&world, "doomed").env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start().await;
+        let target = target(|_| 200).await;
+        let put = json!({"id": "shop", "url": target.url, "types": ["echo"], "events": ["completed"]});
+        world.request("webhooks.put", put).await;
+        let mut runs = vec![world.publish("echo").json(json!(0)).await];
+        doomed.wait_exit(WITHIN).await;
+        let _other = node(&world, "other").await;
+        for number in 1..4 {
+            runs.push(world.publish("echo").json(json!(number)).await);
+        }
+        target.has("every event", |got| got.len() >= runs.len()).await;
+        let got: BTreeSet<String> =
+            target.got().iter().map(|got| got.json()["data"]["run_id"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(got, runs.iter().cloned().collect(), "{point}");
+        let deliveries = world.request("runs.list", json!({"type": "longshore.webhook"})).await;
+        assert_eq!(deliveries["runs"].as_array().map(Vec::len), Some(runs.len()), "{point}: {deliveries}");
+    }
 }
 
 /// A target that says 410, or fails to the end, pauses its webhook, which goes on where it stopped once it is resumed.

@@ -14,7 +14,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 45] = [
+pub const ALL: [&str; 47] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -60,6 +60,8 @@ pub const ALL: [&str; 45] = [
     "after-firing-run",
     "after-rescheduling",
     "after-pause",
+    "before-webhook-jobs",
+    "after-webhook-jobs",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::WebhookSettings;
 use super::message::Payload;
 use crate::api::{Api, intake};
+use crate::fail_point;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 
@@ -108,8 +109,12 @@ impl Feed {
     async fn pass_on(&self, batch: EventBatch) {
         let webhooks = self.part.api.backbone.webhooks();
         self.lag(now().since(batch.logged_at).as_secs_f64());
+        fail_point::pass("before-webhook-jobs");
         match self.submit(&batch).await {
-            Ok(()) => webhooks.done(batch).await,
+            Ok(()) => {
+                fail_point::pass("after-webhook-jobs");
+                webhooks.done(batch).await;
+            }
             Err(error) => {
                 tracing::warn!(webhook = %self.webhook.id, "deliveries of a webhook wait: {}", error.message);
                 webhooks.give_back(batch, AWAY).await;
