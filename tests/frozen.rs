@@ -114,3 +114,20 @@ async fn an_attempt_that_began_before_a_freeze_calls_no_handler_after_it() {
         assert!(frozen.stop().await.success());
     }
 }
+
+/// Given a frozen node, when a client asks it something, then it is answered once the node goes on.
+#[tokio::test]
+async fn a_request_to_a_frozen_node_is_answered_after_it() {
+    let world = world().await;
+    let only = node(&world, "only").await;
+    let run = world.publish("noop").json(json!({})).await;
+    world.wait(&run).await;
+    only.sigstop();
+
+    let (answer, ()) = tokio::join!(world.try_request("default", "runs.get", json!({"run_id": run})), async {
+        tokio::time::sleep(FREEZE).await;
+        only.sigcont();
+    });
+
+    assert_eq!(answer.unwrap()["state"], "completed");
+}

@@ -422,8 +422,8 @@ async fn a_lane_made_anew_overwrites_no_run() {
     let node =
         world.node().name("node").with("types.flaky", &served_by("fail", SOON)).with("types.slow", "handler = 'sleep'");
     let node = node.start().await;
-    let old = world.publish("flaky").json(json!({"times": 4})).await;
     let mut live = world.live_events("default").await;
+    let old = world.publish("flaky").json(json!({"times": 4})).await;
     live.until_published("failed", &old).await;
     node.stop().await;
     let lane = world.jetstream().get_stream("LONGSHORE_JOBS_main_P5").await.unwrap().cached_info().config.clone();

@@ -144,9 +144,9 @@ async fn a_run_is_followed_from_its_beginning_to_its_end() {
             }
         })
         .await;
+    let mut live = world.live_events("default").await;
     let run = world.publish("walk").json(json!({})).await;
     world.publish("noop").json(json!({})).await;
-    let mut live = world.live_events("default").await;
     live.until_published("started", &run).await;
     let path = format!("/v1/runs/{run}/stream");
 
@@ -360,8 +360,8 @@ async fn a_client_that_does_not_read_harms_nobody() {
 async fn a_node_that_drains_says_so_to_who_follows() {
     let world = world().await;
     let (first, second) = two_nodes(&world).await;
-    let run = world.publish("sleep").header("Longshore-Run-Id", "long").json(json!({"ms": 3_000})).await;
     let mut live = world.live_events("default").await;
+    let run = world.publish("sleep").header("Longshore-Run-Id", "long").json(json!({"ms": 3_000})).await;
     live.until_published("started", &run).await;
     let path = format!("/v1/runs/{run}/stream");
     let mut follower = Follower::of(first.http(), &path, None).await;

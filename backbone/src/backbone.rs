@@ -82,8 +82,8 @@ impl Backbone {
         let jobs = Link::open(connection, "jobs", &format!("longshore {node}")).await?;
         let shown = |name| format!("longshore {node} {name}");
         let control = Link::open(connection, "control", &shown("control")).await?;
-        let api = Link::open_filtered(connection, "api", &shown("api")).await?;
-        let work = Link::open_filtered(connection, "work", &shown("work")).await?;
+        let api = Link::open_filtered(connection, "api", &shown("api"), false).await?;
+        let work = Link::open_filtered(connection, "work", &shown("work"), true).await?;
         let jetstream_domain = connection.jetstream_domain.clone();
         let jetstream_api = jetstream_domain.as_ref().map(|domain| format!("$JS.{domain}.API"));
         let jetstream_api = jetstream_api.unwrap_or_else(|| "$JS.API".to_owned());

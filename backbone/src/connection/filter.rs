@@ -54,6 +54,8 @@ struct Greeted {
 struct Filter {
     /// How the servers are reached.
     connection: Connection,
+    /// Whether what was written before the process stood still is dropped.
+    drops_stale: bool,
     /// The servers that the last one named.
     known: Mutex<Vec<String>>,
     /// Which of the servers is next.
@@ -72,17 +74,19 @@ pub(crate) struct Way {
     pub(crate) listener: AbortHandle,
 }
 
-/// Opens a way to the servers for a client of that name.
+/// Opens a way to the servers for a client of that name. `drops_stale`: what it wrote before the process stood still is
+/// not passed on.
 ///
 /// # Errors
 /// There is no loopback address to listen on.
-pub(crate) async fn open(connection: &Connection, shown: &str) -> Result<Way, Error> {
+pub(crate) async fn open(connection: &Connection, shown: &str, drops_stale: bool) -> Result<Way, Error> {
     let failed = |error: io::Error| Error::Connect { url: connection.shown_url(), source: Box::new(error) };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let random = uuid::Uuid::now_v7();
     let filter = Arc::new(Filter {
         connection: connection.clone(),
+        drops_stale,
         known: Mutex::default(),
         // Nodes begin with different servers.
         turn: AtomicUsize::new(random.as_bytes()[15].into()),
@@ -144,10 +148,10 @@ impl Filter {
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), tokio::io::split(far));
         let awake = Awake::default();
         tokio::select! {
-            end = awake.watch() => end,
+            end = awake.watch(), if self.drops_stale => end,
             end = pump(near_in, far_out, |read, out| {
                 std::mem::swap(read, out);
-                awake.check()
+                if self.drops_stale { awake.check() } else { Ok(()) }
             }) => end,
             end = pump(far_in, near_out, |read, out| {
                 frames.pass(read, out)?;

@@ -151,12 +151,18 @@ impl Link {
         Ok(link)
     }
 
-    /// As [`Link::open`], for a connection over which strangers' bytes come: none of them ends it.
+    /// As [`Link::open`], for a connection over which strangers' bytes come: none of them ends it. `drops_stale`: it is
+    /// made anew after the process stood still, and what was written before is lost.
     ///
     /// # Errors
     /// As there.
-    pub(crate) async fn open_filtered(connection: &Connection, name: &'static str, shown: &str) -> Result<Self, Error> {
-        let way = filter::open(connection, shown).await?;
+    pub(crate) async fn open_filtered(
+        connection: &Connection,
+        name: &'static str,
+        shown: &str,
+        drops_stale: bool,
+    ) -> Result<Self, Error> {
+        let way = filter::open(connection, shown, drops_stale).await?;
         let link = Self::open(&way.connection, name, &way.shown).await?;
         let _ = link.0.filter.set(way.listener);
         Ok(link)
