@@ -51,6 +51,27 @@ fn ask(node: &Node, path: &str, body: &Value) -> Answer {
     curl(node, path, &[JSON[0], JSON[1], "-d", &body.to_string()])
 }
 
+/// A tenant with a rate limit reads in each answer how much of it is left; one without reads nothing of it.
+#[tokio::test]
+async fn a_tenant_with_a_rate_limit_reads_what_is_left_of_it() {
+    let world = world().await;
+    let node =
+        on_a_free_port(world.node()).with("tenants.small", "rate_limit = { rate = 2, per = '1h' }").start().await;
+    let job = json!({"type": "noop"});
+    for (status, left) in [(201, 1), (201, 0), (429, 0)] {
+        let answer = ask(&node, "/v1/jobs?tenant=small", &job);
+        assert_eq!(answer.status(), status, "{}", answer.head);
+        assert!(answer.has("ratelimit-policy: \"tenant\";q=2;w=3600"), "{}", answer.head);
+        let said = answer.head.lines().find_map(|line| line.strip_prefix("ratelimit: \"tenant\";")).unwrap();
+        let (r, t) = said.trim().split_once(";t=").unwrap();
+        assert!(t.parse::<u64>().unwrap() <= 3_600, "{said}");
+        // What a node has taken beyond its own use is given back within a lease.
+        assert!(r.strip_prefix("r=").unwrap().parse::<u64>().unwrap() <= left, "{said}");
+    }
+    let without = ask(&node, "/v1/jobs", &job);
+    assert!(!without.head.contains("ratelimit"), "{}", without.head);
+}
+
 /// A job goes in and its end comes out; a repeat is the same run, and another job under its key is refused.
 #[tokio::test]
 async fn every_endpoint_is_asked_over_http() {

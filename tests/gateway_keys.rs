@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::wire::api::{ENDPOINTS, Effect, Method};
-use longshore_harness::{Node, World};
+use longshore_harness::{Node, World, eventually};
 use serde_json::{Value, json};
 
 use crate::gateway::head_and_body;
@@ -70,9 +70,20 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
         }
     }
     let acme = key(&world, "acme", "submit,read");
+    let used = async || {
+        let keys = world.try_request("_all", "keys.list", json!({})).await.unwrap();
+        let mut keys = keys["keys"].as_array().unwrap().iter();
+        keys.find(|key| key["id"] == id(&acme)).unwrap().get("last_used").cloned()
+    };
+    assert_eq!(used().await, None);
     let job = r#"{"type":"echo","payload":1}"#;
     let (status, head, taken) = curl(&node, "/v1/jobs", Some(&acme), &["-d", job]);
     assert_eq!(status, 201, "{taken}");
+    eventually("the day of its use", Duration::from_secs(30), async || match used().await {
+        Some(day) if day.as_str().is_some_and(|day| day.len() == 10) => Ok(()),
+        _ => Err("it is not there"),
+    })
+    .await;
     assert!(head.contains("?tenant=acme"), "the run is of the key's tenant: {head}");
     let run = format!("/v1/runs/{}", taken["run_id"].as_str().unwrap());
     assert_eq!(curl(&node, &format!("{run}?wait=30"), Some(&acme), &[]).2["tenant"], "acme");

@@ -270,6 +270,14 @@ async fn a_webhook_is_tried_rotated_and_deleted() {
     let got = &target.got()[0];
     assert_eq!(got.json()["type"], "webhook.test");
     assert!(got.is_signed_by(&old) && got.is_signed_by(&new), "{got:?}");
+    // A client's own job cannot have the secret sign what the client made up.
+    let event =
+        json!({"id": "i", "event": "completed", "tenant": "default", "run_id": "r", "at": "2026-01-01T00:00:00.000Z"});
+    let forged = json!({"webhook": "shop", "sequence": 7, "event": event, "proof": "AAAA"});
+    let forged = world.publish("longshore.webhook").json(forged).await;
+    let end = world.wait(&forged).await;
+    assert_eq!((end.state.as_str(), end.error.unwrap().kind.as_str()), ("dead", "permanent"));
+    assert_eq!(target.got().len(), 1);
     assert!(command(&["webhooks", "list"]).contains(&target.url));
     assert!(command(&["webhooks", "pause", "shop"]).contains("paused"));
     assert!(command(&["webhooks", "resume", "shop"]).contains("on"));

@@ -68,6 +68,7 @@ pub mod metrics;
 pub mod trace;
 
 pub use api::handle::ApiHandle;
+pub use api::limits::TenantRate;
 pub use attempt::progress::HANDLER_LOG;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
 pub use node::{Error, Node};

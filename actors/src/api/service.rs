@@ -208,6 +208,10 @@ impl Control {
         Self { part, routes: routes() }
     }
 
+    pub(super) fn api(&self) -> &Api {
+        &self.part.api
+    }
+
     pub(super) fn backbone(&self) -> &Backbone {
         &self.part.api.backbone
     }

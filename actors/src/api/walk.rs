@@ -81,6 +81,8 @@ pub(crate) struct Walk<'a> {
     backwards: Option<Backwards>,
     /// Messages that were read.
     pub(crate) inspected: usize,
+    /// When the last of them was stored.
+    pub(crate) searched_until: Option<Timestamp>,
     /// Records that could not be read.
     pub(crate) unreadable: u64,
 }
@@ -98,8 +100,18 @@ impl<'a> Walk<'a> {
     /// A walk from its beginning, or from where an earlier one ended.
     pub(crate) async fn begin(api: &'a Api, filter: &'a Filter, cursor: Option<&str>) -> Result<Self, ApiError> {
         let legs = legs(api, filter).await?;
-        let mut walk =
-            Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, inspected: 0, unreadable: 0 };
+        let mut walk = Self {
+            api,
+            filter,
+            legs,
+            at: 0,
+            top: 0,
+            began: now(),
+            backwards: None,
+            inspected: 0,
+            searched_until: None,
+            unreadable: 0,
+        };
         match cursor {
             Some(cursor) => {
                 let from = Position::parse(cursor);
@@ -210,7 +222,13 @@ impl<'a> Walk<'a> {
         };
         let past = backwards.before(&self.api.backbone, before).await.map_err(|error| unavailable(&error))?;
         self.inspected += past.read;
+        self.searched_until = past.messages.iter().map(stored_at).min().or(self.searched_until);
         Ok(past)
+    }
+
+    fn has_read(&mut self, messages: &[Stored]) {
+        self.inspected += messages.len();
+        self.searched_until = messages.last().map(stored_at).or(self.searched_until);
     }
 
     /// Whether nothing that was stored before this message can fit: what is compared with `since` is earlier than that.
@@ -223,7 +241,7 @@ impl<'a> Walk<'a> {
         let from = self.at.max(self.top + 1);
         let page = self.api.backbone.records_from(self.filter.tenant.as_ref(), from).await;
         let page = page.map_err(|error| unavailable(&error))?;
-        self.inspected += page.messages.len();
+        self.has_read(&page.messages);
         let runs = self.read_records(&page.messages);
         let fit = runs.into_iter().filter(|(run, _)| run.origin <= self.began.plus(CAME_WITH) && self.filter.fits(run));
         let seen = fit.map(|(run, sequence)| Seen { run, here: self.there(Leg::Since, sequence) }).collect();
@@ -239,7 +257,7 @@ impl<'a> Walk<'a> {
             _ => backbone.page(&source, &subject, self.at).await,
         };
         let page = page.map_err(|error| unavailable(&error))?;
-        self.inspected += page.messages.len();
+        self.has_read(&page.messages);
         let (delivered, ends_at) = (self.delivered(&source).await?, self.began.plus(CAME_WITH));
         let is_running = self.filter.wanted.state == Some(RunState::Running);
         let is_over = |stored: &Stored| stored_at(stored) > ends_at || (is_running && stored.sequence > delivered);

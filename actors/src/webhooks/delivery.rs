@@ -36,6 +36,11 @@ impl Delivery {
         let found = self.backbone.webhooks().find(&context.job.tenant, &id).await;
         let (found, _) = found.map_err(|error| HandlerError::retryable(error.with_causes()))?;
         let Some(stored) = found else { return Err(HandlerError::permanent(format!("there is no webhook {id}"))) };
+        if !payload.is_proven(&stored) {
+            return Err(HandlerError::permanent(format!(
+                "payload: proof: no node made this delivery for webhook {id}"
+            )));
+        }
         if stored.webhook.paused {
             return Ok(Success::Snooze(WHILE_PAUSED));
         }

@@ -100,8 +100,9 @@ fn put_on(asked: &PutWebhookRequest, tenant: &Tenant, found: Option<StoredWebhoo
     let secret = asked.secret.clone().or_else(kept);
     let is_made_here = secret.is_none();
     let secret = secret.unwrap_or_else(|| WebhookSecret::of(rand::random()));
+    let feed_key = found.as_ref().map_or_else(|| WebhookSecret::of(rand::random()), |found| found.feed_key.clone());
     let old_secret = found.and_then(|found| found.old_secret);
-    (StoredWebhook { webhook, secret, old_secret, deleted: false }, is_made_here)
+    (StoredWebhook { webhook, secret, old_secret, feed_key, deleted: false }, is_made_here)
 }
 
 fn shown(stored: StoredWebhook, with_secret: bool) -> Encoded<WebhookStatus> {
@@ -179,7 +180,7 @@ pub(crate) async fn test(api: &Api, asker: &str, asked: WebhookRequest) -> Resul
     let event_id = format!("{tenant}/{}/{id}", uuid::Uuid::now_v7());
     let event = json!({"v": 1, "id": event_id, "event": message::TEST, "tenant": tenant, "at": now()});
     let event = to_raw_value(&event).map_err(|error| ApiError::malformed(error.to_string()))?;
-    let job = feed::job(settings(api)?, &stored.webhook, None, (0, event))?;
+    let job = feed::job(settings(api)?, &stored, None, (0, event))?;
     let run_id = intake::submit(api, tenant, job).await?.run_id;
     Ok(Encoded::of(&WebhookTest { run_id }))
 }

@@ -65,12 +65,12 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 /// Feeds a webhook from now on as it was written.
 fn take(part: &Part, fed: &mut Fed, stored: StoredWebhook) {
-    let StoredWebhook { webhook, deleted, .. } = stored;
+    let webhook = &stored.webhook;
     let key = (webhook.tenant.clone(), webhook.id.clone());
     // The former task ends in the midst of a message, if it must: that comes again.
     fed.remove(&key);
-    if !deleted && !webhook.paused {
-        let feed = Feed { part: part.clone(), webhook };
+    if !stored.deleted && !webhook.paused {
+        let feed = Feed { part: part.clone(), stored };
         fed.insert(key, AbortOnDropHandle::new(tokio::spawn(feed.run())));
     }
 }
@@ -78,14 +78,14 @@ fn take(part: &Part, fed: &mut Fed, stored: StoredWebhook) {
 /// One webhook's.
 struct Feed {
     part: Part,
-    webhook: WebhookStatus,
+    stored: StoredWebhook,
 }
 
 impl Feed {
     async fn run(self) {
         let webhooks = self.part.api.backbone.webhooks();
         let mut puller = loop {
-            match webhooks.puller(&self.webhook).await {
+            match webhooks.puller(&self.stored.webhook).await {
                 Ok(puller) => break puller,
                 Err(error) => tracing::debug!("no events for a webhook: {}", error.with_causes()),
             }
@@ -97,7 +97,7 @@ impl Feed {
                 Pulled::Nothing => self.lag(0.0),
                 Pulled::NoAnswer => {}
                 Pulled::NoConsumer => {
-                    if let Err(error) = webhooks.make_consumer(&self.webhook).await {
+                    if let Err(error) = webhooks.make_consumer(&self.stored.webhook).await {
                         tracing::debug!("a webhook has no consumer: {}", error.with_causes());
                     }
                     tokio::time::sleep(AWAY).await;
@@ -116,19 +116,19 @@ impl Feed {
                 webhooks.done(batch).await;
             }
             Err(error) => {
-                tracing::warn!(webhook = %self.webhook.id, "deliveries of a webhook wait: {}", error.message);
+                tracing::warn!(webhook = %self.stored.webhook.id, "deliveries of a webhook wait: {}", error.message);
                 webhooks.give_back(batch, AWAY).await;
             }
         }
     }
 
     fn lag(&self, seconds: f64) {
-        let of = [self.webhook.tenant.as_str(), self.webhook.id.as_str()];
+        let of = [self.stored.webhook.tenant.as_str(), self.stored.webhook.id.as_str()];
         self.part.api.metrics.webhook_lag.with_label_values(&of).set(seconds);
     }
 
     async fn submit(&self, batch: &EventBatch) -> Result<(), ApiError> {
-        let filter = self.webhook.filter();
+        let filter = self.stored.webhook.filter();
         let lines = std::str::from_utf8(&batch.lines).unwrap_or_default().lines().enumerate();
         for (place, line) in lines {
             // A delivery has events, too, and would make another one of each.
@@ -138,9 +138,9 @@ impl Feed {
             }
             let Ok(raw) = RawValue::from_string(line.to_owned()) else { continue };
             let sequence = batch.sequence * PLACES + u64::try_from(place).unwrap_or_default();
-            let run_id = run_id(&self.webhook, event.identity(line));
-            let job = job(&self.part.settings, &self.webhook, Some(run_id), (sequence, raw))?;
-            intake::submit(&self.part.api, &self.webhook.tenant, job).await?;
+            let run_id = run_id(&self.stored.webhook, event.identity(line));
+            let job = job(&self.part.settings, &self.stored, Some(run_id), (sequence, raw))?;
+            intake::submit(&self.part.api, &self.stored.webhook.tenant, job).await?;
         }
         Ok(())
     }
@@ -149,11 +149,11 @@ impl Feed {
 /// The job that delivers an event, of this place in the log.
 pub(super) fn job(
     settings: &WebhookSettings,
-    webhook: &WebhookStatus,
+    stored: &StoredWebhook,
     run_id: Option<String>,
     (sequence, event): (u64, Box<RawValue>),
 ) -> Result<SubmitRequest, ApiError> {
-    let payload = Payload { webhook: webhook.id.to_string(), sequence, event };
+    let payload = Payload::new(stored, sequence, event);
     Ok(SubmitRequest {
         job_type: WEBHOOK_TYPE.to_owned(),
         payload: Some(to_raw_value(&payload).map_err(|error| ApiError::malformed(error.to_string()))?),

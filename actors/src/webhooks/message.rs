@@ -4,6 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use longshore_backbone::webhooks::StoredWebhook;
 use longshore_backbone::wire::api::{WebhookFormat, Word};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -22,6 +23,31 @@ pub(super) struct Payload {
     /// Its place in the event log: of two events of a run the later one has the higher number.
     pub(super) sequence: u64,
     pub(super) event: Box<RawValue>,
+    /// That a node made this of an event: HMAC-SHA256 by the webhook's own key, in Base64. Else a client could have its
+    /// tenant's secret sign what it likes, with a job of its own.
+    #[serde(default)]
+    proof: String,
+}
+
+impl Payload {
+    pub(super) fn new(stored: &StoredWebhook, sequence: u64, event: Box<RawValue>) -> Self {
+        let mut payload = Self { webhook: stored.webhook.id.to_string(), sequence, event, proof: String::new() };
+        payload.proof =
+            payload.mac(stored).map_or_else(String::new, |mac| STANDARD.encode(mac.finalize().into_bytes()));
+        payload
+    }
+
+    /// Whether a node made it.
+    pub(super) fn is_proven(&self, stored: &StoredWebhook) -> bool {
+        let proof = STANDARD.decode(&self.proof).unwrap_or_default();
+        self.mac(stored).is_some_and(|mac| mac.verify_slice(&proof).is_ok())
+    }
+
+    fn mac(&self, stored: &StoredWebhook) -> Option<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&stored.feed_key.key().ok()?).ok()?;
+        mac.update(format!("{}.{}.{}", self.webhook, self.sequence, self.event.get()).as_bytes());
+        Some(mac)
+    }
 }
 
 /// A body, and the headers that say its kind and id.
@@ -87,7 +113,8 @@ mod tests {
         let event = format!(
             r#"{{"id":"t/r/1/1/completed","event":"completed","tenant":"t","run_id":"r","at":"2026-01-01T00:00:00.000Z","result":"{result}"}}"#
         );
-        Payload { webhook: "w".to_owned(), sequence: 7, event: RawValue::from_string(event).unwrap() }
+        let event = RawValue::from_string(event).unwrap();
+        Payload { webhook: "w".to_owned(), sequence: 7, event, proof: String::new() }
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct StoredKey {
     /// The id of the key by which this session was opened. It counts as long as that key does, and is no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_of: Option<String>,
+    /// The revision that it was read at; 0: it is new.
+    #[serde(skip)]
+    pub revision: u64,
 }
 
 /// A node's way to the keys. Cheap to clone.
@@ -43,10 +46,11 @@ impl ApiKeys {
     /// Stores a key or a session.
     ///
     /// # Errors
-    /// There is one of that id, or the server did not answer in time, so that it may be stored; or it refused.
-    pub async fn create(&self, key: &StoredKey) -> Result<(), Error> {
+    /// It was written or revoked meanwhile, or the server did not answer in time, so that it may be stored; or it
+    /// refused.
+    pub async fn write(&self, key: &StoredKey) -> Result<(), Error> {
         let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, "0");
+        headers.insert(names::EXPECTED, key.revision.to_string());
         if key.session_of.is_some() {
             headers.insert(names::TTL, format!("{SESSION_SECONDS}s"));
         }
@@ -63,7 +67,7 @@ impl ApiKeys {
         let subject = self.subject(id);
         let stored = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await?;
         // One that cannot be read lets nobody in.
-        Ok(stored.and_then(|stored| self.read(&subject, &stored.payload)))
+        Ok(stored.and_then(|stored| self.read(&subject, &stored.payload, stored.sequence)))
     }
 
     /// Every key and session, as the bucket's leader has them.
@@ -73,7 +77,7 @@ impl ApiKeys {
     pub async fn all(&self) -> Result<Vec<StoredKey>, Error> {
         let (bucket, all) = (self.0.names().bucket_stream("control"), self.subject("*"));
         let stored = raw::all(self.0.control(), self.0.api(), &bucket, &all, 1).await?;
-        Ok(stored.iter().filter_map(|stored| self.read(&stored.subject, &stored.payload)).collect())
+        Ok(stored.iter().filter_map(|stored| self.read(&stored.subject, &stored.payload, stored.sequence)).collect())
     }
 
     /// Revokes a key, or ends a session. Repeating it is harmless.
@@ -88,8 +92,9 @@ impl ApiKeys {
     }
 
     /// What is stored of a key; an empty message says that it was revoked.
-    fn read(&self, subject: &str, payload: &[u8]) -> Option<StoredKey> {
-        if payload.is_empty() { None } else { self.0.readable(subject, payload) }
+    fn read(&self, subject: &str, payload: &[u8], revision: u64) -> Option<StoredKey> {
+        let stored: StoredKey = if payload.is_empty() { None } else { self.0.readable(subject, payload) }?;
+        Some(StoredKey { revision, ..stored })
     }
 
     fn subject(&self, id: &str) -> String {

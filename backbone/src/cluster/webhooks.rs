@@ -39,6 +39,8 @@ pub struct StoredWebhook {
     /// What signed before, and signs until [`WebhookStatus::old_secret_until`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_secret: Option<WebhookSecret>,
+    /// What proves that a delivery was made by a node: nobody else is shown it.
+    pub feed_key: WebhookSecret,
     /// Whether it was deleted.
     #[serde(default)]
     pub deleted: bool,

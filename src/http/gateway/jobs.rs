@@ -6,12 +6,14 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
+use longshore_actors::TenantRate;
 use longshore_backbone::wire::api::{self, ApiError, Code, Endpoint as _, Submitted};
-use longshore_domain::RunState;
+use longshore_domain::{RunState, Tenant};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -20,6 +22,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 use super::body::{self, media_type};
 use super::request::{Query, Target, fields_of, raw, value_of};
 use super::{Gateway, Variables, WAIT_MAX, asker, shown, variables};
+use crate::http::asker::Asker;
 use crate::http::problem::{of_http, problem};
 
 /// Lines that are submitted together.
@@ -81,6 +84,28 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
         gateway.submit_one(query, job, &parts).await
     };
     answer.await.unwrap_or_else(problem)
+}
+
+/// Says with each answer how much a tenant with a rate limit may submit yet, in the headers of the draft
+/// `draft-ietf-httpapi-ratelimit-headers`.
+pub(super) async fn with_rate(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
+    let named = request.uri().query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("tenant=")));
+    let own = request.extensions().get::<Asker>().map(Asker::tenant);
+    let tenant = named.or(own).and_then(|tenant| Tenant::parse(tenant).ok());
+    let mut answer = next.run(request).await;
+    if let (Some(tenant), Some(node)) = (tenant, gateway.node.get())
+        && let Some(TenantRate { quota, window, left, more_in }) = node.api().rate_of(&tenant).await
+    {
+        for (name, value) in [
+            ("ratelimit-policy", format!("\"tenant\";q={quota};w={window}")),
+            ("ratelimit", format!("\"tenant\";r={left};t={more_in}")),
+        ] {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                answer.headers_mut().insert(name, value);
+            }
+        }
+    }
+    answer
 }
 
 /// The headers that go on to the handler: `Longshore-Header-<name>`, and the payload's media type.

@@ -53,9 +53,10 @@ pub(super) struct Gateway {
 pub(super) fn router(node: Arc<OnceLock<Observer>>, bodies: Bodies, base_path: Arc<str>) -> Router {
     let gateway = Gateway { node, bodies, base_path };
     let mut router = Router::new()
-        .route("/v1/api/{endpoint}", post(any_endpoint))
         .route("/v1/jobs", post(jobs::submit))
-        .route("/v1/jobs/{name}", post(jobs::submit_raw).get(run_of_job));
+        .route("/v1/jobs/{name}", post(jobs::submit_raw).get(run_of_job))
+        .route_layer(middleware::from_fn_with_state(gateway.clone(), jobs::with_rate))
+        .route("/v1/api/{endpoint}", post(any_endpoint));
     for (path, methods) in routes() {
         router = router.route(path, methods);
     }

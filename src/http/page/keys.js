@@ -43,7 +43,7 @@ const revoke = (key) => askFirst({
 const row = (key) => {
   const over = key.expires_at && Date.parse(key.expires_at) < Date.now();
   return html`<tr><td class="cut"><span class="strong">${line(key.name)}</span></td><td class="mono">${key.id}</td><td>${key.tenant === '_all' ? html`<span class="strong">all tenants</span>` : key.tenant}</td><td>${key.scopes.map((scope) => html`${pill(scope, scope === 'operate' ? 'amber' : 'grey')} `)}</td>
-    <td>${time(key.created_at)}</td><td>${key.expires_at ? html`${over ? pill('over', 'red') : nothing} ${time(key.expires_at)}` : html`<span class="faint">never</span>`}</td>
+    <td>${time(key.created_at)}</td><td>${key.last_used ?? html`<span class="faint">never</span>`}</td><td>${key.expires_at ? html`${over ? pill('over', 'red') : nothing} ${time(key.expires_at)}` : html`<span class="faint">never</span>`}</td>
     <td class="acts">${may('operate', true) ? button('Revoke', () => revoke(key), { kind: 'small quiet danger-text' }) : nothing}</td></tr>`;
 };
 
@@ -52,5 +52,5 @@ export default {
   every: 10000,
   load: (_route, signal) => get('v1/keys', {}, signal),
   view: (data, _route, error) => html`${heading('Keys', { sub: 'For clients over HTTP, where http.auth is "keys".', acts: may('operate', true) ? button('Make a key', create, { kind: 'primary' }) : nothing, as: { words: ['keys'], request: { path: 'v1/keys' }, json: data && JSON.stringify(data.keys, null, 2) } })}${stale()}
-    <section class="card">${list({ data, error, items: data?.keys ?? [], empty: 'There is no key.', body: (keys) => table('Keys', ['Name', 'Id', 'Tenant', 'Scopes', 'Made', 'Ends', ''], keys.map(row)) })}</section>`,
+    <section class="card">${list({ data, error, items: data?.keys ?? [], empty: 'There is no key.', body: (keys) => table('Keys', ['Name', 'Id', 'Tenant', 'Scopes', 'Made', 'Last used', 'Ends', ''], keys.map(row)) })}</section>`,
 };

@@ -28,7 +28,7 @@ export const options = (query, fields = FIELDS) => fields.filter((name) => query
 async function load(route, signal) {
   const asked = wanted(route.query);
   const page = await get('v1/runs', { ...asked, limit: PAGE }, signal);
-  return { runs: page.runs, cursor: page.cursor, unreadable: page.unreadable, asked, pages: 1 };
+  return { runs: page.runs, cursor: page.cursor, searched_until: page.searched_until, unreadable: page.unreadable, asked, pages: 1 };
 }
 
 async function more() {
@@ -39,7 +39,7 @@ async function more() {
     const page = await get('v1/runs', { ...data.asked, limit: PAGE, cursor: data.cursor });
     const known = new Map(data.runs.map((run) => [`${run.tenant}/${run.run_id}`, run]));
     for (const run of page.runs) known.set(`${run.tenant}/${run.run_id}`, run);
-    Object.assign(data, { runs: [...known.values()], cursor: page.cursor, pages: data.pages + 1 });
+    Object.assign(data, { runs: [...known.values()], cursor: page.cursor, searched_until: page.searched_until, pages: data.pages + 1 });
   } catch (error) {
     toast(error.message, true);
   }
@@ -158,7 +158,7 @@ function view(data, { query }, error) {
     ${filters(query)}${stale()}${acts(data)}
     <section class="card">${list({
       data, error, items: data?.runs ?? [],
-      empty: data?.cursor ? 'None so far.' : html`No run fits. ${Object.keys(data?.asked ?? {}).length ? 'Records of completed runs are kept for a day, of others for a week, unless set otherwise.' : 'Submit a first one.'}`,
+      empty: data?.cursor ? html`None so far${data.searched_until ? html`: looked until ${time(data.searched_until)}` : nothing}.` : html`No run fits. ${Object.keys(data?.asked ?? {}).length ? 'Records of completed runs are kept for a day, of others for a week, unless set otherwise.' : 'Submit a first one.'}`,
       body: (runs) => table('Runs', HEADS, repeat(runs, key, row)),
     })}
     ${data?.cursor ? html`<footer class="more"><span class="faint">${number(data.runs.length)} shown; each step reads about 20,000 records at most, and there are more.</span>

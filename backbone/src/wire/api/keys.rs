@@ -62,6 +62,9 @@ pub struct KeyStatus {
     pub expires_at: Option<Timestamp>,
     /// Its id.
     pub id: String,
+    /// The day on which it was last used, in UTC, such as `2026-11-26`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<String>,
     /// Whose it is.
     pub name: String,
     /// The permissions that it has.

@@ -1,6 +1,6 @@
 //! Lists and counts of runs.
 
-use longshore_domain::{JobType, Queue, RunState, Tenant};
+use longshore_domain::{JobType, Queue, RunState, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,9 @@ pub struct Runs<R = Record> {
     /// False: none was found so far, and more is to be searched from the cursor on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<bool>,
+    /// How far the search has come, with `complete`: when that was stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searched_until: Option<Timestamp>,
     /// Records that this call met and left out, because they cannot be read.
     #[serde(default, skip_serializing_if = "is_none")]
     pub unreadable: u64,

@@ -240,7 +240,7 @@ fn check_runs() -> [&'static str; 10] {
             &["{}", &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#)],
             &[
                 r#"{"runs":[]}"#,
-                r#"{"runs":[],"cursor":"7","complete":false}"#,
+                &format!(r#"{{"runs":[],"cursor":"7","complete":false,"searched_until":"{TIME}"}}"#),
                 &format!(r#"{{"runs":[{record}],"cursor":"7","unreadable":2}}"#),
             ],
         ),
@@ -406,7 +406,7 @@ fn check_webhooks() -> [&'static str; 6] {
 
 fn check_keys() -> [&'static str; 3] {
     let key = format!(
-        r#"{{"created_at":"{TIME}","expires_at":"{TIME}","id":"0123456789abcdef","name":"shop","scopes":["submit","read"],"tenant":"acme"}}"#
+        r#"{{"created_at":"{TIME}","expires_at":"{TIME}","id":"0123456789abcdef","last_used":"2026-11-26","name":"shop","scopes":["submit","read"],"tenant":"acme"}}"#
     );
     [
         check::<KeysCreate>(
