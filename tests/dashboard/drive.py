@@ -75,6 +75,9 @@ class Dashboard:
         self.page.locator("dialog footer").get_by_role("button", name=re.compile(name)).click()
         expect(self.page.locator("dialog")).to_have_count(0)
 
+    def press(self, name):
+        self.page.locator("dialog footer").get_by_role("button", name=name, exact=True).click()
+
     def toast(self, text):
         expect(self.page.locator(".toasts")).to_contain_text(text)
 
@@ -94,6 +97,11 @@ class Dashboard:
     def close(self):
         self.context.close()
         return self.wrong
+
+
+def raw(address, path):
+    with urllib.request.urlopen(address + path) as answer:
+        return answer.read().decode()
 
 
 def ask(address, path, body=None, method=None):
@@ -231,7 +239,58 @@ def work(browser, address):
     expect(nightly).to_contain_text("paused")
     tab.button("Run now", nightly).click()
     expect(nightly.locator("a.row-link")).to_be_visible()
+    expect(nightly).to_contain_text("at 02:30, Monday to Friday")
+    tab.button("Change", nightly).click()
+    page.locator("dialog input[name=cron]").fill("")
+    page.locator("dialog input[name=time_zone]").fill("")
+    page.locator("dialog input[name=every]").fill("2h")
+    page.locator("dialog textarea[name=payload]").fill('{"cents": 12345678901234567890}')
+    # Somebody else is quicker.
+    ask(address, "v1/schedules/nightly/resume", {}, "POST")
+    tab.allowed.append("status of 412.*/nightly")
+    tab.press("Change it")
+    expect(page.locator("dialog .error")).to_contain_text("changed")
+    tab.button("Cancel", page.locator("dialog")).click()
+    expect(nightly).not_to_contain_text("paused")
+    tab.button("Change", nightly).click()
+    page.locator("dialog input[name=cron]").fill("")
+    page.locator("dialog input[name=time_zone]").fill("")
+    page.locator("dialog input[name=every]").fill("2h")
+    page.locator("dialog textarea[name=payload]").fill('{"cents": 12345678901234567890}')
+    tab.confirm("Change it")
+    expect(nightly).to_contain_text("every 2h")
+    assert "12345678901234567890" in raw(address, "v1/schedules/nightly")
+    tab.button("Make a schedule").click()
+    page.locator("dialog input[name=id]").fill("hourly")
+    page.locator("dialog input[name=type]").fill("echo")
+    page.locator("dialog input[name=cron]").fill("5 * * * *")
+    tab.confirm("Make it")
+    expect(page.locator("tr", has_text="hourly")).to_contain_text("every hour at :05")
     tab.judge("schedules")
+    tab.go("webhooks", "Webhooks")
+    tab.button("Make a webhook").click()
+    page.locator("dialog input[name=id]").fill("shop")
+    page.locator("dialog input[name=url]").fill("http://127.0.0.1:9/hooks")
+    page.locator("dialog input[name=events]").fill("dlq, completed")
+    page.locator("dialog input[name=types]").fill("order.>")
+    tab.press("Make it")
+    expect(page.locator("dialog")).to_contain_text("whsec_")
+    tab.button("Close", page.locator("dialog")).click()
+    shop = page.locator("tr", has_text="shop")
+    expect(shop).to_contain_text("dlq, completed")
+    tab.button("Pause", shop).click()
+    expect(shop).to_contain_text("paused")
+    tab.button("Resume", shop).click()
+    expect(shop).to_contain_text("on")
+    tab.button("New secret", shop).click()
+    tab.press("Make it")
+    expect(page.locator("dialog")).to_contain_text("whsec_")
+    tab.button("Close", page.locator("dialog")).click()
+    tab.judge("webhooks")
+    tab.button("Delete", shop).click()
+    page.locator("dialog input[name=typed]").fill("shop")
+    tab.confirm("Delete it")
+    expect(page.locator("main")).to_contain_text("There is no webhook.")
     tab.go("limits", "Limits and breakers")
     limit = page.locator("tr", has_text="email.send")
     tab.button("Set", limit).click()
@@ -266,7 +325,7 @@ def work(browser, address):
 
     narrow = Dashboard(browser, address, viewport={"width": 390, "height": 844})
     for route, heading in (("", "Overview"), ("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), (f"run/default/{dead}", dead), ("schedules", "Schedules"),
-                           ("limits", "Limits"), ("nodes", "Nodes"), ("audit", "Audit"), ("keys", "Keys"), ("events", "Events"), ("submit", "Submit")):
+                           ("limits", "Limits"), ("nodes", "Nodes"), ("audit", "Audit"), ("keys", "Keys"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
         narrow.go(route, heading)
         expect(narrow.page.locator("[aria-busy]")).to_have_count(0)
         narrow.judge(f"{heading} at 390 px")

@@ -23,6 +23,7 @@ async fn node(world: &World, name: &str, more: &str) -> Node {
         .with("http", &http)
         .with("queues.main", "concurrency = 8")
         .with("queues.mail", "")
+        .with("webhooks", "allow = ['127.0.0.1/32']")
         .with("types.\"email.send\"", "rate_limit = { rate = 20, per = '1s' }")
         .start()
         .await

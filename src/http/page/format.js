@@ -137,3 +137,33 @@ export function visible(text) {
 
 /** A word for a shell. */
 export const quoted = (word) => (/^[\w./:@%+=,-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
+
+const DAYS = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday'];
+const MONTHS = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September', 'October', 'November', 'December'];
+
+/** A cron expression in words, if it is one of the usual forms; seconds may stand first. */
+export function cronWords(cron) {
+  const fields = cron.trim().split(/\s+/);
+  const [second, minute, hour, day, month, weekday] = fields.length === 5 ? ['0', ...fields] : fields;
+  const name = (names, from) => (word) => names[/^\d+$/.test(word) ? (Number(word) - from) % names.length : names.findIndex((long) => long.slice(0, 3).toLowerCase() === word.toLowerCase())];
+  const named = (text, names, from) => {
+    const said = text.split(',').map((item) => item.split('-').map(name(names, from)));
+    return said.flat().every(Boolean) && said.every((range) => range.length < 3) ? said.map((range) => range.join(' to ')).join(', ') : null;
+  };
+  const fixed = (text) => /^\d+$/.test(text);
+  const two = (text) => text.padStart(2, '0');
+  let at;
+  const step = (text) => /^(?:\*|0)\/(\d+)$/.exec(text)?.[1];
+  if (fixed(second) && fixed(minute) && fixed(hour)) at = `at ${two(hour)}:${two(minute)}${second === '0' ? '' : `:${two(second)}`}`;
+  else if (second === '0' && fixed(minute) && hour === '*') at = minute === '0' ? 'every hour' : `every hour at :${two(minute)}`;
+  else if (second === '0' && minute === '0' && step(hour)) at = `every ${step(hour)} hours`;
+  else if (second === '0' && hour === '*' && (minute === '*' || step(minute))) at = minute === '*' ? 'every minute' : `every ${step(minute)} minutes`;
+  else return undefined;
+  const plain = [day, weekday].map((text) => text === '*' || text === '?');
+  const days = plain[1] ? '' : named(weekday, DAYS, 0);
+  const dates = plain[0] ? '' : fixed(day) && `day ${day} of the month`;
+  const months = month === '*' ? '' : named(month, MONTHS, 1);
+  if ([days, dates, months].some((part) => part === null || part === false) || (days && dates)) return undefined;
+  const on = [days || dates, months && `in ${months}`].filter(Boolean).join(' ');
+  return on ? `${at}, ${on}` : fixed(hour) ? `${at}, every day` : at;
+}

@@ -21,12 +21,13 @@ import run, { find } from './run.js';
 import runs from './runs.js';
 import schedules from './schedules.js';
 import submit from './submit.js';
+import webhooks from './webhooks.js';
 
-const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, audit, keys, submit };
+const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, webhooks, audit, keys, submit };
 const NAVIGATION = [
   ['', 'Overview', 'overview', 'o'], ['queues', 'Queues', 'queues', 'q'], ['runs', 'Runs', 'runs', 'r'], ['dlq', 'Dead letters', 'dlq', 'd'],
   ['schedules', 'Schedules', 'schedules', 's'], ['limits', 'Limits and breakers', 'limits', 'l'], ['events', 'Events', 'events', 'e'],
-  ['nodes', 'Nodes', 'nodes', 'n', true], ['audit', 'Audit', 'audit', 'a'], ['keys', 'Keys', 'keys', 'k', true], ['submit', 'Submit a job', 'submit', 'c'],
+  ['nodes', 'Nodes', 'nodes', 'n', true], ['webhooks', 'Webhooks', 'webhooks', 'w'], ['audit', 'Audit', 'audit', 'a'], ['keys', 'Keys', 'keys', 'k', true], ['submit', 'Submit a job', 'submit', 'c'],
 ];
 const KEYS = [
   ['/', 'Go to a run by its id, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),

@@ -1,9 +1,9 @@
 // Recurring schedules: when each is due next, what its last run was, and what can be done.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, get, part } from './api.js';
-import { absolute } from './format.js';
-import { may, toast } from './state.js';
+import { ask, askText, get, part, Problem } from './api.js';
+import { absolute, cronWords, indented, isJson, member } from './format.js';
+import { may, tenant, toast } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
@@ -43,9 +43,49 @@ function backfill(schedule) {
   });
 }
 
+/** How it stands, which is no part of what was put. */
+const STATE = ['tenant', 'declared', 'created_at', 'updated_at', 'last_run', 'last_skipped', 'next_run'];
+/** What the form has; the rest of a schedule stays as it is. */
+const FORM = ['every', 'every_ms', 'cron', 'time_zone', 'type', 'queue', 'payload', 'payload_base64'];
+
+/** Makes a schedule, or changes one that nobody else has changed meanwhile. The payload goes as it is written. */
+async function put(schedule) {
+  const path = (id) => `v1/schedules/${part(id)}`;
+  const who = schedule?.tenant ?? (tenant() === '_all' ? 'default' : tenant());
+  const text = schedule ? await askText('GET', path(schedule.id), { as: who }) : '{}';
+  const before = JSON.parse(text);
+  const payload = member(text, 'payload') ?? '';
+  const kept = Object.fromEntries(Object.entries(before).filter(([name]) => name !== 'id' && !STATE.includes(name) && !FORM.includes(name)));
+  askFirst({
+    title: schedule ? `Change ${schedule.id}` : 'Make a schedule',
+    fields: [
+      ...schedule ? [] : [{ name: 'id', label: 'Id', required: true, placeholder: 'nightly-report' }],
+      ...!schedule && tenant() === '_all' ? [{ name: 'tenant', label: 'Tenant', value: who, required: true }] : [],
+      { name: 'type', label: 'Type', required: true, value: before.type ?? '' },
+      { name: 'cron', label: 'Cron', value: before.cron ?? '', placeholder: '30 2 * * MON-FRI', hint: 'Five fields, or six with seconds first; or leave it empty and say every.' },
+      { name: 'time_zone', label: 'Time zone', value: before.time_zone ?? '', placeholder: 'UTC' },
+      { name: 'every', label: 'Every', value: before.every ?? '', placeholder: '15m' },
+      { name: 'queue', label: 'Queue', value: before.queue ?? '', placeholder: 'main' },
+      ...before.payload_base64 ? [] : [{ name: 'payload', label: 'Payload (JSON)', type: 'area', value: indented(payload) }],
+    ],
+    label: schedule ? 'Change it' : 'Make it',
+    act: async (said) => {
+      if (said.payload !== undefined && !isJson(said.payload)) throw new Problem(0, { detail: 'The payload is no JSON.' });
+      const { type, cron, time_zone: zone, every, queue } = said;
+      const body = JSON.stringify({ ...kept, type, cron, time_zone: zone, every, queue, payload_base64: before.payload_base64, if_updated_at: before.updated_at });
+      await askText('PUT', path(schedule?.id ?? said.id), { as: said.tenant ?? who, body: said.payload === undefined ? body : `${body.slice(0, -1)},"payload":${said.payload}}` });
+      toast(schedule ? 'It is changed' : 'It is made');
+      reload();
+    },
+  });
+}
+
+const tried = (work) => work.catch((error) => toast(error.message, true));
+
 /** When it is due, in words where they are short. */
 const when = (schedule) => (schedule.every ?? (schedule.every_ms ? `${schedule.every_ms} ms` : undefined)
-  ? html`every ${schedule.every ?? `${schedule.every_ms} ms`}` : html`<span class="mono">${schedule.cron}</span> <span class="faint">${schedule.time_zone ?? 'UTC'}</span>`);
+  ? html`every ${schedule.every ?? `${schedule.every_ms} ms`}`
+  : html`${cronWords(schedule.cron) ?? nothing} <span class="mono faint">${schedule.cron}</span> <span class="faint">${schedule.time_zone ?? 'UTC'}</span>`);
 
 /** A due time in the zone of the schedule. */
 function there(at, zone) {
@@ -63,14 +103,14 @@ const row = (schedule) => html`<tr><td class="cut">${ofTenant(schedule.tenant)}<
   <td class="wide">${schedule.last_skipped ? html`${time(schedule.last_skipped.due_at)} <span class="faint" title=${line(schedule.last_skipped.error)}>${schedule.last_skipped.reason}</span>` : nothing}</td>
   <td class="acts">${may('operate') ? html`${button('Run now', () => act(schedule, 'run-now', 'A run is started'), { kind: 'small' })}
     ${schedule.paused ? button('Resume', () => act(schedule, 'resume', `${schedule.id} is resumed`), { kind: 'small' }) : button('Pause', () => act(schedule, 'pause', `${schedule.id} is paused`), { kind: 'small' })}
-    ${button('Backfill', () => backfill(schedule), { kind: 'small quiet' })}` : nothing}</td></tr>`;
+    ${button('Change', () => tried(put(schedule)), { kind: 'small quiet' })}${button('Backfill', () => backfill(schedule), { kind: 'small quiet' })}` : nothing}</td></tr>`;
 
 export default {
   title: () => 'Schedules',
   every: 5000,
   load: (_route, signal) => get('v1/schedules', { limit: 200 }, signal),
-  view: (data, _route, error) => html`${heading('Schedules', { as: { words: ['schedules'], request: { path: 'v1/schedules' }, json: data && JSON.stringify(data.schedules, null, 2) } })}${stale()}
-    <section class="card">${list({ data, error, items: data?.schedules ?? [], empty: 'No schedule: the command “longshore schedules put”, or the configuration, makes one.',
+  view: (data, _route, error) => html`${heading('Schedules', { acts: may('operate') ? button('Make a schedule', () => tried(put()), { kind: 'primary' }) : nothing, as: { words: ['schedules'], request: { path: 'v1/schedules' }, json: data && JSON.stringify(data.schedules, null, 2) } })}${stale()}
+    <section class="card">${list({ data, error, items: data?.schedules ?? [], empty: 'There is no schedule.',
     body: (schedules) => table('Schedules', ['Schedule', 'Due', 'Type', 'Next', 'Last run', { text: 'Last left out', kind: 'wide' }, ''], schedules.map(row)) })}
     ${data?.cursor ? html`<footer class="more faint">The first 200 are shown; there are more.</footer>` : nothing}</section>
     <p class="hint">Held over “next”: the next five times, in the zone of the schedule and in yours.</p>`,
