@@ -34,6 +34,20 @@ fn python_package(folder: &Path) -> Result<String, String> {
     Ok(python)
 }
 
+/// The tarball of the Node package, installed into the folder; its interpreter.
+fn node_package(folder: &Path) -> Result<String, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/node");
+    let npm = |args: &[&str]| {
+        let mut npm = Command::new("npm");
+        npm.args(args).args(["--silent", "--no-audit", "--no-fund"]).current_dir(folder);
+        npm
+    };
+    let tarball = run(npm(&["pack"]).arg(source))?;
+    std::fs::write(folder.join("package.json"), "{}").unwrap();
+    run(npm(&["install"]).arg(folder.join(tarball.trim())))?;
+    Ok("node".to_owned())
+}
+
 /// Checks a package whose interpreter and worker are these, in the folder where it is installed.
 async fn check(folder: &Path, python: String, readme: &str, interpreter: String, worker: &str) {
     let world = world().await;
@@ -55,5 +69,16 @@ async fn the_python_package_runs_jobs() {
     match python_package(folder.path()) {
         Ok(python) => check(folder.path(), python.clone(), "clients/python/README.md", python, "worker.py").await,
         Err(problem) => eprintln!("SKIPPED: the Python package is not checked: {problem}"),
+    }
+}
+
+/// Given the tarball in a clean folder, when its README is run and its handlers succeed, fail, wait, are cancelled and
+/// killed, then every run ends as the documents say.
+#[tokio::test]
+async fn the_node_package_runs_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    match python_package(folder.path()).and_then(|python| Ok((python, node_package(folder.path())?))) {
+        Ok((python, node)) => check(folder.path(), python, "clients/node/README.md", node, "worker.mjs").await,
+        Err(problem) => eprintln!("SKIPPED: the Node package is not checked: {problem}"),
     }
 }

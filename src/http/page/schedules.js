@@ -85,7 +85,7 @@ const tried = (work) => work.catch((error) => toast(error.message, true));
 /** When it is due, in words where they are short. */
 const when = (schedule) => (schedule.every ?? (schedule.every_ms ? `${schedule.every_ms} ms` : undefined)
   ? html`every ${schedule.every ?? `${schedule.every_ms} ms`}`
-  : html`${cronWords(schedule.cron) ?? nothing} <span class="mono faint">${schedule.cron}</span> <span class="faint">${schedule.time_zone ?? 'UTC'}</span>`);
+  : html`<span title=${schedule.cron}>${cronWords(schedule.cron) ?? html`<span class="mono">${schedule.cron}</span>`}</span> <span class="faint">${schedule.time_zone ?? 'UTC'}</span>`);
 
 /** A due time in the zone of the schedule. */
 function there(at, zone) {

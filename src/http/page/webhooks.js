@@ -3,7 +3,7 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get, part } from './api.js';
 import { may, tenant, toast } from './state.js';
-import { askFirst, button, heading, line, list, ofTenant, pill, source, stale, table, time } from './widgets.js';
+import { askFirst, button, heading, line, list, ofTenant, pill, source, stale, table } from './widgets.js';
 import { to } from './router.js';
 
 const reload = () => dispatchEvent(new Event('reload'));
@@ -81,11 +81,11 @@ const remove = (webhook) => askFirst({
   },
 });
 
-const which = (names) => (names.length ? names.join(', ') : html`<span class="faint">all</span>`);
+const which = ({ events, types, queues }) => [[events, 'events'], [types, 'types'], [queues, 'queues']].map(([names, kind]) => (names.length ? names.join(', ') : `all ${kind}`)).join(' · ');
 
 const row = (webhook) => html`<tr><td class="cut">${ofTenant(webhook.tenant)}<span class="strong">${webhook.id}</span></td><td class="cut mono" title=${webhook.url}>${line(webhook.url)}</td>
-  <td>${webhook.paused ? html`${pill('paused')} <span class="faint">${line(webhook.paused_because ?? 'by a person')}</span>` : pill('on', 'green')}</td>
-  <td class="cut">${which(webhook.events)}</td><td class="cut wide">${which(webhook.types)}</td><td class="cut wide">${which(webhook.queues)}</td><td class="wide">${time(webhook.updated_at)}</td>
+  <td>${webhook.paused ? html`${pill('paused')} <span class="faint">${line(webhook.paused_because ?? '')}</span>` : pill('on', 'green')}</td>
+  <td class="cut" title=${which(webhook)}>${which(webhook)}</td>
   <td class="acts">${may('operate') ? html`${webhook.paused ? button('Resume', () => pause(webhook, false), { kind: 'small' }) : button('Pause', () => pause(webhook, true), { kind: 'small' })}
     ${button('Test', () => act(webhook, 'test', () => 'A delivery is on its way: look at its runs'), { kind: 'small' })}${button('Change', () => put(webhook), { kind: 'small quiet' })}
     ${button('New secret', () => rotate(webhook), { kind: 'small quiet' })}${button('Delete', () => remove(webhook), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
@@ -99,5 +99,5 @@ export default {
     acts: may('operate') ? button('Make a webhook', () => put(), { kind: 'primary' }) : nothing,
     as: { words: ['webhooks', 'list'], request: { path: 'v1/webhooks' }, json: data && JSON.stringify(data.webhooks, null, 2) },
   })}${stale()}
-    <section class="card">${list({ data, error, items: data?.webhooks ?? [], empty: 'There is no webhook.', body: (all) => table('Webhooks', ['Webhook', 'URL', 'State', 'Events', { text: 'Types', kind: 'wide' }, { text: 'Queues', kind: 'wide' }, { text: 'Changed', kind: 'wide' }, ''], all.map(row)) })}</section>`,
+    <section class="card">${list({ data, error, items: data?.webhooks ?? [], empty: 'There is no webhook.', body: (all) => table('Webhooks', ['Webhook', 'URL', 'State', 'Which events', ''], all.map(row)) })}</section>`,
 };

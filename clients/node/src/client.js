@@ -1,0 +1,83 @@
+// Submits jobs and follows their runs.
+
+import { connect, headersFrom } from './nats.js';
+
+const ENDED = ['completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
+const pause = (milliseconds) => new Promise((go) => setTimeout(go, milliseconds));
+
+export class ApiError extends Error {
+  constructor(code, error, message) {
+    super(`${code} ${error}: ${message}`);
+    Object.assign(this, { name: 'ApiError', code, error, reason: message });
+  }
+}
+
+export class Client {
+  constructor(connection, { tenant = 'default', namespace = 'longshore' } = {}) {
+    Object.assign(this, { connection, tenant, namespace });
+  }
+
+  static async connect({ servers, tenant, namespace, ...options } = {}) {
+    return new Client(await connect(servers, options), { tenant, namespace });
+  }
+
+  async close() {
+    await this.connection.drain();
+  }
+
+  submit(type, payload = null, options = {}) {
+    return this.request('submit', { type, payload, ...options });
+  }
+
+  async publish(type, payload = null, { queue = 'main', priority = 5, headers = {} } = {}) {
+    const subject = `${this.namespace}.jobs.${this.tenant}.${queue}.p${priority}.${type}`;
+    const body = payload instanceof Uint8Array ? payload : JSON.stringify(payload);
+    const answer = (await this.connection.request(subject, body, { timeout: 10_000, headers: headersFrom(headers) })).json();
+    if (answer.error) throw new ApiError(answer.error.code, 'not_stored', answer.error.description);
+    const own = Object.entries(headers).find(([name]) => name.toLowerCase() === 'longshore-run-id');
+    return own?.[1] ?? `${queue}-p${priority}-${answer.seq}`;
+  }
+
+  get(runId) {
+    return this.request('runs.get', { run_id: runId });
+  }
+
+  async wait(runId, timeout = 60) {
+    const until = performance.now() + timeout * 1000;
+    for (;;) {
+      const left = until - performance.now();
+      if (left <= 0) throw new Error(`run ${runId} has not ended within ${timeout} s`);
+      try {
+        const record = await this.request('runs.wait', { run_id: runId, timeout_ms: Math.max(1, Math.min(30_000, Math.floor(left))) });
+        if (ENDED.includes(record.state)) return record;
+      } catch (error) {
+        if (error.code !== 404 || error.error !== 'not_found') throw error;
+        // Published a moment ago under an id of its own: it is known once it starts.
+        await pause(Math.min(200, left));
+      }
+    }
+  }
+
+  cancel(runId) {
+    return this.request('runs.cancel', { run_id: runId });
+  }
+
+  events(runId = '*') {
+    const subscription = this.connection.subscribe(`${this.namespace}.events.${this.tenant}.*.*.${runId}.>`);
+    return (async function* events() {
+      try {
+        for await (const message of subscription) yield message.json();
+      } finally {
+        subscription.unsubscribe();
+      }
+    })();
+  }
+
+  async request(endpoint, body) {
+    const timeout = 10_000 + (body.timeout_ms ?? 0);
+    const answer = await this.connection.request(`${this.namespace}.api.${this.tenant}.${endpoint}`, JSON.stringify(body), { timeout });
+    const content = answer.json();
+    if (answer.headers?.has('Nats-Service-Error-Code')) throw new ApiError(content.code, content.error, content.message);
+    return content;
+  }
+}

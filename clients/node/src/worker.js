@@ -1,0 +1,200 @@
+// Runs jobs: a NATS micro service whose endpoints are the handlers.
+
+import { Context } from './context.js';
+import { Cancelled, Permanent, Snooze, headersOf } from './errors.js';
+import { connect, headersFrom, plainHeaders } from './nats.js';
+import { Service } from './service.js';
+
+/** Lets so many in at once; the others wait in order. */
+class Slots {
+  #waiting = [];
+
+  constructor(free) {
+    this.free = free;
+  }
+
+  take() {
+    if (this.free > 0) {
+      this.free -= 1;
+      return Promise.resolve();
+    }
+    return new Promise((go) => this.#waiting.push(go));
+  }
+
+  giveBack() {
+    const next = this.#waiting.shift();
+    if (next) next();
+    else this.free += 1;
+  }
+}
+
+export class Worker {
+  #options;
+  #handlers = [];
+  #before = [];
+  #after = [];
+  #onError = [];
+  #tasks = new Set();
+  #atWork = new Set();
+  #ends = false;
+  #end;
+
+  constructor({ servers, name = 'longshore-node', tenant = '*', namespace = 'longshore', heartbeat = 30, log = console, ...options } = {}) {
+    Object.assign(this, { servers, name, tenant, namespace, heartbeat, log });
+    this.#options = { maxReconnectAttempts: -1, ...options };
+  }
+
+  handler(type, options, call) {
+    const [{ slots = 1 }, work] = typeof options === 'function' ? [{}, options] : [options, call];
+    if (!(slots >= 1)) throw new RangeError(`slots of ${type} must be at least 1, not ${slots}`);
+    this.#handlers.push({ type, slots, call: work, free: new Slots(slots) });
+    return this;
+  }
+
+  before(hook) {
+    this.#before.push(hook);
+    return this;
+  }
+
+  after(hook) {
+    this.#after.push(hook);
+    return this;
+  }
+
+  onError(hook) {
+    this.#onError.push(hook);
+    return this;
+  }
+
+  stop() {
+    this.#ends = true;
+    this.#end?.();
+  }
+
+  async run() {
+    const stop = () => this.stop();
+    for (const name of ['SIGTERM', 'SIGINT']) process.on(name, stop);
+    const connection = await connect(this.servers, this.#options);
+    try {
+      connection.subscribe(`${this.namespace}.cancel.${this.tenant}.*`, { callback: (_error, message) => this.#cancel(message.subject) });
+      const metadata = this.heartbeat ? { 'longshore.heartbeat': `${Math.round(this.heartbeat * 1000)}ms` } : {};
+      const service = new Service(connection, { name: this.name, version: '0.1.0', metadata });
+      for (const handler of this.#handlers) {
+        const subject = `${this.namespace}.work.${this.tenant}.${handler.type}`;
+        service.add(handler.type.replaceAll('.', '-'), subject, { 'longshore.slots': String(handler.slots) }, (message) => this.#arrived(connection, handler, message));
+      }
+      await connection.flush();
+      this.log.info(`taking jobs of ${this.#handlers.map(({ type }) => type).join(', ')}`);
+      if (!this.#ends) await new Promise((end) => { this.#end = end; });
+      await service.stop();
+      await Promise.allSettled(this.#tasks);
+    } finally {
+      await connection.drain();
+      for (const name of ['SIGTERM', 'SIGINT']) process.off(name, stop);
+    }
+  }
+
+  async #arrived(connection, handler, message) {
+    const headers = plainHeaders(message.headers);
+    // No job: another client had the server send something here.
+    if (!Object.keys(headers).some((name) => name.toLowerCase() === 'longshore-run-id') || !message.reply) return false;
+    const task = this.#job(connection, handler, headers, message.reply, message.data);
+    this.#tasks.add(task);
+    return task.finally(() => this.#tasks.delete(task));
+  }
+
+  async #job(connection, handler, headers, subject, body) {
+    const reply = (said, answer = '') => connection.publish(subject, answer, { headers: headersFrom(said) });
+    await handler.free.take();
+    try {
+      if (this.#ends) { // Not begun: another worker is to have it.
+        reply({ 'Nats-Service-Error-Code': '429', 'Nats-Service-Error': 'this worker is ending' });
+        return false;
+      }
+      const channel = {
+        signal: (word, said) => connection.publish(subject, said, { headers: headersFrom({ 'Longshore-Signal': word }) }),
+        ask: async (word, said, timeout) => {
+          const answer = await connection.request(subject, said, { timeout, headers: headersFrom({ 'Longshore-Signal': word }) });
+          const lower = Object.entries(plainHeaders(answer.headers)).map(([name, text]) => [name.toLowerCase(), text]);
+          return { headers: Object.fromEntries(lower), body: answer.string() };
+        },
+      };
+      const context = new Context(headers, channel);
+      channel.signal('started', '');
+      const beats = this.#beat(context, channel);
+      this.#atWork.add(context);
+      let [said, answer] = await this.#work(handler, context, body);
+      this.#atWork.delete(context);
+      clearTimeout(beats.timer);
+      beats.over = true;
+      if (answer.length + 4096 > connection.info.max_payload) {
+        [said, answer] = [headersOf(new Permanent(`the result has ${answer.length} bytes, more than NATS takes`)), ''];
+      }
+      reply(said, answer);
+      return !('Nats-Service-Error-Code' in said);
+    } finally {
+      handler.free.giveBack();
+    }
+  }
+
+  async #work(handler, context, body) {
+    try {
+      const payload = read(context, body);
+      for (const hook of this.#before) await hook(context, payload);
+      const result = await handler.call(payload, context);
+      for (const hook of this.#after) await hook(context, result);
+      return written(result);
+    } catch (thrown) {
+      const error = context.cancelled && thrown?.name === 'AbortError' ? new Cancelled('cancelled') : thrown;
+      for (const hook of this.#onError) {
+        try {
+          await hook(context, error);
+        } catch (problem) {
+          this.log.error(`onError of run ${context.runId}`, problem);
+        }
+      }
+      if (![Permanent, Snooze, Cancelled].some((known) => error instanceof known)) this.log.warn(`run ${context.runId}, attempt ${context.attempt}`, error);
+      return [headersOf(error), ''];
+    }
+  }
+
+  /** Sends heartbeats until it is over; an answer may say that the attempt is. */
+  #beat(context, channel) {
+    const state = { over: !this.heartbeat, timer: undefined };
+    const interval = ((this.heartbeat || 30) * 1000) / 3;
+    const beat = async () => {
+      if (state.over) return;
+      // The connection may be away for a while; the next one counts as well.
+      const answer = await channel.ask('heartbeat', '', interval).catch(() => undefined);
+      if (answer?.headers['longshore-cancel'] === 'true') context.cancel();
+      if (!state.over) state.timer = setTimeout(beat, interval);
+    };
+    beat();
+    return state;
+  }
+
+  #cancel(subject) {
+    const [tenant, runId] = subject.split('.').slice(-2);
+    const mine = [...this.#atWork].filter((context) => context.tenant === tenant && context.runId === runId);
+    mine.sort((one, other) => one.round - other.round || one.attempt - other.attempt);
+    // Of two attempts of a run the older one is meant; if it is both, the newer one's heartbeat says so.
+    for (const context of mine.length > 1 ? mine.slice(0, -1) : mine) context.cancel();
+  }
+}
+
+/** A job's payload: a JSON value, or bytes where its content type is another. */
+function read(context, body) {
+  if (context.contentType.split(';')[0].trim().toLowerCase() !== 'application/json') return body;
+  try {
+    return body.length ? JSON.parse(new TextDecoder().decode(body)) : null;
+  } catch (error) {
+    throw new Permanent(`the payload is no JSON: ${error.message}`);
+  }
+}
+
+/** The reply's headers and body for what a handler returned. */
+function written(result) {
+  if (result instanceof Uint8Array) return [{ 'Content-Type': 'application/octet-stream' }, result];
+  const text = result === undefined || result === null ? '' : JSON.stringify(result);
+  return [{}, Buffer.from(text ?? '')];
+}

@@ -1,0 +1,56 @@
+// The handlers that check.py asks for, by the Node package.
+import assert from 'node:assert';
+import { appendFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { Permanent, Retry, Snooze, Worker } from '@longshore/client';
+
+const worker = new Worker({ heartbeat: 1.5 });
+const snoozed = new Set();
+const note = (word) => appendFileSync(process.env.NOTES, `${word}\n`);
+
+worker
+  .handler('t.echo', { slots: 2 }, (payload) => payload)
+  .handler('t.permanent', () => {
+    throw new Permanent('no suché\nat all');
+  })
+  .handler('t.retry', (_payload, ctx) => {
+    if (ctx.attempt === 1) throw new Retry(0.2, 'not yet');
+    return ctx.attempt;
+  })
+  .handler('t.snooze', (_payload, ctx) => {
+    if (snoozed.has(ctx.runId)) return;
+    snoozed.add(ctx.runId);
+    throw new Snooze(0.2);
+  })
+  .handler('t.progress', (_payload, ctx) => {
+    ctx.progress(40);
+    ctx.log('half');
+  })
+  .handler('t.steps', async (_payload, ctx) => {
+    const result = await ctx.step('charge', () => {
+      assert.strictEqual(ctx.stepKey('charge'), `${ctx.runId}/charge#1`);
+      note('charged');
+      return { n: 1 };
+    });
+    if (ctx.attempt === 1) throw new Retry(0.2);
+    return result;
+  })
+  .handler('t.long', async () => {
+    note('long');
+    await sleep(3000);
+  })
+  .handler('t.wait', async (_payload, ctx) => {
+    note('waits');
+    try {
+      await sleep(60_000, undefined, { signal: ctx.signal });
+    } catch (error) {
+      note('stopped');
+      throw error;
+    }
+  })
+  .before((ctx) => ctx.type === 't.echo' && note('before'))
+  .after(async (ctx) => ctx.type === 't.echo' && note('after'))
+  .onError(() => note('on_error'));
+
+await worker.run();
