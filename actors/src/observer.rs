@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::service::TraceContext;
+
 use crate::address::Waiting;
 use crate::api::handle::ApiHandle;
 use crate::cluster::counts::Counts;
@@ -16,6 +18,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
 use crate::streams::EventStreams;
+use crate::trace::RequestSpan;
 
 /// A view of a running node. Cheap to clone.
 #[derive(Clone)]
@@ -93,6 +96,19 @@ impl Observer {
     pub fn count_request(&self, route: &str, method: &str, status: u16, took: Duration) {
         self.metrics.http_requests.with_label_values(&[route, method, status.to_string().as_str()]).inc();
         self.metrics.http_duration.with_label_values(&[route, method]).observe(took.as_secs_f64());
+    }
+
+    /// Begins the span of a request over HTTP, in its client's trace if it names one; `None`: there are no traces.
+    #[must_use]
+    pub fn request_span(&self, outer: Option<&TraceContext>) -> Option<RequestSpan> {
+        self.handle.tracer().map(|tracer| RequestSpan::begin(tracer, outer))
+    }
+
+    /// Ends it.
+    pub fn end_request_span(&self, span: &RequestSpan, method: &'static str, route: &str, status: u16) {
+        if let Some(tracer) = self.handle.tracer() {
+            tracer.answered(span, (method, route), status);
+        }
     }
 
     /// Its metrics, in the text format of Prometheus. Waits up to two seconds for the servers, for the counts of the

@@ -20,7 +20,7 @@ pub(super) fn of_http(status: StatusCode, word: &str, message: impl Into<String>
 }
 
 fn respond(status: StatusCode, error: ApiError) -> Response {
-    let request_id = requests::id();
+    let requests::Said { request_id, trace_id } = requests::said();
     tracing::debug!(
         target: "longshore::http",
         request = request_id,
@@ -36,6 +36,9 @@ fn respond(status: StatusCode, error: ApiError) -> Response {
         "detail": error.message,
         "request_id": request_id,
     });
+    if let Some(trace_id) = trace_id {
+        body["trace_id"] = trace_id.into();
+    }
     if status == StatusCode::BAD_REQUEST
         && let Some((pointer, detail)) = field(&error.message)
     {

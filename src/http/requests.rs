@@ -11,6 +11,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 use longshore_actors::Observer;
+use longshore_actors::trace::RequestSpan;
+use longshore_backbone::service::TraceContext;
 use uuid::Uuid;
 
 use super::asker::Asker;
@@ -22,24 +24,36 @@ const LONGEST: usize = 64;
 const NO_ROUTE: &str = "none";
 
 tokio::task_local! {
-    static ID: String;
+    static SAID: Said;
 }
 
-/// The id of the request that is being answered.
-pub(super) fn id() -> Option<String> {
-    ID.try_with(Clone::clone).ok()
+/// What the answer to a request says of it.
+#[derive(Clone, Default)]
+pub(super) struct Said {
+    pub(super) request_id: Option<String>,
+    pub(super) trace_id: Option<String>,
+}
+
+/// What is said of the request that is being answered.
+pub(super) fn said() -> Said {
+    SAID.try_with(Clone::clone).unwrap_or_default()
 }
 
 /// Names, answers, counts and logs a request. A stream is answered as it begins.
-pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, request: Request, next: Next) -> Response {
+pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, mut request: Request, next: Next) -> Response {
     let (begun, method) = (Instant::now(), word(request.method()));
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
     let id = of(request.headers()).unwrap_or_else(|| Uuid::now_v7().to_string());
-    let mut answer = ID.scope(id.clone(), next.run(request)).await;
+    let span = node.get().and_then(|node| span(node, &mut request));
+    let said = Said { request_id: Some(id.clone()), trace_id: span.as_ref().map(RequestSpan::trace_id) };
+    let mut answer = SAID.scope(said, next.run(request)).await;
     let (status, took) = (answer.status().as_u16(), begun.elapsed());
     if let Some(node) = node.get() {
         node.count_request(route, method, status, took);
+        if let Some(span) = &span {
+            node.end_request_span(span, method, route, status);
+        }
     }
     let who = answer.extensions().get::<Asker>().map(Asker::by).unwrap_or_default();
     let ms = took.as_secs_f64() * 1_000.0;
@@ -48,6 +62,20 @@ pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, request
         answer.headers_mut().insert(NAME, id);
     }
     answer
+}
+
+/// The span of a request that changes something, or that is part of a client's trace: what it leads to hangs below it.
+/// One that a page repeats every few seconds would be a trace each.
+fn span(node: &Observer, request: &mut Request) -> Option<RequestSpan> {
+    let header = |name| request.headers().get(name)?.to_str().ok().map(str::to_owned);
+    let outer = header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") });
+    if request.method().is_safe() && outer.is_none() {
+        return None;
+    }
+    let span = node.request_span(outer.as_ref())?;
+    let parent = HeaderValue::try_from(span.traceparent()).ok()?;
+    request.headers_mut().insert("traceparent", parent);
+    Some(span)
 }
 
 /// The id that a client gives, if it can stand anywhere.

@@ -15,6 +15,8 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::gateway::head_and_body;
+use crate::http::on_a_free_port;
 use crate::{served_by, world};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -240,6 +242,37 @@ async fn a_submission_continues_the_trace_of_its_request() {
     assert!(spans.iter().all(|span| span.trace_state == "vendor=a"), "{spans:?}");
     let root = spans.iter().find(|span| span.name == "send main").unwrap();
     assert_eq!(hex(&root.parent_span_id), PUBLISHER);
+}
+
+/// Given a request over HTTP in a trace, then its span hangs from the client's, and the job's from it; a problem names
+/// its trace; reading without a context makes no trace.
+#[tokio::test]
+async fn a_request_over_http_has_a_span() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let node = on_a_free_port(traced(&world, &collector)).start().await;
+    let parent = format!("traceparent: {}", context("01"));
+    let post = |path: &str, body: &str, header: &str| {
+        head_and_body(&node, path, &["-H", "Content-Type: application/json", "-H", header, "-d", body])
+    };
+    let (_, body) = post("/v1/jobs", r#"{"type":"noop"}"#, &parent);
+    assert!(body.contains("run_id"), "{body}");
+    let spans = collector.spans(4, |span| hex(&span.trace_id) == TRACE).await;
+    let named = |name: &str| spans.iter().find(|span| span.name == name).unwrap();
+    let request = named("POST /v1/jobs");
+    assert_eq!((hex(&request.parent_span_id).as_str(), request.kind), (PUBLISHER, 2), "a server's span");
+    assert_eq!(attribute(request, "http.response.status_code"), "201");
+    assert_eq!(named("send main").parent_span_id, request.span_id);
+
+    let _ = head_and_body(&node, "/v1/runs", &[]);
+    let (_, refused) = post("/v1/jobs", "{}", "X-None: 1");
+    let refused: Value = serde_json::from_str(&refused).unwrap();
+    let trace = refused["trace_id"].as_str().unwrap().to_owned();
+    let all = collector.spans(1, |span| hex(&span.trace_id) == trace).await;
+    assert_eq!(
+        (all[0].name.as_str(), attribute(&all[0], "http.response.status_code")),
+        ("POST /v1/jobs", "400".into())
+    );
+    assert!(collector.spans(0, |span| span.name.starts_with("GET")).await.is_empty());
 }
 
 /// Given an attempt whose node is killed, when another node settles it and tries again, then all of this is in the same

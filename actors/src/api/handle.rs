@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use crate::api::keys::KeyCheck;
 use crate::api::limits::{self, TenantRate};
 use crate::api::service::{Control, Part};
+use crate::trace::Tracer;
 
 /// Asks the node's own API. Cheap to clone.
 #[derive(Clone)]
@@ -59,6 +60,10 @@ impl ApiHandle {
     /// 503: NATS does not answer.
     pub async fn log_out(&self, session: &str) -> Result<(), ApiError> {
         self.keys.log_out(self.control.backbone(), session).await
+    }
+
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        self.control.api().tracer.as_deref()
     }
 
     /// How much a tenant may submit; `None`: as much as it likes, or NATS does not answer.

@@ -30,7 +30,7 @@ pub(crate) mod context;
 mod spans;
 
 pub(crate) use context::{JobTrace, Submission, TRACE_PARENT};
-pub use spans::Span;
+pub use spans::{RequestSpan, Span};
 
 /// Spans that may wait for the exporter: some megabytes.
 const QUEUE: usize = 4_096;

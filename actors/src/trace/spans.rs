@@ -14,6 +14,10 @@ use crate::commit::Commit;
 use crate::shared::deferred::Deferred;
 use crate::trace::{JobTrace, Submission, Tracer};
 
+mod request;
+
+pub use request::RequestSpan;
+
 const SYSTEM: &str = "messaging.system";
 const OPERATION: &str = "messaging.operation.name";
 const OPERATION_TYPE: &str = "messaging.operation.type";
@@ -48,7 +52,7 @@ pub struct Span {
     pub parent_is_remote: bool,
     /// What the publisher's tracing system has added to the trace.
     pub state: TraceState,
-    /// Producer, consumer or internal.
+    /// Producer, consumer, server or internal.
     pub kind: SpanKind,
     /// What was done, and to which queue.
     pub name: String,

@@ -1,0 +1,64 @@
+//! The span of a request over HTTP, under the names of OpenTelemetry's conventions for HTTP servers.
+
+use longshore_backbone::Headers;
+use longshore_backbone::service::TraceContext;
+use longshore_domain::Timestamp;
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{SpanId, SpanKind, Status};
+
+use super::{Shape, Span, span_of};
+use crate::shared::now;
+use crate::trace::{Submission, Tracer};
+
+/// A request that is being answered, in the trace of its client or in one of its own.
+#[derive(Debug)]
+pub struct RequestSpan {
+    submission: Submission,
+    began: Timestamp,
+}
+
+impl RequestSpan {
+    pub(crate) fn begin(tracer: &Tracer, outer: Option<&TraceContext>) -> Self {
+        Self { submission: Submission::new(tracer, &Headers::new(), outer), began: now() }
+    }
+
+    /// What hangs below it gets this as its `traceparent`.
+    #[must_use]
+    pub fn traceparent(&self) -> String {
+        self.submission.trace.text(self.submission.trace.parent)
+    }
+
+    /// The id of its trace, in hexadecimal digits.
+    #[must_use]
+    pub fn trace_id(&self) -> String {
+        self.submission.trace.id.to_string()
+    }
+}
+
+impl Tracer {
+    /// A request was answered: its span is taken.
+    pub(crate) fn answered(&self, span: &RequestSpan, (method, route): (&'static str, &str), code: u16) {
+        let Submission { trace, above } = &span.submission;
+        if !trace.is_sampled {
+            return;
+        }
+        self.take(|| {
+            let attributes = vec![
+                KeyValue::new("http.request.method", method),
+                KeyValue::new("http.route", route.to_owned()),
+                KeyValue::new("http.response.status_code", i64::from(code)),
+            ];
+            let shape = Shape {
+                id: trace.parent,
+                parent: above.unwrap_or(SpanId::INVALID),
+                kind: SpanKind::Server,
+                name: format!("{method} {route}"),
+                start: span.began,
+                end: now(),
+            };
+            // What a client did wrong is no error of the server.
+            let status = if code >= 500 { Status::error(code.to_string()) } else { Status::Unset };
+            Span { status, parent_is_remote: above.is_some(), ..span_of(trace, shape, attributes) }
+        });
+    }
+}
