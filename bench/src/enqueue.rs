@@ -1,15 +1,23 @@
-//! Accepting jobs: bare publishes, one by one and pipelined, beside a node's `submit` and `submit.batch`.
+//! Accepting jobs: bare publishes, one by one and pipelined, beside a node's `submit` and `submit.batch`, over NATS and
+//! over HTTP.
 //!
 //! No job is worked off meanwhile: the bare legs have no node at all, and the node's only worker sleeps.
 
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use async_nats::Client;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use hyper_util::rt::TokioIo;
 use longshore_harness::World;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use crate::machine::{Meter, Weather, class};
 use crate::table::{Table, number, spread};
@@ -30,9 +38,12 @@ enum Way {
     SubmitSingle,
     Submit,
     SubmitBatch,
+    Http,
+    HttpLines,
 }
 
-const WAYS: [Way; 5] = [Way::Single, Way::Pipelined, Way::SubmitSingle, Way::Submit, Way::SubmitBatch];
+const WAYS: [Way; 7] =
+    [Way::Single, Way::Pipelined, Way::SubmitSingle, Way::Submit, Way::SubmitBatch, Way::Http, Way::HttpLines];
 
 impl Way {
     fn name(self) -> &'static str {
@@ -42,6 +53,18 @@ impl Way {
             Way::SubmitSingle => "submit, one by one",
             Way::Submit => "submit, 64 at once",
             Way::SubmitBatch => "submit.batch of 1,000, 4 at once",
+            Way::Http => "POST /v1/jobs, 64 connections",
+            Way::HttpLines => "POST /v1/jobs, 1,000 lines, 4 connections",
+        }
+    }
+
+    /// What it is compared with.
+    fn beside(self) -> Way {
+        match self {
+            Way::Single | Way::SubmitSingle => Way::Single,
+            Way::Pipelined | Way::Submit | Way::SubmitBatch => Way::Pipelined,
+            Way::Http => Way::Submit,
+            Way::HttpLines => Way::SubmitBatch,
         }
     }
 
@@ -52,9 +75,9 @@ impl Way {
     fn jobs(self, args: &args::Enqueue) -> u64 {
         match self {
             Way::Single | Way::SubmitSingle => args.singles,
-            Way::Pipelined | Way::Submit => args.jobs,
+            Way::Pipelined | Way::Submit | Way::Http => args.jobs,
             // Whole batches only.
-            Way::SubmitBatch => args.jobs.div_ceil(BATCH) * BATCH,
+            Way::SubmitBatch | Way::HttpLines => args.jobs.div_ceil(BATCH) * BATCH,
         }
     }
 }
@@ -81,10 +104,10 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
             rates[at].push(leg.rate);
         }
     }
-    let table = Table::new(&["min / median / max", "jobs/s", "of bare, its pair"]);
+    let table = Table::new(&["min / median / max", "jobs/s", "of bare, or over HTTP of the same over NATS, its pair"]);
     for (at, way) in WAYS.iter().enumerate() {
-        let bare = if matches!(way, Way::Single | Way::SubmitSingle) { 0 } else { 1 };
-        let ratios: Vec<f64> = rates[at].iter().zip(&rates[bare]).map(|(rate, bare)| rate / bare).collect();
+        let other = &rates[way.beside() as usize];
+        let ratios: Vec<f64> = rates[at].iter().zip(other).map(|(rate, other)| rate / other).collect();
         let ratios = if way.needs_node() { spread(&ratios, 3) } else { "1".to_owned() };
         table.row(&[way.name().to_owned(), spread(&rates[at], 0), ratios]);
     }
@@ -109,7 +132,10 @@ async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
     let before = streams::waiting_if_any(&world).await;
     let meters = [Some(Meter::own()), node.as_ref().map(|node| Meter::of(node.pid())), Some(Meter::server(&world)?)];
     let start = Instant::now();
-    send(way, world.client(), count).await?;
+    match (way, &node) {
+        (Way::Http | Way::HttpLines, Some(node)) => post(way, node.http(), count).await?,
+        _ => send(way, world.client(), count).await?,
+    }
     let took = start.elapsed();
     let micros = meters.iter().flatten().map(|meter| meter.used().as_secs_f64() * 1e6 / count as f64);
     let micros: Vec<f64> = micros.collect();
@@ -137,7 +163,38 @@ async fn send(way: Way, client: &Client, count: u64) -> anyhow::Result<()> {
             let request = format!(r#"{{"jobs":[{all}]}}"#);
             ask(client, "submit.batch", &request, (count / BATCH, BATCHES_AT_ONCE), &is_batch).await
         }
+        Way::Http | Way::HttpLines => unreachable!("they go over HTTP"),
     }
+}
+
+/// Posts jobs over connections that are kept, and checks every answer.
+async fn post(way: Way, node: SocketAddr, count: u64) -> anyhow::Result<()> {
+    let one = job(&jobs::body(""))?;
+    let (media_type, body, each, connections) = match way {
+        Way::HttpLines => {
+            ("application/x-ndjson", vec![one; usize::try_from(BATCH)?].join("\n"), BATCH, BATCHES_AT_ONCE)
+        }
+        _ => ("application/json", one, 1, AT_ONCE),
+    };
+    let (body, left) = (Bytes::from(body), AtomicU64::new(count / each));
+    let connection = || async {
+        let stream = TcpStream::connect(node).await?;
+        stream.set_nodelay(true)?;
+        let (mut sender, served) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let served = tokio::spawn(served);
+        while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            let request = Request::post("/v1/jobs").header("host", node.to_string()).header("content-type", media_type);
+            let answer = sender.send_request(request.body(Full::new(body.clone()))?).await?;
+            let status = answer.status();
+            let said = answer.into_body().collect().await?.to_bytes();
+            let taken = said.split(|byte| *byte == b'\n').filter(|line| line.starts_with(br#"{"#)).count() as u64;
+            ensure!(status.is_success() && taken == each, "{status}: {}", String::from_utf8_lossy(&said));
+        }
+        drop(sender);
+        served.await??;
+        anyhow::Ok(())
+    };
+    stream::iter(0..connections).map(|_| connection()).buffer_unordered(connections).try_collect().await
 }
 
 /// The request that submits this body.
