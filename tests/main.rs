@@ -35,6 +35,7 @@ mod head_of_line; // a job that cannot start keeps no other from starting
 mod hostile; // no input makes a part get stuck
 mod http; // probes are answered, whatever the node is doing
 mod http_call; // a job is a request to a service, and leads a node to no address that is not allowed
+mod http_clients; // clients over HTTP that repeat what was not answered have each job done under one run
 mod idempotency; // one id, one key: one run
 mod keys; // a key is one run for as long as its scope says
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on

@@ -15,7 +15,7 @@ const ROOMS: [(&str, &[&str]); 7] = [
     ("axum", &["src"]),
     // In the backbone by tests alone: examples are held to the schemas of the document.
     ("jsonschema", &["src", "backbone"]),
-    ("hyper", &["src", "harness"]),
+    ("hyper", &["src", "harness", "bench"]),
 ];
 
 /// How the names of headers and of NATS's own subjects begin. Only the backbone says them; the product's other crates
