@@ -14,7 +14,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 47] = [
+pub const ALL: [&str; 50] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -62,6 +62,9 @@ pub const ALL: [&str; 47] = [
     "after-pause",
     "before-webhook-jobs",
     "after-webhook-jobs",
+    "before-then",
+    "after-then-record",
+    "after-then",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
-use longshore_backbone::request::Stored;
+use longshore_backbone::request::{Stored, is_no_responders_error};
 use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::kind_key::KindKey;
@@ -35,6 +35,7 @@ use crate::commit::encode::{Author, Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
+use crate::shared::log_run::{About, log_run};
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
@@ -171,6 +172,9 @@ pub(crate) trait Server: Rules + Destination {
         payload: Bytes,
     ) -> Result<(), Error>;
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
+
+    /// Publishes the job of a run that follows another, under the seal of its record.
+    async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<(), Error>;
 
     /// Publishes the live part of these events.
     async fn publish_live(&self, events: &EncodedEvents);
@@ -456,6 +460,18 @@ impl Server for Backbone {
 
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
         self.write_dead_letter(run, headers, payload).await.map(drop)
+    }
+
+    async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<(), Error> {
+        let subject = self.names().job(&run.tenant, &run.lane(), &run.job_type);
+        let id = format!("{}/{}/{}", run.tenant, run.run_id, run.seal);
+        match self.move_to_lane(subject, headers, payload, &id).await {
+            Err(error) if is_no_responders_error(&error) && !self.is_declared(&run.queue).await? => {
+                log_run!(warn, About::run(run), "its chain ends before it: nobody declares queue {}", run.queue);
+                Ok(())
+            }
+            published => published.map(drop),
+        }
     }
 
     async fn publish_live(&self, events: &EncodedEvents) {

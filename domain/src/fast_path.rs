@@ -37,17 +37,20 @@ pub fn is_open(known: &Known<'_>) -> bool {
     let is_first_hand = seal.is_none() && holding.delivery == 1 && holding.message.sequence > known.mark;
     // Another job may have the same key, or the same id if the client chose it.
     let is_shared = known.options.is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
+    // What follows it needs its record.
+    let is_followed = known.options.is_some_and(|options| options.then.is_some());
     // A node that cancels its run goes on without this one's word after a while.
     let is_in_doubt = known.is_cancelled || known.buffered_for > known.confirmed_within;
-    is_first_hand && !is_shared && !is_in_doubt && !known.has_place
+    is_first_hand && !is_shared && !is_followed && !is_in_doubt && !known.has_place
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    use crate::Timestamp;
+    use crate::job::Then;
     use crate::run::{Holding, MessageId};
+    use crate::{JobType, Timestamp};
 
     fn arrival(delivery: u64) -> Arrival {
         let message = MessageId { stream: "LANE".into(), sequence: 7, at: Timestamp::from_millis(1) };
@@ -70,6 +73,8 @@ mod tests {
         let sealed = Arrival { seal: Some("5ea1".into()), ..arrival(1) };
         let keyed = JobOptions { idempotency_key: Some("k".to_owned()), ..JobOptions::default() };
         let named = JobOptions { own_run_id: true, ..JobOptions::default() };
+        let then = Then { job_type: JobType::parse("t").unwrap(), job: String::new() };
+        let chained = JobOptions { then: Some(then), ..JobOptions::default() };
         let plain = JobOptions::default();
         let within = Duration::from_secs(2);
         let known = || Known {
@@ -89,6 +94,7 @@ mod tests {
             ("the mark is not known", Known { mark: u64::MAX, ..known() }),
             ("another job may have its key", Known { options: Some(&keyed), ..known() }),
             ("another job may have its id", Known { options: Some(&named), ..known() }),
+            ("another job follows it", Known { options: Some(&chained), ..known() }),
             ("it was buffered for long", Known { buffered_for: within + Duration::from_millis(1), ..known() }),
             ("its run is cancelled", Known { is_cancelled: true, ..known() }),
             ("others of its key come first", Known { has_place: true, ..known() }),

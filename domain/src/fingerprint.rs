@@ -94,8 +94,13 @@ fn unquoted(message: &str) -> String {
 /// A short name for failures of one job type, error kind and pattern: 16 hexadecimal digits (FNV-1a, 64 bits).
 #[must_use]
 pub fn fingerprint(job_type: &JobType, kind: ErrorKind, pattern: &str) -> String {
+    fnv([job_type.as_str(), "\0", kind.as_str(), "\0", pattern])
+}
+
+/// The hash of texts one after the other: 16 hexadecimal digits (FNV-1a, 64 bits).
+pub(crate) fn fnv<const N: usize>(texts: [&str; N]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in [job_type.as_str(), "\0", kind.as_str(), "\0", pattern].iter().flat_map(|text| text.bytes()) {
+    for byte in texts.iter().flat_map(|text| text.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
     format!("{hash:016x}")

@@ -25,6 +25,8 @@ pub enum FollowUp {
     Park(Timestamp),
     /// A dead letter: it keeps the job for people.
     DeadLetter,
+    /// The job of the run that follows in its chain.
+    Then,
 }
 
 /// What the node does with the delivery that led to a record.
@@ -47,7 +49,7 @@ pub fn plan(run: &Run) -> Plan {
         },
         // An erased job does not come back.
         State::Dead { .. } if run.erased_at.is_none() => (Some(FollowUp::DeadLetter), AckAction::Ack),
-        _ => (None, AckAction::Ack),
+        _ => (run.child().map(|_| FollowUp::Then), AckAction::Ack),
     };
     Plan { follow_up, ack }
 }
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
     use crate::run::{DeferReason, PutBack, RunResult};
     use crate::settlement::Settlement;
-    use crate::{ErrorKind, Failure, Job, RunId};
+    use crate::{ErrorKind, Failure, Job, JobType, RunId};
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millis(millis)
@@ -110,6 +112,16 @@ mod tests {
             assert_eq!(plan(&run), expected, "{settlement:?}");
             assert_eq!(needs_seal(&run), [scheduled, parked].contains(&expected), "{settlement:?}");
         }
+    }
+
+    #[test]
+    fn another_job_follows_only_a_run_that_has_completed() {
+        let chained = |settlement| Run { then: JobType::parse("next").ok(), ..after(settlement, true) };
+        let failure = Failure::new(ErrorKind::Permanent, "x");
+        let follow_up = |settlement| plan(&chained(settlement)).follow_up;
+        assert_eq!(follow_up(Settlement::Complete(RunResult::None)), Some(FollowUp::Then));
+        assert_eq!(follow_up(Settlement::Dead { failure }), Some(FollowUp::DeadLetter));
+        assert_eq!((follow_up(Settlement::Cancel), follow_up(Settlement::Expire)), (None, None));
     }
 
     #[test]

@@ -74,6 +74,17 @@ pub struct JobOptions {
     pub keep: Option<Duration>,
     /// For people and filters; at most 8, at most 64 bytes each.
     pub tags: Vec<String>,
+    /// The job that follows once its run has completed.
+    pub then: Option<Then>,
+}
+
+/// The job that follows a run once that has completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Then {
+    /// Its type.
+    pub job_type: JobType,
+    /// The whole of it, as JSON that a header can carry.
+    pub job: String,
 }
 
 /// A moment, or a span counted from when the job was enqueued.

@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::{SmolStr, format_smolstr};
 
+use crate::fingerprint::fnv;
 use crate::schema::schema;
 use crate::{Lane, Timestamp};
 
@@ -216,6 +217,13 @@ impl RunId {
         // A queue's name is shortened if the whole would be longer than an id may be.
         let cut = text.len().saturating_sub(RUN_ID_MAX);
         Self(SmolStr::from(&text[cut..]))
+    }
+
+    /// The id of the run that follows it in a chain: `<id>-then`. A hash takes the place of an id that leaves no room.
+    #[must_use]
+    pub fn then(&self) -> Self {
+        let text = format_smolstr!("{self}-then");
+        Self(if text.len() > RUN_ID_MAX { format_smolstr!("{}-then", fnv([self.as_str()])) } else { text })
     }
 
     /// The lane and the sequence in a derived id; `None` for an id that a client chose, or that no run can have:

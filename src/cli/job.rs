@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use longshore_backbone::wire::api::SubmitRequest;
+use longshore_backbone::wire::api::{Endpoint as _, Submit, SubmitRequest};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{Queue, Timestamp, duration};
 use serde_json::value::RawValue;
@@ -67,6 +67,10 @@ pub(super) struct Job {
     /// Which version of its type's schema the payload follows
     #[arg(long, value_name = "VERSION")]
     schema_version: Option<String>,
+    /// The job that follows once this one has completed, with its result as the payload unless it has one: JSON with
+    /// the fields of the API's submit, such as {"type":"email.send"}, and then in turn
+    #[arg(long, value_name = "JSON", value_parser = then)]
+    then: Option<Box<SubmitRequest>>,
     /// A tag, for people and filters; may be given several times
     #[arg(long, value_name = "TEXT")]
     tag: Vec<String>,
@@ -101,6 +105,7 @@ impl Job {
             keep_ms: self.keep.map(whole_millis),
             headers: (!self.header.is_empty()).then(|| self.header.iter().cloned().collect()),
             schema_version: self.schema_version.clone(),
+            then: self.then.clone(),
             tags: (!self.tag.is_empty()).then(|| self.tag.clone()),
             ..SubmitRequest::default()
         }
@@ -111,6 +116,10 @@ fn time_or_span(text: &str) -> Result<String, String> {
     let wrong = "neither a time such as 2027-01-31T09:30:00Z nor a duration such as 90s, 1h or 7d";
     let is_either = Timestamp::parse(text).is_ok() || duration::parse(text).is_ok();
     if is_either { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
+}
+
+fn then(text: &str) -> Result<Box<SubmitRequest>, String> {
+    Submit::read(text.as_bytes()).map(Box::new).map_err(|error| error.message)
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -145,12 +154,12 @@ mod tests {
         let line = "--payload-base64 AAE= --queue bulk -p 1 --key k --window 1h --unique active --on-conflict replace \
                     --concurrency-key c --limit-key l --cost 7 --max-attempts 3 --retry fast --timeout 5s \
                     --deadline 7d --expires-in 1h --keep 2d --header X-Shop=7 --header X-Empty= --schema-version 2 \
-                    --tag a --tag b";
+                    --tag a --tag b --then {\"type\":\"next\"}";
         let expected = json!({"type": "t", "payload_base64": "AAE=", "queue": "bulk", "priority": 1,
             "idempotency_key": "k", "idempotency_window_ms": 3_600_000, "unique": "active", "on_conflict": "replace",
             "concurrency_key": "c", "limit_key": "l", "cost": 7, "max_attempts": 3, "retry": "fast",
             "timeout_ms": 5_000, "deadline": "7d", "expires_in_ms": 3_600_000, "keep_ms": 172_800_000,
-            "headers": {"X-Shop": "7", "X-Empty": ""}, "schema_version": "2", "tags": ["a", "b"]});
+            "headers": {"X-Shop": "7", "X-Empty": ""}, "schema_version": "2", "tags": ["a", "b"], "then": {"type": "next"}});
         let sent = fields(line);
         assert_eq!(sent, expected);
         let wrong = serde_json::from_value::<SubmitRequest>(json!({"type": "t", "no such field": 1})).unwrap_err();

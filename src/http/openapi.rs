@@ -194,7 +194,7 @@ impl Document {
             },
         );
         let mut fields = Rest::of(&self.resolved(&one), "/v1/jobs");
-        let elsewhere = ["type", "payload", "payload_base64", "headers", "debounce"];
+        let elsewhere = ["type", "payload", "payload_base64", "headers", "debounce", "then"];
         fields.fields.retain(|name, _| !elsewhere.contains(&name.as_str()));
         fields.needed.clear();
         let name = |summary: &str| json!({"name": "name", "in": "path", "required": true, "description": summary, "schema": {"type": "string"}});

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use longshore_backbone::request::is_no_responders_error;
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
-use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX};
+use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, then};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::admission::{self, Refusal};
 use longshore_domain::job::When;
@@ -29,6 +29,7 @@ use crate::api::refusals::{over_limit, too_many_wait};
 use crate::api::submission::{OnConflict, Submission, answer};
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
+use crate::commit::chain;
 use crate::shared::now;
 use crate::trace::Tracer;
 
@@ -39,7 +40,9 @@ fn name(error: longshore_domain::NameError) -> ApiError {
 
 /// Takes one job, and counts it.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
+    let then = submit.then.clone();
     let checked = check(&Given::of(api), tenant, submit)?;
+    links_go_somewhere(api, then).await?;
     let due = due(&checked.job);
     let place = match due {
         Some(_) => None,
@@ -82,8 +85,22 @@ async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<
 
 /// Checks a job as [`submit`] would, and its queue; it is not submitted.
 pub(crate) async fn may_be_submitted(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<(), ApiError> {
+    let then = submit.then.clone();
     let checked = check(&Given::of(api), tenant, submit)?;
+    links_go_somewhere(api, then).await?;
     must_be_declared(api, &checked.job.queue).await
+}
+
+/// The queue of each job that is to follow must be declared.
+async fn links_go_somewhere(api: &Api, then: Option<Box<SubmitRequest>>) -> Result<(), ApiError> {
+    let (mut field, mut link) = ("then".to_owned(), then);
+    while let Some(job) = link {
+        let (queue, ..) = names(&job)?;
+        must_be_declared(api, &queue).await.map_err(|error| error.within(&field))?;
+        field.push_str(".then");
+        link = job.then;
+    }
+    Ok(())
 }
 
 /// By what a job is judged before a server is asked.
@@ -102,15 +119,7 @@ impl<'a> Given<'a> {
 
 fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission, ApiError> {
     let Given { policies, room, tracer } = *given;
-    let queue = match &submit.queue {
-        Some(queue) => Queue::parse(queue).map_err(name)?,
-        None => Queue::main(),
-    };
-    let priority = match submit.priority {
-        Some(number) => Priority::new(number).map_err(name)?,
-        None => Priority::DEFAULT,
-    };
-    let job_type = JobType::parse(&submit.job_type).map_err(name)?;
+    let (queue, priority, job_type) = names(&submit)?;
     let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
     let debounce = Debounced::read(&submit)?;
     if submit.idempotency_key.is_none() && debounce.is_none() {
@@ -122,16 +131,12 @@ fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Su
     }
     let on_conflict = if debounce.is_some() { OnConflict::Replace } else { on_conflict(&submit)? };
     let payload = payload(&submit)?;
-    let version = version(submit.schema_version.as_deref())?;
-    admission::admit(policies, tenant, &job_type, version, &payload).map_err(|refusal| {
-        let code = match refusal {
-            Refusal::Payload { .. } => Code::TooLarge,
-            Refusal::Type(_) | Refusal::Tenant(_) => Code::Forbidden,
-            Refusal::Schema(_) => Code::Malformed,
-        };
-        ApiError::new(code, refusal.to_string())
-    })?;
-    let mut options = options(policies, &submit, own_id.is_some())?;
+    admission::admit(policies, tenant, &job_type, version(&submit)?, &payload).map_err(|refusal| refused(&refusal))?;
+    known_preset(policies, &submit)?;
+    if let Some(then) = &submit.then {
+        chain::check(policies, tenant, then)?;
+    }
+    let mut options = options(&submit, own_id.is_some())?;
     if let (Some(debounce), Some(asked)) = (debounce, &submit.debounce) {
         options.idempotency_key = key("debounce.key", Some(&asked.key))?;
         debounce.set(&mut options);
@@ -159,6 +164,29 @@ fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Su
     Ok(Submission { job, own_id, on_conflict, debounce, headers, payload, trace, fingerprint })
 }
 
+/// Where a job goes, and its type.
+pub(crate) fn names(submit: &SubmitRequest) -> Result<(Queue, Priority, JobType), ApiError> {
+    let queue = match &submit.queue {
+        Some(queue) => Queue::parse(queue).map_err(name)?,
+        None => Queue::main(),
+    };
+    let priority = match submit.priority {
+        Some(number) => Priority::new(number).map_err(name)?,
+        None => Priority::DEFAULT,
+    };
+    Ok((queue, priority, JobType::parse(&submit.job_type).map_err(name)?))
+}
+
+/// How a job is refused that is not admitted.
+pub(crate) fn refused(refusal: &Refusal) -> ApiError {
+    let code = match refusal {
+        Refusal::Payload { .. } => Code::TooLarge,
+        Refusal::Type(_) | Refusal::Tenant(_) => Code::Forbidden,
+        Refusal::Schema(_) => Code::Malformed,
+    };
+    ApiError::new(code, refusal.to_string())
+}
+
 fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {
     match submit.on_conflict.as_deref() {
         None => Ok(OnConflict::default()),
@@ -171,7 +199,7 @@ fn uuid() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
+pub(crate) fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
     match (&submit.payload, &submit.payload_base64) {
         (Some(_), Some(_)) => Err(wrong("payload_base64", "stands beside payload; one of them is enough")),
         (Some(json), None) => Ok(Bytes::copy_from_slice(json.get().as_bytes())),
@@ -183,7 +211,8 @@ fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
     }
 }
 
-fn options(policies: &Policies, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
+/// The options that a job asks for.
+pub(crate) fn options(submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
     let moment = |field: &str, text: &Option<String>| {
         text.as_deref().map(Timestamp::parse).transpose().map_err(|error| wrong(field, error))
     };
@@ -195,7 +224,6 @@ fn options(policies: &Policies, submit: &SubmitRequest, own_run_id: bool) -> Res
         (None, Some(ms)) => positive(fields.1, ms).map(|span| Some(When::After(span))),
         (None, None) => Ok(None),
     };
-    known_preset(policies, submit)?;
     let number = |field: &str, asked: Option<u64>, max: u32| match asked.map(u32::try_from) {
         Some(Ok(number)) if (1..=max).contains(&number) => Ok(Some(number)),
         Some(_) => Err(wrong(field, format!("is not one of 1 to {max}"))),
@@ -226,11 +254,12 @@ fn options(policies: &Policies, submit: &SubmitRequest, own_run_id: bool) -> Res
         cost: number("cost", submit.cost, COST_MAX)?,
         schema_version: submit.schema_version.clone(),
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
+        then: submit.then.as_deref().map(then::write).transpose().map_err(|error| wrong("then", error))?,
     })
 }
 
 /// The preset of back-off that the job names must be one of the configuration.
-fn known_preset(policies: &Policies, submit: &SubmitRequest) -> Result<(), ApiError> {
+pub(crate) fn known_preset(policies: &Policies, submit: &SubmitRequest) -> Result<(), ApiError> {
     let Some(name) = submit.retry.as_ref().filter(|name| !policies.retries.contains_key(*name)) else {
         return Ok(());
     };
@@ -247,8 +276,8 @@ fn key(field: &str, value: Option<&str>) -> Result<Option<String>, ApiError> {
 }
 
 /// The version of a schema: a text that a header can carry.
-fn version(value: Option<&str>) -> Result<Option<&str>, ApiError> {
-    match sized("schema_version", value, TAG_MAX)? {
+pub(crate) fn version(submit: &SubmitRequest) -> Result<Option<&str>, ApiError> {
+    match sized("schema_version", submit.schema_version.as_deref(), TAG_MAX)? {
         Some(text) if !header::fits_header(text) => {
             Err(wrong("schema_version", "has a control character, or a blank at an end"))
         }
@@ -265,7 +294,7 @@ fn sized<'t>(field: &str, value: Option<&'t str>, max: usize) -> Result<Option<&
 }
 
 /// The headers that the job is published with: the client's own, and those of its options.
-fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiError> {
+pub(crate) fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiError> {
     let mut headers = Headers::new();
     for (name, value) in submit.headers.iter().flatten() {
         let field = format!("headers.{name}");

@@ -7,13 +7,13 @@ use longshore_backbone::Headers;
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::wire::header::{self, JobHeaders};
 use longshore_backbone::wire::subject::{JobSubject, Names};
-use longshore_domain::admission::{self, Refusal};
+use longshore_domain::admission;
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, Lane, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
-use crate::commit::Payload;
+use crate::commit::{Payload, chain};
 use crate::lease_keeper::Entry;
 use crate::queue::gates::answer::Permits;
 use crate::shared::first_claims::ClaimPlace;
@@ -139,12 +139,18 @@ impl Assignment {
     ///
     /// # Errors
     /// Why it is not.
-    pub(crate) fn admit(&self, policies: &Policies) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, policies: &Policies) -> Result<(), String> {
         if self.arrival.seal.is_some() || matches!(self.start, Start::Invalid(_)) {
             return Ok(());
         }
-        let version = self.job.options.as_ref().and_then(|options| options.schema_version.as_deref());
-        admission::admit(policies, &self.job.tenant, &self.job.job_type, version, &self.payload.body)
+        let Job { tenant, job_type, options, .. } = &*self.job;
+        let version = options.as_ref().and_then(|options| options.schema_version.as_deref());
+        let admitted = admission::admit(policies, tenant, job_type, version, &self.payload.body);
+        admitted.map_err(|refusal| refusal.to_string())?;
+        match options.as_ref().and_then(|options| options.then.as_ref()) {
+            Some(then) => chain::check_header(policies, tenant, &then.job),
+            None => Ok(()),
+        }
     }
 
     /// Its position in the order.

@@ -18,7 +18,7 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::line;
 use crate::attempt::running::AttemptState;
 use crate::commit::encode::EncodedEvents;
-use crate::commit::{AfterCommit, Commit, Payload};
+use crate::commit::{AfterCommit, Commit, Payload, chain};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::ports::{Ports, Rules as _};
@@ -71,6 +71,7 @@ fn report_to_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: 
 }
 
 async fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) -> Settlement {
+    let outcome = chain::judge(ports.policies(), job, outcome);
     let mut terms = Terms::of(run, job.options.as_deref(), backoff(ports, job), ports.policy(job));
     // Asks the server, so only where it matters.
     let never_served = match outcome {
@@ -100,6 +101,7 @@ pub(crate) async fn carry_out<P: Ports>(
     let (mut commit, assignment) = write_up(ports, assignment, attempt_state, settlement);
     let Plan { follow_up, ack } = plan(&commit.run);
     commit.follow_up = follow_up;
+    commit.next = chain::next(ports, &commit.run, &commit.payload);
     commit.entry = assignment.entry;
     commit.after = match ack {
         AckAction::Ack => AfterCommit::Ack(assignment.ack_token),

@@ -15,7 +15,7 @@ use longshore_domain::{ErrorKind, Run, RunId};
 
 use crate::attempt::{keys, line, order};
 use crate::commit::encode::Author;
-use crate::commit::{AfterCommit, Commit};
+use crate::commit::{AfterCommit, Commit, chain};
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::ports::{RunPorts, Server};
@@ -193,6 +193,10 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
                 fail_point::pass("before-dead-letter");
                 server.write_dead_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-dead-letter"))
             }
+            Some(FollowUp::Then) => match &commit.next {
+                Some(next) => chain::publish(server, next).await,
+                None => Ok(()),
+            },
             None => break,
         };
         match written {
@@ -267,6 +271,7 @@ fn doing(follow_up: Option<FollowUp>) -> &'static str {
     match follow_up {
         Some(FollowUp::Schedule(_)) => "cannot write a schedule",
         Some(FollowUp::DeadLetter) => "cannot write a dead letter",
+        Some(FollowUp::Then) => "cannot publish the job that follows",
         Some(FollowUp::Park(_)) | None => "cannot park a job",
     }
 }

@@ -4,8 +4,10 @@
 //!   the committer, of which each node has only one, only passes bytes on.
 //! * `pipeline` says what follows: the record is stored, the events are published; `batches` are those of the event
 //!   log. `committer` sends and awaits the answers; others reach it by `handle`.
-//! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement.
+//! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement; `chain` knows
+//!   the job that follows a completed run.
 
+pub(crate) mod chain;
 pub(crate) mod encode;
 pub(crate) mod lines;
 
@@ -28,6 +30,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr, TraceId};
 use tokio::sync::oneshot;
 
+use crate::commit::chain::Next;
 use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
@@ -83,6 +86,8 @@ pub(crate) struct Commit {
     pub(crate) lines: EncodedEvents,
     /// What to write after the events.
     pub(crate) follow_up: Option<FollowUp>,
+    /// The job that follows the run in its chain.
+    pub(crate) next: Option<Box<Next>>,
     /// What becomes of the delivery.
     pub(crate) after: AfterCommit,
     /// The line of its key, which an ended run may leave empty.
@@ -215,6 +220,7 @@ impl Commit {
             live_before: None,
             lines,
             follow_up: None,
+            next: None,
             after: AfterCommit::Nothing,
             line: None,
             park: None,

@@ -278,7 +278,7 @@ impl Scheduler {
         let mut assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);
         if let Err(refusal) = assignment.admit(&self.policies) {
             self.metrics.refused.with_label_values(&["invalid"]).inc();
-            assignment.start = Start::Invalid(refusal.to_string());
+            assignment.start = Start::Invalid(refusal);
         }
         if let Some(tracer) = &self.tracer {
             assignment.trace(tracer);

@@ -90,7 +90,11 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     out.push(b']');
     maybe(out, "tags", Some(&run.tags).filter(|tags| !tags.is_empty()));
     maybe(out, "duplicate_of", run.state.duplicate_of());
-    if shape == Shape::Stored {
+    maybe(out, "parent_run_id", run.parent.as_ref());
+    maybe(out, "then", run.then.as_ref());
+    if shape == Shape::Shown {
+        maybe(out, "children", run.child().map(|child| [child]).as_ref());
+    } else {
         maybe(out, "deferral", run.deferral.as_ref());
         maybe(out, "deferrals", Some(&run.deferrals).filter(|deferrals| **deferrals > 0));
         maybe(out, "parked", Some(&true).filter(|_| run.state.is_parked()));

@@ -90,6 +90,10 @@ pub struct Run {
     pub deferral: Option<Deferral>,
     /// How often it was deferred in this round; distinguishes the waits of one attempt.
     pub deferrals: u32,
+    /// The run that it follows in a chain.
+    pub parent: Option<RunId>,
+    /// The type of the job that follows once it has completed.
+    pub then: Option<JobType>,
     /// How long the record is kept once the run has ended, in milliseconds, if the job or its type sets a time.
     pub keep_ms: Option<u64>,
     /// When its personal data was removed.
@@ -151,6 +155,8 @@ impl Run {
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
             deferral: None,
             deferrals: 0,
+            parent: None,
+            then: job.options.as_ref().and_then(|options| options.then.as_ref()).map(|then| then.job_type.clone()),
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
             trace_id: None,
@@ -192,6 +198,13 @@ impl Run {
             job_type: self.job_type.clone(),
             key: turn.key.clone(),
         })
+    }
+
+    /// The run that follows it in a chain, once it has completed.
+    #[must_use]
+    pub fn child(&self) -> Option<RunId> {
+        let follows = self.then.is_some() && matches!(self.state, State::Completed { .. });
+        follows.then(|| self.run_id.then())
     }
 
     /// Whether that round of it has ended.

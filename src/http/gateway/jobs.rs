@@ -62,7 +62,7 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
         let mut query = Query::read(&parts)?;
         let mut fields = BTreeMap::from([("type".to_owned(), raw(&name)?)]);
         for (name, value) in query.take_all_but_tenant() {
-            if ["type", "payload", "payload_base64", "headers", "debounce"].contains(&name.as_str()) {
+            if ["type", "payload", "payload_base64", "headers", "debounce", "then"].contains(&name.as_str()) {
                 return Err(ApiError::malformed(format!("{name}: is no parameter here; POST /v1/jobs takes it")));
             }
             let value = match name.as_str() {

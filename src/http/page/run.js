@@ -124,6 +124,8 @@ function acts(data) {
 
 const fact = (name, value) => (value === undefined || value === nothing ? nothing : html`<div><dt>${name}</dt><dd>${value}</dd></div>`);
 
+const other = (record, id) => html`<a class="mono" href=${to(['run', record.tenant, id])}>${id}</a>`;
+
 const facts = (record) => html`<dl class="facts">
   ${fact('Type', html`<a href=${to('runs', { type: record.type })}>${record.type}</a>`)}
   ${fact('Queue', html`<a href=${to('runs', { queue: record.queue })}>${record.queue}</a> p${record.priority}`)}
@@ -135,7 +137,9 @@ const facts = (record) => html`<dl class="facts">
   ${fact('Ended', record.ended_at ? time(record.ended_at) : undefined)}
   ${fact('Took', record.started_at && record.ended_at ? span(Date.parse(record.ended_at) - Date.parse(record.started_at)) : undefined)}
   ${fact('Node', record.node)}
-  ${fact('Duplicate of', record.duplicate_of ? html`<a class="mono" href=${to(['run', record.tenant, record.duplicate_of])}>${record.duplicate_of}</a>` : undefined)}
+  ${fact('Duplicate of', record.duplicate_of ? other(record, record.duplicate_of) : undefined)}
+  ${fact('Follows', record.parent_run_id ? other(record, record.parent_run_id) : undefined)}
+  ${fact('Followed by', record.children?.length ? record.children.map((child) => other(record, child)) : record.then)}
   ${fact('Tags', record.tags?.length ? record.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`) : undefined)}
   ${fact('Trace', record.trace_id ? html`<span class="mono">${record.trace_id}</span>` : undefined)}
   ${fact('Erased', record.erased_at ? time(record.erased_at) : undefined)}</dl>`;

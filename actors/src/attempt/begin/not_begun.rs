@@ -12,7 +12,7 @@ use super::claim::{Begun, put_off, write_claim};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::AttemptState;
 use crate::attempt::{conclude, holders, keys, line};
-use crate::commit::{AfterCommit, Commit};
+use crate::commit::{AfterCommit, Commit, chain};
 use crate::ports::{Ports, Rules as _, Server as _};
 use crate::shared::log_run::{About, log_run};
 
@@ -56,6 +56,7 @@ pub(super) async fn not_begun<P: Ports>(
             };
             let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());
             commit.follow_up = follow_up;
+            commit.next = chain::next(ports, &commit.run, &commit.payload);
             commit.line = line::of(ports, &assignment.job).map(Box::new);
             commit.after = AfterCommit::Ack(assignment.ack_token);
             ports.commit(Box::new(commit)).await;

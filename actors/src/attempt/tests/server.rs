@@ -535,6 +535,11 @@ impl Server for MemoryServer {
         self.call(write).await
     }
 
+    async fn publish_next(&self, run: &Run, _: Headers, payload: Bytes) -> Result<(), Error> {
+        let text = String::from_utf8_lossy(&payload).into_owned();
+        self.call(|| self.note(format!("next {}: {text}", run.run_id))).await
+    }
+
     async fn publish_live(&self, events: &EncodedEvents) {
         let names: Vec<String> = events.live().map(|(_, body)| read_event(&body).0).collect();
         if !names.is_empty() {

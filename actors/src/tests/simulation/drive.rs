@@ -151,6 +151,7 @@ impl<'w> Drive<'w> {
                 }
             }
             Way::Forged(_) => self.plan_for(at, Event::Forge(index)),
+            Way::Follows(_) => {}
             Way::Named(times) => {
                 self.plan_for(at, Event::Publish(index));
                 for _ in 1..times {
@@ -185,6 +186,14 @@ impl<'w> Drive<'w> {
         }
         let run = self.run_of(plan).or_else(|| ledger.last_of(plan));
         let run = run.as_deref();
+        if let Way::Follows(before) = world.plans[plan].way
+            && self.run_of(before).is_none_or(|before| before.state != RunState::Completed)
+        {
+            if run.is_some() {
+                ledger.accuse(plan, "follows a run that has not completed");
+            }
+            return;
+        }
         // Of the runs that share a key only one has to be there, and a record that was only pre-created goes away by
         // itself.
         if world.plans[plan].key.is_none() || run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {

@@ -93,6 +93,7 @@ impl Mutation {
             Self::FastPathForJobsLongBuffered => Kind::ShortFreezes,
             Self::JobThatTakesAKeyOverTakenOut | Self::RepeatRunsAgainOnceTheRecordIsGone => Kind::Keys,
             Self::MadeWayWithoutConfirming => Kind::Replacing,
+            Self::AckBeforeNextLink | Self::NextLinkNotRepeated => Kind::Chains,
             Self::ParkedJobsNotSearched | Self::SearchedOnce | Self::FilterNotKept => Kind::Filters,
             _ => Kind::Mixed,
         }
@@ -111,6 +112,7 @@ mutations! {
     LetterBeforeEvents: Log,
     AckBeforeSchedule: Lost,
     AckBeforeLetter: Lost,
+    AckBeforeNextLink: Lost,
     LogNotWaitedFor: Lost | Log,
     NothingSentAgain: Lost | Stuck,
     AnswersToADeadCommitterHeard: Lost | Log | Step,
@@ -122,6 +124,7 @@ mutations! {
     ReplayPublishedBeforeItIsOnRecord: Log,
     // Judging.
     DropInsteadOfCarryOut: Lost | Log,
+    NextLinkNotRepeated: Lost,
     CancelledDroppedUnpublished: Log,
     PutBackBeginsAgainUnpublished: Log,
     PutBackAckedWhenItComesAgain: Lost,

@@ -2,15 +2,19 @@
 //! cancelled, replayed or discarded.
 
 use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::Headers;
 use longshore_backbone::fingerprint::Fingerprint;
+use longshore_backbone::wire::header::then::NAME;
 use longshore_chance::Chance;
 use longshore_domain::backoff::Backoff;
-use longshore_domain::job::{Unique, When};
+use longshore_domain::job::{Then, Unique, When};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
+use crate::commit::Payload;
 use crate::tests::simulation::world::Kind;
 
 /// How a job gets into its lane.
@@ -24,6 +28,8 @@ pub(crate) enum Way {
     Submitted,
     /// A plain publish that claims to be a node's message of this run.
     Forged(usize),
+    /// By the node on which this run completes, which it follows in a chain.
+    Follows(usize),
 }
 
 /// What else a client that submits does.
@@ -106,6 +112,9 @@ pub(crate) struct Plan {
 /// How long a job waits for a handler before that counts as a failed attempt.
 const GRACE: Duration = Duration::from_millis(2_500);
 
+/// How many runs a chain has.
+const LINKS: usize = 3;
+
 /// The maximum number of runs that share a key.
 pub(crate) const OF_A_KEY: usize = 6;
 
@@ -124,6 +133,8 @@ impl Plan {
                 plans.extend(Self::draw_replacing_at_once(chance, index));
             } else if index + 3 <= count && chance.hits(400) {
                 plans.extend(Self::draw_replacing(chance, index));
+            } else if index + LINKS <= count && chance.hits(if kind == Kind::Chains { 8_000 } else { 300 }) {
+                plans.extend(Self::draw_chain(chance, index));
             } else {
                 plans.push(Self::draw(chance, index, kind));
             }
@@ -165,6 +176,22 @@ impl Plan {
             plan.name_as(index);
         }
         plan
+    }
+
+    /// Draws a chain: each run begins once the one before has completed.
+    fn draw_chain(chance: &Chance, index: usize) -> [Self; LINKS] {
+        let first = chance.pick(&[Way::Submitted, Way::Named(1)]);
+        let mut id = RunId::parse(&format!("r{index}")).expect("a letter and digits are a token");
+        std::array::from_fn(|nth| {
+            let way = if nth == 0 { first } else { Way::Follows(index + nth - 1) };
+            let mut plan = Self { way, ..Self::draw_bare(chance) };
+            // Its options are those that the one before says: none but what follows in turn.
+            plan.options = (nth + 1 < LINKS)
+                .then(|| Box::new(JobOptions { then: Some(then(LINKS - nth - 1)), ..JobOptions::default() }));
+            plan.name(id.clone());
+            id = id.then();
+            plan
+        })
     }
 
     /// Draws two ids that the intake may give to one client's submissions of a key, and a bare publish of the same key,
@@ -346,9 +373,25 @@ impl Plan {
         (has_deadline && self.at % 2 == 0).then(|| Duration::from_millis(self.takes.unsigned_abs()))
     }
 
+    /// Its message, as far as these worlds read it: the job that follows.
+    pub(crate) fn payload(&self) -> Payload {
+        let Some(then) = self.options.as_ref().and_then(|options| options.then.as_ref()) else {
+            return Payload::default();
+        };
+        let mut headers = Headers::new();
+        headers.insert(NAME, then.job.as_str());
+        Payload { headers: Some(Arc::new(headers)), ..Payload::default() }
+    }
+
     pub(crate) fn has_derived_id(&self) -> bool {
         matches!(self.way, Way::Bare | Way::Forged(_))
     }
+}
+
+/// So many jobs that follow one another.
+fn then(links: usize) -> Then {
+    let job = (1..links).fold(r#"{"type":"t"}"#.to_owned(), |then, _| format!(r#"{{"type":"t","then":{then}}}"#));
+    Then { job_type: JobType::parse("t").expect("a letter is a token"), job }
 }
 
 fn behaviour(chance: &Chance) -> Behaviour {

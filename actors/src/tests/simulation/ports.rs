@@ -13,7 +13,7 @@ use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
-use longshore_backbone::wire::{event, record};
+use longshore_backbone::wire::{event, header, record};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::events::Event;
@@ -25,7 +25,7 @@ use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repea
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::EndLog;
 use longshore_domain::served::NeverServed;
-use longshore_domain::{Job, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Job, JobOptions, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
@@ -113,6 +113,10 @@ impl Rules for Hand<'_> {
             _ => {}
         }
         let mut verdict = protocol::on_arrival(found, &arrival);
+        let is_followed = found.is_some_and(|run| run.child().is_some());
+        if is_followed && verdict == Verdict::CarryOut && self.world.is(Mutation::NextLinkNotRepeated) {
+            verdict = Verdict::Drop;
+        }
         let has_made_way = found.is_some_and(|run| run.published && run.state.duplicate_of().is_some());
         if has_made_way && verdict == Verdict::PublishEnd && self.world.is(Mutation::MadeWayDroppedUnpublished) {
             verdict = Verdict::Drop;
@@ -486,6 +490,19 @@ impl Server for Hand<'_> {
 
     async fn write_dead_letter(&self, run: &Run, _: Option<&Headers>, _: Bytes) -> Result<(), Error> {
         self.client.put_letter(self.place_of_run(run).0, run).await;
+        Ok(())
+    }
+
+    async fn publish_next(&self, run: &Run, headers: Headers, _: Bytes) -> Result<(), Error> {
+        let (plan, seal) = (self.place_of(&run.run_id).0, seal_of(run));
+        let read = header::read_job(&headers).expect("a node's headers can be read");
+        let then = |options: Option<&JobOptions>| options.and_then(|options| options.then.clone());
+        let own = self.world.plans[plan].job();
+        if then(read.options.as_deref()) != then(own.options.as_deref()) || run.job_type != own.job_type {
+            self.world.ledger.borrow_mut().accuse(plan, "it is not the job that follows");
+        }
+        let message = Message { seal, ..job(plan, self.world.clock.get()) };
+        self.client.publish(message, MessageId::Submitted(seal)).await;
         Ok(())
     }
 

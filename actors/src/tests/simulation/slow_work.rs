@@ -49,8 +49,11 @@ pub(crate) async fn do_slowly(world: &World, node: usize, slow: Slow) {
         }
         Slow::Follow(commit) => {
             let hand = world.hand_on(node, world.origin_of(&commit));
-            let is_dead = commit.run.state == RunState::Dead;
-            let before = if is_dead { Mutation::AckBeforeLetter } else { Mutation::AckBeforeSchedule };
+            let before = match commit.run.state.name() {
+                RunState::Dead => Mutation::AckBeforeLetter,
+                RunState::Completed => Mutation::AckBeforeNextLink,
+                _ => Mutation::AckBeforeSchedule,
+            };
             if world.is(before) && commit.follow_up.is_some() {
                 hand.send(Word::Ack);
             }

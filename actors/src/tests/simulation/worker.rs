@@ -18,7 +18,6 @@ use crate::api::filter::Filter;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin::{Begun, begin};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::commit::Payload;
 use crate::lease_keeper::{Book, Stop};
 use crate::queue::gates::answer::Permits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
@@ -172,7 +171,7 @@ impl<'w> Hand<'w> {
         let job = if place.timed { self.plan.timed_job(stamp(at)) } else { self.plan.job() };
         Box::new(Assignment {
             job: Arc::new(job.clone()),
-            payload: Payload::default(),
+            payload: self.plan.payload(),
             arrival: self.arrival(),
             since: stamp(since),
             leased_from: self.world.instant(self.leased_from),

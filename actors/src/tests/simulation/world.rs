@@ -67,6 +67,8 @@ pub(crate) enum Kind {
     Keys,
     /// Most runs share keys and replace others.
     Replacing,
+    /// Most runs follow others in chains.
+    Chains,
     /// Nearly all jobs are bare, and the lane is made anew again and again.
     LanesMadeAnew,
     /// Jobs are parked again and again, and schedules fire twice.

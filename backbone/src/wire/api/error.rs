@@ -111,6 +111,12 @@ impl ApiError {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    /// The same about a field of this one.
+    #[must_use]
+    pub fn within(self, field: &str) -> Self {
+        Self { message: format!("{field}.{}", self.message), ..self }
+    }
+
     /// 504: no node answered.
     #[must_use]
     pub fn no_answer(within: Duration) -> Self {

@@ -145,6 +145,15 @@ pub struct Record {
     /// The run that has its idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<RunId>,
+    /// The run that it follows in a chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
+    /// The type of the job that follows once it has completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<JobType>,
+    /// The runs that follow it in a chain, once it has completed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<RunId>,
     /// How long the job or its type asked to keep its record, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,

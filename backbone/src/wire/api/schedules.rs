@@ -415,6 +415,7 @@ mod tests {
             cost: Some(1),
             schema_version: some("2"),
             tags: Some(vec!["a".to_owned()]),
+            then: Some(Box::default()),
             headers: Some([("a".to_owned(), "b".to_owned())].into()),
         };
         let schedule = SchedulesPut::read(br#"{"id":"n","type":"t","every":"5m"}"#).unwrap().schedule;

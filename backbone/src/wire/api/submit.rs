@@ -99,6 +99,11 @@ pub struct SubmitRequest {
     /// At most 8, of at most 64 bytes each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,
+    /// The job that follows once this one's run has completed: with the result as its payload, unless it has a payload.
+    /// It may have a `then` in turn; at most 16 follow one another. It has no `run_id`, key, `on_conflict` or
+    /// `debounce`.
+    #[serde(default, deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
+    pub then: Option<Box<SubmitRequest>>,
     /// Headers that are passed on to the handler; none may begin with `Nats-` or `Longshore-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<BTreeMap<String, String>>,

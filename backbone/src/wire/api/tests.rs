@@ -255,7 +255,7 @@ fn check_runs() -> [&'static str; 10] {
 }
 
 fn check_submit() -> [&'static str; 2] {
-    let job = r#"{"type":"email.send","payload":{"b":12345678901234567890123,"a":null},"queue":"bulk","priority":1,"idempotency_key":"k","idempotency_window_ms":1,"unique":"window","on_conflict":"replace","debounce":{"key":"k","wait_ms":1,"max_wait_ms":2},"run_id":"mine","delay_ms":0,"expires_in_ms":1,"max_attempts":1000,"retry":"fast","timeout_ms":1,"keep_ms":1,"deadline":"7d","concurrency_key":"c","limit_key":"l","cost":1,"schema_version":"2","tags":["a"],"headers":{"X-A":"b"}}"#;
+    let job = r#"{"type":"email.send","payload":{"b":12345678901234567890123,"a":null},"queue":"bulk","priority":1,"idempotency_key":"k","idempotency_window_ms":1,"unique":"window","on_conflict":"replace","debounce":{"key":"k","wait_ms":1,"max_wait_ms":2},"run_id":"mine","delay_ms":0,"expires_in_ms":1,"max_attempts":1000,"retry":"fast","timeout_ms":1,"keep_ms":1,"deadline":"7d","concurrency_key":"c","limit_key":"l","cost":1,"schema_version":"2","tags":["a"],"then":{"type":"next","payload":{"b":1.0},"then":{"type":"last"}},"headers":{"X-A":"b"}}"#;
     let other =
         r#"{"type":"t","payload_base64":"AA==","run_at":"2026-11-21T12:00:00Z","expires_at":"2026-11-21T12:00:00Z"}"#;
     let submitted = r#"{"deduplicated":false,"run_id":"main-p5-7","state":"enqueued"}"#;

@@ -16,6 +16,7 @@ mod error;
 pub mod names;
 mod options;
 mod passed_on;
+pub mod then;
 mod value;
 
 pub use by_node::Moved;

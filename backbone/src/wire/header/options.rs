@@ -5,6 +5,7 @@ use async_nats::HeaderMap;
 use longshore_domain::job::{Unique, When};
 use longshore_domain::{DurationText, JobOptions};
 
+use super::then;
 use super::value::{
     ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, deadline, fits_header, from_base64, moment, number, positive, run_at,
     span, tags, text, to_base64, unique,
@@ -48,7 +49,7 @@ macro_rules! option {
     };
 }
 
-pub(super) static OPTIONS: [JobOption; 20] = [
+pub(super) static OPTIONS: [JobOption; 21] = [
     option!("Longshore-Idempotency-Key", idempotency_key, key, plain),
     option!("Longshore-Idempotency-Key-Base64", idempotency_key, encoded_key, encoded),
     option!("Longshore-Idempotency-Window", idempotency_window, positive, |window| after(&When::After(*window))),
@@ -79,6 +80,7 @@ pub(super) static OPTIONS: [JobOption; 20] = [
     option!("Longshore-Cost", cost, |value| number(value, COST_MAX), as_text),
     option!("Longshore-Keep", keep, span, |keep| after(&When::After(*keep))),
     option!("Longshore-Schema-Version", schema_version, |value| text(value, TAG_MAX), as_text),
+    option!("Longshore-Then", then, then::read, |then| Some(then.job.clone())),
     JobOption {
         name: "Longshore-Tags",
         read: |value, options| {

@@ -86,6 +86,10 @@ pub(super) struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) duplicate_of: Option<RunId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) parent_run_id: Option<RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) then: Option<JobType>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) deferral: Option<Deferral>,
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub(super) deferrals: u32,
@@ -152,6 +156,8 @@ impl Fields {
             error: self.error,
             attempts: self.attempts,
             tags: self.tags,
+            parent: self.parent_run_id,
+            then: self.then,
             deferral: self.deferral,
             deferrals: self.deferrals,
             keep_ms: self.keep_ms,
