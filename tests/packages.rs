@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::world;
 
 /// What the command printed on its standard output, or why it failed.
-fn run(command: &mut Command) -> Result<String, String> {
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
@@ -19,7 +19,7 @@ fn run(command: &mut Command) -> Result<String, String> {
 }
 
 /// A virtual environment in the folder that has the wheel of the Python package; its interpreter.
-fn python_package(folder: &Path) -> Result<String, String> {
+pub(crate) fn python_package(folder: &Path) -> Result<String, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/python");
     run(Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
     let python = folder.join("venv/bin/python").display().to_string();

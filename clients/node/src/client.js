@@ -3,6 +3,8 @@
 import { connect, headersFrom } from './nats.js';
 
 const ENDED = ['completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
+/** How long one request waits: the node that has it may die. */
+const WAIT = 10_000;
 const pause = (milliseconds) => new Promise((go) => setTimeout(go, milliseconds));
 
 export class ApiError extends Error {
@@ -48,11 +50,12 @@ export class Client {
       const left = until - performance.now();
       if (left <= 0) throw new Error(`run ${runId} has not ended within ${timeout} s`);
       try {
-        const record = await this.request('runs.wait', { run_id: runId, timeout_ms: Math.max(1, Math.min(30_000, Math.floor(left))) });
+        const record = await this.request('runs.wait', { run_id: runId, timeout_ms: Math.max(1, Math.min(WAIT, Math.floor(left))) });
         if (ENDED.includes(record.state)) return record;
       } catch (error) {
-        if (error.code !== 404 || error.error !== 'not_found') throw error;
-        // Published a moment ago under an id of its own: it is known once it starts.
+        const refused = error instanceof ApiError && error.code !== 503 && error.error !== 'not_found';
+        if (refused || this.connection.isClosed()) throw error;
+        // No node answers for a moment; or it was published just now under an id of its own, and is known once it starts.
         await pause(Math.min(200, left));
       }
     }
@@ -74,7 +77,7 @@ export class Client {
   }
 
   async request(endpoint, body) {
-    const timeout = 10_000 + (body.timeout_ms ?? 0);
+    const timeout = 5_000 + (body.timeout_ms ?? 0);
     const answer = await this.connection.request(`${this.namespace}.api.${this.tenant}.${endpoint}`, JSON.stringify(body), { timeout });
     const content = answer.json();
     if (answer.headers?.has('Nats-Service-Error-Code')) throw new ApiError(content.code, content.error, content.message);

@@ -8,8 +8,11 @@ import time
 from typing import Any, AsyncIterator, Dict, Mapping, Optional
 
 import nats
+import nats.errors
 from nats.aio.client import Client as Nats
 
+WAIT_MILLISECONDS = 10_000
+"""How long one request waits: the node that has it may die."""
 ENDED = ("completed", "dead", "cancelled", "expired", "duplicate", "discarded")
 
 
@@ -69,16 +72,22 @@ class Client:
         return await self.request("runs.get", {"run_id": run_id})
 
     async def wait(self, run_id: str, timeout: float = 60) -> Dict[str, Any]:
-        """The run's record once it has ended, however; `asyncio.TimeoutError` after so many seconds."""
+        """The run's record once it has ended, however; `asyncio.TimeoutError` after so many seconds.
+
+        A node that dies meanwhile is no error: another one is asked.
+        """
         until = time.monotonic() + timeout
         while True:
             if (left := until - time.monotonic()) <= 0:
                 raise asyncio.TimeoutError(f"run {run_id} has not ended within {timeout} s")
-            milliseconds = max(1, min(30_000, int(left * 1000)))
+            milliseconds = max(1, min(WAIT_MILLISECONDS, int(left * 1000)))
             try:
                 record = await self.request("runs.wait", {"run_id": run_id, "timeout_ms": milliseconds})
+            except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                await asyncio.sleep(min(0.2, left))
+                continue
             except ApiError as error:
-                if error.code != 404 or error.error != "not_found":
+                if error.code != 503 and error.error != "not_found":
                     raise
                 # Published a moment ago under an id of its own: it is known once it starts.
                 await asyncio.sleep(min(0.2, left))
@@ -103,7 +112,7 @@ class Client:
 
     async def request(self, endpoint: str, body: Mapping[str, Any]) -> Dict[str, Any]:
         """Asks any endpoint of the API."""
-        seconds = 10 + body.get("timeout_ms", 0) / 1000
+        seconds = 5 + body.get("timeout_ms", 0) / 1000
         subject = f"{self.namespace}.api.{self.tenant}.{endpoint}"
         answer = await self.connection.request(subject, json.dumps(body).encode(), timeout=seconds)
         content = json.loads(answer.data)

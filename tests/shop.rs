@@ -1,0 +1,68 @@
+//! The shop of the examples: each order is charged once, has one invoice and one e-mail, whatever fails.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use longshore_harness::{Node, World};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::packages::python_package;
+use crate::{times, world};
+
+/// How long all orders may take.
+const WITHIN: Duration = Duration::from_secs(240);
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+async fn node(world: &World, name: &str, settings: &str) -> Node {
+    world.node().name(name).config(settings).with("node", "lease = '2s'").start().await
+}
+
+/// Given services that fail, also after they have done their work, when nodes and the worker are killed and the server
+/// is restarted while orders go through, then each order is charged once and has one invoice, and one e-mail but where
+/// the acknowledgement was lost.
+#[tokio::test]
+async fn every_order_is_charged_once_whatever_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = match python_package(folder.path()) {
+        Ok(python) => python,
+        Err(problem) => return eprintln!("SKIPPED: the shop: {problem}"),
+    };
+    let world = world().await;
+    let (charge, mail) = (free_port(), free_port());
+    let shop = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/shop");
+    let settings = std::fs::read_to_string(shop.join("longshore.toml")).unwrap();
+    let settings = settings.replace(":9000/", &format!(":{charge}/")).replace(":9025", &format!(":{mail}"));
+    let nodes = [node(&world, "n1", &settings).await, node(&world, "n2", &settings).await];
+
+    let orders = times("LONGSHORE_TEST_ORDERS", 120);
+    let mut shop_runs = Command::new(python);
+    shop_runs.arg(shop.join("shop.py")).arg(orders.to_string()).env("NATS_URL", world.urls());
+    shop_runs.env("SHOP_CHARGE_PORT", charge.to_string()).env("SHOP_MAIL_PORT", mail.to_string());
+    let mut shop_runs = shop_runs.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(shop_runs.stdout.take().unwrap()).lines();
+    let mut submitted = 0;
+    let mut said = String::new();
+    while let Some(line) = tokio::time::timeout(WITHIN, lines.next_line()).await.expect("a line in time").unwrap() {
+        submitted += usize::from(line.starts_with("submitted"));
+        if submitted == orders {
+            submitted += 1;
+            for node in &nodes {
+                node.kill9().await;
+                node.restart().await;
+            }
+            world.server().kill9().await;
+            world.server().restart().await.unwrap();
+        }
+        if !line.starts_with("submitted") {
+            said += &format!("{line}\n");
+        }
+    }
+    println!("{said}");
+    assert!(shop_runs.wait().await.unwrap().success() && said.contains("all is well"), "{said}");
+}
