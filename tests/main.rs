@@ -9,6 +9,7 @@ mod api; // every endpoint answers as the contract has it
 mod audit; // what is asked beyond reading and submitting is written down
 mod breakers; // while a service fails, its jobs wait
 mod cancel; // a cancelled run ends as cancelled, in whatever state it is
+mod chains; // jobs that follow one another run once each, on the result of the one before
 mod chaos; // faults of every kind at once lose nothing
 mod cli; // a user at a terminal lists dead letters, replays and discards them, cancels and erases runs
 mod clocks; // a node with a wrong clock does its work as well as the others, and says that it is wrong
