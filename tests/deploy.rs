@@ -3,8 +3,35 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use longshore_harness::{World, eventually};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::process::Child;
+
+use crate::world;
+
+mod chart;
+
+/// What the command printed on its standard output, or why it failed.
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(printed);
+    }
+    Err(format!("{command:?}: {}\n{printed}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The interpreter of a new virtual environment in the folder, with these packages of PyPI.
+fn python_with(folder: &Path, packages: &[&str]) -> Result<String, String> {
+    run(Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
+    let python = folder.join("venv/bin/python").display().to_string();
+    let pip = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install"];
+    run(Command::new(&python).args(pip).args(packages).current_dir(folder))?;
+    Ok(python)
+}
 
 const UNIT: &str = include_str!("../deploy/longshore.service");
 
@@ -57,7 +84,8 @@ fn what_docker_compose_wires_together_fits() {
                 None => assert!(compose["volumes"].as_object().unwrap().contains_key(here), "{name}: {volume}"),
             }
         }
-        for other in texts(&service["depends_on"]) {
+        let healthy = service["depends_on"].as_object().into_iter().flat_map(|others| others.keys().cloned());
+        for other in texts(&service["depends_on"]).into_iter().chain(healthy) {
             assert!(services.contains_key(&other), "{name} waits for {other}");
         }
     }
@@ -73,12 +101,26 @@ fn what_docker_compose_wires_together_fits() {
 
     let collector = texts(&services["collector"]["command"]);
     let receivers = &yaml(collector[0].strip_prefix("--config=").unwrap())["receivers"]["otlp"]["protocols"];
-    assert!(
-        receivers["http"]["endpoint"].as_str().unwrap().ends_with(":4318"),
-        "as the comment above the services says"
-    );
-    let longshore = texts(&services["longshore"]["command"]);
-    file(&longshore[2]);
+    assert!(receivers["http"]["endpoint"].as_str().unwrap().ends_with(":4318"));
+    let servers = ["nats-1", "nats-2", "nats-3"];
+    for server in servers {
+        let command = texts(&services[server]["command"]);
+        file(&format!("/etc/nats/{}", command[1].strip_prefix("--config=").unwrap()));
+        assert!(command.contains(&format!("--name={server}")) && command.contains(&"--port=4222".to_owned()));
+        let routes = servers.map(|other| format!("tls://{other}:6222")).join(",");
+        assert!(command.contains(&format!("--routes={routes}")), "{command:?}");
+    }
+    for node in ["gateway", "worker"] {
+        let (service, settings) = (&services[node], &services[node]["environment"]);
+        file(&texts(&service["command"])[2]);
+        assert_eq!(settings["NATS_URL"], servers.map(|server| format!("tls://{server}:4222")).join(","));
+        assert!(settings["OTEL_EXPORTER_OTLP_ENDPOINT"].as_str().unwrap().contains("-http://collector:4318}"));
+        assert_eq!(service["networks"]["default"]["aliases"], json!(["longshore"]), "as Prometheus asks");
+        assert_eq!(service["stop_grace_period"], "60s");
+        assert_eq!(service["depends_on"].as_object().unwrap().len(), servers.len());
+    }
+    assert!(services["gateway"]["command"].to_string().contains("gateway.toml"));
+    assert_eq!(services["worker"]["deploy"]["replicas"], 2);
     let asked = &yaml("/etc/prometheus/prometheus.yml")["scrape_configs"][0]["dns_sd_configs"][0];
     assert_eq!(asked["names"], json!(["longshore"]));
     let listens = format!("ENV LONGSHORE_HTTP__LISTEN=0.0.0.0:{}\n", asked["port"]);
@@ -90,5 +132,274 @@ fn what_docker_compose_wires_together_fits() {
     let source = yaml("/etc/grafana/provisioning/datasources/prometheus.yml")["datasources"][0]["url"].clone();
     let published = texts(&services["prometheus"]["ports"]).concat();
     assert!(source == "http://prometheus:9090" && published.ends_with(":9090"), "{source} {published}");
-    assert_eq!(services["longshore"]["environment"]["NATS_URL"], "nats://nats:4222");
+}
+
+/// What is in the image of `deploy/Dockerfile`, and what it says of itself.
+struct Image {
+    root: PathBuf,
+    config: Value,
+}
+
+impl Image {
+    /// Builds the last stage, with this program in the place of the one that the stage before it would compile.
+    fn build(program: &str, folder: &Path) -> Result<Self, String> {
+        let stage = folder.join("stage");
+        for (from, to) in [
+            (program, "usr/local/bin/longshore"),
+            ("/etc/ssl/certs/ca-certificates.crt", "etc/ssl/certs/ca-certificates.crt"),
+        ] {
+            std::fs::create_dir_all(stage.join(to).parent().unwrap()).unwrap();
+            std::fs::copy(from, stage.join(to)).map_err(|error| format!("{from}: {error}"))?;
+        }
+        let buildah = || {
+            let mut buildah = Command::new("buildah");
+            buildah.env("BUILDAH_ISOLATION", "chroot").env("STORAGE_DRIVER", "vfs").arg("--root");
+            buildah.arg(folder.join("images")).arg("--runroot").arg(folder.join("run"));
+            buildah
+        };
+        let context = format!("build={}", stage.display());
+        let built = ["bud", "--quiet", "--format", "docker", "--target", "runtime", "--build-context", &context];
+        let named = ["--file", "deploy/Dockerfile", "--tag", "longshore", "."];
+        run(buildah().args(built).args(named).current_dir(env!("CARGO_MANIFEST_DIR")))?;
+        let pushed = folder.join("pushed");
+        run(buildah().args(["push", "--quiet", "longshore"]).arg(format!("dir:{}", pushed.display())))?;
+        let blob = |of: &Value| pushed.join(of["digest"].as_str().unwrap().trim_start_matches("sha256:"));
+        let read = |path: PathBuf| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+        let manifest = read(pushed.join("manifest.json"));
+        let root = folder.join("root");
+        std::fs::create_dir(&root).unwrap();
+        let layers = manifest["layers"].as_array().unwrap();
+        for layer in layers {
+            run(Command::new("tar").arg("--extract").arg("--file").arg(blob(layer)).arg("--directory").arg(&root))?;
+        }
+        eprintln!("the image with {program}: {} bytes compressed", layers[0]["size"]);
+        Ok(Self { root, config: read(blob(&manifest["config"]))["config"].clone() })
+    }
+
+    /// The files in it, sorted.
+    fn files(&self) -> Vec<String> {
+        let found = run(Command::new("find").args([".", "-not", "-type", "d"]).current_dir(&self.root)).unwrap();
+        let mut files: Vec<String> = found.lines().map(ToOwned::to_owned).collect();
+        files.sort_unstable();
+        files
+    }
+
+    /// What a container runtime adds, and the libraries of a program that was not linked statically, as those of tests.
+    fn complete(&self) {
+        for mount_point in ["proc", "dev"] {
+            std::fs::create_dir_all(self.root.join(mount_point)).unwrap();
+        }
+        let libraries = run(Command::new("ldd").arg(self.root.join("usr/local/bin/longshore"))).unwrap_or_default();
+        for library in libraries.split_whitespace().filter(|word| word.starts_with('/') && Path::new(word).is_file()) {
+            let to = self.root.join(library.trim_start_matches('/'));
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            std::fs::copy(library, to).unwrap();
+        }
+    }
+
+    /// A command of the image's as its runtime runs it: read-only, as the image's user, without any capability.
+    fn command(&self, arguments: &Value, settings: &[(&str, &str)]) -> Command {
+        let (user, group) = self.config["User"].as_str().unwrap().split_once(':').unwrap();
+        let mut command = Command::new("bwrap");
+        command.args(["--unshare-all", "--share-net", "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]);
+        command.args(["--uid", user, "--gid", group, "--ro-bind"]).arg(&self.root);
+        command.args(["/", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/"]);
+        let own = self.config["Env"].as_array().unwrap().iter();
+        for (name, value) in
+            own.map(|pair| pair.as_str().unwrap().split_once('=').unwrap()).chain(settings.iter().copied())
+        {
+            command.args(["--setenv", name, value]);
+        }
+        command.args(arguments.as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()));
+        command
+    }
+}
+
+/// Given the image's last stage, built with the program of these tests, when it runs as a container does, read-only, as
+/// a user without rights, then its node does a job and its health check passes; and it holds nothing but what it needs.
+#[tokio::test]
+async fn the_image_runs_read_only_and_holds_nothing_else() {
+    for needed in ["buildah", "bwrap"] {
+        if let Err(problem) = run(Command::new(needed).arg("--version")) {
+            return eprintln!("SKIPPED: the image is neither built nor run: {problem}");
+        }
+    }
+    let world = world().await;
+    let program = std::env::var("LONGSHORE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_longshore").to_owned());
+    let image = Image::build(&program, world.dir()).unwrap_or_else(|problem| panic!("{problem}"));
+    assert_eq!(image.files(), ["./etc/passwd", "./etc/ssl/certs/ca-certificates.crt", "./usr/local/bin/longshore"]);
+    assert_eq!((&image.config["User"], &image.config["Entrypoint"]), (&json!("65532:65532"), &json!(["longshore"])));
+    image.complete();
+    works(&world, &image).await;
+}
+
+/// A job is done by the image's node, which its own health check says is ready.
+async fn works(world: &World, image: &Image) {
+    // Taken and given back: the node takes it a moment later.
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let urls = world.urls();
+    let settings = [("NATS_URL", urls.as_str()), ("LONGSHORE_HTTP__LISTEN", &address)];
+    let log = std::fs::File::create(world.dir().join("image.log")).unwrap();
+    let mut node = image.command(&json!(["longshore", "serve"]), &settings).stderr(log).spawn().unwrap();
+    let check = image.config["Healthcheck"]["Test"].as_array().unwrap();
+    assert_eq!(check[0], "CMD");
+    let check = Value::from(check[1..].to_vec()).to_string().replace("127.0.0.1:8080", &address);
+    let check: Value = serde_json::from_str(&check).unwrap();
+    let ready = async || run(&mut image.command(&check, &[]));
+    eventually("the health check of the image", Duration::from_secs(120), ready).await;
+    let done = world.publish("echo").json(json!("in a container")).await;
+    assert_eq!(world.wait(&done).await.result, Some(json!("in a container")));
+    node.kill().unwrap();
+    node.wait().unwrap();
+}
+
+/// Given the set-up for docker compose, then the Compose specification knows its every field; without a network that is
+/// not checked.
+#[test]
+fn the_compose_specification_knows_every_field() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    match python_with(folder.path(), &["compose-spec==0.2.1", "jsonschema==4.26.0", "pyyaml==6.0.4"]) {
+        Ok(python) => {
+            let mut check = Command::new(python);
+            let checked = run(check.arg(root.join("tests/deploy/compose.py")).arg(root.join("docker-compose.yml")));
+            assert!(checked.as_ref().is_ok_and(|said| said.contains("all checked")), "{checked:?}");
+        }
+        Err(problem) => eprintln!("SKIPPED: docker-compose.yml is not held to its specification: {problem}"),
+    }
+}
+
+/// The services of docker compose, started here: with their commands, files and variables, at addresses of this
+/// machine.
+struct Composed {
+    services: Value,
+    folder: tempfile::TempDir,
+    /// What stands for what: addresses, folders and passwords.
+    instead: Vec<(String, String)>,
+    running: Vec<Child>,
+}
+
+impl Composed {
+    /// Makes what the script makes, and chooses the addresses.
+    async fn new() -> Result<Self, String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = tempfile::tempdir().unwrap();
+        let (etc, passwords) = (folder.path().join("etc"), folder.path().join("passwords"));
+        run(Command::new("cp").arg("-R").arg(root.join("deploy/compose")).arg(&etc))?;
+        let _ = std::fs::remove_dir_all(etc.join("tls"));
+        run(Command::new(root.join("deploy/compose/set-up.sh")).arg(etc.join("tls")).arg(&passwords))?;
+        let mut instead = vec![("/etc/longshore".to_owned(), etc.display().to_string())];
+        let lines = std::fs::read_to_string(passwords).unwrap();
+        for (name, password) in lines.lines().map(|line| line.split_once('=').unwrap()) {
+            instead.push((format!("${{{name}}}"), password.to_owned()));
+            instead.push((format!("${{{name}:?run deploy/compose/set-up.sh first}}"), password.to_owned()));
+        }
+        // Taken together and given back: the servers take them a moment later.
+        let mut taken = Vec::new();
+        for server in ["nats-1", "nats-2", "nats-3"] {
+            for port in [4222, 6222] {
+                let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                instead.push((format!("{server}:{port}"), free.local_addr().unwrap().to_string()));
+                taken.push(free);
+            }
+        }
+        let compose: Value = serde_saphyr::from_str(include_str!("../docker-compose.yml")).unwrap();
+        Ok(Self { services: compose["services"].clone(), folder, instead, running: Vec::new() })
+    }
+
+    fn replaced(&self, text: &str) -> String {
+        self.instead.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    }
+
+    /// A service's program with its arguments and variables.
+    fn command(&self, service: &str, program: &Path, arguments: &[String]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments.iter().map(|argument| self.replaced(argument)));
+        for (name, value) in self.services[service]["environment"].as_object().unwrap() {
+            command.env(name, self.replaced(value.as_str().unwrap()));
+        }
+        command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT").current_dir(self.folder.path().join("etc"));
+        command
+    }
+
+    fn arguments(&self, service: &str) -> Vec<String> {
+        let texts = self.services[service]["command"].as_array().unwrap();
+        texts.iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    }
+
+    fn start(&mut self, name: &str, command: Command) {
+        let log = std::fs::File::create(self.folder.path().join(format!("{name}.log"))).unwrap();
+        let mut command = tokio::process::Command::from(command);
+        command.stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true);
+        self.running.push(command.spawn().unwrap());
+    }
+
+    /// One of the three servers.
+    fn start_server(&mut self, server: &str, program: &Path) {
+        let address = |port| self.replaced(&format!("{server}:{port}"));
+        let (clients, others) = (address(4222), address(6222));
+        let data = self.folder.path().join(server);
+        let own = |argument: String| match argument.split_once('=') {
+            Some(("--addr", _)) => "--addr=127.0.0.1".to_owned(),
+            Some(("--port", _)) => format!("--port={}", clients.rsplit_once(':').unwrap().1),
+            Some(("--http_port", _)) => "--http_port=-1".to_owned(),
+            Some(("--store_dir", _)) => format!("--store_dir={}", data.display()),
+            Some(("--cluster", _)) => format!("--cluster=nats://{others}"),
+            _ => argument,
+        };
+        let arguments: Vec<String> = self.arguments(server).into_iter().skip(1).map(own).collect();
+        let command = self.command(server, program, &arguments);
+        self.start(server, command);
+    }
+
+    /// The logs of all.
+    fn logs(&self) -> String {
+        let files = std::fs::read_dir(self.folder.path()).unwrap().map(|file| file.unwrap().path());
+        let logs = files.filter(|file| file.extension().is_some_and(|end| end == "log"));
+        logs.map(|log| format!("{}:\n{}", log.display(), std::fs::read_to_string(&log).unwrap())).collect()
+    }
+}
+
+/// Given the certificates and passwords that the script makes, when the three servers, a gateway, a worker and the
+/// producer of docker compose run with their own files and commands, then the producer's jobs run, nobody lacks a
+/// right, and who has no password, or does not know the authority, gets nowhere.
+#[tokio::test]
+async fn the_services_of_docker_compose_work_together() {
+    let mut all = match Composed::new().await {
+        Ok(all) => all,
+        Err(problem) => return eprintln!("SKIPPED: the services of docker-compose.yml are not started: {problem}"),
+    };
+    let server = longshore_natsd::find_or_provision().await.unwrap();
+    for name in ["nats-1", "nats-2", "nats-3"] {
+        all.start_server(name, &server);
+    }
+    let longshore = Path::new(env!("CARGO_BIN_EXE_longshore"));
+    for node in ["gateway", "worker"] {
+        let mut command = all.command(node, longshore, &all.arguments(node));
+        command.env("LONGSHORE_HTTP__LISTEN", "off").env("LONGSHORE_NODE__NAME", node);
+        all.start(node, command);
+    }
+    let within = Duration::from_secs(240);
+    let made = async || run(&mut all.command("producer", longshore, &all.arguments("producer")));
+    eventually("the producer to make its schedule", within, async || {
+        made().await.map_err(|problem| format!("{problem}\n{}", all.logs()))
+    })
+    .await;
+    let ask = |arguments: &[&str]| {
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        all.command("producer", longshore, &arguments)
+    };
+    let scheduled = ["runs", "list", "--state", "completed", "--type", "echo", "--json"];
+    eventually("a job of its schedule to be done", within, async || {
+        let listed = run(&mut ask(&scheduled))?;
+        if listed.contains("demo-") { Ok(()) } else { Err(listed) }
+    })
+    .await;
+    assert!(run(&mut ask(&["submit", "echo", "17", "--wait"])).unwrap().contains("17"));
+    let record = run(&mut ask(&["runs", "list", "--state", "completed", "--json"])).unwrap();
+    assert!(!all.logs().contains("Violation"), "{}", all.logs());
+    assert!(record.contains("\"worker\"") && !record.contains("\"gateway\""), "who does the jobs: {record}");
+
+    assert!(run(ask(&["queues"]).env("NATS_PASSWORD", "wrong")).is_err());
+    assert!(run(ask(&["queues"]).env_remove("NATS_CA")).is_err());
 }

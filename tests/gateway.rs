@@ -374,3 +374,31 @@ async fn a_change_of_a_schedule_that_is_not_as_it_was_is_refused() {
     assert_eq!(with("DELETE", &tag(&changed), "").status(), 200);
     assert_eq!(with("PUT", &tag(&changed), job).status(), 412, "it is gone");
 }
+
+/// Given a gateway and no node that works, when jobs are submitted and a queue is put, then they wait, the depth that a
+/// scaler asks for says how many, and none starts; given a worker, then it does them.
+#[tokio::test]
+async fn a_gateway_takes_jobs_and_does_none() {
+    let world = world().await;
+    let gateway = on_a_free_port(world.node()).with("node", "gateway = true").name("gateway").start().await;
+    let put = ask(&gateway, "/v1/api/queues.put", &json!({"queue": "bulk"}));
+    assert_eq!((&put.body["served_by"], &put.body["unconfirmed"]), (&json!([]), &json!([])), "{}", put.body);
+    let mut runs = Vec::new();
+    for queue in ["main", "bulk", "main"] {
+        let taken = ask(&gateway, "/v1/api/submit", &json!({"type": "noop", "queue": queue}));
+        runs.push(taken.body["run_id"].as_str().unwrap().to_owned());
+    }
+    let main = curl(&gateway, "/v1/queues/main?tenant=_all", &[]).body;
+    assert_eq!((&main["depth"], &main["running"], &main["served"]), (&json!(2), &json!(0), &json!(false)), "{main}");
+
+    let worker = world.node().name("worker").start().await;
+    for run in &runs {
+        assert_eq!(world.wait(run).await.attempt, 1);
+    }
+    eventually("the depth to fall to none", Duration::from_secs(60), async || {
+        let main = curl(&gateway, "/v1/queues/main?tenant=_all", &[]).body;
+        if main["depth"] == 0 { Ok(()) } else { Err(main.to_string()) }
+    })
+    .await;
+    assert!(worker.stop().await.success() && gateway.stop().await.success());
+}

@@ -8,6 +8,7 @@ use futures_util::StreamExt as _;
 use longshore_harness::{Reply, Scrape, World};
 use longshore_natsd::Options;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::http::on_a_free_port;
 use crate::{is_emptied, use_binary};
@@ -278,4 +279,84 @@ async fn a_login_in_the_address_is_used_and_never_shown() {
     let log = node.log().since(0).join("\n");
     assert!(!log.contains("s3cr"), "{log}");
     node.stop().await;
+}
+
+/// What the command prints.
+fn printed(arguments: &[&str]) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_longshore"));
+    command.args(arguments).env_remove("LONGSHORE_TENANT").env_remove("LONGSHORE_CONFIG");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether a server lets that user publish and subscribe to the subject: `ps`, `p`, `s` or nothing.
+async fn allowed(address: &str, user: &str, subject: &str) -> String {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let login = format!("CONNECT {{\"user\":\"{user}\",\"pass\":\"p\",\"verbose\":false}}\r\n");
+    let asked = format!("{login}PUB {subject} 0\r\n\r\nSUB {subject} 1\r\nPING\r\n");
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    // Messages that come meanwhile begin with what is asked here, so only whole lines count.
+    while !said.lines().any(|line| line == "PONG") {
+        let mut some = [0; 4096];
+        let count = stream.read(&mut some).await.unwrap();
+        assert!(count > 0, "{user}: {said}");
+        said.push_str(&String::from_utf8_lossy(&some[..count]));
+    }
+    let refused = |what: &str| said.contains(&format!("-ERR 'Permissions Violation for {what} to \"{subject}\"'"));
+    let letter = |is_refused: bool, letter: &'static str| if is_refused { "" } else { letter };
+    format!("{}{}", letter(refused("Publish"), "p"), letter(refused("Subscription"), "s"))
+}
+
+/// Given a server whose users have the permissions that `longshore permissions` prints, when each publishes and
+/// subscribes to every subject of the document, then it may do what the document says, and nothing else.
+#[tokio::test]
+async fn each_role_may_do_what_the_document_says() {
+    const PAGE: &str = include_str!("../docs/permissions.md");
+    let mut rows = PAGE.lines().skip_while(|line| !line.starts_with("| subject |")).map(cells);
+    let columns = rows.next().unwrap();
+    let mut users = vec!["{user: all, password: p}".to_owned()];
+    for role in columns[1..].iter().flat_map(|column| column.split(", ")) {
+        let rights = printed(&["--tenant", "acme", "permissions", role]);
+        users.push(format!("{{user: {role}, password: p, permissions: {{\n{rights}\n}}}}"));
+    }
+    assert_eq!(users.len(), 7);
+    let options = Options {
+        max_file: longshore_harness::ROOM,
+        extra: format!("authorization {{users: [{}]}}", users.join("\n")),
+        ..Options::default()
+    };
+    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let address = world.urls().replace("nats://", "");
+    let mut wrong = Vec::new();
+    let rows: Vec<_> = rows.skip(1).take_while(|row| row.len() == columns.len()).collect();
+    assert!(rows.len() > 30);
+    for row in rows {
+        let subject = row[0].trim_matches('`');
+        for (column, says) in columns.iter().zip(&row).skip(1) {
+            for role in column.split(", ") {
+                let may = allowed(&address, role, subject).await;
+                if may != *says {
+                    wrong.push(format!("{role} {subject}: {may:?}, and the document says {says:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The cells of a row of a table.
+fn cells(row: &str) -> Vec<&str> {
+    row.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// The files of docker compose are what the command prints, so that nobody has to trust them.
+#[test]
+fn the_permissions_of_docker_compose_are_printed() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/compose");
+    for role in ["node", "gateway", "operator", "observer", "producer", "handler"] {
+        let file = std::fs::read_to_string(root.join(format!("permissions/{role}.conf"))).unwrap();
+        assert_eq!(file, printed(&["permissions", role]), "longshore permissions {role}");
+    }
 }

@@ -119,7 +119,8 @@ impl Node {
         let ports = Arc::new(parts.ports(caller));
         let (ends, reason) = oneshot::channel();
         let maker = parts.queue_maker(&ports);
-        let configured = parts.routing.policies.queues.iter();
+        let policies = &parts.routing.policies;
+        let configured = policies.queues.iter().filter(|_| !policies.gateway);
         let tree = tree::Arguments {
             children: tree::children(&parts, &ports),
             queues: configured.map(|(queue, policy)| maker.make(queue, *policy)).collect(),

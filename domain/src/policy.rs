@@ -181,6 +181,8 @@ pub enum OnMismatch {
 pub struct Policies {
     /// The queues this node declares and serves.
     pub queues: BTreeMap<Queue, QueuePolicy>,
+    /// Whether this node is a gateway, which declares queues and serves none.
+    pub gateway: bool,
     /// Types with settings of their own.
     pub types: BTreeMap<JobType, TypePolicy>,
     /// The policy of all other types.

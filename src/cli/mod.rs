@@ -43,6 +43,7 @@ pub(crate) mod queues;
 
 pub(crate) mod config;
 mod doctor;
+mod permissions;
 
 #[cfg(test)]
 mod tests;
@@ -128,6 +129,8 @@ pub(crate) enum Command {
     Health(nodes::HealthArguments),
     /// Look for faults in the set-up: server, rights, streams, storage, clocks, durability, nodes; each with its remedy
     Doctor(doctor::Arguments),
+    /// Print what a user of NATS may publish and subscribe to in a role, for the server's configuration
+    Permissions(permissions::Arguments),
     /// Check, show or print the configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -193,6 +196,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Nodes(command) => nodes::nodes(&global, command.chosen()?).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
         Command::Doctor(arguments) => doctor::run(&global, arguments).await,
+        Command::Permissions(arguments) => permissions::run(&global, &arguments),
         Command::Config(command) => config::run(&global, command).await,
         Command::Nats => {
             output::say(nats::page().trim_end())?;

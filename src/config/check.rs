@@ -136,7 +136,8 @@ impl Checker<'_> {
             }
         }
         let retries = std::mem::take(&mut self.presets);
-        Policies { queues, types, default_type, retries, limits, limits_set_in, tenants, keys, admission }
+        let gateway = root.table("node").get(&entry::GATEWAY);
+        Policies { queues, gateway, types, default_type, retries, limits, limits_set_in, tenants, keys, admission }
     }
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {

@@ -84,8 +84,10 @@ pub(crate) static NAMESPACE: Entry<Token> = Entry::new(
 
 // [node]
 
-static NODE: Table =
-    Table::of("This node.", &[One(&NODE_NAME), One(&LEASE), One(&SHUTDOWN_GRACE_ENTRY), One(&REPLY_PREFIX)]);
+static NODE: Table = Table::of(
+    "This node.",
+    &[One(&NODE_NAME), One(&GATEWAY), One(&LEASE), One(&SHUTDOWN_GRACE_ENTRY), One(&REPLY_PREFIX)],
+);
 
 pub(crate) static NODE_NAME: Entry<Option<Token>> = Entry::new(
     "name",
@@ -94,6 +96,13 @@ pub(crate) static NODE_NAME: Entry<Option<Token>> = Entry::new(
      machine's name and some random letters.",
 )
 .example("\"node-1\"");
+
+pub(crate) static GATEWAY: Entry<bool> = Entry::new(
+    "gateway",
+    || false,
+    "A gateway answers the API and does what nodes do for all, but serves no queue: it declares those that it names, and their \
+     max_waiting holds for what is submitted to it. Nodes that do the work may then come and go, down to none.",
+);
 
 pub(crate) static LEASE: Entry<Duration> = Entry::new(
     "lease",

@@ -59,7 +59,9 @@ async fn served(
 ) -> Result<(Vec<String>, Vec<String>), ApiError> {
     loop {
         let present = present(api).await?;
-        let is_to = |node: &&Presence| node.state == "running" && wanted.is_for(&node.node);
+        // A node that serves nothing is a gateway, and will not.
+        let works = |node: &Presence| node.state == "running" && !node.queues.is_empty();
+        let is_to = |node: &&Presence| works(node) && wanted.is_for(&node.node);
         let name = |node: &Presence| node.node.clone();
         let missing: Vec<String> = present.iter().filter(is_to).filter(|node| !node.serves(queue)).map(name).collect();
         if missing.is_empty() || Instant::now() >= until {

@@ -47,6 +47,9 @@ pub(crate) struct Part {
 
 /// Serves them until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
+    if part.routing.policies.gateway {
+        return std::future::pending().await;
+    }
     let mut tick = tokio::time::interval(CHECK_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
