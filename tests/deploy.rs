@@ -61,6 +61,28 @@ fn systemd_accepts_the_unit() {
     assert!(waits.parse::<u64>().unwrap() > 30 + 10 + 2 * 3 + 5, "grace, flush, goodbyes and closing of the lanes");
 }
 
+/// Servers and nodes find each other, and their files.
+fn servers_and_nodes_fit(services: &serde_json::Map<String, Value>, file: &dyn Fn(&str) -> PathBuf) {
+    let texts = |of: &Value| -> Vec<String> { serde_json::from_value(of.clone()).unwrap() };
+    let servers = ["nats-1", "nats-2", "nats-3"];
+    for server in servers {
+        let command = texts(&services[server]["command"]);
+        file(&format!("/etc/nats/{}", command[1].strip_prefix("--config=").unwrap()));
+        assert!(command.contains(&format!("--name={server}")) && command.contains(&"--port=4222".to_owned()));
+        let routes = servers.map(|other| format!("tls://{other}:6222")).join(",");
+        assert!(command.contains(&format!("--routes={routes}")), "{command:?}");
+    }
+    for node in ["gateway", "worker"] {
+        let (service, settings) = (&services[node], &services[node]["environment"]);
+        file(&texts(&service["command"])[2]);
+        assert_eq!(settings["NATS_URL"], servers.map(|server| format!("tls://{server}:4222")).join(","));
+        assert!(settings["OTEL_EXPORTER_OTLP_ENDPOINT"].as_str().unwrap().contains("-http://collector:4318}"));
+        assert_eq!(service["networks"]["default"]["aliases"], json!(["longshore"]), "as Prometheus asks");
+        assert_eq!(service["stop_grace_period"], "60s");
+        assert_eq!(service["depends_on"].as_object().unwrap().len(), servers.len());
+    }
+}
+
 /// Given the set-up for docker compose, then every file that it mounts is there, every file that it names lies in what
 /// it mounts, and each service asks another at the port where that one listens.
 #[test]
@@ -102,23 +124,7 @@ fn what_docker_compose_wires_together_fits() {
     let collector = texts(&services["collector"]["command"]);
     let receivers = &yaml(collector[0].strip_prefix("--config=").unwrap())["receivers"]["otlp"]["protocols"];
     assert!(receivers["http"]["endpoint"].as_str().unwrap().ends_with(":4318"));
-    let servers = ["nats-1", "nats-2", "nats-3"];
-    for server in servers {
-        let command = texts(&services[server]["command"]);
-        file(&format!("/etc/nats/{}", command[1].strip_prefix("--config=").unwrap()));
-        assert!(command.contains(&format!("--name={server}")) && command.contains(&"--port=4222".to_owned()));
-        let routes = servers.map(|other| format!("tls://{other}:6222")).join(",");
-        assert!(command.contains(&format!("--routes={routes}")), "{command:?}");
-    }
-    for node in ["gateway", "worker"] {
-        let (service, settings) = (&services[node], &services[node]["environment"]);
-        file(&texts(&service["command"])[2]);
-        assert_eq!(settings["NATS_URL"], servers.map(|server| format!("tls://{server}:4222")).join(","));
-        assert!(settings["OTEL_EXPORTER_OTLP_ENDPOINT"].as_str().unwrap().contains("-http://collector:4318}"));
-        assert_eq!(service["networks"]["default"]["aliases"], json!(["longshore"]), "as Prometheus asks");
-        assert_eq!(service["stop_grace_period"], "60s");
-        assert_eq!(service["depends_on"].as_object().unwrap().len(), servers.len());
-    }
+    servers_and_nodes_fit(services, &file);
     assert!(services["gateway"]["command"].to_string().contains("gateway.toml"));
     assert_eq!(services["worker"]["deploy"]["replicas"], 2);
     let asked = &yaml("/etc/prometheus/prometheus.yml")["scrape_configs"][0]["dns_sd_configs"][0];
