@@ -3,8 +3,10 @@
 //!
 //! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation,
 //! in full; `cargo xtask release` makes the archive of a release; `cargo xtask vendor` fetches the dashboard's library.
+//! `cargo xtask conformance` checks a handler of any language.
 
 mod check;
+mod conformance;
 mod release;
 mod tidy;
 mod vendor;
@@ -16,6 +18,7 @@ const USAGE: &str = "usage: cargo xtask check        all checks, in the order in
        cargo xtask tidy         only the rules that no compiler checks
        cargo xtask simulation   a million simulated runs, and every mutation
        cargo xtask release [TARGET]   an archive of the optimised program, with its checksum
+       cargo xtask conformance -- COMMAND   checks the handler that the command starts, in any language
        cargo xtask vendor       the files of lit-html, which the dashboard uses, once more from its package";
 
 fn main() -> ExitCode {
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         ["simulation"] => check::simulation(root),
         ["release"] => release::make(root, None),
         ["release", target] => release::make(root, Some(target)),
+        ["conformance", "--", command @ ..] | ["conformance", command @ ..] => conformance::run(command),
         ["vendor"] => vendor::fetch(root),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };

@@ -8,7 +8,7 @@ use super::files::File;
 /// External crates that only some of our crates may name. One of our crates is a folder at the root; the root package's
 /// own code is `src`.
 const ROOMS: [(&str, &[&str]); 7] = [
-    ("async_nats", &["backbone", "harness", "bench", "tests"]),
+    ("async_nats", &["backbone", "harness", "bench", "tests", "xtask"]),
     ("ractor", &["actors"]),
     ("toml", &["src", "bench"]),
     ("clap", &["src", "bench", "harness"]),
