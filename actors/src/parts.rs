@@ -203,11 +203,8 @@ impl Parts {
 
     /// The lease-keeper: renews leases, and stops jobs.
     pub(crate) fn lease_keeper(&self) -> lease_keeper::Part {
-        lease_keeper::Part {
-            backbone: self.backbone.clone(),
-            book: Arc::clone(&self.book),
-            metrics: Arc::clone(&self.metrics),
-        }
+        let (book, metrics) = (Arc::clone(&self.book), Arc::clone(&self.metrics));
+        lease_keeper::Part { backbone: self.backbone.clone(), book, metrics }
     }
 
     /// The timekeeper: moves due jobs, has recurring schedules fire, and says which lanes are full.
@@ -272,6 +269,7 @@ impl Parts {
             queues: Arc::clone(&self.queues),
             lifecycle: self.lifecycle.clone(),
             routing: Arc::clone(&self.routing),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
             health: Arc::clone(&self.health),
             pressure: Arc::clone(&self.pressure),
             shed: Arc::clone(&self.shed),

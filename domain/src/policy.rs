@@ -199,6 +199,8 @@ pub struct Policies {
     pub keys: KeyPolicy,
     /// Which jobs are taken.
     pub admission: Admission,
+    /// Whether attempts may meet faults on purpose.
+    pub faults_allowed: bool,
 }
 
 /// How jobs of one tenant are treated.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::fairness::FairBy;
+use crate::fault::{Fault, FaultKind};
 use crate::limit::{RateLimit, Scope};
 use crate::policy::QueuePolicy;
 use crate::{JobType, Queue, Timestamp};
@@ -24,6 +25,8 @@ pub enum SettingKey {
     Limit(Scope),
     /// A queue, beside those that configurations declare.
     Queue(Queue),
+    /// A fault on purpose.
+    Fault(JobType, FaultKind),
 }
 
 /// Which jobs are paused.
@@ -69,7 +72,7 @@ impl PauseOf {
 }
 
 /// The value of a setting.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// These jobs are paused.
@@ -78,6 +81,8 @@ pub enum Setting {
     Limit(RateLimit),
     /// The queue is declared, and served so.
     Queue(PutQueue),
+    /// Attempts of the type meet it.
+    Fault(Fault),
 }
 
 /// A queue that was put while the cluster runs. A node whose configuration names the queue goes by that instead.
@@ -136,6 +141,7 @@ impl Setting {
     pub fn ends_at(&self) -> Option<Timestamp> {
         match self {
             Self::Pause(pause) => pause.until,
+            Self::Fault(fault) => Some(fault.until),
             Self::Limit(_) | Self::Queue(_) => None,
         }
     }

@@ -36,6 +36,7 @@ pub(crate) mod events;
 mod audit;
 mod breakers;
 mod concurrency;
+mod faults;
 mod keys;
 mod limits;
 mod nodes;
@@ -121,6 +122,8 @@ pub(crate) enum Command {
     Webhooks(Noun<webhooks::Command>),
     /// Concurrency limits: which nodes and runs have their slots; free some
     Concurrency(Noun<concurrency::Command>),
+    /// Faults on purpose, to rehearse failure: have attempts of a type meet one, list them, end them
+    Faults(Noun<faults::Command>),
     /// What was asked of the nodes beyond reading and submitting: by whom, when, from where, and how it was answered
     Audit(audit::Arguments),
     /// The cluster's nodes and their load
@@ -192,6 +195,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Keys(command) => keys::run(&global, command.chosen()?).await,
         Command::Webhooks(command) => webhooks::run(&global, command.chosen()?).await,
         Command::Concurrency(command) => concurrency::run(&global, command.chosen()?).await,
+        Command::Faults(command) => faults::run(&global, command.chosen()?).await,
         Command::Audit(arguments) => audit::run(&global, arguments).await,
         Command::Nodes(command) => nodes::nodes(&global, command.chosen()?).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,

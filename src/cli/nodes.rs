@@ -119,6 +119,9 @@ pub(crate) async fn health(global: &Global, arguments: HealthArguments) -> anyho
         output::json(&answer)?;
     } else {
         say(health.ready, &health.reasons)?;
+        for fault in &health.faults {
+            anstream::eprintln!("{BAD}fault on purpose:{BAD:#} {fault}");
+        }
         for warning in &health.warnings {
             anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
         }

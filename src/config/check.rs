@@ -137,7 +137,20 @@ impl Checker<'_> {
         }
         let retries = std::mem::take(&mut self.presets);
         let gateway = root.table("node").get(&entry::GATEWAY);
-        Policies { queues, gateway, types, default_type, retries, limits, limits_set_in, tenants, keys, admission }
+        let faults_allowed = root.table("faults").get(&entry::FAULTS_ALLOWED);
+        Policies {
+            queues,
+            gateway,
+            types,
+            default_type,
+            retries,
+            limits,
+            limits_set_in,
+            tenants,
+            keys,
+            admission,
+            faults_allowed,
+        }
     }
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {

@@ -48,6 +48,14 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
+static FAULTS: Table = Table::of(
+    "Faults on purpose, which operators set while the cluster runs: \"longshore faults\".",
+    &[One(&FAULTS_ALLOWED)],
+);
+
+pub(crate) static FAULTS_ALLOWED: Entry<bool> =
+    Entry::new("allowed", || false, "Whether this node's attempts may meet any, and its API sets them.");
+
 /// How long running jobs may take after a drain began, if nothing is set. Kubernetes kills after 30 s by default, too.
 pub(crate) const SHUTDOWN_GRACE: Duration = secs(30);
 
@@ -59,6 +67,7 @@ pub(crate) static ROOT: Table = Table::of(
         Field::Table { name: "http", table: &http::HTTP, or: None },
         Field::Table { name: "audit", table: &audit::AUDIT, or: None },
         Field::Table { name: "webhooks", table: &webhooks::WEBHOOKS, or: None },
+        Field::Table { name: "faults", table: &FAULTS, or: None },
         Field::Table { name: "pressure", table: &pressure::PRESSURE, or: None },
         Field::Table { name: "telemetry", table: &telemetry::TELEMETRY, or: None },
         Field::Table { name: "storage", table: &STORAGE, or: None },

@@ -196,7 +196,7 @@ longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes suc
   16 | jobs_max_bytes = "4GB"
      |                  ^^^^^
 
-longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, audit, webhooks, pressure, telemetry, storage, idempotency, admission, email, queues, retries, defaults, types, limits, tenants, schedules
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, audit, webhooks, faults, pressure, telemetry, storage, idempotency, admission, email, queues, retries, defaults, types, limits, tenants, schedules
   17 | [unknown]
      |  ^^^^^^^"#
     );

@@ -5,7 +5,6 @@
 //! silent learns of it within a second of its return, and starts nothing if it could not ask for 12 s.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use longshore_backbone::Error;
@@ -20,7 +19,7 @@ use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::filter::{self, unavailable};
-use crate::api::pauses::{present, write};
+use crate::api::pauses::{announce, write};
 use crate::shared::now;
 
 /// Entries per page: if the client does not say, and at most.
@@ -28,8 +27,6 @@ const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 500;
 /// Records that are read at once.
 const READ_AT_ONCE: usize = 16;
-/// How long nodes have to confirm a change. Those that do not by then ask within a second.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The endpoint `limits.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result<Encoded<Listed>, ApiError> {
@@ -87,10 +84,7 @@ fn must_exist(api: &Api, scope: &Scope) -> Result<(), ApiError> {
 async fn change(api: &Api, scope: Scope, wanted: Option<Setting>) -> Result<Encoded<LimitChanged>, ApiError> {
     let key = SettingKey::Limit(scope.clone());
     let stored = write(api, &key, wanted, |_| false).await?;
-    let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
-    let store = api.backbone.run_time_settings();
-    let unconfirmed = store.announce(stored.revision, nodes, CONFIRMED_WITHIN).await;
-    let unconfirmed = unconfirmed.map_err(|error| unavailable(&error))?;
+    let unconfirmed = announce(api, stored.revision).await?;
     let parked = parked(api, None).await.map_err(|error| unavailable(&error))?;
     let limit = status(api, scope, &parked).await.map_err(|error| unavailable(&error))?;
     Ok(Encoded::of(&LimitChanged { limit, unconfirmed }))

@@ -5,8 +5,8 @@
 //! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
 //! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with
 //!   `dead_letter`.
-//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `schedules`, `keys`, and
-//!   `webhooks`, which has a folder of its own.
+//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `faults`, `schedules`, `keys`,
+//!   and `webhooks`, which has a folder of its own.
 //!
 //! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
 //! writes down what was asked.
@@ -25,6 +25,7 @@ pub(crate) mod cancellation;
 pub(crate) mod concurrency;
 mod debounce;
 pub(crate) mod erase;
+pub(crate) mod faults;
 pub(crate) mod intake;
 pub(crate) mod keyed;
 pub(crate) mod keys;

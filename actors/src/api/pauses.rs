@@ -24,8 +24,8 @@ use crate::shared::now;
 const WRITTEN_WITHIN: Duration = Duration::from_secs(8);
 /// The wait before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// How long the end of a pause waits for nodes to know of it. Those that do not by then ask within a second.
-const RESUMED_WITHIN: Duration = Duration::from_secs(1);
+/// How long nodes have to confirm a change that forbids nothing. Those that do not by then ask within a second.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A setting as it is stored now.
 pub(super) struct Stored {
@@ -72,9 +72,7 @@ pub(crate) async fn resume(api: &Api, asked: ResumeRequest) -> Result<Encoded<Pa
     let stored = write(api, &SettingKey::Pause(of.clone()), None, |_| false).await?;
     let before = stored.before.and_then(|before| if let Setting::Pause(pause) = before { Some(pause) } else { None });
     if before.is_some() {
-        let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
-        let announced = api.backbone.run_time_settings().announce(stored.revision, nodes, RESUMED_WITHIN).await;
-        announced.map_err(|error| unavailable(&error))?;
+        announce(api, stored.revision).await?;
         resumed(&api.system_events, &of, "order").await;
     }
     Ok(Encoded::of(&status(of, before, false)))
@@ -176,8 +174,15 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
     Ok(())
 }
 
+/// Announces a change, and waits a second until the nodes know of it; returns those that have not said so.
+pub(super) async fn announce(api: &Api, revision: u64) -> Result<Vec<String>, ApiError> {
+    let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
+    let announced = api.backbone.run_time_settings().announce(revision, nodes, CONFIRMED_WITHIN).await;
+    announced.map_err(|error| unavailable(&error))
+}
+
 /// The nodes that were there within the last hour, and when each last said so.
-pub(super) async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
+async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
     let nodes = api.backbone.nodes().last_seen().await.map_err(|error| unavailable(&error))?;
     Ok(nodes.into_iter().map(|presence| (presence.node, presence.seen_at)).collect())
 }

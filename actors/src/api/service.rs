@@ -23,8 +23,8 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, keys, limits, list, pauses, payload, purge,
-    put_queue, replay, reschedule, runs, schedules, traced, why,
+    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, keys, limits, list, pauses, payload,
+    purge, put_queue, replay, reschedule, runs, schedules, traced, why,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -151,6 +151,9 @@ fn routes() -> Vec<Route> {
         BreakersTrip: |c, _, asked| breakers::trip(&c.part.api, asked);
         ConcurrencyList: |c, asker, asked| concurrency::list(&c.part.api, asker, asked);
         ConcurrencyFree: |c, _, asked| concurrency::free(&c.part.api, asked);
+        FaultsSet: |c, _, asked| faults::set(&c.part.api, asked);
+        FaultsList: |c, _, _| async { faults::list(&c.part.api) };
+        FaultsClear: |c, _, asked| faults::clear(&c.part.api, asked);
         KeysCreate: |c, _, asked| keys::create(&c.part.api, asked);
         KeysList: |c, _, _| keys::list(&c.part.api);
         KeysRevoke: |c, _, asked| keys::revoke(&c.part.api, asked);

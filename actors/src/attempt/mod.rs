@@ -6,7 +6,8 @@
 //! * `announce` publishes its start.
 //! * `perform` calls the handler, or `remote` if the handler is elsewhere. `stop` says what ends its work and how the
 //!   attempt ends then, `clock` has its time limit, `progress` takes
-//!   what it reports, from a handler inside the node by `reporter`, `steps` what it has finished.
+//!   what it reports, from a handler inside the node by `reporter`, `steps` what it has finished. `faults` is
+//!   `perform` while faults on purpose are set.
 //! * `conclude` has its end judged.
 
 pub(crate) mod assignment;
@@ -21,6 +22,7 @@ pub(crate) mod order;
 
 pub(crate) mod announce;
 pub(crate) mod clock;
+mod faults;
 pub(crate) mod perform;
 pub(crate) mod progress;
 pub(crate) mod remote;

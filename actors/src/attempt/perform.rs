@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::announce::announce;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::clock::{clock, stop_at};
-use crate::attempt::remote;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::{self, End, Event, Handler, Owner, STOPS_WITHIN};
+use crate::attempt::{faults, remote};
 use crate::commit::follow_up::has_other_id;
 use crate::concurrency::{SlotPermit, while_it_lasts};
 use crate::handler::{BoxFuture, Context, HandlerError, Reporter, Steps, Success};
@@ -47,6 +47,9 @@ pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt, reporte
         Ok(context) => context,
         Err(end) => return end,
     };
+    if faults::are_set(ports) {
+        return Box::pin(faults::perform(ports, current, context, slots)).await;
+    }
     let token = context.cancellation.clone();
     let Some(handler) = ports.routing.handler(&context.job) else {
         let work = remote::perform(ports, current, context, slots.clone());
@@ -70,7 +73,7 @@ fn slots_of(current: &CurrentAttempt) -> Option<Arc<SlotPermit>> {
 }
 
 /// The work as long as the attempt has its slots; `None`: it has lost them.
-fn guarded<'a>(
+pub(super) fn guarded<'a>(
     slots: Option<Arc<SlotPermit>>,
     work: impl Future<Output = Outcome> + Send + 'a,
 ) -> BoxFuture<'a, Option<Outcome>> {
@@ -81,7 +84,7 @@ fn guarded<'a>(
 }
 
 /// Waits for an attempt that is not done at its first step.
-async fn see_through(
+pub(super) async fn see_through(
     ports: &NodePorts,
     current: &CurrentAttempt,
     mut work: BoxFuture<'_, Option<Outcome>>,
@@ -153,7 +156,7 @@ async fn in_flight(claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
     }
 }
 
-fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
+pub(super) fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
@@ -281,11 +284,11 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
     Owner::Us
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Outcome {
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Outcome {
     failed(ErrorKind::Panic, format!("the handler panicked: {}", panic_text(panic)))
 }
 
-fn outcome_of(ended: Result<Result<Success, HandlerError>, Box<dyn Any + Send>>) -> Outcome {
+pub(super) fn outcome_of(ended: Result<Result<Success, HandlerError>, Box<dyn Any + Send>>) -> Outcome {
     let result = match ended {
         Ok(result) => result,
         Err(panic) => return panicked(&*panic),

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, SmolStr};
+use tokio::sync::oneshot;
 
 use crate::attempt::assignment::Assignment;
 use crate::commit::encode::EncodedEvents;
@@ -61,12 +62,14 @@ pub(crate) struct RunningAttempt {
     pub(crate) at_work: Option<(Instant, Instant)>,
     /// How many lines its handler wrote.
     pub(crate) logged: u32,
+    /// Ends it at a step of this name, while faults are set.
+    pub(crate) fail_at_step: Option<oneshot::Sender<SmolStr>>,
 }
 
 impl RunningAttempt {
     /// An attempt whose handler has not been called yet.
     pub(crate) fn new(assignment: Box<Assignment>, attempt_state: AttemptState) -> Self {
-        Self { assignment, attempt_state, at_work: None, logged: 0 }
+        Self { assignment, attempt_state, at_work: None, logged: 0, fail_at_step: None }
     }
 }
 

@@ -10,6 +10,7 @@ use longshore_backbone::steps::{StepCall, StepResult, StepStored};
 use longshore_domain::events::EventKind;
 use longshore_domain::{RunId, Tenant};
 
+use crate::attempt::faults;
 use crate::attempt::progress::{self, Said};
 use crate::attempt::running::CurrentAttempt;
 use crate::node_ports::NodePorts;
@@ -30,8 +31,12 @@ pub(crate) async fn take(
     let unavailable = |error: longshore_backbone::Error| (503, error.with_causes());
     let Some(result) = call.result.clone() else {
         let found = ports.backbone.step(&tenant, &run_id, call).await.map_err(unavailable)?;
-        if let Some(found) = &found {
-            list(current, found, call);
+        match &found {
+            Some(found) => list(current, found, call),
+            None if faults::strike_at_step(ports, current, &call.name) => {
+                return Err((503, "injected: fail_at_step".to_owned()));
+            }
+            None => {}
         }
         return Ok(found);
     };

@@ -20,8 +20,10 @@ use crate::queue::unresponsive::SPARE_THREADS;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
+use crate::shared::now;
 use crate::shared::pressure::MachinePressure;
 use crate::shared::routing::Routing;
+use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::shed::Shed;
 
 /// What is wrong with a node whose own parts do not answer.
@@ -37,6 +39,7 @@ pub(crate) struct Readiness {
     pub(crate) queues: Arc<ServedQueues>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) routing: Arc<Routing>,
+    pub(crate) run_time_settings: Arc<RunTimeSettings>,
     pub(crate) health: Arc<Health>,
     pub(crate) pressure: Arc<MachinePressure>,
     pub(crate) shed: Arc<Shed>,
@@ -83,6 +86,7 @@ impl Readiness {
         });
         HealthStatus {
             counters: self.counters(),
+            faults: self.faults(),
             live,
             node: self.identity.node.to_string(),
             queues: self.queues.names().iter().map(ToString::to_string).collect(),
@@ -101,6 +105,12 @@ impl Readiness {
                 .chain(self.backbone.unreadable().warnings(Instant::now()))
                 .collect(),
         }
+    }
+
+    /// The faults on purpose that attempts on this node meet.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let allowed = self.routing.policies.faults_allowed;
+        if allowed { self.run_time_settings.faults.in_words(now()) } else { Vec::new() }
     }
 
     /// Why there is no connection, if there is none.

@@ -233,6 +233,11 @@ of_the_node! {
     lane_standstills: IntCounter("longshore_lane_standstills_total", "Lanes that held jobs and delivered none"),
     /// Streams that somebody had deleted, and that this node made again.
     streams_remade: IntCounter("longshore_streams_remade_total", "Deleted streams made again, empty"),
+    faults_injected: IntCounterVec(
+        "longshore_faults_injected_total",
+        "Faults on purpose that attempts have met",
+        ["kind"]
+    ),
     webhook_deliveries: IntCounterVec(
         "longshore_webhook_deliveries_total",
         "Attempts to deliver an event to a webhook",

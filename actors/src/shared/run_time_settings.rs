@@ -16,6 +16,7 @@ use longshore_domain::limit::{RateLimit, Scope};
 use longshore_domain::setting::{KNOWN_FOR, Pause, PauseOf, Setting, SettingKey};
 use longshore_domain::{JobType, Queue};
 
+use crate::shared::faults::{self, Faults};
 use crate::shared::gate_news::GateNews;
 use crate::shared::now;
 
@@ -32,6 +33,8 @@ pub(crate) struct RunTimeSettings {
     /// share.
     any_type: AtomicBool,
     table: RwLock<Table>,
+    /// The faults on purpose among them.
+    pub(crate) faults: Faults,
     /// Notified when jobs may start that could not before.
     news: Arc<GateNews>,
 }
@@ -46,7 +49,7 @@ struct Table {
 }
 
 /// A setting that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Known {
     pub(crate) setting: Setting,
     pub(crate) revision: u64,
@@ -62,6 +65,7 @@ impl RunTimeSettings {
             any_pause: AtomicBool::new(false),
             any_type: AtomicBool::new(false),
             table: RwLock::default(),
+            faults: Faults::default(),
             news,
         }
     }
@@ -174,6 +178,14 @@ impl RunTimeSettings {
                 (None, _) => {}
             }
         }
+        let faults = table.settings.iter().filter_map(|(key, known)| match (key, &known.setting) {
+            (SettingKey::Fault(job_type, kind), Setting::Fault(fault)) => {
+                let (job_type, fault) = (job_type.clone(), fault.clone());
+                Some(faults::Known { job_type, kind: *kind, fault, revision: known.revision, struck: 0 })
+            }
+            _ => None,
+        });
+        self.faults.take_in(faults);
         let any_pause = table.settings.keys().any(|key| matches!(key, SettingKey::Pause(_)));
         // Set before the lock is released: who asks after this call must find every pause.
         self.any_pause.store(any_pause, Ordering::SeqCst);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use longshore_domain::fault::FaultKind;
 use longshore_domain::limit::Scope;
 use longshore_domain::setting::{PauseOf, Setting, SettingKey};
 use longshore_domain::{JobType, Queue, Tenant, Timestamp};
@@ -26,7 +27,7 @@ use crate::wire::header::names;
 pub const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
 
 /// A change of a setting.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SettingChange {
     /// Which setting; `None`: one that this version does not know.
     pub key: Option<SettingKey>,
@@ -177,6 +178,7 @@ fn text_of(key: &SettingKey) -> String {
         SettingKey::Pause(PauseOf::TypeInQueue(job_type, queue)) => format!("pause.type_in_queue.{queue}.{job_type}"),
         SettingKey::Limit(scope) => format!("limit.{scope}"),
         SettingKey::Queue(queue) => format!("queue.put.{queue}"),
+        SettingKey::Fault(job_type, kind) => format!("fault.{}.{job_type}", kind.as_str()),
     }
 }
 
@@ -194,6 +196,7 @@ fn read_key(text: &str) -> Option<SettingKey> {
         ("limit", "type") => JobType::parse(name).ok().map(|job_type| SettingKey::Limit(Scope::Type(job_type))),
         ("limit", "name") => Some(SettingKey::Limit(Scope::Named(name.into()))),
         ("limit", "tenant") => Tenant::parse(name).ok().map(|tenant| SettingKey::Limit(Scope::Tenant(tenant))),
+        ("fault", kind) => Some(SettingKey::Fault(JobType::parse(name).ok()?, FaultKind::parse(kind)?)),
         ("queue", "put") => Queue::parse(name).ok().map(SettingKey::Queue),
         _ => None,
     }
@@ -226,6 +229,8 @@ mod tests {
         let key = SettingKey::Queue(Queue::parse("bulk").unwrap());
         assert_eq!(text_of(&key), "queue.put.bulk");
         assert_eq!(read_key("queue.put.bulk"), Some(key));
+        let key = SettingKey::Fault(JobType::parse("report.render").unwrap(), FaultKind::Storm);
+        assert_eq!((text_of(&key).as_str(), read_key(&text_of(&key))), ("fault.storm.report.render", Some(key)));
         assert_eq!(
             [read_key("newer.queue.bulk"), read_key("pause.queue"), read_key("pause.queue.a.b")],
             [None, None, None]

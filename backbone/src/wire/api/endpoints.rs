@@ -341,6 +341,18 @@ endpoints! {
     ConcurrencyFree "concurrency.free": FreeRequest => Freed {
         for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/concurrency/free")]
     };
+    /// Has attempts of a type meet a fault on purpose, for a time.
+    FaultsSet "faults.set": SetFaultRequest => FaultSet {
+        for_operators: true, http: &[HttpRoute(Put, "/v1/faults")]
+    };
+    /// The faults that are set.
+    FaultsList "faults.list": Nothing => Faults {
+        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/faults")]
+    };
+    /// Ends faults: those of a type, of a kind, or all.
+    FaultsClear "faults.clear": ClearFaultsRequest => FaultsCleared {
+        for_operators: true, http: &[HttpRoute(Post, "/v1/faults/clear")]
+    };
     /// Makes a key for clients over HTTP; its text is shown this once.
     KeysCreate "keys.create": CreateKeyRequest => KeyCreated {
         for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/keys")]

@@ -42,6 +42,9 @@ pub struct HealthStatus {
     /// What has happened to it since it started. Absent from nodes of older versions.
     #[serde(default)]
     pub counters: Counters,
+    /// The faults on purpose that its attempts meet, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
     /// Whether it can work at all.
     pub live: bool,
     /// Its name.

@@ -68,6 +68,8 @@ mod concurrency;
 pub use concurrency::{
     ConcurrencyLimits, ConcurrencyRequest, ConcurrencyStatus, FreeRequest, Freed, SlotHolder, SlotRun,
 };
+mod faults;
+pub use faults::{ClearFaultsRequest, FaultSet, FaultStatus, Faults, FaultsCleared, SetFaultRequest};
 mod keys;
 pub use keys::{CreateKeyRequest, KeyCreated, KeyStatus, Keys, RevokeKeyRequest, id_of_key, is_key_id, key_text};
 mod webhooks;

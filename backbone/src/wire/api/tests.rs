@@ -421,6 +421,38 @@ fn check_keys() -> [&'static str; 3] {
     ]
 }
 
+fn check_faults() -> [&'static str; 3] {
+    let until = format!(r#""type":"email.send","until":"{TIME}""#);
+    let all = format!(
+        r#"{{"faults":[{{"delay_ms":500,"kind":"latency","limit":9,"probability":0.5,{until}}},{{"kind":"fail_at_step","probability":1.0,"step":"charge",{until}}}]"#
+    );
+    [
+        check::<FaultsSet>(
+            &[
+                &format!(r#"{{"type":"email.send","kind":"storm","until":"{TIME}"}}"#),
+                &format!(
+                    r#"{{"type":"email.send","kind":"latency","probability":0.5,"delay_ms":500,"until":"{TIME}","limit":9}}"#
+                ),
+                &format!(r#"{{"type":"email.send","kind":"fail_at_step","step":"charge","until":"{TIME}"}}"#),
+            ],
+            &[
+                &format!(r#"{{"fault":{{"kind":"storm","probability":1.0,{until}}},"unconfirmed":["n2"]}}"#),
+                &format!(
+                    r#"{{"fault":{{"delay_ms":500,"kind":"latency","limit":9,"probability":0.5,{until}}},"unconfirmed":[]}}"#
+                ),
+                &format!(
+                    r#"{{"fault":{{"kind":"fail_at_step","probability":1.0,"step":"charge",{until}}},"unconfirmed":[]}}"#
+                ),
+            ],
+        ),
+        check::<FaultsList>(&["{}"], &[&format!("{all}}}")]),
+        check::<FaultsClear>(
+            &["{}", r#"{"type":"email.send","kind":"lost_heartbeat"}"#],
+            &[&format!(r#"{all},"unconfirmed":["n2"]}}"#)],
+        ),
+    ]
+}
+
 fn check_nodes() -> [&'static str; 4] {
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
@@ -440,7 +472,7 @@ fn check_nodes() -> [&'static str; 4] {
         check::<Health>(
             &["{}", r#"{"node":"n1"}"#],
             &[
-                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"runs_stranded":5,"stale_reads":4},"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
+                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"runs_stranded":5,"stale_reads":4},"faults":["mail meets storm until 2026-11-18T12:00:00.000Z"],"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
             ],
         ),
     ]
@@ -499,6 +531,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
         &check_concurrency(),
         &check_keys(),
         &check_webhooks(),
+        &check_faults(),
         &check_nodes(),
     ]
     .concat();
@@ -565,6 +598,8 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<BreakersList>(r#"{"sate":1}"#);
     refused::<ConcurrencyList>(r#"{"sate":1}"#);
     refused::<ConcurrencyFree>(r#"{"type":"t","sate":1}"#);
+    refused::<FaultsSet>(r#"{"type":"t","kind":"hang","until":"2026-11-18T12:00:00.000Z","sate":1}"#);
+    refused::<FaultsClear>(r#"{"sate":1}"#);
     refused::<NodesList>(r#"{"sate":1}"#);
     refused::<BreakersReset>(r#"{"tenant":"t","type":"t","sate":1}"#);
     refused::<BreakersTrip>(r#"{"tenant":"t","type":"t","sate":1}"#);
