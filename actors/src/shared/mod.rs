@@ -11,8 +11,8 @@ pub(crate) mod lifecycle;
 pub(crate) mod pressure;
 
 // Where jobs go, and how many at once. `breakers` and `run_time_settings` are what the node knows of its circuit
-// breakers and of pauses, and for how long that counts; `faults` are those on purpose; `served_types` is which types were ever served; `shed` is how
-// much time jobs with a deadline need, and how many came too late.
+// breakers and of pauses, and for how long that counts; `faults` are those on purpose; `served_types` is which types
+// were ever served; `shed` is how much time jobs with a deadline need, and how many came too late.
 pub(crate) mod breakers;
 pub(crate) mod capacity;
 pub(crate) mod discovery;
