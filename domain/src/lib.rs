@@ -10,8 +10,8 @@
 //! delivery means, given the run's record), [`backoff`], [`served`] (was a handler of its type ever online) and
 //! [`settlement`] (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies),
 //! [`publication`] (which of them are still to be published), [`follow_up`] (the steps after that). [`setting`] has
-//! what operators set while the cluster runs, [`fault`] what of it makes attempts fail, [`pressure`] how far a node holds
-//! back while its machine is short of memory, [`cluster_clock`] what time it is for all nodes.
+//! what operators set while the cluster runs, [`fault`] what of it makes attempts fail, [`pressure`] how far a node
+//! holds back while its machine is short of memory, [`cluster_clock`] what time it is for all nodes.
 
 pub mod name;
 mod schema;
