@@ -9,6 +9,7 @@ use longshore::{Connection, Context, HandlerError};
 use longshore_harness::history::Interruption;
 use longshore_harness::{EventName, Job, Logged, Node, NodeBuilder, Record, Reply, Scrape, World, eventually};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::http::{on_a_free_port, page};
 use crate::{AT_ONCE, in_future, rules, world};
@@ -325,6 +326,20 @@ async fn the_command_and_the_views_show_them() {
     assert!(text.contains("fault on purpose: mail.send meets latency of 1500 ms with probability 0.5"), "{text}");
     assert_eq!(page(&node, "/v1/health").await.json()["faults"].as_array().unwrap().len(), 2);
     assert_eq!(page(&node, "/v1/faults").await.json()["faults"].as_array().unwrap().len(), 2);
+    let url = world.server().url().to_owned();
+    let mut dev = world.command(["dev", "--server", &url]);
+    let dev = dev.env("LONGSHORE_FAULTS__ALLOWED", "true").env("LONGSHORE_NODE__NAME", "dev").stdout(Stdio::piped());
+    let mut dev = dev.stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(dev.stdout.take().unwrap()).lines();
+    let says_so = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.starts_with("fault on purpose: order meets fail_at_step charge until ") {
+                return;
+            }
+        }
+        panic!("dev ended")
+    };
+    tokio::time::timeout(WITHIN, says_so).await.expect("dev says so");
     let text = said(&["faults", "clear", "--kind", "latency"]).await;
     assert_eq!(text.trim(), "ended: mail.send latency");
     assert!(said(&["faults", "clear"]).await.contains("ended: order fail_at_step"));

@@ -76,6 +76,12 @@ impl Observer {
         (status.reasons, status.warnings)
     }
 
+    /// The faults on purpose that its attempts meet, in words.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        self.readiness.faults()
+    }
+
     /// What is wrong with the process itself, so that only another start helps; `None`: nothing, or it is ending by
     /// itself. Takes a second at most.
     pub async fn reason_not_alive(&self) -> Option<&'static str> {

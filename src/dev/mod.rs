@@ -208,6 +208,7 @@ async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyho
                 if let Some(answer) = answer {
                     view.queues(&answer);
                 }
+                view.faults(node.observer().faults());
                 queues.set(ask_queues(client));
             }
             _ = picture.tick() => view.draw(&tally, Instant::now()),

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::tally::{Counts, Tally};
-use crate::cli::output::{self, FAINT, PENDING, STRONG, number};
+use crate::cli::output::{self, BAD, FAINT, PENDING, STRONG, number};
 use crate::cli::{events, queues};
 
 /// Events in the picture: at least and at most so many, as the window has rows left for them.
@@ -197,13 +197,15 @@ pub(crate) struct View<'s> {
     queues: Vec<String>,
     /// Types without a handler, as the node knows them: also those of which no event came yet.
     no_handler: Vec<NoHandler>,
+    /// The faults on purpose that are set.
+    faults: Vec<String>,
 }
 
 impl<'s> View<'s> {
     pub(crate) fn new(screen: &'s Screen, namespace: &'s str, address: Option<String>) -> Self {
         let live = screen.lock().live;
-        let (latest, queues, no_handler) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { screen, live, namespace, address, latest, queues, no_handler }
+        let (latest, queues, no_handler, faults) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { screen, live, namespace, address, latest, queues, no_handler, faults }
     }
 
     /// Adds an event.
@@ -233,6 +235,15 @@ impl<'s> View<'s> {
         };
         self.queues = answer.queues.iter().map(queue).collect();
         self.no_handler.clone_from(&answer.no_handler);
+    }
+
+    /// The faults on purpose that are set now; without a picture, each is said as it is set.
+    pub(crate) fn faults(&mut self, faults: Vec<String>) {
+        if !self.live {
+            let new = faults.iter().filter(|fault| !self.faults.contains(fault));
+            new.for_each(|fault| self.screen.say(&said(fault)));
+        }
+        self.faults = faults;
     }
 
     /// Draws the present state.
@@ -266,6 +277,7 @@ impl<'s> View<'s> {
                 _ => rows.push(format!("  {address}")),
             }
         }
+        rows.extend(self.faults.iter().flat_map(|fault| wrapped(&said(fault), width)));
         let types = tally.types();
         let seen: Vec<_> = types.iter().filter(|(_, counts)| counts.without_handler > 0).collect();
         rows.extend(seen.iter().flat_map(|(name, counts)| {
@@ -288,6 +300,11 @@ impl<'s> View<'s> {
         rows.extend(latest.map(|event| events::line_within(event, width)));
         rows
     }
+}
+
+/// Nobody is to take a fault on purpose for a real one.
+fn said(fault: &str) -> String {
+    format!("{BAD}fault on purpose:{BAD:#} {fault}")
 }
 
 /// The commonest mistake of the first day, in sight as long as it lasts.
@@ -544,6 +561,10 @@ mod tests {
             "what helps comes first: {narrow:#?}"
         );
         assert_eq!(narrow[5], "  wait since 11:58:00; none was ever online");
+        view.faults(vec!["t1 meets storm until 2026-11-21T12:10:00.000Z".to_owned()]);
+        let first = without_colours(&view.rows(&tally, start, (120, 24))[1]);
+        assert_eq!(first, "fault on purpose: t1 meets storm until 2026-11-21T12:10:00.000Z");
+        view.faults(Vec::new());
         view.address = Some("nats://127.0.0.1:28211".to_owned());
         let first = without_colours(&view.rows(&tally, start, (120, 24))[0]);
         assert!(first.ends_with("3 deferred   NATS_URL=nats://127.0.0.1:28211"), "{first}");

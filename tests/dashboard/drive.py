@@ -3,6 +3,7 @@
 drive.py SCENE ADDRESS [ARGUMENT…]; 77: there is no browser to do it in. It waits for what the page shows, never for a time.
 """
 
+import datetime
 import json
 import os
 import re
@@ -111,6 +112,11 @@ def ask(address, path, body=None, method=None):
         return json.load(answer)
 
 
+def later(seconds):
+    at = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
 def work(browser, address):
     tab = Dashboard(browser, address, viewport={"width": 1280, "height": 860})
     page = tab.page
@@ -192,6 +198,15 @@ def work(browser, address):
     tab.button("Resume", mail).click()
     tab.toast("mail is resumed")
     expect(tab.button("Pause", mail)).to_be_visible()
+
+    # A fault on purpose is in sight on every page, until it is ended.
+    ask(address, "v1/faults", {"type": "email.send", "kind": "storm", "until": later(600)}, "PUT")
+    for route, heading in (("queues", "Queues"), ("audit", "Audit"), ("submit", "Submit a job")):
+        tab.go(route, heading)
+        expect(page.locator(".faults")).to_contain_text("email.send meets storm until")
+    tab.judge("a page with a fault")
+    ask(address, "v1/faults/clear", {}, "POST")
+    expect(page.locator(".faults")).to_have_count(0)
 
     # The group of dead letters is discarded; a list says why it has nothing.
     tab.go("dlq?type=hostile.job", "Dead letters")

@@ -21,6 +21,7 @@ async fn node(world: &World, name: &str, more: &str) -> Node {
         .node()
         .name(name)
         .with("http", &http)
+        .with("faults", "allowed = true")
         .with("queues.main", "concurrency = 8")
         .with("queues.mail", "")
         .with("webhooks", "allow = ['127.0.0.1/32']")

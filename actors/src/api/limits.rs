@@ -5,6 +5,7 @@
 //! silent learns of it within a second of its return, and starts nothing if it could not ask for 12 s.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use longshore_backbone::Error;

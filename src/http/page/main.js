@@ -1,7 +1,7 @@
 // The frame around each page: navigation, search, keys, and when what is asked again.
 
 import { html, nothing, render } from './vendor/lit-html.js';
-import { logout, session } from './api.js';
+import { get, logout, session } from './api.js';
 import { bulkView } from './bulk.js';
 import { clock, setZone, zone } from './format.js';
 import { loginView } from './login.js';
@@ -61,6 +61,17 @@ async function load() {
   state.loading = false;
   changed();
   again(current, performance.now() - begun);
+}
+
+/** Nobody is to take a fault on purpose for a real one, whatever the page. */
+async function lookForFaults() {
+  if (!state.session || document.hidden) return;
+  try {
+    state.faults = (await get('v1/health', {})).faults ?? [];
+  } catch {
+    // What is wrong, the page itself says.
+  }
+  changed();
 }
 
 /** Slow answers are asked for less often: at most a twentieth of the time is spent on them. */
@@ -156,7 +167,7 @@ function shell() {
     ${who.tenant === '_all' ? html`<label class="tenant"><span class="hidden">Tenant</span><input list="tenants" .value=${state.route.query.tenant ?? ''} placeholder="All tenants" @change=${chooseTenant} autocomplete="off" spellcheck="false">
       <datalist id="tenants">${tenants().map((name) => html`<option value=${name}></option>`)}</datalist></label>` : html`<span class="tenant-name">${who.tenant}</span>`}
     ${who.environment ? html`<span class="environment">${who.environment}</span>` : nothing}${live()}</header>
-  <main id="main" tabindex="-1">${current ? safely(current) : html`<div class="empty">There is no such page. <a href=${router.to('')}>Overview</a></div>`}</main>
+  <main id="main" tabindex="-1">${state.faults.length ? html`<div class="faults" role="alert">${state.faults.map((fault) => html`<p>Fault on purpose: ${line(fault)}</p>`)}</div>` : nothing}${current ? safely(current) : html`<div class="empty">There is no such page. <a href=${router.to('')}>Overview</a></div>`}</main>
   ${bulkView()}<div class="toasts" role="status" aria-live="polite">${state.toasts.map(({ text, bad }) => html`<div class="toast ${bad ? 'bad' : ''}">${line(text)}</div>`)}</div>
   ${dialogView()}`;
 }
@@ -220,6 +231,7 @@ async function begin() {
   }
   changed();
   if (state.session) arrived(state.route, undefined);
+  lookForFaults();
 }
 
 theme(kept('theme', 'system'));
@@ -236,5 +248,6 @@ document.addEventListener('click', (event) => {
   for (const menu of document.querySelectorAll('details.menu[open]')) if (!menu.contains(event.target)) menu.open = false;
 });
 setInterval(changed, 1000);
+setInterval(lookForFaults, 5000);
 router.follow((route, old) => { if (state.session) arrived(route, old); });
 begin();

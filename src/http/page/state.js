@@ -10,6 +10,8 @@ export const state = {
   error: undefined,
   loadedAt: 0,
   loading: false,
+  /** The faults on purpose that the node meets, in words. */
+  faults: [],
   paused: false,
   /** off, connecting, live, lost. */
   stream: 'off',
