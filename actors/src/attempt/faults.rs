@@ -48,7 +48,7 @@ pub(super) async fn perform(
     let (token, job_type) = (context.cancellation.clone(), context.job.job_type.clone());
     let before = strike(ports, &job_type, Moment::Before);
     let instead = strike(ports, &job_type, Moment::Instead);
-    let slows = [&before, &instead].into_iter().flatten().map(|(kind, _)| *kind).last();
+    let slows = instead.as_ref().or(before.as_ref()).map(|(kind, _)| *kind);
     let held = slots.clone();
     let work = async move {
         if let Some((_, fault)) = before {
@@ -76,7 +76,7 @@ fn mark(kind: FaultKind) -> String {
 fn marked(end: End, kind: FaultKind) -> End {
     match end {
         End::Outcome(Outcome::Failed { mut failure, retry_after }) if failure.kind == ErrorKind::Timeout => {
-            failure.message = format!("{}: {}", mark(kind), failure.message).into();
+            failure.message = format!("{}: {}", mark(kind), failure.message);
             End::Outcome(Outcome::Failed { failure, retry_after })
         }
         end => end,
