@@ -561,10 +561,6 @@ mod tests {
             "what helps comes first: {narrow:#?}"
         );
         assert_eq!(narrow[5], "  wait since 11:58:00; none was ever online");
-        view.faults(vec!["t1 meets storm until 2026-11-21T12:10:00.000Z".to_owned()]);
-        let first = without_colours(&view.rows(&tally, start, (120, 24))[1]);
-        assert_eq!(first, "fault on purpose: t1 meets storm until 2026-11-21T12:10:00.000Z");
-        view.faults(Vec::new());
         view.address = Some("nats://127.0.0.1:28211".to_owned());
         let first = without_colours(&view.rows(&tally, start, (120, 24))[0]);
         assert!(first.ends_with("3 deferred   NATS_URL=nats://127.0.0.1:28211"), "{first}");
@@ -573,6 +569,17 @@ mod tests {
         let narrow: Vec<_> = view.rows(&tally, start, (60, 24)).iter().map(|row| without_colours(row)).collect();
         assert_eq!(narrow[3], "type        under way  retrying  completed  dead  per s");
         assert!(narrow.contains(&"a wider window shows: failed attempts, deferred".to_owned()), "{narrow:#?}");
+    }
+
+    #[test]
+    fn a_fault_on_purpose_is_in_sight_as_long_as_it_is_set() {
+        let screen = Screen::new(true);
+        let (start, mut view) = (Instant::now(), View::new(&screen, "longshore", None));
+        view.faults(vec!["t1 meets storm until 2026-11-21T12:10:00.000Z".to_owned()]);
+        let row = |view: &View<'_>| without_colours(&view.rows(&Tally::new(start), start, (120, 24))[1]);
+        assert_eq!(row(&view), "fault on purpose: t1 meets storm until 2026-11-21T12:10:00.000Z");
+        view.faults(Vec::new());
+        assert!(row(&view).contains("no jobs yet"));
     }
 
     #[test]
