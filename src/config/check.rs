@@ -137,7 +137,7 @@ impl Checker<'_> {
         }
         let retries = std::mem::take(&mut self.presets);
         let gateway = root.table("node").get(&entry::GATEWAY);
-        let faults_allowed = root.table("faults").get(&entry::FAULTS_ALLOWED);
+        let faults_allowed = root.table("faults").get(&entry::faults::ALLOWED);
         Policies {
             queues,
             gateway,

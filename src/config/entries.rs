@@ -10,22 +10,21 @@ use longshore_backbone::Storage;
 use longshore_domain::JobType;
 use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 
-use super::command;
 use super::concurrency_entries::{
     ANNOUNCEMENTS, CONCURRENCY_HOLD, KEY_CONCURRENCY, ON_BUSY, ORDERED, SLOTS, TYPE_CONCURRENCY,
 };
-use super::email;
-use super::http_call;
 use super::kind::{JitterForm, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
 use super::schemas::{SCHEMA, SCHEMA_VERSION, SCHEMAS};
+use super::{command, email, http_call};
 
 pub(crate) mod audit;
 pub(crate) mod breaker;
 pub(crate) mod fairness;
+pub(crate) mod faults;
 pub(crate) mod http;
 mod intake;
 mod never_served;
@@ -48,14 +47,6 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-static FAULTS: Table = Table::of(
-    "Faults on purpose, which operators set while the cluster runs: \"longshore faults\".",
-    &[One(&FAULTS_ALLOWED)],
-);
-
-pub(crate) static FAULTS_ALLOWED: Entry<bool> =
-    Entry::new("allowed", || false, "Whether this node's attempts may meet any, and its API sets them.");
-
 /// How long running jobs may take after a drain began, if nothing is set. Kubernetes kills after 30 s by default, too.
 pub(crate) const SHUTDOWN_GRACE: Duration = secs(30);
 
@@ -67,7 +58,7 @@ pub(crate) static ROOT: Table = Table::of(
         Field::Table { name: "http", table: &http::HTTP, or: None },
         Field::Table { name: "audit", table: &audit::AUDIT, or: None },
         Field::Table { name: "webhooks", table: &webhooks::WEBHOOKS, or: None },
-        Field::Table { name: "faults", table: &FAULTS, or: None },
+        Field::Table { name: "faults", table: &faults::FAULTS, or: None },
         Field::Table { name: "pressure", table: &pressure::PRESSURE, or: None },
         Field::Table { name: "telemetry", table: &telemetry::TELEMETRY, or: None },
         Field::Table { name: "storage", table: &STORAGE, or: None },
