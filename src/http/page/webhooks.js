@@ -20,7 +20,7 @@ function put(webhook) {
     fields: [
       ...webhook ? [] : [{ name: 'id', label: 'Id', required: true, placeholder: 'shop' }],
       ...!webhook && tenant() === '_all' ? [{ name: 'tenant', label: 'Tenant', value: who, required: true }] : [],
-      { name: 'url', label: 'URL', type: 'url', required: true, value: webhook?.url ?? '', placeholder: 'https://shop.example.com/hooks' },
+      { name: 'url', label: 'URL', type: 'url', required: true, value: webhook?.url ?? '', placeholder: 'the address that events are posted to' },
       { name: 'events', label: 'Events', value: webhook?.events.join(', ') ?? '', placeholder: 'all', hint: 'Such as completed, dlq.' },
       { name: 'types', label: 'Types', value: webhook?.types.join(', ') ?? '', placeholder: 'all', hint: 'Such as email.>, order.*.' },
       { name: 'queues', label: 'Queues', value: webhook?.queues.join(', ') ?? '', placeholder: 'all' },
