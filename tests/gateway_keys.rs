@@ -22,7 +22,13 @@ fn curl(node: &Node, path: &str, key: Option<&str>, with: &[&str]) -> (u16, Stri
 }
 
 async fn node(world: &World, name: &str) -> Node {
-    world.node().name(name).with("http", "listen = '127.0.0.1:0'\nauth = 'keys'").start().await
+    world
+        .node()
+        .name(name)
+        .with("faults", "allowed = true")
+        .with("http", "listen = '127.0.0.1:0'\nauth = 'keys'")
+        .start()
+        .await
 }
 
 /// What the command `longshore keys …` prints.
