@@ -415,7 +415,7 @@ async fn a_lane_that_delivers_nothing_is_named_and_gets_another_leader() {
         assert!(answer.get("error").is_none(), "{answer}");
         answer
     };
-    // Whoever leads a consumer that was just made may not know yet of an order that was taken.
+    // The leader of a consumer that was just made may not know yet of an order that was taken.
     eventually("a consumer that is paused", WITHIN, async || {
         ask("PAUSE", r#"{"pause_until":"2099-01-01T00:00:00Z"}"#).await;
         let info = ask("INFO", "").await;
