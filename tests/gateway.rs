@@ -68,6 +68,8 @@ async fn a_tenant_with_a_rate_limit_reads_what_is_left_of_it() {
         // What a node has taken beyond its own use is given back within a lease.
         assert!(r.strip_prefix("r=").unwrap().parse::<u64>().unwrap() <= left, "{said}");
     }
+    let reads = curl(&node, "/v1/runs?tenant=small", &[]);
+    assert!(reads.status() == 200 && reads.head.contains("ratelimit: \"tenant\";r="), "{}", reads.head);
     let without = ask(&node, "/v1/jobs", &job);
     assert!(!without.head.contains("ratelimit"), "{}", without.head);
 }

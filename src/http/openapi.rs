@@ -12,6 +12,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::gateway::jobs::NO_PARAMETERS;
 use crate::config::{Auth, Http};
 
 type Fields = Map<String, Value>;
@@ -194,8 +195,7 @@ impl Document {
             },
         );
         let mut fields = Rest::of(&self.resolved(&one), "/v1/jobs");
-        let elsewhere = ["type", "payload", "payload_base64", "headers", "debounce", "then"];
-        fields.fields.retain(|name, _| !elsewhere.contains(&name.as_str()));
+        fields.fields.retain(|name, _| !NO_PARAMETERS.contains(&name.as_str()));
         fields.needed.clear();
         let name = |summary: &str| json!({"name": "name", "in": "path", "required": true, "description": summary, "schema": {"type": "string"}});
         self.add(

@@ -255,11 +255,12 @@ def work(browser, address):
     tab.button("Run now", nightly).click()
     expect(nightly.locator("a.row-link")).to_be_visible()
     expect(nightly).to_contain_text("at 02:30, Monday to Friday")
-    tab.button("Change", nightly).click()
-    page.locator("dialog input[name=cron]").fill("")
-    page.locator("dialog input[name=time_zone]").fill("")
-    page.locator("dialog input[name=every]").fill("2h")
-    page.locator("dialog textarea[name=payload]").fill('{"cents": 12345678901234567890}')
+    def change_nightly():
+        tab.button("Change", nightly).click()
+        for name, value in (("cron", ""), ("time_zone", ""), ("every", "2h"), ("payload", '{"cents": 12345678901234567890}')):
+            page.locator(f"dialog [name={name}]").fill(value)
+
+    change_nightly()
     # Somebody else is quicker.
     ask(address, "v1/schedules/nightly/resume", {}, "POST")
     tab.allowed.append("status of 412.*/nightly")
@@ -267,11 +268,7 @@ def work(browser, address):
     expect(page.locator("dialog .error")).to_contain_text("changed")
     tab.button("Cancel", page.locator("dialog")).click()
     expect(nightly).not_to_contain_text("paused")
-    tab.button("Change", nightly).click()
-    page.locator("dialog input[name=cron]").fill("")
-    page.locator("dialog input[name=time_zone]").fill("")
-    page.locator("dialog input[name=every]").fill("2h")
-    page.locator("dialog textarea[name=payload]").fill('{"cents": 12345678901234567890}')
+    change_nightly()
     tab.confirm("Change it")
     expect(nightly).to_contain_text("every 2h")
     assert "12345678901234567890" in raw(address, "v1/schedules/nightly")

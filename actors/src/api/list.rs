@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longshore_backbone::wire::api::{ApiError, Count, CountRequest, Counts, Encoded, ListRequest, Record, Runs};
 use longshore_backbone::wire::record;
-use longshore_domain::{JobType, Queue, Run, RunState};
+use longshore_domain::{JobType, Queue, Run, RunState, Timestamp};
 use tokio::time::Instant;
 
 use crate::api::Api;
@@ -32,25 +32,30 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
     while let Some(position) = walk.position() {
         let is_full = runs.len() as u64 == limit;
         if is_full || walk.inspected >= LISTING.0 || Instant::now() >= until {
-            return Ok(page(runs, Some(position.to_string()), &walk));
+            return Ok(page(runs, Some(position.to_string()), walk.searched_until, walk.unreadable));
         }
         for seen in walk.step().await? {
             let whole = record::show(&seen.run);
             if runs.len() as u64 == limit || (whole.size() > room && !runs.is_empty()) {
-                return Ok(page(runs, Some(seen.here.to_string()), &walk));
+                return Ok(page(runs, Some(seen.here.to_string()), walk.searched_until, walk.unreadable));
             }
             let shown = if whole.size() > room { record::show_within(&seen.run, room) } else { whole };
             room = room.saturating_sub(shown.size() + 1);
             runs.push(shown);
         }
     }
-    Ok(page(runs, None, &walk))
+    Ok(page(runs, None, walk.searched_until, walk.unreadable))
 }
 
-fn page(runs: Vec<Encoded<Record>>, cursor: Option<String>, walk: &Walk<'_>) -> Encoded<Runs> {
+fn page(
+    runs: Vec<Encoded<Record>>,
+    cursor: Option<String>,
+    searched_until: Option<Timestamp>,
+    unreadable: u64,
+) -> Encoded<Runs> {
     let complete = (runs.is_empty() && cursor.is_some()).then_some(false);
-    let searched_until = walk.searched_until.filter(|_| complete.is_some());
-    Runs { runs, cursor, complete, searched_until, unreadable: walk.unreadable }.into()
+    let searched_until = searched_until.filter(|_| complete.is_some());
+    Runs { runs, cursor, complete, searched_until, unreadable }.into()
 }
 
 /// `runs.count`
@@ -82,4 +87,19 @@ fn group(run: &Run) -> Group {
 fn counts(groups: BTreeMap<Group, u64>, cursor: Option<String>, unreadable: u64) -> Encoded<Counts> {
     let count = |((queue, job_type, state), count): (Group, u64)| Count { count, queue, state: state.into(), job_type };
     Encoded::of(&Counts { cursor, counts: groups.into_iter().map(count).collect(), unreadable })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_page_that_is_not_the_last_one_says_so() {
+        let at = Some(Timestamp::from_millis(7));
+        let shown = |cursor: Option<&str>| {
+            let page = page(Vec::new(), cursor.map(str::to_owned), at, 0).records().unwrap();
+            (page.complete, page.searched_until)
+        };
+        assert_eq!((shown(Some("7")), shown(None)), ((Some(false), at), (None, None)));
+    }
 }

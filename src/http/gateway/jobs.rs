@@ -6,14 +6,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use longshore_actors::TenantRate;
 use longshore_backbone::wire::api::{self, ApiError, Code, Endpoint as _, Submitted};
-use longshore_domain::{RunState, Tenant};
+use longshore_domain::RunState;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -22,13 +20,15 @@ use tokio::time::{Duration, Instant, timeout_at};
 use super::body::{self, media_type};
 use super::request::{Query, Target, fields_of, raw, value_of};
 use super::{Gateway, Variables, WAIT_MAX, asker, shown, variables};
-use crate::http::asker::Asker;
 use crate::http::problem::{of_http, problem};
 
 /// Lines that are submitted together.
 const SLICE: usize = 1_000;
 /// How long a line waits for others that come with it.
 const GATHERED_FOR: Duration = Duration::from_millis(5);
+/// The fields of `submit` that are no parameters of `POST /v1/jobs/<type>`.
+pub(in crate::http) const NO_PARAMETERS: [&str; 6] =
+    ["type", "payload", "payload_base64", "headers", "debounce", "then"];
 /// Headers of this prefix are the job's own.
 const OWN: &str = "longshore-header-";
 
@@ -62,7 +62,7 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
         let mut query = Query::read(&parts)?;
         let mut fields = BTreeMap::from([("type".to_owned(), raw(&name)?)]);
         for (name, value) in query.take_all_but_tenant() {
-            if ["type", "payload", "payload_base64", "headers", "debounce", "then"].contains(&name.as_str()) {
+            if NO_PARAMETERS.contains(&name.as_str()) {
                 return Err(ApiError::malformed(format!("{name}: is no parameter here; POST /v1/jobs takes it")));
             }
             let value = match name.as_str() {
@@ -84,28 +84,6 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
         gateway.submit_one(query, job, &parts).await
     };
     answer.await.unwrap_or_else(problem)
-}
-
-/// Says with each answer how much a tenant with a rate limit may submit yet, in the headers of the draft
-/// `draft-ietf-httpapi-ratelimit-headers`.
-pub(super) async fn with_rate(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
-    let named = request.uri().query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("tenant=")));
-    let own = request.extensions().get::<Asker>().map(Asker::tenant);
-    let tenant = named.or(own).and_then(|tenant| Tenant::parse(tenant).ok());
-    let mut answer = next.run(request).await;
-    if let (Some(tenant), Some(node)) = (tenant, gateway.node.get())
-        && let Some(TenantRate { quota, window, left, more_in }) = node.api().rate_of(&tenant).await
-    {
-        for (name, value) in [
-            ("ratelimit-policy", format!("\"tenant\";q={quota};w={window}")),
-            ("ratelimit", format!("\"tenant\";r={left};t={more_in}")),
-        ] {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                answer.headers_mut().insert(name, value);
-            }
-        }
-    }
-    answer
 }
 
 /// The headers that go on to the handler: `Longshore-Header-<name>`, and the payload's media type.

@@ -1,12 +1,14 @@
 //! The API over HTTP: every endpoint at `POST /v1/api/<endpoint>` and at the routes of its declaration.
 //!
 //! Read in this order: this file (routes, and the answer to each), `request` (a request of the API from path, query and
-//! body), `body` (bodies within their bounds), `jobs` (the forms in which jobs are submitted).
+//! body), `body` (bodies within their bounds), `jobs` (the forms in which jobs are submitted), `rate` (what is left of
+//! a tenant's rate limit).
 //! It translates names, headers and status codes, and decides nothing about a job: what the NATS API cannot be asked,
 //! it cannot be asked either.
 
 pub(super) mod body;
-mod jobs;
+pub(super) mod jobs;
+mod rate;
 pub(super) mod request;
 
 use std::collections::BTreeMap;
@@ -55,12 +57,16 @@ pub(super) fn router(node: Arc<OnceLock<Observer>>, bodies: Bodies, base_path: A
     let mut router = Router::new()
         .route("/v1/jobs", post(jobs::submit))
         .route("/v1/jobs/{name}", post(jobs::submit_raw).get(run_of_job))
-        .route_layer(middleware::from_fn_with_state(gateway.clone(), jobs::with_rate))
         .route("/v1/api/{endpoint}", post(any_endpoint));
     for (path, methods) in routes() {
         router = router.route(path, methods);
     }
-    router.method_not_allowed_fallback(other_method).layer(middleware::map_response(no_store)).with_state(gateway)
+    let with_rate = middleware::from_fn_with_state(gateway.clone(), rate::with_rate);
+    router
+        .method_not_allowed_fallback(other_method)
+        .route_layer(with_rate)
+        .layer(middleware::map_response(no_store))
+        .with_state(gateway)
 }
 
 /// The variables of a path, by their names.
