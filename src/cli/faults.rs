@@ -11,7 +11,7 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::{JobType, SmolStr, Timestamp, duration};
 
 use super::client::Api;
-use super::output::{self, BAD, PENDING};
+use super::output::{self, BAD};
 use super::target::now;
 use super::{Ended, Global, Lists};
 
@@ -104,7 +104,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             } else {
                 let answer = answer.read()?;
                 output::say(&said(&answer.fault))?;
-                silent(&answer.unconfirmed);
+                output::unconfirmed(&answer.unconfirmed);
             }
         }
         Command::Clear(ClearArguments { job_type, kind, json }) => {
@@ -116,20 +116,11 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
                 let ended = faults.iter().map(|fault| format!("ended: {} {}", fault.job_type, fault.kind));
                 let ended = ended.collect::<Vec<_>>().join("\n");
                 output::say(if ended.is_empty() { "no such fault is set" } else { &ended })?;
-                silent(&unconfirmed);
+                output::unconfirmed(&unconfirmed);
             }
         }
     }
     Ok(Ended::Success)
-}
-
-fn silent(unconfirmed: &[String]) {
-    if !unconfirmed.is_empty() {
-        let nodes = unconfirmed.join(", ");
-        anstream::eprintln!(
-            "{PENDING}not confirmed by{PENDING:#} {nodes}: they learn of it within a second of their return"
-        );
-    }
 }
 
 fn said(fault: &FaultStatus) -> String {

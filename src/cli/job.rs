@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use longshore_backbone::wire::api::{Endpoint as _, Submit, SubmitRequest};
+use longshore_backbone::wire::api::SubmitRequest;
+use longshore_backbone::wire::header;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{Queue, Timestamp, duration};
 use serde_json::value::RawValue;
@@ -119,7 +120,7 @@ fn time_or_span(text: &str) -> Result<String, String> {
 }
 
 fn then(text: &str) -> Result<Box<SubmitRequest>, String> {
-    Submit::read(text.as_bytes()).map(Box::new).map_err(|error| error.message)
+    header::then::job(text).map(Box::new)
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

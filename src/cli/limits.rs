@@ -12,7 +12,7 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, JobType, SmolStr, Tenant, Timestamp, duration};
 
 use super::client::Api;
-use super::output::{self, GOOD, PENDING};
+use super::output::{self, GOOD};
 use super::target::now;
 use super::{Ended, Global, Lists};
 
@@ -152,12 +152,7 @@ fn show(answer: &Encoded<LimitChanged>, json: bool) -> anyhow::Result<Ended> {
     }
     let LimitChanged { limit, unconfirmed } = answer.read()?;
     output::say(&said(&limit))?;
-    if !unconfirmed.is_empty() {
-        let silent = unconfirmed.join(", ");
-        anstream::eprintln!(
-            "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
-        );
-    }
+    output::unconfirmed(&unconfirmed);
     Ok(Ended::Success)
 }
 

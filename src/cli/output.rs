@@ -246,6 +246,16 @@ pub(crate) fn say(line: &str) -> anyhow::Result<()> {
     write_to(anstream::stdout().lock(), format!("{line}\n").as_bytes())
 }
 
+/// Names the nodes that have not said that they know of a change.
+pub(crate) fn unconfirmed(nodes: &[String]) {
+    if !nodes.is_empty() {
+        let silent = nodes.join(", ");
+        anstream::eprintln!(
+            "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
+        );
+    }
+}
+
 /// Writes bytes to stdout as they are; errors as [`say`].
 pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     write_to(std::io::stdout().lock(), bytes)

@@ -169,12 +169,7 @@ fn show_put(answer: &Encoded<QueuePut>, json: bool) -> anyhow::Result<Ended> {
     }
     let put = answer.read()?;
     output::say(&put_said(&put))?;
-    if !put.unconfirmed.is_empty() {
-        let silent = put.unconfirmed.join(", ");
-        anstream::eprintln!(
-            "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
-        );
-    }
+    output::unconfirmed(&put.unconfirmed);
     Ok(Ended::Success)
 }
 
