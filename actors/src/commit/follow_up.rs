@@ -90,14 +90,19 @@ async fn again_later<S: Server>(server: &S, commit: &Commit, (what, turn): (&str
     server.pause(AGAIN_AFTER * (1 << turn.min(3))).await;
 }
 
-/// Whether the commit of a run that was started without reading may overwrite the stored record. It may if that record
-/// is of a run of a stream that is gone, or if this very attempt wrote it and the answer was lost.
+/// Whether the commit may overwrite a record that was written since it read it, or that it never read. It may if
+/// this very attempt wrote it and the answer was lost, if it was only marked as published meanwhile, or if it is of a
+/// run of a stream that is gone.
 async fn may_overwrite<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     if commit.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
         return true;
     }
     let Some(arrival) = &commit.arrival else { return false };
-    server.on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(server, found, arrival).await
+    match server.on_arrival(Some(found), arrival) {
+        Verdict::Begin { round: 1, .. } => found.published && found.is_unseen(),
+        Verdict::BeginAnew => !has_other_id(server, found, arrival).await,
+        _ => false,
+    }
 }
 
 /// Whether the job has begun under another id: an earlier delivery of it found its id taken by `found`, which had not
