@@ -1,13 +1,13 @@
 //! Whatever a job waits for, it goes on, whichever fault comes, and no limit is passed for it.
 //!
 //! Each test is one fault, and side by side jobs that wait for every reason there is. The fault strikes once jobs of
-//! each reason are known to wait, and what they wait for is held by the node that it strikes. Then all of them end
-//! within the lease and fifteen seconds, at the default time limits of a minute. Each test prints its rows of the
-//! matrix: the reason, how many jobs there are, how many have ended, and how long after the fault's end the last one
-//! did.
+//! each reason are known to wait, and what they wait for is held by the node that it strikes. Then all of them end,
+//! at the default time limits of a minute, and well before such a limit could have ended a wait. Each test prints its
+//! rows of the matrix: the reason, how many jobs there are, how many have ended, and how long after the fault's end the
+//! last one did. On a machine that does nothing else, that is within the lease and fifteen seconds:
 //!
 //! ```sh
-//! cargo test --test promises waits -- --nocapture
+//! LONGSHORE_TEST_GOES_ON=15 cargo test --test promises waits -- --nocapture --test-threads 1
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,11 +23,13 @@ use tokio::sync::watch;
 
 use crate::http::on_a_free_port;
 use crate::limits::{most_beyond, starts};
-use crate::{FREEZE, in_future, world};
+use crate::{FREEZE, in_future, times, world};
 
 const LEASE: Duration = Duration::from_secs(2);
-/// How long after the fault's end all jobs have ended.
-const GOES_ON: Duration = Duration::from_secs(15);
+/// How long after the fault's end and a lease all jobs have ended: less than a time limit, on a loaded machine as well.
+fn goes_on() -> Duration {
+    Duration::from_secs(times("LONGSHORE_TEST_GOES_ON", 45) as u64)
+}
 /// How long anything else may take on a loaded machine.
 const WITHIN: Duration = Duration::from_secs(60);
 /// How long the server is away, where that is to be longer than a lease.
@@ -238,7 +240,7 @@ impl Stage {
         }
         let counted = self.publish("type", None, [block(3), block(3)]).await;
         self.rows.push(Row::of("concurrency of a type", counted));
-        let inside = self.publish("inside", None, [json!({"ms": 6_000}), json!({"ms": 10})]).await;
+        let inside = self.publish("inside", None, [json!({"ms": 6_000}), json!({"ms": 6_000})]).await;
         self.rows.push(Row::of("concurrency of a type, in the node", inside));
         let full = self.publish("slots", None, [block(3), block(3)]).await;
         self.rows.push(Row::of("handler slots", full));
@@ -316,12 +318,13 @@ impl Stage {
 
     /// Publishes the jobs that wait for a time, or for a worker.
     async fn put_off(&mut self) {
+        let holds = self.publish("held", None, [json!({"before": "holds"})]).await;
+        self.world.wait(&holds[0].run_id).await;
         let tick = json!({"id": "tick", "every": "1s", "type": "tick", "misfire_after_ms": 3_600_000});
         let schedule = self.world.request("schedules.put", tick).await;
         self.first = schedule["next_run"][0].as_str().unwrap().parse().unwrap();
         self.handlers["tick"].called(1).await;
-        let holds = self.publish("held", None, [json!({"before": "holds"})]).await;
-        self.world.wait(&holds[0].run_id).await;
+        // By now every node knows of the hold: to those that did not call the handler, the news travels.
         let held = self.publish("held", None, (0..10).map(|number| json!({"number": number}))).await;
         self.rows.push(Row::of("hold", held));
         let retry = self.publish("retry", None, (0..20).map(|_| json!({"before": "fails late"}))).await;
@@ -367,15 +370,15 @@ impl Stage {
         Receipt { tenant, run_id, stream: String::new(), sequence: 0, duplicate: false, at: Timestamp::now() }
     }
 
-    /// Waits until the last job of this row that must complete says that it waits for this.
-    async fn last_waits(&self, reason: &str, waits_for: &str) {
+    /// Waits until the last job of this row that must complete says that it waits for this. On a machine that is very
+    /// slow a wait for a time, or for a job of a given length, may be over before it was looked at.
+    async fn last_waits(&self, reason: &str, waits_for: &str, may_be_over: bool) {
         let row = self.rows.iter().find(|row| row.reason == reason).unwrap();
         let must = |job: &&Receipt| row.completed.is_empty() || row.completed.contains(&job.run_id);
-        self.waits(row.jobs.iter().rfind(must).unwrap(), waits_for, false).await;
+        self.waits(row.jobs.iter().rfind(must).unwrap(), waits_for, may_be_over).await;
     }
 
-    /// Waits until each job of this row that must complete says that it waits for this. On a machine that is very slow
-    /// the wait may be over before it was looked at.
+    /// The same of each job of this row.
     async fn each_waits(&self, reason: &str, waits_for: &str) {
         let row = self.rows.iter().find(|row| row.reason == reason).unwrap();
         let must = |job: &&Receipt| row.completed.is_empty() || row.completed.contains(&job.run_id);
@@ -548,7 +551,7 @@ async fn operate_as(world: &World, tenant: &str, endpoint: &str, body: Value) ->
 /// The rows of the matrix, and what is wrong in them.
 fn judge(rows: &[Row], records: &HashMap<(String, String), Record>, struck: &Struck) -> (String, Vec<String>) {
     let (mut matrix, mut wrong) = (String::new(), Vec::new());
-    let promised = SignedDuration::try_from(LEASE + GOES_ON).unwrap();
+    let promised = SignedDuration::try_from(LEASE + goes_on()).unwrap();
     for Row { reason, jobs, ends, completed } in rows {
         let of_row = || jobs.iter().filter_map(|job| Some((job, records.get(&run(job))?)));
         let ended: Vec<_> = of_row().filter(|(_, record)| record.is_terminal()).collect();
@@ -617,7 +620,6 @@ async fn whatever_a_job_waits_for_it_goes_on(name: &str, fault: Fault) {
         ("order of a key", "concurrency"),
         ("on_busy: keep_newest", "concurrency"),
         ("concurrency of a type", "concurrency"),
-        ("concurrency of a type, in the node", "concurrency"),
         ("handler slots", "busy"),
         ("parked", "busy"),
         ("breaker", "breaker_open"),
@@ -625,8 +627,9 @@ async fn whatever_a_job_waits_for_it_goes_on(name: &str, fault: Fault) {
         ("pause until a time", "paused"),
         ("pause of a queue, resumed", "paused"),
     ] {
-        stage.last_waits(reason, waits_for).await;
+        stage.last_waits(reason, waits_for, false).await;
     }
+    stage.last_waits("concurrency of a type, in the node", "concurrency", true).await;
     stage.put_off().await;
     for (reason, waits_for) in
         [("hold", "held"), ("retry", "retry"), ("snoozed", "snoozed"), ("delay", "schedule"), ("debounce", "schedule")]
@@ -635,14 +638,13 @@ async fn whatever_a_job_waits_for_it_goes_on(name: &str, fault: Fault) {
     }
     stage.line_up().await;
     for (reason, waits_for) in [("fairness", "worker"), ("worker", "worker"), ("rate limit", "rate_limited")] {
-        let last = stage.rows.iter().find(|row| row.reason == reason).unwrap().jobs.last().unwrap();
-        stage.waits(last, waits_for, true).await;
+        stage.last_waits(reason, waits_for, true).await;
     }
     assert!(stage.world.stored("LONGSHORE_PARKED").await > 0, "nothing is parked");
     let struck = stage.strike(fault).await;
     stage.release().await;
 
-    let until = struck.over + SignedDuration::try_from(LEASE + GOES_ON).unwrap();
+    let until = struck.over + SignedDuration::try_from(LEASE + goes_on()).unwrap();
     stage.records(until).await;
     let recurring = stage.end_schedule().await;
     let records = stage.records(Timestamp::now() + SignedDuration::from_secs(10)).await;
