@@ -57,7 +57,7 @@ at_each_point! {
 #[test]
 fn every_fail_point_is_tested() {
     // The other points are on separate paths: one_run.rs, keys.rs, head_of_line.rs, fairness.rs, cancel.rs, replay.rs,
-    // shutdown.rs schedules.rs, reschedule.rs, pauses.rs, on_busy.rs, webhooks.rs, chains.rs and http.rs test them.
+    // shutdown.rs schedules.rs, reschedule.rs, pauses.rs, on_busy.rs, webhooks.rs, chains.rs, batches.rs and http.rs test them.
     let submitted = [
         "before-note",
         "after-note",
@@ -77,6 +77,7 @@ fn every_fail_point_is_tested() {
     let ordered = ["after-pause"];
     let posted = ["before-webhook-jobs", "after-webhook-jobs"];
     let chained = ["before-then", "after-then-record", "after-then"];
+    let batched = ["before-batch-end", "after-batch-end", "after-batch-completing", "after-batch-done"];
     let (before, after) = TESTED.split_at(TESTED.len() - 2);
     let own = submitted.iter().chain(&keyed).chain(before).chain(&released).chain(after);
     let all: Vec<&str> = own
@@ -88,6 +89,7 @@ fn every_fail_point_is_tested() {
         .chain(&ordered)
         .chain(&posted)
         .chain(&chained)
+        .chain(&batched)
         .copied()
         .collect();
     assert_eq!(all, fail_point::ALL);

@@ -7,6 +7,7 @@
 mod admission; // only jobs that the settings take are run
 mod api; // every endpoint answers as the contract has it
 mod audit; // what is asked beyond reading and submitting is written down
+mod batches; // the job of a batch runs once after all its members, whatever dies
 mod breakers; // while a service fails, its jobs wait
 mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chains; // jobs that follow one another run once each, on the result of the one before

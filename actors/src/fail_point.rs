@@ -14,7 +14,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 50] = [
+pub const ALL: [&str; 54] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -65,6 +65,10 @@ pub const ALL: [&str; 50] = [
     "before-then",
     "after-then-record",
     "after-then",
+    "before-batch-end",
+    "after-batch-end",
+    "after-batch-completing",
+    "after-batch-done",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -39,6 +39,7 @@ mod time;
 
 mod api;
 
+mod batches;
 mod cluster;
 
 // What all of them use.

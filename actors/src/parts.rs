@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use crate::address::{Address, Waiting};
 use crate::api::audit::Audit;
 use crate::api::{Api, service};
+use crate::batches;
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::tree_answers::Tree;
@@ -249,6 +250,11 @@ impl Parts {
     pub(crate) fn webhook_feed(&self) -> Option<feed::Part> {
         let (settings, draining) = (self.webhooks.clone()?, self.lifecycle.draining.clone());
         Some(feed::Part { api: self.api(), settings, draining })
+    }
+
+    /// What looks after batches.
+    pub(crate) fn batch_keeper(&self) -> batches::keeper::Part {
+        batches::keeper::Part { api: self.api(), draining: self.lifecycle.draining.clone() }
     }
 
     /// The API's service: answers, has decisions about runs committed, and says how the node is.

@@ -29,8 +29,9 @@ use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::served::NeverServed;
-use longshore_domain::{Job, Queue, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{BatchId, Job, Queue, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
+use crate::batches;
 use crate::commit::encode::{Author, Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
@@ -134,6 +135,10 @@ pub(crate) trait Server: Rules + Destination {
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
     /// Removes the results of a run's steps.
     async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
+    /// Joins the batch of a job that a client published.
+    async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error>;
+    /// Notes how a run ended, if it has and is a member of a batch.
+    async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error>;
     async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
 
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error>;
@@ -370,6 +375,14 @@ impl Destination for Backbone {
 impl Server for Backbone {
     async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
         self.purge_checkpoints(tenant, run.as_str()).await
+    }
+
+    async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error> {
+        batches::join(self, &job.tenant, batch, &job.run_id).await
+    }
+
+    async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error> {
+        batches::note_end(self, run).await
     }
 
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
+use crate::batches;
 use crate::cluster::{
     circuit_breaker, clock_watch, discovery, dlq_watch, event_files, node_name, offered_handlers, presence,
     pressure_watch, put_queues, run_time_settings, served_types, stream_watch, unserved,
@@ -52,6 +53,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
         ChildSpec::new("node-name", (parts.readiness(), parts.log.clone()), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
+        ChildSpec::new("batch-keeper", parts.batch_keeper(), batches::keeper::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),

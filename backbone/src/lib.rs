@@ -71,7 +71,7 @@ pub use connection::link;
 pub use connection::refusals::Refusal;
 pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, poison, pull, renewal, standstill};
 pub use messages::{refusal, request, scan, window};
-pub use runs::{backwards, cancels, certain, claims, dead_letters, fingerprint, records, steps};
+pub use runs::{backwards, batches, cancels, certain, claims, dead_letters, fingerprint, records, steps};
 pub use schedules::{recurring, schedule, sweep};
 pub use services::{offers, service};
 pub use streams::wanted::WantedStream;

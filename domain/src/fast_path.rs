@@ -37,8 +37,8 @@ pub fn is_open(known: &Known<'_>) -> bool {
     let is_first_hand = seal.is_none() && holding.delivery == 1 && holding.message.sequence > known.mark;
     // Another job may have the same key, or the same id if the client chose it.
     let is_shared = known.options.is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
-    // What follows it needs its record.
-    let is_followed = known.options.is_some_and(|options| options.then.is_some());
+    // What follows it needs its record, and a batch is joined first.
+    let is_followed = known.options.is_some_and(|options| options.then.is_some() || options.batch.is_some());
     // A node that cancels its run goes on without this one's word after a while.
     let is_in_doubt = known.is_cancelled || known.buffered_for > known.confirmed_within;
     is_first_hand && !is_shared && !is_followed && !is_in_doubt && !known.has_place

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp};
+use crate::{BatchId, JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp};
 
 /// The work to do, its owner and its urgency.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub struct JobOptions {
     pub tags: Vec<String>,
     /// The job that follows once its run has completed.
     pub then: Option<Then>,
+    /// The batch that it belongs to.
+    pub batch: Option<BatchId>,
 }
 
 /// The job that follows a run once that has completed.

@@ -76,7 +76,7 @@ pub mod words;
 pub use duration::DurationText;
 pub use job::{Job, JobOptions};
 pub use lane::{Lane, QueueLane};
-pub use name::{JobType, NameError, Priority, Queue, RunId, ScheduleId, Tenant, WebhookId};
+pub use name::{BatchId, JobType, NameError, Priority, Queue, RunId, ScheduleId, Tenant, WebhookId};
 pub use run::{ErrorKind, Failure, Run, RunState, State};
 pub use smol_str::{SmolStr, format_smolstr};
 pub use timestamp::Timestamp;

@@ -181,6 +181,9 @@ name!(
     /// Identifies a webhook; its deliveries' run ids begin with it.
     WebhookId, "webhook id", WEBHOOK_ID_MAX, TOKEN, |text| check_token("id", text, WEBHOOK_ID_MAX));
 name!(
+    /// Identifies a batch of jobs; the run of the job that completes it is `<batch>-done`.
+    BatchId, "batch id", TOKEN_MAX, TOKEN, |text| check_token("id", text, TOKEN_MAX));
+name!(
     /// Identifies one life of one job; unique within its tenant.
     RunId, "run", RUN_ID_MAX, TOKEN, |text| check_token("run_id", text, RUN_ID_MAX));
 name!(

@@ -9,10 +9,13 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use crate::connect::chain;
+use crate::eventually::eventually;
 use crate::node::without_ours;
 use crate::wire::Record;
 use crate::world::{NAMESPACE, TENANT, World};
 
+/// How long a request may take, and servers to tell one another of a subscription.
+const INTEREST_WITHIN: Duration = Duration::from_secs(20);
 /// How long [`World::wait`] waits for a run's end.
 const END_WITHIN: Duration = Duration::from_secs(240);
 
@@ -54,8 +57,14 @@ impl World {
     /// # Panics
     /// If the answer is an error.
     pub async fn request(&self, endpoint: &str, body: Value) -> Value {
-        let answer = self.try_request(TENANT, endpoint, body).await;
-        answer.unwrap_or_else(|error| panic!("{endpoint}: {error}"))
+        // Among several servers the news of a subscription may be on its way while the node is there already.
+        let answer = eventually(endpoint, INTEREST_WITHIN, async || {
+            match self.try_request(TENANT, endpoint, body.clone()).await {
+                Err(error) if error.message.contains("no responders") => Err(error.to_string()),
+                answered => Ok(answered),
+            }
+        });
+        answer.await.unwrap_or_else(|error| panic!("{endpoint}: {error}"))
     }
 
     /// Calls an endpoint as any tenant; `_all` is the operator's.

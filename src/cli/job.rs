@@ -72,6 +72,9 @@ pub(super) struct Job {
     /// the fields of the API's submit, such as {"type":"email.send"}, and then in turn
     #[arg(long, value_name = "JSON", value_parser = then)]
     then: Option<Box<SubmitRequest>>,
+    /// The batch that it joins
+    #[arg(long, value_name = "ID")]
+    batch: Option<String>,
     /// A tag, for people and filters; may be given several times
     #[arg(long, value_name = "TEXT")]
     tag: Vec<String>,
@@ -107,6 +110,7 @@ impl Job {
             headers: (!self.header.is_empty()).then(|| self.header.iter().cloned().collect()),
             schema_version: self.schema_version.clone(),
             then: self.then.clone(),
+            batch_id: self.batch.clone(),
             tags: (!self.tag.is_empty()).then(|| self.tag.clone()),
             ..SubmitRequest::default()
         }
@@ -155,12 +159,12 @@ mod tests {
         let line = "--payload-base64 AAE= --queue bulk -p 1 --key k --window 1h --unique active --on-conflict replace \
                     --concurrency-key c --limit-key l --cost 7 --max-attempts 3 --retry fast --timeout 5s \
                     --deadline 7d --expires-in 1h --keep 2d --header X-Shop=7 --header X-Empty= --schema-version 2 \
-                    --tag a --tag b --then {\"type\":\"next\"}";
+                    --tag a --tag b --then {\"type\":\"next\"} --batch b";
         let expected = json!({"type": "t", "payload_base64": "AAE=", "queue": "bulk", "priority": 1,
             "idempotency_key": "k", "idempotency_window_ms": 3_600_000, "unique": "active", "on_conflict": "replace",
             "concurrency_key": "c", "limit_key": "l", "cost": 7, "max_attempts": 3, "retry": "fast",
             "timeout_ms": 5_000, "deadline": "7d", "expires_in_ms": 3_600_000, "keep_ms": 172_800_000,
-            "headers": {"X-Shop": "7", "X-Empty": ""}, "schema_version": "2", "tags": ["a", "b"], "then": {"type": "next"}});
+            "headers": {"X-Shop": "7", "X-Empty": ""}, "schema_version": "2", "tags": ["a", "b"], "then": {"type": "next"}, "batch_id": "b"});
         let sent = fields(line);
         assert_eq!(sent, expected);
         let wrong = serde_json::from_value::<SubmitRequest>(json!({"type": "t", "no such field": 1})).unwrap_err();

@@ -20,6 +20,7 @@ pub(crate) mod output;
 
 pub(crate) mod serve;
 
+mod batches;
 mod bulk;
 mod dlq;
 mod job;
@@ -118,6 +119,8 @@ pub(crate) enum Command {
     Breakers(Noun<breakers::Command>),
     /// Keys for clients that ask over HTTP: make, list, revoke them
     Keys(Noun<keys::Command>),
+    /// Batches: jobs that belong together, and one that runs when all have ended
+    Batches(Noun<batches::Command>),
     /// Webhooks: URLs that are called for the events of runs
     Webhooks(Noun<webhooks::Command>),
     /// Concurrency limits: which nodes and runs have their slots; free some
@@ -193,6 +196,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Limits(command) => limits::run(&global, command.chosen()?).await,
         Command::Breakers(command) => breakers::run(&global, command.chosen()?).await,
         Command::Keys(command) => keys::run(&global, command.chosen()?).await,
+        Command::Batches(command) => batches::run(&global, command.chosen()?).await,
         Command::Webhooks(command) => webhooks::run(&global, command.chosen()?).await,
         Command::Concurrency(command) => concurrency::run(&global, command.chosen()?).await,
         Command::Faults(command) => faults::run(&global, command.chosen()?).await,

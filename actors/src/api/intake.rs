@@ -18,7 +18,7 @@ use longshore_domain::admission::{self, Refusal};
 use longshore_domain::job::When;
 use longshore_domain::name::there_are;
 use longshore_domain::policy::Policies;
-use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{BatchId, Job, JobOptions, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::debounce::Debounced;
@@ -29,6 +29,7 @@ use crate::api::refusals::{over_limit, too_many_wait};
 use crate::api::submission::{OnConflict, Submission, answer};
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
+use crate::batches;
 use crate::commit::chain;
 use crate::shared::now;
 use crate::trace::Tracer;
@@ -71,7 +72,8 @@ fn due(job: &Job) -> Option<Timestamp> {
 }
 
 async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
-    let keyed = checked.job.options.as_ref().is_some_and(|options| options.idempotency_key.is_some());
+    let options = checked.job.options.as_ref();
+    let keyed = options.is_some_and(|options| options.idempotency_key.is_some() || options.batch.is_some());
     if checked.own_id.is_none() && !keyed && due.is_none() {
         return publish_plain(api, checked).await;
     }
@@ -80,7 +82,19 @@ async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<
     if let Some(id) = &checked.own_id {
         checked.job.run_id = id.clone();
     }
-    keyed::submit(api, checked, due).await
+    let batch = checked.job.options.as_ref().and_then(|options| options.batch.clone());
+    let (tenant, run_id) = (checked.job.tenant.clone(), checked.job.run_id.clone());
+    batches::join_submitted(api, batch.as_ref(), (&tenant, &run_id)).await?;
+    let submitted = keyed::submit(api, checked, due).await;
+    let is_it = match &submitted {
+        Ok(submitted) => submitted.run_id == run_id,
+        // It may have been stored all the same.
+        Err(error) => error.code >= 500,
+    };
+    if !is_it {
+        batches::leave(api, batch.as_ref(), (&tenant, &run_id)).await;
+    }
+    submitted
 }
 
 /// Checks a job as [`submit`] would, and its queue; it is not submitted.
@@ -254,6 +268,12 @@ pub(crate) fn options(submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         cost: number("cost", submit.cost, COST_MAX)?,
         schema_version: submit.schema_version.clone(),
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
+        batch: submit
+            .batch_id
+            .as_deref()
+            .map(BatchId::parse)
+            .transpose()
+            .map_err(|error| wrong("batch_id", error.reason))?,
         then: submit.then.as_deref().map(then::write).transpose().map_err(|error| wrong("then", error))?,
     })
 }

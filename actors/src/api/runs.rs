@@ -277,6 +277,7 @@ impl Ended {
             duplicate_of: None,
             parent_run_id: None,
             then: None,
+            batch_id: None,
             children: Vec::new(),
             keep_ms: None,
             erased_at: None,

@@ -26,6 +26,7 @@ use crate::api::{
     Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, keys, limits, list, pauses, payload,
     purge, put_queue, replay, reschedule, runs, schedules, traced, why,
 };
+use crate::batches::endpoints as batches;
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
@@ -124,6 +125,11 @@ fn routes() -> Vec<Route> {
         DlqGroups: |c, asker, asked| dead_letters::groups(&c.part.api, asker, asked);
         DlqReplay: |c, asker, asked| replay::replay(&c.part.api, asker, asked);
         DlqDiscard: |c, asker, asked| replay::discard(&c.part.api, asker, asked);
+        BatchesCreate: |c, asker, asked| batches::create(&c.part.api, asker, asked);
+        BatchesGet: |c, asker, asked| batches::get(&c.part.api, asker, asked);
+        BatchesList: |c, asker, asked| batches::list(&c.part.api, asker, asked);
+        BatchesSeal: |c, asker, asked| batches::seal(&c.part.api, asker, asked);
+        BatchesCancel: |c, asker, asked| batches::cancel(&c.part.api, asker, asked);
         SchedulesPut: |c, asker, asked| c.put_schedule(asker, asked);
         SchedulesGet: |c, asker, asked| schedules::get(&c.part.api, asker, asked);
         SchedulesList: |c, asker, asked| schedules::list(&c.part.api, asker, asked);

@@ -11,7 +11,7 @@ use longshore_domain::admission;
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
-use longshore_domain::{Job, JobType, Lane, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
+use longshore_domain::{BatchId, Job, JobType, Lane, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
 use crate::commit::{Payload, chain};
 use crate::lease_keeper::Entry;
@@ -151,6 +151,11 @@ impl Assignment {
             Some(then) => chain::check_header(policies, tenant, &then.job),
             None => Ok(()),
         }
+    }
+
+    /// The batch that a job of a client's own publish joins. A job that a node published has joined before.
+    pub(crate) fn joins(&self) -> Option<&BatchId> {
+        self.job.options.as_ref()?.batch.as_ref().filter(|_| self.arrival.seal.is_none())
     }
 
     /// Its position in the order.

@@ -83,6 +83,18 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
     };
     loop {
         let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+        if found.is_none()
+            && let Some(batch) = assignment.joins()
+        {
+            match ports.server().join_batch(&assignment.job, batch).await {
+                Ok(Ok(())) => {}
+                Ok(Err(reason)) => {
+                    let reason = format!("header Longshore-Batch-Id: {reason}");
+                    return Box::pin(unreadable(ports, assignment, reason)).await;
+                }
+                Err(error) => return put_off(ports, assignment, &error).await,
+            }
+        }
         let base = match (verdict, found.take()) {
             (Verdict::Begin { round, attempt }, found) => on(ports, &assignment, found, round, attempt),
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {

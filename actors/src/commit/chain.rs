@@ -52,7 +52,7 @@ pub(crate) fn check(policies: &Policies, tenant: &Tenant, first: &SubmitRequest)
     let (mut field, mut link) = ("then".to_owned(), Some(first));
     for _ in 0..LINKS_MAX {
         let Some(job) = link else { return Ok(()) };
-        check_link(policies, tenant, job).map_err(|error| error.within(&field))?;
+        check_following(policies, tenant, job).map_err(|error| error.within(&field))?;
         field.push_str(".then");
         link = job.then.as_deref();
     }
@@ -73,7 +73,11 @@ pub(crate) fn check_header(policies: &Policies, tenant: &Tenant, value: &str) ->
     checked.map_err(|error| format!("header {}: {error}", then::NAME))
 }
 
-fn check_link(policies: &Policies, tenant: &Tenant, job: &SubmitRequest) -> Result<(), ApiError> {
+/// Whether a job may follow others, as far as this is known before it has a payload.
+///
+/// # Errors
+/// Names the field.
+pub(crate) fn check_following(policies: &Policies, tenant: &Tenant, job: &SubmitRequest) -> Result<(), ApiError> {
     let not_there = [
         ("run_id", job.run_id.is_some()),
         ("idempotency_key", job.idempotency_key.is_some()),
@@ -81,9 +85,10 @@ fn check_link(policies: &Policies, tenant: &Tenant, job: &SubmitRequest) -> Resu
         ("unique", job.unique.is_some()),
         ("on_conflict", job.on_conflict.is_some()),
         ("debounce", job.debounce.is_some()),
+        ("batch_id", job.batch_id.is_some()),
     ];
     if let Some((field, _)) = not_there.into_iter().find(|(_, is_set)| *is_set) {
-        return Err(ApiError::malformed(format!("{field}: is not for a job that follows another: its run has an id")));
+        return Err(ApiError::malformed(format!("{field}: is not for a job that follows others")));
     }
     let (_, _, job_type) = intake::names(job)?;
     intake::known_preset(policies, job)?;

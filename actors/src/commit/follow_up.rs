@@ -219,6 +219,12 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
             Err(error) => again_later(server, &commit, ("cannot give its key back", turn), &error).await,
         }
     }
+    for turn in 0.. {
+        match server.note_end_in_batch(&commit.run).await {
+            Ok(()) => break,
+            Err(error) => again_later(server, &commit, ("cannot note its end in its batch", turn), &error).await,
+        }
+    }
     let steps = leaves_steps(&commit.run).then(|| (commit.run.tenant.clone(), commit.run.run_id.clone()));
     end(server, commit).await;
     // After all else: where the end has no record, the job could come again until now.
@@ -284,7 +290,7 @@ fn doing(follow_up: Option<FollowUp>) -> &'static str {
 /// Whether something is to be written after the events.
 pub(crate) fn is_needed(commit: &Commit) -> bool {
     let run = &commit.run;
-    let leaves_key = run.state.is_terminal() && (commit.line.is_some() || run.turn.is_some());
+    let leaves_key = run.state.is_terminal() && (commit.line.is_some() || run.turn.is_some() || run.batch.is_some());
     commit.follow_up.is_some() || key_given_back(run).is_some() || leaves_key || leaves_steps(run)
 }
 

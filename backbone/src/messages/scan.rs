@@ -177,8 +177,12 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn purge_checkpoints(&self, tenant: &Tenant, run: &str) -> Result<(), Error> {
+        self.purge_checkpoints_under(&format!("{tenant}.{run}.>")).await
+    }
+
+    pub(crate) async fn purge_checkpoints_under(&self, keys: &str) -> Result<(), Error> {
         let stream = self.names().bucket_stream("checkpoints");
-        let subject = self.names().key("checkpoints", &format!("{tenant}.{run}.>"));
+        let subject = self.names().key("checkpoints", keys);
         let failed = |source| Error::Publish { subject: subject.clone(), source };
         let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
         found.purge().filter(&subject).await.map(|_| ()).map_err(|error| failed(Box::new(error)))

@@ -1,6 +1,7 @@
 //! What is stored of runs: records, idempotency keys, cancellations, dead letters.
 
 pub mod backwards;
+pub mod batches;
 pub(crate) mod cancel_notes;
 pub mod cancels;
 pub mod certain;

@@ -92,6 +92,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     maybe(out, "duplicate_of", run.state.duplicate_of());
     maybe(out, "parent_run_id", run.parent.as_ref());
     maybe(out, "then", run.then.as_ref());
+    maybe(out, "batch_id", run.batch.as_ref());
     if shape == Shape::Shown {
         maybe(out, "children", run.child().map(|child| [child]).as_ref());
     } else {

@@ -21,7 +21,7 @@ pub use steps::Step;
 pub use wait::{DeferReason, Deferral};
 
 use crate::concurrency::{OrderId, Turn};
-use crate::{Job, JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp, TraceId};
+use crate::{BatchId, Job, JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp, TraceId};
 
 mod attempt;
 mod failure;
@@ -94,6 +94,8 @@ pub struct Run {
     pub parent: Option<RunId>,
     /// The type of the job that follows once it has completed.
     pub then: Option<JobType>,
+    /// The batch that it belongs to.
+    pub batch: Option<BatchId>,
     /// How long the record is kept once the run has ended, in milliseconds, if the job or its type sets a time.
     pub keep_ms: Option<u64>,
     /// When its personal data was removed.
@@ -157,6 +159,7 @@ impl Run {
             deferrals: 0,
             parent: None,
             then: job.options.as_ref().and_then(|options| options.then.as_ref()).map(|then| then.job_type.clone()),
+            batch: job.options.as_ref().and_then(|options| options.batch.clone()),
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
             trace_id: None,

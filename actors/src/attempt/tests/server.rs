@@ -17,7 +17,9 @@ use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Error, Headers};
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::run::{Holding, MessageId};
-use longshore_domain::{JobOptions, JobType, Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events};
+use longshore_domain::{
+    BatchId, Job, JobOptions, JobType, Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events,
+};
 
 use super::node::read_event;
 use crate::attempt::assignment::Assignment;
@@ -369,6 +371,14 @@ impl Destination for MemoryServer {
 impl Server for MemoryServer {
     /// No handler there has steps.
     async fn forget_steps(&self, _: &Tenant, _: &RunId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn join_batch(&self, _: &Job, _: &BatchId) -> Result<Result<(), String>, Error> {
+        Ok(Ok(()))
+    }
+
+    async fn note_end_in_batch(&self, _: &Run) -> Result<(), Error> {
         Ok(())
     }
 

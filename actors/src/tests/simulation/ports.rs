@@ -25,7 +25,7 @@ use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repea
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::EndLog;
 use longshore_domain::served::NeverServed;
-use longshore_domain::{Job, JobOptions, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
+use longshore_domain::{BatchId, Job, JobOptions, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
@@ -267,6 +267,14 @@ impl Destination for Hand<'_> {
 impl Server for Hand<'_> {
     /// No handler there has steps.
     async fn forget_steps(&self, _: &Tenant, _: &RunId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn join_batch(&self, _: &Job, _: &BatchId) -> Result<Result<(), String>, Error> {
+        Ok(Ok(()))
+    }
+
+    async fn note_end_in_batch(&self, _: &Run) -> Result<(), Error> {
         Ok(())
     }
 

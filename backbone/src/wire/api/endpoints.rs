@@ -266,6 +266,27 @@ endpoints! {
         takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/backfill")]
     };
 
+    /// Creates a batch of jobs.
+    BatchesCreate "batches.create": CreateBatchRequest => BatchStatus {
+        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/batches")]
+    };
+    /// One batch, with the members that it waits for.
+    BatchesGet "batches.get": OneBatchRequest => BatchStatus {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/batches/{id}")]
+    };
+    /// The batches of a tenant, or of all.
+    BatchesList "batches.list": BatchesRequest => Batches {
+        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/batches")]
+    };
+    /// Seals a batch: it completes once all members have ended.
+    BatchesSeal "batches.seal": OneBatchRequest => BatchStatus {
+        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/batches/{id}/seal")]
+    };
+    /// Cancels a batch, and its members that have not ended.
+    BatchesCancel "batches.cancel": OneBatchRequest => BatchStatus {
+        takes_tenant: true, http: &[HttpRoute(Post, "/v1/batches/{id}/cancel")]
+    };
+
     /// Makes a webhook, or changes the one of that id.
     WebhooksPut "webhooks.put": PutWebhookRequest => WebhookStatus {
         takes_tenant: true, http: &[HttpRoute(Put, "/v1/webhooks/{id}")]

@@ -72,6 +72,11 @@ mod faults;
 pub use faults::{ClearFaultsRequest, FaultSet, FaultStatus, Faults, FaultsCleared, SetFaultRequest};
 mod keys;
 pub use keys::{CreateKeyRequest, KeyCreated, KeyStatus, Keys, RevokeKeyRequest, id_of_key, is_key_id, key_text};
+mod batches;
+pub use batches::{
+    BatchCounts, BatchPayload, BatchState, BatchStatus, Batches, BatchesRequest, CreateBatchRequest, FailedMember,
+    OnFailure, OneBatchRequest,
+};
 mod webhooks;
 pub use webhooks::{
     PutWebhookRequest, WEBHOOK_TYPE, WebhookFormat, WebhookRequest, WebhookSecret, WebhookStatus, WebhookTest,

@@ -1,7 +1,7 @@
 //! Runs: shown, waited for, cancelled, erased.
 
 use longshore_domain::run::{LogLine, PutBack, Step};
-use longshore_domain::{ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, TraceId};
+use longshore_domain::{BatchId, ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, TraceId};
 use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -151,6 +151,9 @@ pub struct Record {
     /// The type of the job that follows once it has completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<JobType>,
+    /// The batch that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_id: Option<BatchId>,
     /// The runs that follow it in a chain, once it has completed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<RunId>,

@@ -416,6 +416,7 @@ mod tests {
             schema_version: some("2"),
             tags: Some(vec!["a".to_owned()]),
             then: Some(Box::default()),
+            batch_id: some("b"),
             headers: Some([("a".to_owned(), "b".to_owned())].into()),
         };
         let schedule = SchedulesPut::read(br#"{"id":"n","type":"t","every":"5m"}"#).unwrap().schedule;

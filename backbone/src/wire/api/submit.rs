@@ -104,6 +104,9 @@ pub struct SubmitRequest {
     /// `debounce`.
     #[serde(default, deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
     pub then: Option<Box<SubmitRequest>>,
+    /// The batch that it joins. The batch must have been created, and not have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_id: Option<String>,
     /// Headers that are passed on to the handler; none may begin with `Nats-` or `Longshore-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<BTreeMap<String, String>>,

@@ -255,7 +255,7 @@ fn check_runs() -> [&'static str; 10] {
 }
 
 fn check_submit() -> [&'static str; 2] {
-    let job = r#"{"type":"email.send","payload":{"b":12345678901234567890123,"a":null},"queue":"bulk","priority":1,"idempotency_key":"k","idempotency_window_ms":1,"unique":"window","on_conflict":"replace","debounce":{"key":"k","wait_ms":1,"max_wait_ms":2},"run_id":"mine","delay_ms":0,"expires_in_ms":1,"max_attempts":1000,"retry":"fast","timeout_ms":1,"keep_ms":1,"deadline":"7d","concurrency_key":"c","limit_key":"l","cost":1,"schema_version":"2","tags":["a"],"then":{"type":"next","payload":{"b":1.0},"then":{"type":"last"}},"headers":{"X-A":"b"}}"#;
+    let job = r#"{"type":"email.send","payload":{"b":12345678901234567890123,"a":null},"queue":"bulk","priority":1,"idempotency_key":"k","idempotency_window_ms":1,"unique":"window","on_conflict":"replace","debounce":{"key":"k","wait_ms":1,"max_wait_ms":2},"run_id":"mine","delay_ms":0,"expires_in_ms":1,"max_attempts":1000,"retry":"fast","timeout_ms":1,"keep_ms":1,"deadline":"7d","concurrency_key":"c","limit_key":"l","cost":1,"schema_version":"2","tags":["a"],"then":{"type":"next","payload":{"b":1.0},"then":{"type":"last"}},"batch_id":"b","headers":{"X-A":"b"}}"#;
     let other =
         r#"{"type":"t","payload_base64":"AA==","run_at":"2026-11-21T12:00:00Z","expires_at":"2026-11-21T12:00:00Z"}"#;
     let submitted = r#"{"deduplicated":false,"run_id":"main-p5-7","state":"enqueued"}"#;
@@ -384,6 +384,23 @@ fn check_concurrency() -> [&'static str; 2] {
             ],
             &[&format!(r#"{{"freed":2,"limit":{of_type}}}"#)],
         ),
+    ]
+}
+
+fn check_batches() -> [&'static str; 5] {
+    let batch = format!(
+        r#"{{"awaits":["main-p5-7"],"because":"run main-p5-8 is a dead letter","created_at":"{TIME}","deadline":"{TIME}","ended_at":"{TIME}","failed":[{{"run_id":"main-p5-8","state":"dead"}}],"id":"import","members":{{"all":3,"completed":1,"failed":1}},"on_failure":"fail","run_id":"import-done","sealed_at":"{TIME}","state":"failed","tenant":"acme"}}"#
+    );
+    let one = [r#"{"id":"import","tenant":"acme"}"#, r#"{"id":"import"}"#];
+    let create = format!(
+        r#"{{"id":"import","tenant":"acme","on_complete":{{"type":"report"}},"on_failure":"ignore","deadline":"{TIME}"}}"#
+    );
+    [
+        check::<BatchesCreate>(&[r#"{"id":"import","on_complete":{"type":"report"}}"#, &create], &[&batch]),
+        check::<BatchesGet>(&one, &[&batch]),
+        check::<BatchesList>(&["{}", r#"{"tenant":"acme"}"#], &[&format!(r#"{{"batches":[{batch}]}}"#)]),
+        check::<BatchesSeal>(&one, &[&batch]),
+        check::<BatchesCancel>(&one, &[&batch]),
     ]
 }
 
@@ -530,6 +547,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
         &rest,
         &check_concurrency(),
         &check_keys(),
+        &check_batches(),
         &check_webhooks(),
         &check_faults(),
         &check_nodes(),

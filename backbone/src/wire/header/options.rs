@@ -3,7 +3,7 @@
 
 use async_nats::HeaderMap;
 use longshore_domain::job::{Unique, When};
-use longshore_domain::{DurationText, JobOptions};
+use longshore_domain::{BatchId, DurationText, JobOptions};
 
 use super::then;
 use super::value::{
@@ -49,7 +49,7 @@ macro_rules! option {
     };
 }
 
-pub(super) static OPTIONS: [JobOption; 21] = [
+pub(super) static OPTIONS: [JobOption; 22] = [
     option!("Longshore-Idempotency-Key", idempotency_key, key, plain),
     option!("Longshore-Idempotency-Key-Base64", idempotency_key, encoded_key, encoded),
     option!("Longshore-Idempotency-Window", idempotency_window, positive, |window| after(&When::After(*window))),
@@ -81,6 +81,7 @@ pub(super) static OPTIONS: [JobOption; 21] = [
     option!("Longshore-Keep", keep, span, |keep| after(&When::After(*keep))),
     option!("Longshore-Schema-Version", schema_version, |value| text(value, TAG_MAX), as_text),
     option!("Longshore-Then", then, then::read, |then| Some(then.job.clone())),
+    option!("Longshore-Batch-Id", batch, batch, as_text),
     JobOption {
         name: "Longshore-Tags",
         read: |value, options| {
@@ -102,6 +103,10 @@ pub fn write_options(options: &JobOptions, headers: &mut HeaderMap) {
 
 fn key(value: &str) -> Result<String, String> {
     text(value, KEY_MAX)
+}
+
+fn batch(value: &str) -> Result<BatchId, String> {
+    BatchId::parse(value).map_err(|error| error.reason)
 }
 
 fn encoded_key(value: &str) -> Result<String, String> {

@@ -18,7 +18,7 @@ use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{
     Attempt, Deferral, EndLog, Failure, Holding, RunLog, RunResult, RunState, State, Step, Wait,
 };
-use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
+use longshore_domain::{BatchId, JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -90,6 +90,8 @@ pub(super) struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) then: Option<JobType>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) batch_id: Option<BatchId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) deferral: Option<Deferral>,
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub(super) deferrals: u32,
@@ -158,6 +160,7 @@ impl Fields {
             tags: self.tags,
             parent: self.parent_run_id,
             then: self.then,
+            batch: self.batch_id,
             deferral: self.deferral,
             deferrals: self.deferrals,
             keep_ms: self.keep_ms,

@@ -4,7 +4,7 @@ use super::*;
 use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{DeferReason, Deferral, LogLine, MessageId, PutBack, RunLog, Step, Wait};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
+use longshore_domain::{BatchId, ErrorKind, Failure, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
@@ -81,6 +81,7 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
         tags: (0..has % 3).map(|tag| format!("{words}{tag}")).collect(),
         parent_run_id: there().then(|| RunId::parse("main-p5-6").unwrap()),
         then: there().then(|| JobType::parse("email.send").unwrap()),
+        batch_id: there().then(|| BatchId::parse("import").unwrap()),
         deferral: there().then_some(Deferral {
             reason: DeferReason::Snoozed,
             since: at,
@@ -118,7 +119,7 @@ fn run(state: RunState, has: u64, number: u64, words: &str) -> Run {
 /// The fields that describe a run. Does not compile when a field is added, which [`append`] must then write.
 fn fields_of(run: Run) -> Fields {
     #[rustfmt::skip]
-    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, steps, error, attempts, tags, parent, then, deferral, deferrals, keep_ms, erased_at, trace_id, accepted_by, ended_by, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
+    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, steps, error, attempts, tags, parent, then, batch, deferral, deferrals, keep_ms, erased_at, trace_id, accepted_by, ended_by, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
     let first = attempts.iter().find(|attempt| attempt.round == round).map(|first| &first.node);
     let (accepted_by, ended_by) =
         (accepted_by.filter(|node| first != Some(node)), ended_by.filter(|_| first.is_none()));
@@ -139,7 +140,7 @@ fn fields_of(run: Run) -> Fields {
     }
     let (run_at, parked) = (wait.map(Wait::run_at), matches!(wait, Some(Wait::Parked { .. })));
     #[rustfmt::skip]
-    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, steps, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, parent_run_id: parent, then, deferral, deferrals, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, end_log, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
+    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, steps, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, parent_run_id: parent, then, batch_id: batch, deferral, deferrals, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, end_log, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
     fields
 }
 

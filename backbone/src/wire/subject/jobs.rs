@@ -25,6 +25,12 @@ impl Names {
         format!("{}.jobs.{tenant}.{lane}.{job_type}", self.namespace)
     }
 
+    /// A filter over all jobs of a tenant in their lanes.
+    #[must_use]
+    pub fn jobs_of(&self, tenant: &Tenant) -> String {
+        format!("{}.jobs.{tenant}.>", self.namespace)
+    }
+
     /// The subjects of a lane's stream: all tenants and types of one queue and priority, or the jobs of one queue that
     /// were parked.
     #[must_use]

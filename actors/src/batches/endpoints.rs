@@ -1,0 +1,198 @@
+//! The endpoints of batches: created, shown, sealed and cancelled.
+
+use std::sync::Arc;
+
+use longshore_backbone::batches::StoredBatch;
+use longshore_backbone::wire::api::{
+    ApiError, BatchState, BatchStatus, Batches, BatchesRequest, Code, CreateBatchRequest, Encoded, OneBatchRequest,
+};
+use longshore_domain::{BatchId, Tenant};
+
+use super::keeper::{NAMED, Standing, standing};
+use super::state;
+use crate::api::filter::{self, unavailable};
+use crate::api::{Api, cancellation, intake};
+use crate::commit::chain;
+use crate::shared::now;
+
+/// Batches of one tenant that have not ended.
+const OF_TENANT: usize = 1_000;
+/// Members that are cancelled at once.
+const AT_ONCE: usize = 32;
+
+/// `batches.create`
+pub(crate) async fn create(
+    api: &Api,
+    asker: &str,
+    asked: CreateBatchRequest,
+) -> Result<Encoded<BatchStatus>, ApiError> {
+    let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "batch")?;
+    let on_complete = asked.on_complete.ok_or_else(|| ApiError::malformed("on_complete: is missing"))?;
+    check(api, &tenant, &on_complete).await?;
+    if asked.deadline.is_some_and(|deadline| deadline <= now()) {
+        return Err(ApiError::malformed("deadline: is over"));
+    }
+    let batch = BatchStatus {
+        awaits: Vec::new(),
+        because: None,
+        created_at: now(),
+        deadline: asked.deadline,
+        ended_at: None,
+        failed: Vec::new(),
+        id: asked.id,
+        members: None,
+        on_failure: asked.on_failure.unwrap_or_default().into(),
+        run_id: None,
+        sealed_at: None,
+        state: BatchState::Open.into(),
+        tenant,
+    };
+    let stored = StoredBatch { batch, on_complete, payload: None, reopened: false };
+    let (found, revision) = find(api, &stored.batch.tenant, &stored.batch.id).await?;
+    if let Some(found) = found {
+        return same(found, &stored);
+    }
+    let all = api.backbone.batches(Some(&stored.batch.tenant), 0).await.map_err(|error| unavailable(&error))?;
+    if all.iter().filter(|(stored, _)| stored.batch.ended_at.is_none()).count() >= OF_TENANT {
+        return Err(ApiError::unavailable(format!("the tenant has {OF_TENANT} batches that have not ended")));
+    }
+    match write(api, &stored, revision).await? {
+        true => Ok(Encoded::of(&stored.batch)),
+        false => match find(api, &stored.batch.tenant, &stored.batch.id).await?.0 {
+            Some(found) => same(found, &stored),
+            None => Err(ApiError::unavailable("the batch changes; try again")),
+        },
+    }
+}
+
+/// The job that completes the batch is one that may be submitted now.
+async fn check(api: &Api, tenant: &Tenant, job: &longshore_backbone::wire::api::SubmitRequest) -> Result<(), ApiError> {
+    if job.payload.is_some() || job.payload_base64.is_some() {
+        return Err(ApiError::malformed("on_complete.payload: is the batch's own"));
+    }
+    chain::check_following(&api.policies, tenant, job).map_err(|error| error.within("on_complete"))?;
+    let (queue, ..) = intake::names(job)?;
+    intake::must_be_declared(api, &queue).await.map_err(|error| error.within("on_complete"))
+}
+
+/// The batch of that id, if it was created by the same request.
+fn same(found: StoredBatch, asked: &StoredBatch) -> Result<Encoded<BatchStatus>, ApiError> {
+    let of = |stored: &StoredBatch| {
+        let job = serde_json::to_value(&stored.on_complete).ok();
+        (job, stored.batch.on_failure.to_string(), stored.batch.deadline)
+    };
+    if of(&found) == of(asked) {
+        return Ok(Encoded::of(&found.batch));
+    }
+    let message = format!("id: tenant {} has another batch {}", found.batch.tenant, found.batch.id);
+    Err(ApiError::new(Code::WrongState, message))
+}
+
+async fn find(api: &Api, tenant: &Tenant, id: &BatchId) -> Result<(Option<StoredBatch>, u64), ApiError> {
+    api.backbone.batch(tenant, id).await.map_err(|error| unavailable(&error))
+}
+
+async fn write(api: &Api, stored: &StoredBatch, revision: u64) -> Result<bool, ApiError> {
+    let storage = api.backbone.storage();
+    let kept = storage.dlq_max_age.max(storage.failed_max_age);
+    let written = api.backbone.write_batch(stored, revision, kept).await;
+    written.map(|written| written.is_some()).map_err(|error| unavailable(&error))
+}
+
+async fn found(api: &Api, asker: &str, asked: &OneBatchRequest) -> Result<(StoredBatch, u64), ApiError> {
+    let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "batch")?;
+    match find(api, &tenant, &asked.id).await? {
+        (Some(stored), revision) => Ok((stored, revision)),
+        (None, _) => Err(ApiError::not_found(format!("id: tenant {tenant} has no batch {}", asked.id))),
+    }
+}
+
+/// `batches.get`
+pub(crate) async fn get(api: &Api, asker: &str, asked: OneBatchRequest) -> Result<Encoded<BatchStatus>, ApiError> {
+    let (stored, _) = found(api, asker, &asked).await?;
+    Ok(Encoded::of(&with_members(api, stored).await?))
+}
+
+async fn with_members(api: &Api, stored: StoredBatch) -> Result<BatchStatus, ApiError> {
+    let mut batch = stored.batch.clone();
+    if state(&stored) == BatchState::Completed {
+        // Its members are forgotten.
+        batch.failed = stored.payload.map(|payload| payload.failed).unwrap_or_default();
+        return Ok(batch);
+    }
+    let Standing { open, counts, failed, .. } = standing_of(api, &stored).await?;
+    batch.awaits = open.into_iter().take(NAMED).map(|member| member.run_id).collect();
+    batch.failed = failed.into_iter().take(NAMED).collect();
+    batch.members = Some(counts);
+    Ok(batch)
+}
+
+async fn standing_of(api: &Api, stored: &StoredBatch) -> Result<Standing, ApiError> {
+    let batch = &stored.batch;
+    let members = api.backbone.members(&batch.tenant, &batch.id).await.map_err(|error| unavailable(&error))?;
+    Ok(standing(members, batch.on_failure.known().copied().unwrap_or_default()))
+}
+
+/// `batches.list`
+pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Result<Encoded<Batches>, ApiError> {
+    let tenant = filter::whose(asker, asked.tenant.as_ref())?;
+    let all = api.backbone.batches(tenant.as_ref(), 0).await.map_err(|error| unavailable(&error))?;
+    let mut batches: Vec<BatchStatus> = all.into_iter().map(|(stored, _)| stored.batch).collect();
+    batches.sort_unstable_by(|one, other| (&one.tenant, &one.id).cmp(&(&other.tenant, &other.id)));
+    Ok(Encoded::of(&Batches { batches }))
+}
+
+/// `batches.seal`
+pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Result<Encoded<BatchStatus>, ApiError> {
+    loop {
+        let (mut stored, revision) = found(api, asker, &asked).await?;
+        if state(&stored) == BatchState::Open {
+            stored.batch.state = BatchState::Sealed.into();
+        }
+        if stored.batch.sealed_at.is_some() || stored.batch.ended_at.is_some() {
+            return Ok(Encoded::of(&with_members(api, stored).await?));
+        }
+        stored.batch.sealed_at = Some(now());
+        if write(api, &stored, revision).await? {
+            return Ok(Encoded::of(&with_members(api, stored).await?));
+        }
+    }
+}
+
+/// `batches.cancel`
+pub(crate) async fn cancel(
+    api: &Arc<Api>,
+    asker: &str,
+    asked: OneBatchRequest,
+) -> Result<Encoded<BatchStatus>, ApiError> {
+    let stored = loop {
+        let (mut stored, revision) = found(api, asker, &asked).await?;
+        match state(&stored) {
+            BatchState::Completing | BatchState::Completed => {
+                let message = format!("batch {} has ended, and its job is submitted", asked.id);
+                return Err(ApiError::new(Code::WrongState, message));
+            }
+            // A repeat cancels what the first one had left.
+            BatchState::Cancelled => break stored,
+            BatchState::Open | BatchState::Sealed | BatchState::Failed => {}
+        }
+        stored.batch.state = BatchState::Cancelled.into();
+        stored.batch.ended_at = Some(now());
+        if write(api, &stored, revision).await? {
+            break stored;
+        }
+    };
+    let tenant = &stored.batch.tenant;
+    for members in standing_of(api, &stored).await?.open.chunks(AT_ONCE) {
+        let mut cancels = tokio::task::JoinSet::new();
+        for member in members {
+            let (api, tenant, run_id) = (api.clone(), tenant.clone(), member.run_id.clone());
+            cancels.spawn(async move { cancellation::one(&*api, &tenant, &run_id, None).await.map(drop) });
+        }
+        for cancelled in cancels.join_all().await {
+            // What is a dead letter has ended, and stays.
+            cancelled.or_else(|error| if error.code == 409 { Ok(()) } else { Err(error) })?;
+        }
+    }
+    Ok(Encoded::of(&with_members(api, stored).await?))
+}

@@ -1,0 +1,324 @@
+//! The keeper: looks whether the members of each batch have ended, and submits the job that completes it.
+//!
+//! One node works for all: the first by name that is there. Two at once do no harm: each step is a compare-and-set on
+//! the batch, and the job has one run id. The keeper also asks for the records of members that have not ended by their
+//! entries: a run that was cancelled while it waited, discarded or erased ends without passing a committer.
+//!
+//! Bounds: in memory are the batches that have not ended, and of one batch at a time its members; a look at a batch
+//! takes at most a twentieth of the time until the next one, asks for [`RECORDS`] records, and reads [`PAGES`] pages.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Error;
+use longshore_backbone::batches::{Ended, LASTS, Member, StoredBatch};
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchState, FailedMember, OnFailure};
+use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::{completion, ended, state, write};
+use crate::api::{Api, intake};
+use crate::cluster::presence;
+use crate::fail_point;
+use crate::shared::now;
+use crate::supervision::LoopEnd;
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a node looks whether it is the first.
+const FIRST_EVERY: u32 = 5;
+/// Records that one look at a batch asks for.
+const RECORDS: usize = 64;
+/// Pages of a lane that one look at a batch reads.
+const PAGES: usize = 16;
+/// A member without a record has none any more, or was never published, once it has been one for so long.
+const GONE_AFTER: Duration = Duration::from_secs(10 * 60);
+/// Members that answers and the payload name.
+pub(super) const NAMED: usize = 100;
+
+/// What the keeper needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) api: Arc<Api>,
+    pub(crate) draining: CancellationToken,
+}
+
+/// Looks until the process ends.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let mut keeper = Keeper { part, is_first: false, revision: 0, open: HashMap::new() };
+    for turn in 0u32.. {
+        tokio::select! {
+            () = keeper.part.draining.cancelled() => return std::future::pending().await,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        if let Err(error) = keeper.look(turn).await {
+            tracing::debug!("batches are looked at later: {}", error.with_causes());
+        }
+    }
+    Ok(())
+}
+
+struct Keeper {
+    part: Part,
+    is_first: bool,
+    /// Up to which the batches were read.
+    revision: u64,
+    open: HashMap<(Tenant, BatchId), Kept>,
+}
+
+/// A batch that has not ended for good, and what is known of it.
+struct Kept {
+    stored: StoredBatch,
+    revision: u64,
+    not_before: Instant,
+    /// The next of its members whose records are asked for.
+    next_record: usize,
+    /// Lanes that may have jobs of it that no node has met: from where, and up to which sequence. `None`: this was not
+    /// found out yet.
+    lanes: Option<VecDeque<(Source, u64, u64)>>,
+}
+
+impl Keeper {
+    async fn look(&mut self, turn: u32) -> Result<(), Error> {
+        let api = &self.part.api;
+        if turn % FIRST_EVERY == 0 {
+            self.is_first = presence::is_first(&api.backbone.nodes(), &api.identity).await?;
+        }
+        if !self.is_first {
+            (self.revision, self.open) = (0, HashMap::new());
+            return Ok(());
+        }
+        for (stored, revision) in api.backbone.batches(None, self.revision).await? {
+            self.revision = self.revision.max(revision);
+            let key = (stored.batch.tenant.clone(), stored.batch.id.clone());
+            if may_change(&stored) {
+                let kept = Kept { stored, revision, not_before: Instant::now(), next_record: 0, lanes: None };
+                self.open.insert(key, kept);
+            } else {
+                self.open.remove(&key);
+            }
+        }
+        for kept in self.open.values_mut().filter(|kept| kept.not_before <= Instant::now()) {
+            let begun = Instant::now();
+            if let Err(error) = kept.look(api).await {
+                let batch = &kept.stored.batch;
+                tracing::debug!(tenant = %batch.tenant, batch = %batch.id, "a batch goes on later: {}", error.message);
+            }
+            kept.not_before = Instant::now() + begun.elapsed() * 20;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a batch has not ended for good.
+fn may_change(stored: &StoredBatch) -> bool {
+    match state(stored) {
+        BatchState::Open | BatchState::Sealed | BatchState::Completing => true,
+        // What it failed for may be replayed.
+        BatchState::Failed => !stored.reopened && stored.batch.deadline.is_none_or(|deadline| deadline > now()),
+        BatchState::Completed | BatchState::Cancelled => false,
+    }
+}
+
+/// What the members of a batch come to.
+pub(super) struct Standing {
+    /// Those that have not ended.
+    pub(super) open: Vec<Member>,
+    pub(super) counts: BatchCounts,
+    /// Those that ended otherwise than completed.
+    pub(super) failed: Vec<FailedMember>,
+    /// One of these is a dead letter.
+    pub(super) dead: Option<Member>,
+}
+
+/// Judges the members of a batch.
+pub(super) fn standing(members: Vec<Member>, on_failure: OnFailure) -> Standing {
+    let mut standing = Standing { open: Vec::new(), counts: BatchCounts::default(), failed: Vec::new(), dead: None };
+    for member in members {
+        let word = match member.ended {
+            Some(Ended::Left) => continue,
+            Some(Ended::As(RunState::Completed)) => None,
+            Some(Ended::As(RunState::Dead)) => {
+                standing.dead.get_or_insert_with(|| member.clone());
+                if on_failure != OnFailure::Ignore {
+                    standing.counts.all += 1;
+                    standing.open.push(member);
+                    continue;
+                }
+                Some(RunState::Dead.as_str().to_owned())
+            }
+            Some(Ended::As(state)) => Some(state.as_str().to_owned()),
+            Some(Ended::Gone) => Some("gone".to_owned()),
+            None => {
+                standing.counts.all += 1;
+                standing.open.push(member);
+                continue;
+            }
+        };
+        standing.counts.all += 1;
+        match word {
+            None => standing.counts.completed += 1,
+            Some(state) => {
+                standing.counts.failed += 1;
+                standing.failed.push(FailedMember { run_id: member.run_id, state });
+            }
+        }
+    }
+    standing
+}
+
+impl Kept {
+    async fn look(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
+        let on_failure = self.stored.batch.on_failure.known().copied().unwrap_or_default();
+        let Standing { open, counts, failed, dead } = standing(self.members(api).await?, on_failure);
+        let at = now();
+        let fails_for = dead.filter(|_| on_failure == OnFailure::Fail);
+        match state(&self.stored) {
+            BatchState::Completing => return self.complete(api).await,
+            BatchState::Failed if fails_for.is_none() => return self.reopen(api).await,
+            BatchState::Failed => {}
+            _ if fails_for.is_some() || is_over(&self.stored, at) => {
+                let because = fails_for.map_or_else(
+                    || "its deadline was over".to_owned(),
+                    |member| format!("run {} is a dead letter", member.run_id),
+                );
+                return self.fail(api, because).await;
+            }
+            BatchState::Sealed if open.is_empty() => {
+                if !self.all_were_met(api).await? {
+                    return Ok(());
+                }
+                let failed = failed.into_iter().take(NAMED).collect();
+                let batch = self.stored.batch.id.clone();
+                self.stored.payload = Some(BatchPayload { batch, completed: counts.completed, failed });
+                self.stored.batch.members = Some(counts);
+                if self.write(api, BatchState::Completing).await? {
+                    fail_point::pass("after-batch-completing");
+                    self.complete(api).await?;
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.ask_for_records(api, &open).await
+    }
+
+    async fn members(&self, api: &Api) -> Result<Vec<Member>, ApiError> {
+        let batch = &self.stored.batch;
+        api.backbone.members(&batch.tenant, &batch.id).await.map_err(|error| read_failed(&error))
+    }
+
+    /// Submits the job of a batch, unless a member has joined until the batch was said to complete.
+    async fn complete(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
+        let on_failure = self.stored.batch.on_failure.known().copied().unwrap_or_default();
+        let Standing { open, counts, .. } = standing(self.members(api).await?, on_failure);
+        if !open.is_empty() || Some(counts) != self.stored.batch.members {
+            return self.write(api, BatchState::Sealed).await.map(drop);
+        }
+        let tenant = self.stored.batch.tenant.clone();
+        let submitted = intake::submit(api, &tenant, completion(&self.stored)?).await;
+        fail_point::pass("after-batch-done");
+        match submitted {
+            Ok(submitted) => {
+                self.stored.batch.run_id = Some(submitted.run_id);
+                self.end(api, BatchState::Completed).await
+            }
+            // It was checked as the batch was created: the settings are others by now.
+            Err(error) if matches!(error.code, 400 | 403 | 404 | 409 | 413) => {
+                self.fail(api, format!("on_complete is refused: {}", error.message)).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn fail(&mut self, api: &Api, because: String) -> Result<(), ApiError> {
+        self.stored.batch.because = Some(because);
+        self.end(api, BatchState::Failed).await
+    }
+
+    /// What a batch had failed for is no dead letter any more.
+    async fn reopen(&mut self, api: &Api) -> Result<(), ApiError> {
+        (self.stored.reopened, self.stored.batch.because, self.stored.batch.ended_at) = (true, None, None);
+        let before = if self.stored.batch.sealed_at.is_some() { BatchState::Sealed } else { BatchState::Open };
+        self.write(api, before).await.map(drop)
+    }
+
+    async fn end(&mut self, api: &Api, state: BatchState) -> Result<(), ApiError> {
+        self.stored.batch.ended_at = Some(now());
+        if self.write(api, state).await? && state == BatchState::Completed {
+            let batch = &self.stored.batch;
+            if let Err(error) = api.backbone.forget_members(&batch.tenant, &batch.id).await {
+                tracing::debug!("members of a batch stay until they are too old: {}", error.with_causes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the batch; `false`: another write was first, which is read at the next look.
+    async fn write(&mut self, api: &Api, state: BatchState) -> Result<bool, ApiError> {
+        self.stored.batch.state = state.into();
+        let storage = api.backbone.storage();
+        let kept = storage.dlq_max_age.max(storage.failed_max_age);
+        let written = api.backbone.write_batch(&self.stored, self.revision, kept).await;
+        let written = written.map_err(|error| read_failed(&error))?;
+        self.revision = written.unwrap_or(self.revision);
+        Ok(written.is_some())
+    }
+
+    /// Whether a node has met every job of the batch that was in a lane when it was sealed: those have joined. The lanes
+    /// are looked through once.
+    async fn all_were_met(&mut self, api: &Api) -> Result<bool, ApiError> {
+        let (tenant, id) = (&self.stored.batch.tenant, &self.stored.batch.id);
+        if self.lanes.is_none() {
+            let stand = api.backbone.stand_in_lanes(tenant).await.map_err(|error| read_failed(&error))?;
+            self.lanes = Some(stand.into_iter().map(|(place, last)| (place, 1, last)).collect());
+        }
+        let lanes = self.lanes.get_or_insert_default();
+        for _ in 0..PAGES {
+            let Some((place, from, last)) = lanes.front_mut() else { return Ok(true) };
+            let read = api.backbone.first_of_batch(tenant, id, place, (*from, *last)).await;
+            let (is_there, next) = read.map_err(|error| read_failed(&error))?;
+            *from = next;
+            if is_there {
+                return Ok(false);
+            }
+            if next > *last {
+                lanes.pop_front();
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks at the records of some members that have not ended by their entries.
+    async fn ask_for_records(&mut self, api: &Api, open: &[Member]) -> Result<(), ApiError> {
+        let batch = &self.stored.batch;
+        let first = if self.next_record < open.len() { self.next_record } else { 0 };
+        let asked = open.iter().skip(first).take(RECORDS);
+        self.next_record = first + asked.len();
+        for member in asked {
+            let found = api.backbone.read_record(&batch.tenant, &member.run_id).await;
+            let found = found.map_err(|error| read_failed(&error))?;
+            let has_ended = match found {
+                Some(found) if found.run.state.is_terminal() => Some(ended(&found.run)),
+                Some(_) => None,
+                None => (now().since(member.at) >= GONE_AFTER).then_some(Ended::Gone),
+            };
+            if let Some(ended) = has_ended.filter(|ended| member.ended != Some(*ended)) {
+                let written = write(&api.backbone, &batch.tenant, &batch.id, &member.run_id, Some(ended)).await;
+                written.map_err(|error| read_failed(&error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the batch should have completed by now.
+fn is_over(stored: &StoredBatch, now: Timestamp) -> bool {
+    now >= stored.batch.deadline.unwrap_or_else(|| stored.batch.created_at.plus(LASTS))
+}
+
+fn read_failed(error: &Error) -> ApiError {
+    crate::api::filter::unavailable(error)
+}

@@ -1,0 +1,220 @@
+//! Batches and their members, in the bucket of checkpoints.
+//!
+//! A batch is one entry, written by compare-and-set; each member is one more, made as it joins and written again as it
+//! ends. No member is counted: whether all have ended is read from their entries. Tenants do not begin with `_`, so that
+//! no entry is a step's.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::{BatchId, QueueLane, RunId, RunState, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::scan::{self, Source};
+use crate::messages::{raw, request};
+use crate::wire::api::{BatchPayload, BatchStatus, SubmitRequest};
+use crate::wire::header::{self, names};
+
+/// How long a batch may take from its creation, and what it is made of is stored.
+pub const LASTS: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+
+/// A batch as it is stored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StoredBatch {
+    /// What answers show of it, without its members.
+    pub batch: BatchStatus,
+    /// The job that completes it.
+    pub on_complete: Box<SubmitRequest>,
+    /// The payload of that job, once all members have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<BatchPayload>,
+    /// It had failed, and a replay of what it failed for has completed.
+    #[serde(default)]
+    pub reopened: bool,
+}
+
+/// A member of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its run.
+    pub run_id: RunId,
+    /// When this was written.
+    pub at: Timestamp,
+    /// How it has ended; `None`: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+}
+
+/// How a member ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// As its record says.
+    As(RunState),
+    /// Its record is gone.
+    Gone,
+    /// It was not taken: it is no member.
+    Left,
+}
+
+impl Backbone {
+    /// A batch, and the revision to write on: 0 if there is none.
+    ///
+    /// # Errors
+    /// The bucket, or the batch, cannot be read.
+    pub async fn batch(&self, tenant: &Tenant, id: &BatchId) -> Result<(Option<StoredBatch>, u64), Error> {
+        let (bucket, subject) = (self.names().bucket_stream("checkpoints"), self.batch_subject(tenant, id));
+        let found = request::latest(self.control(), self.api(), &bucket, &subject).await?;
+        let Some(raw) = found else { return Ok((None, 0)) };
+        let failed = |error| Error::Read { subject: subject.clone(), source: Box::new(error) };
+        let stored = (!raw.payload.is_empty()).then(|| serde_json::from_slice(&raw.payload)).transpose();
+        Ok((stored.map_err(failed)?, raw.sequence))
+    }
+
+    /// The batches of a tenant, or of all, that were written after a revision, each with its own.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn batches(&self, tenant: Option<&Tenant>, after: u64) -> Result<Vec<(StoredBatch, u64)>, Error> {
+        let all = self.names().key("checkpoints", &format!("_batches.{}.*", tenant.map_or("*", Tenant::as_str)));
+        let bucket = self.names().bucket_stream("checkpoints");
+        let stored = raw::all(self.control(), self.api(), &bucket, &all, after + 1).await?;
+        let read = |raw: &raw::Raw| Some((self.readable(&raw.subject, &raw.payload)?, raw.sequence));
+        Ok(stored.iter().filter(|raw| !raw.payload.is_empty()).filter_map(read).collect())
+    }
+
+    /// Writes a batch on the revision that was read; `None`: another write came first. One that has ended goes after
+    /// `kept`.
+    ///
+    /// # Errors
+    /// The server did not answer in time, so that it may be written; or it refused.
+    pub async fn write_batch(&self, stored: &StoredBatch, revision: u64, kept: Duration) -> Result<Option<u64>, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, revision.to_string());
+        let lasts = if stored.batch.ended_at.is_some() { kept } else { 2 * LASTS };
+        headers.insert(names::TTL, format!("{}s", lasts.as_secs().max(1)));
+        let body = Bytes::from(serde_json::to_vec(stored).unwrap_or_default());
+        let subject = self.batch_subject(&stored.batch.tenant, &stored.batch.id);
+        match request::publish(self.control(), subject, headers, body).await {
+            Ok(ack) => Ok(Some(ack.seq)),
+            Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a member as it joins (then only if it is not there yet), or as it has ended.
+    ///
+    /// # Errors
+    /// The server did not answer in time, so that it may be written; or it refused.
+    pub async fn write_member(&self, tenant: &Tenant, batch: &BatchId, member: &Member) -> Result<(), Error> {
+        let mut headers = HeaderMap::new();
+        if member.ended.is_none() {
+            headers.insert(names::EXPECTED, "0");
+        }
+        headers.insert(names::TTL, format!("{}s", (2 * LASTS).as_secs()));
+        let subject = format!("{}.{}", self.batch_subject(tenant, batch), member.run_id);
+        let body = Bytes::from(serde_json::to_vec(member).unwrap_or_default());
+        match request::publish(self.control(), subject, headers, body).await {
+            Ok(_) | Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The members of a batch, each as it was last written. A replica that lags behind may have one as it was before.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn members(&self, tenant: &Tenant, batch: &BatchId) -> Result<Vec<Member>, Error> {
+        let all = format!("{}.*", self.batch_subject(tenant, batch));
+        let bucket = self.names().bucket_stream("checkpoints");
+        let (mut members, mut from) = (BTreeMap::new(), 1);
+        loop {
+            let query = format!(r#""seq":{from}"#);
+            let page = scan::page(self.control(), self.api(), &bucket, &all, &query).await?;
+            let last = page.messages.last().map(|stored| stored.sequence);
+            let read = page.messages.iter().filter_map(|stored| serde_json::from_slice(&stored.payload).ok());
+            members.extend(read.map(|member: Member| (member.run_id.clone(), member)));
+            // The leader has the last word on whether there are more.
+            from = match page.next {
+                Some(next) => next,
+                None => {
+                    let from = last.map_or(from, |last| last + 1);
+                    let query = format!(r#"{{"seq":{from},"next_by_subj":"{all}"}}"#);
+                    match raw::get(self.control(), self.api(), &bucket, query).await? {
+                        Some(more) => more.sequence,
+                        None => return Ok(members.into_values().collect()),
+                    }
+                }
+            };
+        }
+    }
+
+    /// Deletes every member of a batch.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn forget_members(&self, tenant: &Tenant, batch: &BatchId) -> Result<(), Error> {
+        self.purge_checkpoints_under(&format!("_batches.{tenant}.{batch}.>")).await
+    }
+
+    /// The last sequence of each lane that has jobs of a tenant: those that were published before now.
+    ///
+    /// # Errors
+    /// A server did not answer.
+    pub async fn stand_in_lanes(&self, tenant: &Tenant) -> Result<Vec<(Source, u64)>, Error> {
+        let mut stand = Vec::new();
+        for queue in self.declared_queues().await? {
+            for lane in QueueLane::all().filter(|lane| *lane != QueueLane::Returned) {
+                let place = Source::Lane(queue.clone(), lane);
+                if self.next_of(&place, &self.names().jobs_of(tenant), 1).await?.is_some() {
+                    let last = self.last_sequence(&place).await?;
+                    stand.push((place, last));
+                }
+            }
+        }
+        Ok(stand)
+    }
+
+    /// The first job that a client published into a batch among those of a lane from `from` up to `last`: where it
+    /// stands. Reads a page; the second number says how far it has read.
+    ///
+    /// # Errors
+    /// A server did not answer.
+    pub async fn first_of_batch(
+        &self,
+        tenant: &Tenant,
+        batch: &BatchId,
+        place: &Source,
+        (from, last): (u64, u64),
+    ) -> Result<(bool, u64), Error> {
+        let subject = self.names().jobs_of(tenant);
+        let page = self.page(place, &subject, from).await?;
+        let mut read = from;
+        for stored in page.messages.iter().take_while(|stored| stored.sequence <= last) {
+            if header::value_of(&stored.headers, BATCH) == Some(batch.as_str()) {
+                return Ok((true, stored.sequence));
+            }
+            read = stored.sequence + 1;
+        }
+        if !page.messages.is_empty() && page.next.is_some() {
+            return Ok((false, read));
+        }
+        // A replica that lags behind may lack the last ones.
+        match self.next_of(place, &subject, read).await? {
+            Some(more) if more.sequence <= last => Ok((false, more.sequence)),
+            _ => Ok((false, last + 1)),
+        }
+    }
+
+    fn batch_subject(&self, tenant: &Tenant, id: &BatchId) -> String {
+        self.names().key("checkpoints", &format!("_batches.{tenant}.{id}"))
+    }
+}
+
+/// The header by which a job joins a batch.
+const BATCH: &str = "Longshore-Batch-Id";

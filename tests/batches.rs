@@ -1,0 +1,275 @@
+//! Batches: jobs that belong together, and one that runs once all of them have ended, whatever dies.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use longshore_harness::{Handler, Job, NodeBuilder, Reply, World, eventually};
+use serde_json::{Value, json};
+
+use crate::{times, without_node, world};
+
+const WITHIN: Duration = Duration::from_secs(120);
+
+fn quick<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
+    world.node().name(name).with("node", "lease = '2s'")
+}
+
+async fn create(world: &World, id: &str, more: Value) -> Value {
+    let mut batch = json!({"id": id, "on_complete": {"type": "all.done"}});
+    batch.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    world.request("batches.create", batch).await
+}
+
+async fn get(world: &World, id: &str) -> Value {
+    world.request("batches.get", json!({"id": id})).await
+}
+
+/// Asks until a node answers.
+async fn ask(world: &World, endpoint: &str, body: Value) -> Value {
+    eventually(endpoint, WITHIN, async || {
+        world.try_request("default", endpoint, body.clone()).await.map_err(|error| error.to_string())
+    })
+    .await
+}
+
+async fn is_in(world: &World, id: &str, state: &str) -> Value {
+    eventually(&format!("batch {id} {state}"), WITHIN, async || {
+        match world.try_request("default", "batches.get", json!({"id": id})).await {
+            Ok(batch) if batch["state"] == state => Ok(batch),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// A handler of the jobs that complete batches: it answers with the payload.
+async fn done(world: &World) -> Handler {
+    world.handler("all.done").start(|job| async move { Reply::json(job.json()) }).await
+}
+
+/// A handler that does as the payload says.
+async fn work(world: &World) -> Handler {
+    let does = async |job: Job| match job.json().as_str() {
+        Some("fails") => Reply::error(422, "no"),
+        _ => Reply::json(json!(null)),
+    };
+    world.handler("work").start(does).await
+}
+
+/// Given a batch whose members are submitted, published bare and submitted by its own members, when nodes are killed and
+/// the server is restarted meanwhile, then its job runs once, after all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_job_of_a_batch_runs_once_after_all_members_whatever_dies() {
+    let world = world().await;
+    let (done, work) = (done(&world).await, work(&world).await);
+    let (one, other) = (quick(&world, "one").start().await, quick(&world, "other").start().await);
+    create(&world, "import", json!({})).await;
+    let (each, mut members) = (times("LONGSHORE_TEST_MEMBERS", 300) / 6, BTreeSet::new());
+    for round in 0..6 {
+        for number in 0..each {
+            let name = format!("m-{round}-{number}");
+            if number % 2 == 0 {
+                let job = json!({"type": "work", "run_id": name, "batch_id": "import", "payload": number});
+                ask(&world, "submit", job).await;
+                members.insert(name);
+            } else {
+                let job = world.publish("work").header("Longshore-Batch-Id", "import");
+                members.insert(job.json(json!(number)).await);
+            }
+        }
+        match round {
+            1 => {
+                one.kill9().await;
+                one.restart().await;
+            }
+            3 => {
+                world.server().kill9().await;
+                world.server().restart().await.unwrap();
+            }
+            4 => {
+                ask(&world, "batches.seal", json!({"id": "import"})).await;
+                other.kill9().await;
+                other.restart().await;
+            }
+            _ => {}
+        }
+    }
+
+    let batch = is_in(&world, "import", "completed").await;
+
+    assert_eq!(batch["run_id"], "import-done");
+    let record = world.wait("import-done").await;
+    assert_eq!(record.state, "completed");
+    let calls = done.calls();
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    let worked: BTreeSet<String> = work.calls().into_iter().map(|call| call.run_id).collect();
+    assert!(members.is_subset(&worked), "{:?}", members.difference(&worked));
+    let late = work.calls().into_iter().filter(|call| call.end.is_none_or(|end| end > calls[0].start)).count();
+    assert_eq!(late, 0, "the job began before {late} calls of members had ended");
+    let payload = &world.request("runs.get", json!({"run_id": "import-done"})).await["result"];
+    assert_eq!((&payload["batch"], &payload["completed"]), (&json!("import"), &json!(members.len())), "{payload}");
+}
+
+/// Given members that end as dead letters, when they are discarded, replayed, ignored, or count as failures, then the
+/// batch goes on as `on_failure` says.
+#[tokio::test]
+async fn what_a_dead_letter_means_is_what_the_batch_says() {
+    let world = world().await;
+    let (done, work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    for (id, on_failure) in [("waits", "wait"), ("fails", "fail"), ("ignores", "ignore")] {
+        create(&world, id, json!({"on_failure": on_failure})).await;
+        for (name, payload) in [("good", "works"), ("bad", "fails"), ("worse", "fails")] {
+            let run = format!("{id}-{name}");
+            world.submit(json!({"type": "work", "run_id": run, "batch_id": id, "payload": payload})).await;
+        }
+        world.request("batches.seal", json!({"id": id})).await;
+    }
+    let ignored = is_in(&world, "ignores", "completed").await;
+    assert_eq!(ignored["members"], json!({"all": 3, "completed": 1, "failed": 2}), "{ignored}");
+    let failed = is_in(&world, "fails", "failed").await;
+    assert!(failed["because"].as_str().unwrap().contains("is a dead letter"), "{failed}");
+    eventually("the members that are awaited", WITHIN, async || {
+        let batch = get(&world, "waits").await;
+        if batch["awaits"] == json!(["waits-bad", "waits-worse"]) { Ok(()) } else { Err(batch.to_string()) }
+    })
+    .await;
+    assert_eq!(done.calls().len(), 1);
+
+    // One is discarded, the others are replayed with a payload that works.
+    for run in ["waits-bad", "waits-worse", "fails-bad", "fails-worse"] {
+        match run {
+            "waits-bad" => world.request("dlq.discard", json!({"run_id": run})).await,
+            _ => world.request("dlq.replay", json!({"run_id": run, "set": {"payload": "works"}})).await,
+        };
+    }
+    let waited = is_in(&world, "waits", "completed").await;
+    assert_eq!(waited["failed"], json!([{"run_id": "waits-bad", "state": "discarded"}]));
+    let reopened = is_in(&world, "fails", "completed").await;
+    assert_eq!(reopened["members"], json!({"all": 3, "completed": 3, "failed": 0}), "{reopened}");
+    world.wait("waits-done").await;
+    world.wait("fails-done").await;
+    let names: Vec<String> = done.calls().into_iter().map(|call| call.run_id).collect();
+    assert_eq!(
+        BTreeSet::from_iter(names.iter().map(String::as_str)),
+        ["fails-done", "ignores-done", "waits-done"].into()
+    );
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert_eq!(work.calls().len(), 12);
+}
+
+/// Given a sealed batch with members that are cancelled while they wait, or erased, or that wait in a paused queue,
+/// then it completes once none is left, and not before.
+#[tokio::test]
+async fn a_batch_waits_for_what_no_node_has_met_and_not_for_what_is_gone() {
+    let world = world().await;
+    let (done, _work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").config("[queues.main]\n[queues.bulk]\n").start().await;
+    world.try_request("_all", "queues.pause", json!({"queue": "bulk"})).await.unwrap();
+    create(&world, "stuck", json!({})).await;
+    let hidden = world.publish("work").queue("bulk").header("Longshore-Batch-Id", "stuck").json(json!(1)).await;
+    let later = json!({"type": "work", "run_id": "later", "batch_id": "stuck", "delay_ms": 3_600_000});
+    world.submit(later).await;
+    world.request("batches.seal", json!({"id": "stuck"})).await;
+    world.request("runs.cancel", json!({"run_id": "later"})).await;
+    eventually("a member that was cancelled", WITHIN, async || {
+        let batch = get(&world, "stuck").await;
+        if batch["members"] == json!({"all": 1, "completed": 0, "failed": 1}) { Ok(()) } else { Err(batch.to_string()) }
+    })
+    .await;
+    // A later batch without members completes: the keeper has looked at both by then.
+    for id in ["empty", "empty-too"] {
+        create(&world, id, json!({})).await;
+        world.request("batches.seal", json!({"id": id})).await;
+        is_in(&world, id, "completed").await;
+    }
+    assert_eq!(get(&world, "stuck").await["state"], "sealed", "a job of it waits in a lane");
+
+    world.try_request("_all", "queues.resume", json!({"queue": "bulk"})).await.unwrap();
+    let batch = is_in(&world, "stuck", "completed").await;
+    assert_eq!(batch["members"], json!({"all": 2, "completed": 1, "failed": 1}), "{batch}");
+    assert_eq!(world.wait(&hidden).await.state, "completed");
+    world.wait("stuck-done").await;
+    assert_eq!(done.calls().len(), 3);
+}
+
+/// Given jobs for a batch that there is not, or that has ended, then they are refused by name; a batch of another
+/// request, or with a wrong job, is, too.
+#[tokio::test]
+async fn what_no_batch_takes_is_refused_by_name() {
+    let world = world().await;
+    let (_done, _work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    let refused = async |endpoint: &str, body: Value, code: u16, says: &str| {
+        let error = world.try_request("default", endpoint, body.clone()).await.unwrap_err();
+        assert!(error.code == code && error.to_string().contains(says), "{body}: {error}");
+    };
+    let job = json!({"type": "work", "run_id": "r", "batch_id": "none"});
+    refused("submit", job, 400, "batch_id: tenant default has no batch none").await;
+    refused("submit", json!({"type": "work", "batch_id": "a b"}), 400, "batch_id: ").await;
+    refused("batches.get", json!({"id": "none"}), 404, "has no batch none").await;
+    let on_complete = |job: Value| json!({"id": "b", "on_complete": job});
+    refused("batches.create", json!({"id": "b"}), 400, "on_complete").await;
+    refused("batches.create", on_complete(json!({"type": "x", "payload": 1})), 400, "on_complete.payload").await;
+    refused("batches.create", on_complete(json!({"type": "x", "run_id": "r"})), 400, "on_complete.run_id").await;
+    refused("batches.create", on_complete(json!({"type": "x", "queue": "no"})), 404, "on_complete.queue").await;
+    create(&world, "b", json!({})).await;
+    assert_eq!(create(&world, "b", json!({})).await["state"], "open");
+    refused("batches.create", on_complete(json!({"type": "other"})), 409, "has another batch b").await;
+    world.request("batches.seal", json!({"id": "b"})).await;
+    is_in(&world, "b", "completed").await;
+    refused("submit", json!({"type": "work", "batch_id": "b"}), 400, "batch b has ended").await;
+    refused("batches.cancel", json!({"id": "b"}), 409, "has ended").await;
+    let late = world.publish("work").header("Longshore-Batch-Id", "b").json(json!(1)).await;
+    let record = world.wait(&late).await;
+    assert_eq!((record.state.as_str(), record.error.unwrap().kind.as_str()), ("dead", "invalid"));
+}
+
+/// Given batches that are cancelled, or whose deadline is over, then their jobs do not run; the members of a cancelled one
+/// are cancelled.
+#[tokio::test]
+async fn a_batch_that_is_cancelled_or_late_runs_no_job() {
+    let world = world().await;
+    let (done, _work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    let soon = crate::in_future(Duration::from_secs(4));
+    create(&world, "late", json!({"deadline": soon})).await;
+    create(&world, "off", json!({})).await;
+    for (id, run) in [("late", "l1"), ("off", "o1"), ("off", "o2")] {
+        let job = json!({"type": "work", "run_id": run, "batch_id": id, "delay_ms": 3_600_000});
+        world.submit(job).await;
+        world.request("batches.seal", json!({"id": id})).await;
+    }
+    let off = world.request("batches.cancel", json!({"id": "off"})).await;
+    assert_eq!(off["state"], "cancelled", "{off}");
+    for run in ["o1", "o2"] {
+        assert_eq!(world.wait(run).await.state, "cancelled");
+    }
+    let late = is_in(&world, "late", "failed").await;
+    assert_eq!((&late["because"], &late["awaits"]), (&json!("its deadline was over"), &json!(["l1"])), "{late}");
+    assert_eq!(done.calls().len(), 0);
+}
+
+/// Given a node that dies as a batch completes, at each step of that, then its job is submitted once.
+#[tokio::test]
+async fn the_job_of_a_batch_is_submitted_once_wherever_the_node_dies() {
+    let world = world().await;
+    let (done, _work) = (done(&world).await, work(&world).await);
+    without_node(quick(&world, "node")).await;
+    for point in ["before-batch-end", "after-batch-end", "after-batch-completing", "after-batch-done"] {
+        let node = quick(&world, "node").env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start().await;
+        create(&world, point, json!({})).await;
+        world.submit(json!({"type": "work", "batch_id": point})).await;
+        // The node may be dead by now.
+        let _ = world.ask("default", "batches.seal", json!({"id": point}).to_string(), Duration::from_secs(5)).await;
+        node.wait_exit(WITHIN).await;
+        let node = quick(&world, "node").start().await;
+        ask(&world, "batches.seal", json!({"id": point})).await;
+        is_in(&world, point, "completed").await;
+        world.wait(&format!("{point}-done")).await;
+        let calls = done.calls().iter().filter(|call| call.run_id == format!("{point}-done")).count();
+        assert_eq!(calls, 1, "killed at {point}");
+        assert_eq!(get(&world, point).await["members"], json!({"all": 1, "completed": 1, "failed": 0}));
+        node.stop().await;
+    }
+}
