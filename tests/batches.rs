@@ -56,8 +56,8 @@ async fn work(world: &World) -> Handler {
     world.handler("work").start(does).await
 }
 
-/// Given a batch whose members are submitted, published bare and submitted by its own members, when nodes are killed and
-/// the server is restarted meanwhile, then its job runs once, after all of them.
+/// Given a batch whose members are submitted and published bare, when nodes are killed and the server is restarted
+/// meanwhile, then its job runs once, after all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_job_of_a_batch_runs_once_after_all_members_whatever_dies() {
     let world = world().await;
@@ -184,10 +184,16 @@ async fn a_batch_waits_for_what_no_node_has_met_and_not_for_what_is_gone() {
         is_in(&world, id, "completed").await;
     }
     assert_eq!(get(&world, "stuck").await["state"], "sealed", "a job of it waits in a lane");
+    // It takes members after it was sealed, as from its own jobs.
+    world.submit(json!({"type": "work", "batch_id": "stuck"})).await;
+    create(&world, "open", json!({})).await;
+    world.submit(json!({"type": "work", "run_id": "o", "batch_id": "open", "delay_ms": 3_600_000})).await;
+    let why = world.try_request("default", "runs.why", json!({"run_id": "open-done"})).await.unwrap_err();
+    assert!(why.message.ends_with("; batch open is open; of 1 members it waits for o"), "{why}");
 
     world.try_request("_all", "queues.resume", json!({"queue": "bulk"})).await.unwrap();
     let batch = is_in(&world, "stuck", "completed").await;
-    assert_eq!(batch["members"], json!({"all": 2, "completed": 1, "failed": 1}), "{batch}");
+    assert_eq!(batch["members"], json!({"all": 3, "completed": 2, "failed": 1}), "{batch}");
     assert_eq!(world.wait(&hidden).await.state, "completed");
     world.wait("stuck-done").await;
     assert_eq!(done.calls().len(), 3);
@@ -225,8 +231,8 @@ async fn what_no_batch_takes_is_refused_by_name() {
     assert_eq!((record.state.as_str(), record.error.unwrap().kind.as_str()), ("dead", "invalid"));
 }
 
-/// Given batches that are cancelled, or whose deadline is over, then their jobs do not run; the members of a cancelled one
-/// are cancelled.
+/// Given batches that are cancelled, or whose deadline is over, then their jobs do not run; the members of a cancelled
+/// one are cancelled.
 #[tokio::test]
 async fn a_batch_that_is_cancelled_or_late_runs_no_job() {
     let world = world().await;

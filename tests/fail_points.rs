@@ -57,7 +57,8 @@ at_each_point! {
 #[test]
 fn every_fail_point_is_tested() {
     // The other points are on separate paths: one_run.rs, keys.rs, head_of_line.rs, fairness.rs, cancel.rs, replay.rs,
-    // shutdown.rs schedules.rs, reschedule.rs, pauses.rs, on_busy.rs, webhooks.rs, chains.rs, batches.rs and http.rs test them.
+    // shutdown.rs schedules.rs, reschedule.rs, pauses.rs, on_busy.rs, webhooks.rs, chains.rs, batches.rs and
+    // http.rs test them.
     let submitted = [
         "before-note",
         "after-note",

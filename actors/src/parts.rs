@@ -12,7 +12,6 @@ use tokio::sync::Mutex;
 use crate::address::{Address, Waiting};
 use crate::api::audit::Audit;
 use crate::api::{Api, service};
-use crate::batches;
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::tree_answers::Tree;
@@ -222,7 +221,7 @@ impl Parts {
 
     /// What endpoints do, and firings of recurring schedules: takes jobs, looks at runs, has decisions about them
     /// committed.
-    fn api(&self) -> Arc<Api> {
+    pub(crate) fn api(&self) -> Arc<Api> {
         Arc::new(Api {
             backbone: self.backbone.clone(),
             identity: Arc::clone(&self.identity),
@@ -250,11 +249,6 @@ impl Parts {
     pub(crate) fn webhook_feed(&self) -> Option<feed::Part> {
         let (settings, draining) = (self.webhooks.clone()?, self.lifecycle.draining.clone());
         Some(feed::Part { api: self.api(), settings, draining })
-    }
-
-    /// What looks after batches.
-    pub(crate) fn batch_keeper(&self) -> batches::keeper::Part {
-        batches::keeper::Part { api: self.api(), draining: self.lifecycle.draining.clone() }
     }
 
     /// The API's service: answers, has decisions about runs committed, and says how the node is.

@@ -53,7 +53,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
         ChildSpec::new("node-name", (parts.readiness(), parts.log.clone()), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
-        ChildSpec::new("batch-keeper", parts.batch_keeper(), batches::keeper::run),
+        ChildSpec::new("batch-keeper", (parts.api(), parts.lifecycle.draining.clone()), batches::keeper::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),

@@ -14,7 +14,7 @@ use crate::node::without_ours;
 use crate::wire::Record;
 use crate::world::{NAMESPACE, TENANT, World};
 
-/// How long a request may take, and servers to tell one another of a subscription.
+/// How long a request may take, and the news of a subscription among servers.
 const INTEREST_WITHIN: Duration = Duration::from_secs(20);
 /// How long [`World::wait`] waits for a run's end.
 const END_WITHIN: Duration = Duration::from_secs(240);

@@ -107,6 +107,12 @@ macro_rules! routes {
 
 /// The function that serves each endpoint.
 fn routes() -> Vec<Route> {
+    let mut routes = about_runs();
+    routes.extend(about_the_rest());
+    routes
+}
+
+fn about_runs() -> Vec<Route> {
     routes! {
         Submit: |c, asker, job| c.submit(asker, job);
         SubmitBatch: |c, asker, batch| c.submit_batch(asker, batch);
@@ -125,11 +131,11 @@ fn routes() -> Vec<Route> {
         DlqGroups: |c, asker, asked| dead_letters::groups(&c.part.api, asker, asked);
         DlqReplay: |c, asker, asked| replay::replay(&c.part.api, asker, asked);
         DlqDiscard: |c, asker, asked| replay::discard(&c.part.api, asker, asked);
-        BatchesCreate: |c, asker, asked| batches::create(&c.part.api, asker, asked);
-        BatchesGet: |c, asker, asked| batches::get(&c.part.api, asker, asked);
-        BatchesList: |c, asker, asked| batches::list(&c.part.api, asker, asked);
-        BatchesSeal: |c, asker, asked| batches::seal(&c.part.api, asker, asked);
-        BatchesCancel: |c, asker, asked| batches::cancel(&c.part.api, asker, asked);
+    }
+}
+
+fn about_the_rest() -> Vec<Route> {
+    routes! {
         SchedulesPut: |c, asker, asked| c.put_schedule(asker, asked);
         SchedulesGet: |c, asker, asked| schedules::get(&c.part.api, asker, asked);
         SchedulesList: |c, asker, asked| schedules::list(&c.part.api, asker, asked);
@@ -138,6 +144,11 @@ fn routes() -> Vec<Route> {
         SchedulesResume: |c, asker, asked| schedules::resume(&c.part.api, asker, asked);
         SchedulesRunNow: |c, asker, asked| schedules::run_now(&c.part.api, asker, asked);
         SchedulesBackfill: |c, asker, asked| schedules::backfill(&c.part.api, asker, asked);
+        BatchesCreate: |c, asker, asked| batches::create(&c.part.api, asker, asked);
+        BatchesGet: |c, asker, asked| batches::get(&c.part.api, asker, asked);
+        BatchesList: |c, asker, asked| batches::list(&c.part.api, asker, asked);
+        BatchesSeal: |c, asker, asked| batches::seal(&c.part.api, asker, asked);
+        BatchesCancel: |c, asker, asked| batches::cancel(&c.part.api, asker, asked);
         WebhooksPut: |c, asker, asked| webhooks::put(&c.part.api, asker, asked);
         WebhooksGet: |c, asker, asked| webhooks::get(&c.part.api, asker, asked);
         WebhooksList: |c, asker, asked| webhooks::list(&c.part.api, asker, asked);

@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::{Api, breakers, dead_letters, queues, runs};
+use crate::batches::endpoints as batches;
 use crate::shared::now;
 use crate::streams::lines as stored_lines;
 
@@ -69,7 +70,10 @@ async fn find(api: &Api, asker: &str, asked: &RunRequest) -> Result<Encoded<Reco
     match runs::serve(api, asker, asked.clone()).await {
         Err(missing) if missing.code == 404 => match dead_letters::get(api, asker, asked.clone()).await {
             Ok(dead_letter) => Ok(Encoded::of(&dead_letter.read()?.record)),
-            Err(_) => Err(missing),
+            Err(_) => match batches::awaited(api, asker, asked).await {
+                Some(awaited) => Err(ApiError { message: format!("{}; {awaited}", missing.message), ..missing }),
+                None => Err(missing),
+            },
         },
         answer => answer,
     }

@@ -81,20 +81,12 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
         Ok(found) => found,
         Err(error) => return put_off(ports, assignment, &error).await,
     };
+    assignment = match join(ports, assignment, found.is_none()).await {
+        Ok(assignment) => assignment,
+        Err(begun) => return begun,
+    };
     loop {
         let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
-        if found.is_none()
-            && let Some(batch) = assignment.joins()
-        {
-            match ports.server().join_batch(&assignment.job, batch).await {
-                Ok(Ok(())) => {}
-                Ok(Err(reason)) => {
-                    let reason = format!("header Longshore-Batch-Id: {reason}");
-                    return Box::pin(unreadable(ports, assignment, reason)).await;
-                }
-                Err(error) => return put_off(ports, assignment, &error).await,
-            }
-        }
         let base = match (verdict, found.take()) {
             (Verdict::Begin { round, attempt }, found) => on(ports, &assignment, found, round, attempt),
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
@@ -135,6 +127,19 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
             Err(lost) => lost,
         };
         (assignment, found) = lost;
+    }
+}
+
+/// A job of a client's own publish joins its batch before anything of its run is stored.
+async fn join<P: Ports>(ports: &P, assignment: Box<Assignment>, is_new: bool) -> Result<Box<Assignment>, Begun> {
+    let Some(batch) = assignment.joins().filter(|_| is_new) else { return Ok(assignment) };
+    match ports.server().join_batch(&assignment.job, batch).await {
+        Ok(Ok(())) => Ok(assignment),
+        Ok(Err(reason)) => {
+            let reason = format!("header Longshore-Batch-Id: {reason}");
+            Err(Box::pin(unreadable(ports, assignment, reason)).await)
+        }
+        Err(error) => Err(put_off(ports, assignment, &error).await),
     }
 }
 

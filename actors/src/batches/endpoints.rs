@@ -5,8 +5,9 @@ use std::sync::Arc;
 use longshore_backbone::batches::StoredBatch;
 use longshore_backbone::wire::api::{
     ApiError, BatchState, BatchStatus, Batches, BatchesRequest, Code, CreateBatchRequest, Encoded, OneBatchRequest,
+    RunRequest,
 };
-use longshore_domain::{BatchId, Tenant};
+use longshore_domain::{BatchId, RunId, Tenant};
 
 use super::keeper::{NAMED, Standing, standing};
 use super::state;
@@ -131,6 +132,17 @@ async fn standing_of(api: &Api, stored: &StoredBatch) -> Result<Standing, ApiErr
     let batch = &stored.batch;
     let members = api.backbone.members(&batch.tenant, &batch.id).await.map_err(|error| unavailable(&error))?;
     Ok(standing(members, batch.on_failure.known().copied().unwrap_or_default()))
+}
+
+/// What a batch waits for, if the run that there is not would be that of its job.
+pub(crate) async fn awaited(api: &Api, asker: &str, asked: &RunRequest) -> Option<String> {
+    let id = BatchId::parse(asked.run_id.as_str().strip_suffix("-done")?).ok()?;
+    let asked = OneBatchRequest { id, tenant: asked.tenant.clone() };
+    let batch = get(api, asker, asked).await.ok()?.read().ok()?;
+    let all = batch.members.unwrap_or_default().all;
+    let names: Vec<&str> = batch.awaits.iter().map(RunId::as_str).collect();
+    let waits = if names.is_empty() { "for nobody".to_owned() } else { format!("for {}", names.join(", ")) };
+    Some(format!("batch {} is {}; of {all} members it waits {waits}", batch.id, batch.state))
 }
 
 /// `batches.list`

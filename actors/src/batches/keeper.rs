@@ -38,19 +38,12 @@ const GONE_AFTER: Duration = Duration::from_secs(10 * 60);
 /// Members that answers and the payload name.
 pub(super) const NAMED: usize = 100;
 
-/// What the keeper needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) api: Arc<Api>,
-    pub(crate) draining: CancellationToken,
-}
-
 /// Looks until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut keeper = Keeper { part, is_first: false, revision: 0, open: HashMap::new() };
+pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopEnd {
+    let mut keeper = Keeper { api, is_first: false, revision: 0, open: HashMap::new() };
     for turn in 0u32.. {
         tokio::select! {
-            () = keeper.part.draining.cancelled() => return std::future::pending().await,
+            () = draining.cancelled() => return std::future::pending().await,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         if let Err(error) = keeper.look(turn).await {
@@ -61,7 +54,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 }
 
 struct Keeper {
-    part: Part,
+    api: Arc<Api>,
     is_first: bool,
     /// Up to which the batches were read.
     revision: u64,
@@ -82,8 +75,8 @@ struct Kept {
 
 impl Keeper {
     async fn look(&mut self, turn: u32) -> Result<(), Error> {
-        let api = &self.part.api;
-        if turn % FIRST_EVERY == 0 {
+        let api = &self.api;
+        if turn.is_multiple_of(FIRST_EVERY) {
             self.is_first = presence::is_first(&api.backbone.nodes(), &api.identity).await?;
         }
         if !self.is_first {
@@ -267,8 +260,8 @@ impl Kept {
         Ok(written.is_some())
     }
 
-    /// Whether a node has met every job of the batch that was in a lane when it was sealed: those have joined. The lanes
-    /// are looked through once.
+    /// Whether a node has met every job of the batch that was in a lane when it was sealed: those have joined. The
+    /// lanes are looked through once.
     async fn all_were_met(&mut self, api: &Api) -> Result<bool, ApiError> {
         let (tenant, id) = (&self.stored.batch.tenant, &self.stored.batch.id);
         if self.lanes.is_none() {

@@ -24,8 +24,8 @@ pub(crate) type Refused = String;
 
 /// Joins a batch, before anything of the job's run is stored. Repeating it is harmless.
 ///
-/// The batch is read again once the member stands: whoever completes the batch says so first, and looks for members
-/// then. So either the member is found, or it is refused here.
+/// The batch is read again once the member stands: the node that completes the batch says so first, and looks for
+/// members then. So either the member is found, or it is refused here.
 ///
 /// # Errors
 /// The bucket cannot be read or written.
@@ -105,7 +105,7 @@ pub(crate) async fn join_submitted(api: &Api, batch: Option<&BatchId>, run: (&Te
 pub(crate) async fn leave(api: &Api, batch: Option<&BatchId>, run: (&Tenant, &RunId)) {
     let Some(batch) = batch else { return };
     if let Err(error) = write(&api.backbone, run.0, batch, run.1, Some(Ended::Left)).await {
-        tracing::debug!(run_id = %run.1, "a batch waits for a run that there is not: {}", error.with_causes());
+        tracing::debug!(%batch, "it waits for {}, which there is not: {}", run.1, error.with_causes());
     }
 }
 

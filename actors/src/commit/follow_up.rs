@@ -216,13 +216,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
             Ok(()) => break,
             // What nodes did not write there is left alone.
             Err(error) if error.unreadable_at().is_some() => break,
-            Err(error) => again_later(server, &commit, ("cannot give its key back", turn), &error).await,
-        }
-    }
-    for turn in 0.. {
-        match server.note_end_in_batch(&commit.run).await {
-            Ok(()) => break,
-            Err(error) => again_later(server, &commit, ("cannot note its end in its batch", turn), &error).await,
+            Err(error) => again_later(server, &commit, ("cannot leave its key or batch", turn), &error).await,
         }
     }
     let steps = leaves_steps(&commit.run).then(|| (commit.run.tenant.clone(), commit.run.run_id.clone()));
@@ -240,9 +234,10 @@ fn leaves_steps(run: &Run) -> bool {
     !run.steps.is_empty() && run.state.is_terminal() && !matches!(run.state, State::Dead { .. })
 }
 
-/// What an ended run leaves behind of its keys goes.
+/// What an ended run leaves behind of its keys goes, and its batch learns of its end.
 async fn leave_keys<S: Server>(server: &S, commit: &Commit) -> Result<(), Error> {
     let run = &commit.run;
+    server.note_end_in_batch(run).await?;
     if let Some(key) = key_given_back(run) {
         keys::give_back(server, &run.tenant, run, key).await?;
     }

@@ -148,7 +148,7 @@ impl Forwarder {
         let read = Assignment::read(job.as_delivery(), backbone.names(), u64::MAX, backbone.max_on_arrival());
         !matches!(read.start, Start::Invalid(_)) && {
             let policies = self.ports.policies();
-            // Whoever seals its batch looks for it where it was published.
+            // The keeper of its batch looks for it where it was published.
             read.admit(policies).is_ok() && order::of(policies, &read.job).is_none() && read.joins().is_none()
         }
     }

@@ -1,8 +1,8 @@
 //! Batches and their members, in the bucket of checkpoints.
 //!
 //! A batch is one entry, written by compare-and-set; each member is one more, made as it joins and written again as it
-//! ends. No member is counted: whether all have ended is read from their entries. Tenants do not begin with `_`, so that
-//! no entry is a step's.
+//! ends. No member is counted: whether all have ended is read from their entries. Tenants do not begin with `_`, so
+//! that no entry is a step's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

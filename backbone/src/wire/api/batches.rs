@@ -88,7 +88,7 @@ pub struct Batches {
 /// A batch as answers show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchStatus {
-    /// Members that have not ended, at most 100; those that are dead letters are among them if the batch waits for them.
+    /// Members that have not ended, at most 100; with those that are dead letters, if it waits for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<RunId>,
     /// Why it has failed.

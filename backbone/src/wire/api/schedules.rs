@@ -112,6 +112,7 @@ impl ScheduleSettings {
         let absolute = job.deadline.as_deref().is_some_and(|deadline| duration::parse(deadline).is_err());
         let wrong = [
             ("run_id", job.run_id.is_some(), "each run of a schedule is named by its id and due time"),
+            ("batch_id", job.batch_id.is_some(), "a batch ends, and a schedule does not"),
             ("run_at", job.run_at.is_some(), "a schedule's runs start when they fall due"),
             ("delay_ms", job.delay_ms.is_some(), "a schedule's runs start when they fall due"),
             ("expires_at", job.expires_at.is_some(), "would expire every run at the same time; use expires_in_ms"),
@@ -372,6 +373,7 @@ mod tests {
             (r#"{"id":"a.b","type":"t","every":"5m"}"#, "id: "),
             (r#"{"id":"n","type":"t","every":"5m","overlap":"queue"}"#, "overlap: unknown word `queue`"),
             (r#"{"id":"n","type":"t","every":"5m","run_id":"r"}"#, "run_id: each run of a schedule"),
+            (r#"{"id":"n","type":"t","every":"5m","batch_id":"b"}"#, "batch_id: a batch ends"),
             (r#"{"id":"n","type":"t","every":"5m","delay_ms":7}"#, "delay_ms: a schedule's runs"),
             (r#"{"id":"n","type":"t","every":"5m","expires_at":"2027-01-31T09:30:00Z"}"#, "expires_at: would expire"),
             (r#"{"id":"n","type":"t","every":"5m","deadline":"2027-01-31T09:30:00Z"}"#, "deadline: is not a duration"),
@@ -416,7 +418,7 @@ mod tests {
             schema_version: some("2"),
             tags: Some(vec!["a".to_owned()]),
             then: Some(Box::default()),
-            batch_id: some("b"),
+            batch_id: None,
             headers: Some([("a".to_owned(), "b".to_owned())].into()),
         };
         let schedule = SchedulesPut::read(br#"{"id":"n","type":"t","every":"5m"}"#).unwrap().schedule;

@@ -1,0 +1,137 @@
+//! The servers as the backbone reaches them.
+
+use super::*;
+use crate::batches;
+
+impl Server for Backbone {
+    async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.purge_checkpoints(tenant, run.as_str()).await
+    }
+
+    async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error> {
+        batches::join(self, &job.tenant, batch, &job.run_id).await
+    }
+
+    async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error> {
+        batches::note_end(self, run).await
+    }
+
+    async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
+        self.read_record(tenant, run).await
+    }
+
+    async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
+        self.write_record(run, expected).await
+    }
+
+    async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
+        self.claim_key(tenant, key, claim, window).await
+    }
+
+    async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
+        self.read_claim(tenant, key).await
+    }
+
+    async fn write_claim(
+        &self,
+        tenant: &Tenant,
+        key: &str,
+        claim: &Claim,
+        over: (u64, Duration),
+    ) -> Result<Option<u64>, Error> {
+        self.write_claim(tenant, key, claim, over).await
+    }
+
+    async fn read_line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error> {
+        self.slots().line(id).await
+    }
+
+    async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<bool, Error> {
+        let written = self.slots().write_line(id, line, expected).await?;
+        Ok(matches!(written, longshore_backbone::concurrency::Written::Won(_)))
+    }
+
+    async fn read_order(&self, id: &OrderId) -> Result<(Order, u64), Error> {
+        self.slots().order(id).await
+    }
+
+    async fn write_order(&self, id: &OrderId, order: &Order, expected: u64, lasts: Duration) -> Result<bool, Error> {
+        let written = self.slots().write_order(id, order, expected, lasts).await?;
+        Ok(matches!(written, longshore_backbone::concurrency::Written::Won(_)))
+    }
+
+    async fn waiting_in_order(&self, id: &OrderId, place: Waits, range: (u64, u64)) -> Result<Vec<Waiting>, Error> {
+        self.waiting_in_order(id, place, range).await
+    }
+
+    async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error> {
+        Ok(self.job_in_lane(&id.lane, sequence).await?.is_some())
+    }
+
+    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
+        self.notify_cancelled(tenant, run).await;
+    }
+
+    async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
+        self.take_out_parked(run, key).await
+    }
+
+    async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {
+        self.ask_holder(node, question, wait).await
+    }
+
+    async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error> {
+        self.presence_of(node).await
+    }
+
+    async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
+        self.schedule(run, at, headers, payload).await.map(drop)
+    }
+
+    async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
+        self.park(run, since, headers, payload).await.map(drop)
+    }
+
+    async fn return_to_queue(
+        &self,
+        run: &Run,
+        since: Timestamp,
+        headers: Option<&Headers>,
+        payload: Bytes,
+    ) -> Result<(), Error> {
+        self.return_to_queue(run, since, headers, payload).await.map(drop)
+    }
+
+    async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
+        self.write_dead_letter(run, headers, payload).await.map(drop)
+    }
+
+    async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<(), Error> {
+        let subject = self.names().job(&run.tenant, &run.lane(), &run.job_type);
+        let id = format!("{}/{}/{}", run.tenant, run.run_id, run.seal);
+        match self.move_to_lane(subject, headers, payload, &id).await {
+            Err(error) if is_no_responders_error(&error) && !self.is_declared(&run.queue).await? => {
+                log_run!(warn, About::run(run), "its chain ends before it: nobody declares queue {}", run.queue);
+                Ok(())
+            }
+            published => published.map(drop),
+        }
+    }
+
+    async fn publish_live(&self, events: &EncodedEvents) {
+        self.publish_parts(events.live()).await;
+    }
+
+    async fn ack(&self, ack_token: AckToken) {
+        self.ack(ack_token).await;
+    }
+
+    async fn nak_after(&self, ack_token: AckToken, after: Duration) {
+        self.nak_after(ack_token, after).await;
+    }
+
+    async fn pause(&self, wait: Duration) {
+        // Thousands may wait for the same stream: they do not ask again in one moment.
+        tokio::time::sleep(wait.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+    }
+}
