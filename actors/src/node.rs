@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::cluster::node_name;
+use crate::cluster::node_name::{self, Own};
 use crate::concurrency::keeper;
 use crate::lease_keeper;
 use crate::metrics::Metrics;
@@ -106,9 +106,9 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, log, .. } = settings;
-        let Settings { audit_file, event_file, webhooks, .. } = settings;
-        let outlets = Outlets { traces, log, audit_file, event_file, webhooks };
+        let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, .. } = settings;
+        let Settings { log, in_force, audit_file, event_file, webhooks, .. } = settings;
+        let outlets = Outlets { traces, own: Own { log, in_force }, audit_file, event_file, webhooks };
         open_files(&outlets)?;
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;

@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use crate::address::{Address, Waiting};
 use crate::api::audit::Audit;
 use crate::api::{Api, service};
+use crate::cluster::node_name::Own;
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::tree_answers::Tree;
@@ -53,12 +54,12 @@ use crate::streams::tail::{self, Table};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
 use crate::webhooks::{self, WebhookSettings, feed};
-use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, LogControl, PressureSettings};
+use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, PressureSettings};
 
 /// Where a node writes beside NATS.
 pub(crate) struct Outlets {
     pub(crate) traces: Option<Arc<dyn SpanExporter>>,
-    pub(crate) log: Option<Arc<dyn LogControl>>,
+    pub(crate) own: Own,
     pub(crate) audit_file: Option<Arc<dyn AuditFile>>,
     pub(crate) event_file: Option<Arc<dyn EventFile>>,
     pub(crate) webhooks: Option<WebhookSettings>,
@@ -94,8 +95,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     /// Takes the spans of jobs, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
-    /// The log, as far as operators may change it.
-    pub(crate) log: Option<Arc<dyn LogControl>>,
+    /// What it answers about itself.
+    pub(crate) own: Own,
     /// Writes down what is asked of the API beyond reading and submitting.
     pub(crate) audit: Arc<Audit>,
     /// Where the event log is written to as well.
@@ -116,7 +117,7 @@ impl Parts {
         (policies, schedules): (Policies, DeclaredSchedules),
         handlers: Handlers,
         watches: Option<PressureSettings>,
-        Outlets { traces, log, audit_file, event_file, webhooks }: Outlets,
+        Outlets { traces, own, audit_file, event_file, webhooks }: Outlets,
     ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
@@ -168,7 +169,7 @@ impl Parts {
             shed: Arc::default(),
             metrics,
             tracer,
-            log,
+            own,
             audit,
             event_file,
             system_events,

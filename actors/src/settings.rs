@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_backbone::Storage;
-use longshore_backbone::wire::api::PutRequest;
+use longshore_backbone::wire::api::{InForce, PutRequest};
 use longshore_domain::Tenant;
 use longshore_domain::policy::Policies;
 use longshore_domain::pressure::PressureLimits;
@@ -36,6 +36,8 @@ pub struct Settings {
     pub audit_file: Option<Arc<dyn AuditFile>>,
     /// Files that the event log is written to as well.
     pub event_file: Option<Arc<dyn EventFile>>,
+    /// All settings as operators may see them, each with where it was set.
+    pub in_force: Arc<[InForce]>,
     /// How webhooks are delivered; `None`: this node calls nobody.
     pub webhooks: Option<WebhookSettings>,
 }

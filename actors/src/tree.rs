@@ -51,7 +51,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("unserved-queues", parts.unserved(), unserved::run),
         ChildSpec::new("clock-watch", parts.clock_watch(), clock_watch::run),
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
-        ChildSpec::new("node-name", (parts.readiness(), parts.log.clone()), node_name::answer),
+        ChildSpec::new("node-name", (parts.readiness(), parts.own.clone()), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
         ChildSpec::new("batch-keeper", (parts.api(), parts.lifecycle.draining.clone()), batches::keeper::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),

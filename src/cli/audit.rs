@@ -77,6 +77,6 @@ fn row(entry: &AuditEntry) -> Vec<String> {
         entry.from.clone(),
         entry.endpoint.clone(),
         entry.stage.clone(),
-        what,
+        entry.reason.as_ref().map_or_else(|| what.clone(), |reason| format!("{what}, because: {reason}")),
     ]
 }

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use longshore::http;
 use longshore_backbone::wire::api::{
-    Health, HealthRequest, LogLevel, LogLevelRequest, NodeStatus, Nodes, NodesList, NodesLogLevel, Nothing,
+    Health, HealthRequest, InForce, LogLevel, LogLevelRequest, NodeSettings, NodeStatus, Nodes, NodesList,
+    NodesLogLevel, NodesSettings, Nothing, SettingsRequest,
 };
 use serde::Deserialize;
 
@@ -22,6 +23,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// The settings of a node, each with where it was set (operators)
+    Settings(SettingsArguments),
     /// Change which lines a node logs, until it ends (operators)
     LogLevel(LogLevelArguments),
 }
@@ -30,6 +33,16 @@ impl Lists for Command {
     fn list(json: bool) -> Self {
         Self::List { json }
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SettingsArguments {
+    /// The node's name
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +74,7 @@ pub(crate) struct HealthArguments {
 pub(crate) async fn nodes(global: &Global, command: Command) -> anyhow::Result<Ended> {
     let json = match command {
         Command::LogLevel(arguments) => return log_level(global, arguments).await,
+        Command::Settings(arguments) => return settings(global, arguments).await,
         Command::List { json } => json,
     };
     let api = Api::connect(global).await?;
@@ -81,6 +95,20 @@ async fn log_level(global: &Global, arguments: LogLevelArguments) -> anyhow::Res
     } else {
         let LogLevel { node, level } = answer.read()?;
         output::say(&format!("{node} logs by {level} until it ends"))?;
+    }
+    Ok(Ended::Success)
+}
+
+async fn settings(global: &Global, SettingsArguments { node, json }: SettingsArguments) -> anyhow::Result<Ended> {
+    let answer = Api::connect(global).await?.ask::<NodesSettings>(SettingsRequest { node }).await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        let NodeSettings { settings, .. } = answer.read()?;
+        let heading = ["section", "setting", "value", "from"].map(str::to_owned).to_vec();
+        let row = |one: InForce| vec![one.section, one.name, one.value.unwrap_or_else(|| "–".to_owned()), one.from];
+        let rows: Vec<_> = std::iter::once(heading).chain(settings.into_iter().map(row)).collect();
+        output::say(output::table(&rows, &[]).trim_end())?;
     }
     Ok(Ended::Success)
 }

@@ -68,6 +68,7 @@ pub(crate) fn check(
         log: None,
         audit_file: outlets::audit_files(tree).map(|files| Arc::new(files) as _),
         event_file: outlets::event_files(tree).map(|files| Arc::new(files) as _),
+        in_force: Arc::default(),
         webhooks: webhooks::settings(&root, &mut checker.problems),
     };
     (settings, checker.handlers, checker.problems)

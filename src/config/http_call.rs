@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use toml::Value;
 
-use super::kind::{Kind, Size, Text, shown};
+use super::kind::{Kind, LEFT_OUT, Size, Text, shown};
 use super::problem::Origin;
 use super::schema::Field::Setting as One;
 use super::schema::{Entry, Table};
@@ -175,6 +175,13 @@ impl Kind for Secret {
         secret.ok_or_else(|| format!("the value is not {}", Self::noun()))
     }
 
+    fn shown(value: &Value) -> Value {
+        match value {
+            Value::Table(named) => Value::Table(named.clone()),
+            _ => Value::String(LEFT_OUT.to_owned()),
+        }
+    }
+
     fn write(&self) -> Option<Value> {
         let table =
             |key: &str, name: &String| Value::Table([(key.to_owned(), name.clone().into())].into_iter().collect());
@@ -217,6 +224,11 @@ impl Kind for Secrets {
             Secret::read(value).map(|secret| (name.clone(), secret)).map_err(|reason| format!("{name}: {reason}"))
         };
         table.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn shown(value: &Value) -> Value {
+        let Value::Table(table) = value else { return Value::String(LEFT_OUT.to_owned()) };
+        Value::Table(table.iter().map(|(name, value)| (name.clone(), Secret::shown(value))).collect())
     }
 
     fn write(&self) -> Option<Value> {

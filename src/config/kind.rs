@@ -18,6 +18,9 @@ use toml::Value;
 use super::email::Encryption;
 use super::listen::Auth;
 
+/// What operators see in place of a secret.
+pub(crate) const LEFT_OUT: &str = "left out";
+
 /// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
 pub(crate) trait Kind: Sized + 'static {
     /// Whether a value may be a table.
@@ -34,6 +37,11 @@ pub(crate) trait Kind: Sized + 'static {
 
     /// The value as it is written; `None` for "not set".
     fn write(&self) -> Option<Value>;
+
+    /// The written value without what is secret in it. Addresses with passwords are refused.
+    fn shown(value: &Value) -> Value {
+        value.clone()
+    }
 
     /// Reads an environment variable as TOML, so that it can hold numbers and lists; as plain text if it is not TOML.
     fn from_environment(text: &str) -> Value {
@@ -268,6 +276,10 @@ impl Kind for Json {
         "any value".to_owned()
     }
 
+    fn shown(_: &Value) -> Value {
+        Value::String(LEFT_OUT.to_owned()) // as the audit does with payloads
+    }
+
     fn read(value: &Value) -> Result<Self, String> {
         let text = serde_json::to_string(&json(value)).map_err(|error| error.to_string())?;
         RawValue::from_string(text).map(Self).map_err(|error| error.to_string())
@@ -462,6 +474,10 @@ impl<K: Kind> Kind for Option<K> {
 
     fn write(&self) -> Option<Value> {
         self.as_ref().and_then(K::write)
+    }
+
+    fn shown(value: &Value) -> Value {
+        K::shown(value)
     }
 
     fn from_environment(text: &str) -> Value {

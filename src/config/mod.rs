@@ -121,10 +121,11 @@ impl Configuration {
         }
         let mut problems = environment::merge(&mut tree, &ROOT, variables);
         problems.extend(raw::problems(&tree, &ROOT));
-        let (settings, handlers, more) = check::check(&tree, handlers, node_name::make);
+        let (mut settings, handlers, more) = check::check(&tree, handlers, node_name::make);
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&settings);
+            settings.in_force = reference::shown(&tree).into();
             let http = outlets::http(&tree);
             let telemetry = telemetry::of(&tree);
             return Ok(Self { tree, settings, handlers, http, telemetry, warnings });

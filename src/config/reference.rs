@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use longshore_backbone::wire::api::InForce;
 use toml::Value;
 
 use super::entries::ROOT;
@@ -10,6 +11,9 @@ use super::raw::{Content, Tree, key, quoted};
 use super::schema::{Field, Named, Setting, Table};
 
 const WIDTH: usize = 110;
+
+/// Where a setting comes from that nobody has set.
+const DEFAULT: &str = "default";
 
 const HEAD: &str = "\
 # Every setting of Longshore, with its default. Generated from the entries: longshore config print.
@@ -145,13 +149,34 @@ fn lower_first(text: &str) -> String {
 
 /// Every setting in force, with the place where it was set, as TOML.
 pub(crate) fn in_force(tree: &Tree) -> String {
-    let mut out = String::new();
+    let (mut out, mut section) = (String::new(), String::new());
+    for setting in written(tree, false) {
+        if setting.section != section {
+            let _ = writeln!(out, "\n[{}]", setting.section);
+        }
+        let _ = match setting.value {
+            Some(value) => writeln!(out, "{:<44} # {}", format!("{} = {value}", setting.name), setting.from),
+            None => writeln!(out, "# {} is not set", setting.name),
+        };
+        section = setting.section;
+    }
+    out
+}
+
+/// The same for operators who may not read the file: without secrets, and of names without what they have from
+/// `[defaults]`.
+pub(crate) fn shown(tree: &Tree) -> Vec<InForce> {
+    written(tree, true)
+}
+
+fn written(tree: &Tree, for_operators: bool) -> Vec<InForce> {
+    let mut writer = Writer { section: String::new(), for_operators, out: Vec::new() };
     for field in ROOT.fields {
         match field {
-            Field::Setting(_) => force(&mut out, field, "", tree, None),
+            Field::Setting(_) => writer.force(field, "", tree, None),
             Field::Table { name, table, .. } => {
-                let _ = writeln!(out, "\n[{name}]");
-                force_table(&mut out, table, "", inside(tree, name), None);
+                writer.section = (*name).to_owned();
+                writer.force_table(table, "", inside(tree, name), None);
             }
             Field::Named(named) => {
                 let written = inside(tree, named.name);
@@ -161,13 +186,13 @@ pub(crate) fn in_force(tree: &Tree) -> String {
                     _ => written.keys().map(String::as_str).collect(),
                 };
                 for name in names {
-                    let _ = writeln!(out, "\n[{}]", key(&[named.name, name]));
-                    force_table(&mut out, named.table, "", inside(written, name), fallback);
+                    writer.section = key(&[named.name, name]);
+                    writer.force_table(named.table, "", inside(written, name), fallback);
                 }
             }
         }
     }
-    out
+    writer.out
 }
 
 static NOTHING: Tree = Tree::new();
@@ -179,45 +204,61 @@ fn inside<'a>(tree: &'a Tree, name: &str) -> &'a Tree {
     }
 }
 
-fn force_table(out: &mut String, table: &Table, prefix: &str, tree: &Tree, fallback: Option<&Tree>) {
-    let is_alone = |field: &&Field| matches!(field, Field::Setting(setting) if setting.alone());
-    let alone = table.fields.iter().filter(is_alone).find(|field| tree.contains_key(field.name()));
-    match alone {
-        Some(field) => force(out, field, prefix, tree, fallback),
-        None => table.fields.iter().filter(|field| !is_alone(field)).for_each(|field| {
-            force(out, field, prefix, tree, fallback);
-        }),
-    }
+/// Collects the settings in force.
+struct Writer {
+    section: String,
+    for_operators: bool,
+    out: Vec<InForce>,
 }
 
-fn force(out: &mut String, field: &Field, prefix: &str, tree: &Tree, fallback: Option<&Tree>) {
-    let name = field.name();
-    let own = tree.get(name);
-    let node = own.or_else(|| fallback.and_then(|tree| tree.get(name)));
-    let origin = |node: &super::raw::Node| {
-        let inherited = if own.is_none() { "defaults, " } else { "" };
-        format!("{inherited}{}", node.origin.brief())
-    };
-    let mut line = |value: &Value, origin: String| {
-        let _ = writeln!(out, "{:<44} # {origin}", format!("{prefix}{name} = {value}"));
-    };
-    match (field, node.map(|node| (node, &node.content))) {
-        (Field::Setting(_) | Field::Table { .. }, Some((node, Content::Value(value)))) => line(value, origin(node)),
-        (Field::Setting(setting), Some((node, Content::Table(tree)))) if setting.takes_tables() => {
-            line(&super::raw::value(tree), origin(node));
+impl Writer {
+    fn force_table(&mut self, table: &Table, prefix: &str, tree: &Tree, fallback: Option<&Tree>) {
+        let is_alone = |field: &&Field| matches!(field, Field::Setting(setting) if setting.alone());
+        let alone = table.fields.iter().filter(is_alone).find(|field| tree.contains_key(field.name()));
+        match alone {
+            Some(field) => self.force(field, prefix, tree, fallback),
+            None => table.fields.iter().filter(|field| !is_alone(field)).for_each(|field| {
+                self.force(field, prefix, tree, fallback);
+            }),
         }
-        (Field::Setting(setting), _) => match setting.default_value() {
-            Some(value) => line(&value, "default".to_owned()),
-            None => drop(writeln!(out, "# {prefix}{name} is not set")),
-        },
-        (Field::Table { table, .. }, None) if table.optional => drop(writeln!(out, "# {prefix}{name} is not set")),
-        (Field::Table { table, .. }, node) => {
-            let tree = node.map_or(&NOTHING, |(_, content)| match content {
-                Content::Table(tree) => tree,
-                Content::Value(_) => &NOTHING,
-            });
-            force_table(out, table, &format!("{prefix}{name}."), tree, None);
+    }
+
+    fn force(&mut self, field: &Field, prefix: &str, tree: &Tree, fallback: Option<&Tree>) {
+        let name = field.name();
+        let own = tree.get(name);
+        if self.for_operators && own.is_none() && fallback.is_some() {
+            return;
         }
-        (Field::Named(_), _) => {}
+        let node = own.or_else(|| fallback.and_then(|tree| tree.get(name)));
+        let origin = |node: &super::raw::Node| {
+            let inherited = if own.is_none() { "defaults, " } else { "" };
+            format!("{inherited}{}", node.origin.brief())
+        };
+        let safe = |setting: Option<&dyn Setting>, value: &Value| match setting {
+            Some(setting) if self.for_operators => setting.shown(value).to_string(),
+            _ => value.to_string(),
+        };
+        let (value, from) = match (field, node.map(|node| (node, &node.content))) {
+            (Field::Setting(setting), Some((node, Content::Value(value)))) => {
+                (Some(safe(Some(*setting), value)), origin(node))
+            }
+            (Field::Table { or, .. }, Some((node, Content::Value(value)))) => (Some(safe(*or, value)), origin(node)),
+            (Field::Setting(setting), Some((node, Content::Table(tree)))) if setting.takes_tables() => {
+                (Some(safe(Some(*setting), &super::raw::value(tree))), origin(node))
+            }
+            (Field::Setting(setting), _) => {
+                (setting.default_value().map(|value| value.to_string()), DEFAULT.to_owned())
+            }
+            (Field::Table { table, .. }, None) if table.optional => (None, DEFAULT.to_owned()),
+            (Field::Table { table, .. }, node) => {
+                let tree = node.map_or(&NOTHING, |(_, content)| match content {
+                    Content::Table(tree) => tree,
+                    Content::Value(_) => &NOTHING,
+                });
+                return self.force_table(table, &format!("{prefix}{name}."), tree, None);
+            }
+            (Field::Named(_), _) => return,
+        };
+        self.out.push(InForce { section: self.section.clone(), name: format!("{prefix}{name}"), value, from });
     }
 }

@@ -102,6 +102,8 @@ pub(crate) trait Setting: Sync {
     fn alone(&self) -> bool;
     /// Reads an environment variable's text.
     fn environment_value(&self, text: &str) -> Value;
+    /// The written value without what is secret in it.
+    fn shown(&self, value: &Value) -> Value;
     /// Whether its value may be a table.
     fn takes_tables(&self) -> bool;
     /// Checks the written value.
@@ -148,6 +150,10 @@ impl<K: Kind> Setting for Entry<K> {
 
     fn environment_value(&self, text: &str) -> Value {
         K::from_environment(text)
+    }
+
+    fn shown(&self, value: &Value) -> Value {
+        K::shown(value)
     }
 
     fn takes_tables(&self) -> bool {

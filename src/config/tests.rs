@@ -496,6 +496,30 @@ fn what_is_in_force_is_shown_with_its_origin() {
     assert_eq!(again.settings.policies, load(text, &[]).unwrap().settings.policies, "what is shown means the same");
 }
 
+/// Operators see no secret, and of a type what it has of its own.
+#[test]
+fn operators_see_the_settings_without_secrets() {
+    let text = "[defaults]\ntimeout = \"5s\"\n[email]\nserver = \"smtp://a@mail.example:587\"\npassword = \"s3cret\"\n[types.a]\nmax_attempts = 3\n[schedules.n]\ntype = \"a\"\nevery = \"5m\"\npayload = { card = \"s3cret\" }\n[types.b]\nhandler = \"command.run\"\ncommand = { program = \"/bin/sh\", env = { A = \"s3cret\", B = { env = \"PATH\" } } }\n";
+    let configuration = load(text, &[("LONGSHORE_NODE__LEASE", "9s")]).unwrap();
+    let shown: Vec<String> = (configuration.settings.in_force.iter())
+        .map(|one| format!("[{}] {} = {} # {}", one.section, one.name, one.value.as_deref().unwrap_or("-"), one.from))
+        .collect();
+    let all = shown.join("\n");
+    assert!(!all.contains("s3cret") && configuration.in_force().contains("s3cret"), "{all}");
+    for line in [
+        "[] namespace = \"longshore\" # default",
+        "[node] lease = \"9s\" # LONGSHORE_NODE__LEASE",
+        "[node] name = - # default",
+        "[email] password = \"left out\" # longshore.toml:5",
+        "[types.a] max_attempts = 3 # longshore.toml:7",
+        "[types.b] command.env = { A = \"left out\", B = { env = \"PATH\" } } # longshore.toml:14",
+        "[schedules.n] payload = \"left out\" # longshore.toml:11",
+    ] {
+        assert!(shown.iter().any(|shown| shown == line), "{line} is not in\n{all}");
+    }
+    assert!(!all.contains("[types.a] timeout"), "{all}");
+}
+
 #[test]
 fn settings_that_contradict_each_other_are_reported_before_the_start() {
     for (text, problem) in [

@@ -139,6 +139,7 @@ def work(browser, address):
     dead = ask(address, "v1/jobs", {"type": "fail", "payload": {"times": 1, "kind": "permanent", "big": 12345678901234567890.10}})["run_id"]
     tab.go("dlq", "Dead letters")
     expect(page.locator("main")).to_contain_text("attempt # fails as asked")
+    expect(page.get_by_role("img", name="fail, by hour: 1 in 24 hours, at most 1 in one, 1 in the last")).to_be_visible()
     page.locator(f"a.row-link[title='{dead}']").last.click()
     expect(page.locator("main h1")).to_contain_text("dead")
     expect(page.locator(".source pre").last).to_contain_text("permanent")
@@ -171,8 +172,11 @@ def work(browser, address):
     tab.go("queues", "Queues")
     mail = page.locator("tr", has=page.get_by_role("link", name="mail", exact=True))
     tab.button("Pause", mail).click()
+    page.get_by_label("Reason").fill("INC-7: é, mail is ill")
     tab.confirm("Pause")
     expect(mail).to_contain_text("paused")
+    expect(page.locator(".because")).to_contain_text("INC-7: é, mail is ill")
+    tab.judge("a page with a reason")
     waiting = [ask(address, "v1/jobs", {"type": "noop", "queue": "mail"})["run_id"] for _ in range(3)]
     tab.judge("queues")
     tab.go("run/default/" + waiting[0], waiting[0])
@@ -197,6 +201,8 @@ def work(browser, address):
     expect(page.locator("main h1")).to_contain_text("Queues")
     tab.button("Resume", mail).click()
     tab.toast("mail is resumed")
+    tab.button("Clear").click()
+    expect(page.locator(".because")).to_have_count(0)
     expect(tab.button("Pause", mail)).to_be_visible()
 
     # A fault on purpose is in sight on every page, until it is ended.
@@ -323,8 +329,19 @@ def work(browser, address):
     expect(page.locator("tbody tr")).to_contain_text("<i>shop</i>")
     tab.judge("keys")
     tab.go("audit", "Audit")
-    expect(page.locator("tbody")).to_contain_text("queues.pause")
+    for action, reason in (("queues.pause", True), ("queues.resume", True), ("keys.create", False)):
+        asked = page.locator("tbody tr", has_text=action)
+        expect(asked).to_have_count(1)
+        (expect(asked).to_contain_text if reason else expect(asked).not_to_contain_text)("INC-7: é, mail is ill")
     tab.judge("audit")
+    tab.go("settings", "Settings")
+    expect(page.locator("tr", has_text="rate_limit.rate")).to_contain_text(".toml:")
+    expect(page.locator(".card", has_text="What the nodes find")).to_contain_text("nothing wrong")
+    page.get_by_label("Name has").fill("webhooks.allow")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody")).to_contain_text("127.0.0.1/32")
+    tab.judge("settings")
     tab.go("events", "Events")
     expect(page.locator("main")).to_contain_text("Waiting")
     ask(address, "v1/jobs", {"type": "echo", "run_id": "seen-live"})
@@ -337,7 +354,7 @@ def work(browser, address):
 
     narrow = Dashboard(browser, address, viewport={"width": 390, "height": 844})
     for route, heading in (("", "Overview"), ("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), (f"run/default/{dead}", dead), ("schedules", "Schedules"),
-                           ("limits", "Limits"), ("nodes", "Nodes"), ("audit", "Audit"), ("keys", "Keys"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
+                           ("limits", "Limits"), ("nodes", "Nodes"), ("settings", "Settings"), ("audit", "Audit"), ("keys", "Keys"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
         narrow.go(route, heading)
         expect(narrow.page.locator("[aria-busy]")).to_have_count(0)
         narrow.judge(f"{heading} at 390 px")

@@ -19,6 +19,7 @@ use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::filter::{self, Filter, unavailable};
+use crate::shared::now;
 
 /// Entries on a page if the client does not say.
 pub(crate) const LIST_DEFAULT: u64 = 100;
@@ -184,6 +185,9 @@ pub(crate) fn mark(run: &Run) -> (ErrorKind, String, String) {
     (kind, pattern, fingerprint)
 }
 
+/// Hours for which a group says how many died.
+const HOURS: usize = 24;
+
 struct Count {
     example: Run,
     kind: ErrorKind,
@@ -191,13 +195,14 @@ struct Count {
     count: u64,
     first: Timestamp,
     last: Timestamp,
+    hours: [u64; HOURS],
 }
 
 /// The endpoint `dlq.groups`: dead letters by the cause of their failure, the largest group first.
 pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
     let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?;
-    let subject = subject(api, &filter);
+    let (subject, now) = (subject(api, &filter), now());
     let (mut groups, mut seen, mut from) =
         (BTreeMap::<String, Count>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
     while let Some(at) = from.filter(|_| seen < GROUPED) {
@@ -207,7 +212,7 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Resu
         let mut inspected = those_that_stand(api, &filter, page.messages);
         while let Some(dead_letter) = inspected.next().await {
             if let Some((_, run)) = dead_letter? {
-                count(&mut groups, run);
+                count(&mut groups, run, now);
             }
         }
     }
@@ -217,7 +222,7 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Resu
     Ok(Encoded::of(&Groups { cursor: from.map(|next| next.to_string()), groups }))
 }
 
-fn count(groups: &mut BTreeMap<String, Count>, run: Run) {
+fn count(groups: &mut BTreeMap<String, Count>, run: Run, now: Timestamp) {
     let at = run.state.ended_at().unwrap_or(run.origin);
     let (kind, pattern, fingerprint) = mark(&run);
     let group = groups.entry(fingerprint).or_insert_with(|| Count {
@@ -227,15 +232,20 @@ fn count(groups: &mut BTreeMap<String, Count>, run: Run) {
         count: 0,
         first: at,
         last: at,
+        hours: [0; HOURS],
     });
     group.count += 1;
     group.first = group.first.min(at);
     group.last = group.last.max(at);
+    let ago = usize::try_from(now.since(at).as_secs() / 3600).unwrap_or(HOURS);
+    if let Some(hour) = group.hours.iter_mut().rev().nth(ago) {
+        *hour += 1;
+    }
 }
 
 impl Count {
     fn show(self, fingerprint: String) -> Group {
-        let Self { example, kind, pattern, count, first, last } = self;
+        let Self { example, kind, pattern, count, first, last, hours } = self;
         let error = example.error.map(|error| RunError { kind: error.kind.into(), message: error.message });
         Group {
             count,
@@ -243,6 +253,7 @@ impl Count {
             example: Example { error, run_id: example.run_id, tenant: example.tenant },
             fingerprint,
             first,
+            hours: hours.to_vec(),
             last,
             pattern,
             job_type: example.job_type,

@@ -11,8 +11,8 @@ use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
     self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
-    LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, OPERATOR, PutRequest, Record, RunRequest, ScheduleStatus,
-    SubmitRequest, Submitted, WaitRequest,
+    LogLevel, LogLevelRequest, NodeQueue, NodeSettings, NodeStatus, Nodes, OPERATOR, PutRequest, Record, RunRequest,
+    ScheduleStatus, SettingsRequest, SubmitRequest, Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::Tenant;
@@ -177,6 +177,7 @@ fn about_the_rest() -> Vec<Route> {
         AuditList: |c, asker, asked| audit_log::list(&c.part.api, asker, asked);
         NodesList: |c, _, _| c.nodes();
         NodesLogLevel: |c, _, asked| c.log_level(asked);
+        NodesSettings: |c, _, asked| c.settings(asked);
         Health: |c, _, asked| c.health(asked);
     }
 }
@@ -317,6 +318,14 @@ impl Control {
         let set = set.ok_or_else(|| no_node(&node))?;
         let level = set.map_err(|reason| ApiError::malformed(format!("level: {reason}")))?;
         Ok(Encoded::of(&LogLevel { level, node }))
+    }
+
+    async fn settings(&self, SettingsRequest { node }: SettingsRequest) -> Result<Encoded<NodeSettings>, ApiError> {
+        Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
+        let said = node_name::ask_settings(&self.part.api.backbone.nodes(), &node).await;
+        let said = said.ok_or_else(|| no_node(&node))?;
+        let settings = said.map_err(|reason| ApiError::new(Code::TooLarge, reason))?;
+        Ok(Encoded::of(&NodeSettings { node, settings }))
     }
 
     async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {

@@ -3,14 +3,15 @@
 //! running nodes and does not read when a node was last seen: so a node that was killed and started again need not wait
 //! until its presence is forgotten.
 //!
-//! The same subject takes what a client asked another node: how the node of that name is, and that its log change.
+//! The same subject takes what a client asked another node: how the node of that name is, which settings it has, and
+//! that its log change.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::nodes::Nodes;
-use longshore_backbone::wire::api::HealthStatus;
+use longshore_backbone::wire::api::{HealthStatus, InForce};
 
 use crate::LogControl;
 use crate::cluster::readiness::Readiness;
@@ -19,6 +20,9 @@ use crate::supervision::LoopEnd;
 
 /// The question how the node is. No instance is called so.
 const HEALTH: &[u8] = b"health";
+
+/// The question which settings it has.
+const SETTINGS: &[u8] = b"settings";
 
 /// The order to change the level of the log, which follows.
 const LOG_LEVEL: &[u8] = b"log level ";
@@ -29,6 +33,15 @@ const WAIT: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How often it asks meanwhile.
 const ASK_EVERY: Duration = Duration::from_millis(500);
+
+/// What a node answers about itself, beside its health.
+#[derive(Debug, Clone)]
+pub(crate) struct Own {
+    /// The log, as far as operators may change it.
+    pub(crate) log: Option<Arc<dyn LogControl>>,
+    /// Its settings.
+    pub(crate) in_force: Arc<[InForce]>,
+}
 
 /// Waits until no other node has the name.
 ///
@@ -71,6 +84,22 @@ pub(crate) async fn set_log_level(nodes: &Nodes, name: &str, level: &str) -> Opt
     serde_json::from_slice(&answer).ok()
 }
 
+/// The settings of the node of that name, or why they cannot be said; `None`: no such node answers.
+pub(crate) async fn ask_settings(nodes: &Nodes, name: &str) -> Option<Result<Vec<InForce>, String>> {
+    let answer = nodes.ask(nodes.names().node(name), Bytes::from_static(SETTINGS), ANSWER_WITHIN).await?;
+    serde_json::from_slice(&answer).ok()
+}
+
+/// The settings, if a message takes them.
+fn settings(in_force: &[InForce], max: usize) -> Vec<u8> {
+    let said = serde_json::to_vec(&Ok::<_, String>(in_force)).unwrap_or_default();
+    if said.len() <= max {
+        return said;
+    }
+    let why = format!("they have {} bytes, and {max} fit into an answer: longshore config show has them", said.len());
+    serde_json::to_vec(&Err::<Vec<InForce>, _>(why)).unwrap_or_default()
+}
+
 /// Changes the level of this node's log.
 fn change_log(log: Option<&Arc<dyn LogControl>>, level: &[u8]) -> Result<String, String> {
     let level = std::str::from_utf8(level).map_err(|error| error.to_string())?;
@@ -80,8 +109,8 @@ fn change_log(log: Option<&Arc<dyn LogControl>>, level: &[u8]) -> Result<String,
     Ok(holds)
 }
 
-/// Answers nodes that ask for this node's name or health or want its log changed, until the process ends.
-pub(crate) async fn answer((readiness, log): (Readiness, Option<Arc<dyn LogControl>>)) -> LoopEnd {
+/// Answers nodes that ask for this node's name, health or settings or want its log changed, until the process ends.
+pub(crate) async fn answer((readiness, Own { log, in_force }): (Readiness, Own)) -> LoopEnd {
     let (nodes, identity) = (readiness.backbone.nodes(), &readiness.identity);
     let questions = nodes.listen(nodes.names().node(&identity.node)).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
@@ -98,6 +127,11 @@ pub(crate) async fn answer((readiness, log): (Readiness, Option<Arc<dyn LogContr
         if question.payload == HEALTH {
             let health = serde_json::to_vec(&readiness.status().await).unwrap_or_default();
             nodes.answer(question, Bytes::from(health)).await;
+            continue;
+        }
+        if question.payload == SETTINGS {
+            let said = settings(&in_force, readiness.backbone.max_in_answer());
+            nodes.answer(question, Bytes::from(said)).await;
             continue;
         }
         if let Some(level) = question.payload.strip_prefix(LOG_LEVEL) {

@@ -51,6 +51,8 @@ pub struct Request {
     pub trace: Option<TraceContext>,
     /// Who asks, as the caller says itself.
     pub by: Option<String>,
+    /// Why, as the caller says.
+    pub reason: Option<String>,
     /// The inbox to which the answer goes, without its last part.
     pub from: String,
     /// Its body.
@@ -188,7 +190,8 @@ impl<S: Serve> Service<S> {
             tenant: tenant.to_owned(),
             endpoint: name.to_owned(),
             trace,
-            by: message.headers.as_ref().and_then(|headers| header::value_of(headers, names::BY)).map(cut),
+            by: header(names::BY).as_deref().map(cut),
+            reason: header(names::REASON).as_deref().map(cut),
             from: message
                 .reply
                 .as_deref()

@@ -27,6 +27,7 @@ use bytes::Bytes;
 use longshore_actors::Observer;
 use longshore_backbone::service::{Request as ApiRequest, TraceContext};
 use longshore_backbone::wire::api::{self, ApiError, Code, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute};
+use longshore_backbone::wire::header::names;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -40,6 +41,8 @@ use request::{Query, Target};
 const JSON: &str = "application/json; charset=utf-8";
 /// The way on which requests come, in the audit.
 const FROM: &str = "http";
+/// Characters of a reason that are kept.
+const REASON_MAX: usize = 256;
 /// Longest wait for a run's end, in seconds.
 const WAIT_MAX: u64 = 60;
 
@@ -144,6 +147,13 @@ pub(super) fn asker(parts: &Parts) -> Result<&Asker, ApiError> {
     parts.extensions.get::<Asker>().ok_or_else(|| ApiError::new(Code::Internal, "the request has not been admitted"))
 }
 
+/// Why it is asked: `Longshore-Reason`, in which a browser can only send what is written with `%`.
+fn reason(parts: &Parts) -> Option<String> {
+    let text = percent_encoding::percent_decode(parts.headers.get(names::REASON)?.as_bytes()).decode_utf8_lossy();
+    let line: String = text.chars().filter(|sign| !sign.is_control()).take(REASON_MAX).collect();
+    Some(line).filter(|line| !line.is_empty())
+}
+
 impl Gateway {
     /// Asks the API within this node, as far as the asker may.
     async fn ask(&self, declaration: &'static Declaration, target: Target, parts: &Parts) -> Result<Vec<u8>, ApiError> {
@@ -167,6 +177,7 @@ impl Gateway {
             endpoint: declaration.name.to_owned(),
             trace: header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") }),
             by: Some(asker.by()),
+            reason: reason(parts),
             from: FROM.to_owned(),
             body: target.body,
         };

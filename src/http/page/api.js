@@ -32,6 +32,8 @@ export async function askText(method, path, { query, body, signal, as } = {}) {
   const request = { method, signal, headers: {}, cache: 'no-store' };
   if (method !== 'GET') {
     request.headers['Content-Type'] = 'application/json';
+    // A header of fetch holds no other signs.
+    if (state.reason) request.headers['Longshore-Reason'] = part(state.reason);
     request.body = typeof body === 'string' ? body : JSON.stringify(body ?? {});
   }
   let answer;

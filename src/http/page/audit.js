@@ -39,7 +39,7 @@ async function more() {
 }
 
 const row = (entry) => html`<tr><td>${time(entry.at)}</td><td><span class="strong">${entry.endpoint}</span></td><td class="cut wider"><span title=${line(JSON.stringify(entry.request))} class="mono">${line(JSON.stringify(entry.request ?? {}))}</span></td>
-  <td>${entry.tenant}</td><td><span title=${line(entry.by)}>${line(entry.by)}</span></td><td class="wide">${entry.from} <span class="faint">${entry.node}</span></td>
+  <td>${entry.tenant}</td><td><span title=${line(entry.by)}>${line(entry.by)}</span></td><td class="cut"><span title=${line(entry.reason)}>${line(entry.reason)}</span></td><td class="wide">${entry.from} <span class="faint">${entry.node}</span></td>
   <td class="cut">${entry.error ? html`${pill('refused')} <span title=${line(entry.error.message)}>${line(entry.error.message)}</span>` : entry.stage === 'asked' ? pill('not answered yet', 'amber') : html`<span class="mono" title=${line(JSON.stringify(entry.outcome))}>${line(JSON.stringify(entry.outcome ?? {}))}</span>`}</td></tr>`;
 
 export default {
@@ -49,6 +49,6 @@ export default {
   load,
   view: (data, { query }, error) => html`${heading('Audit', { sub: 'What was asked beyond reading and submitting, the newest first.', as: { words: ['audit', '--since', query.since || '24h'], request: { path: 'v1/audit', query: { since: data?.since, limit: 500 } }, json: data && JSON.stringify(data.entries, null, 2) } })}
     <div class="filters">${choice('since', 'Since', [['', 'last 24 h'], ...SINCE.filter(([value]) => value && value !== '24h')], filter)}</div>${stale()}
-    <section class="card">${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: (entries) => table('Audit', ['At', 'Asked', 'What', 'Tenant', 'By', { text: 'From', kind: 'wide' }, 'Outcome'], together(entries).slice(0, 500).map(row)) })}
+    <section class="card">${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: (entries) => table('Audit', ['At', 'Asked', 'What', 'Tenant', 'By', 'Reason', { text: 'From', kind: 'wide' }, 'Outcome'], together(entries).slice(0, 500).map(row)) })}
     ${data?.cursor ? html`<footer class="more"><span class="faint">${number(data.entries.length)} entries were read, and newer ones are not shown yet.</span>${button('Go on', more)}</footer>` : nothing}</section>`,
 };

@@ -8,7 +8,7 @@ import { loginView } from './login.js';
 import * as router from './router.js';
 import { stop } from './stream.js';
 import { changed, drawnBy, keep, kept, may, state, tenant, toast } from './state.js';
-import { dialogView, icon, line, failed } from './widgets.js';
+import { askFirst, button, dialogView, icon, line, failed } from './widgets.js';
 import audit from './audit.js';
 import dlq from './dlq.js';
 import events from './events.js';
@@ -19,15 +19,17 @@ import overview from './overview.js';
 import queues from './queues.js';
 import run, { find } from './run.js';
 import runs from './runs.js';
+import settings from './settings.js';
 import schedules from './schedules.js';
 import submit from './submit.js';
 import webhooks from './webhooks.js';
 
-const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, webhooks, audit, keys, submit };
+const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, webhooks, audit, keys, settings, submit };
 const NAVIGATION = [
   ['', 'Overview', 'overview', 'o'], ['queues', 'Queues', 'queues', 'q'], ['runs', 'Runs', 'runs', 'r'], ['dlq', 'Dead letters', 'dlq', 'd'],
   ['schedules', 'Schedules', 'schedules', 's'], ['limits', 'Limits and breakers', 'limits', 'l'], ['events', 'Events', 'events', 'e'],
-  ['nodes', 'Nodes', 'nodes', 'n', true], ['webhooks', 'Webhooks', 'webhooks', 'w'], ['audit', 'Audit', 'audit', 'a'], ['keys', 'Keys', 'keys', 'k', true], ['submit', 'Submit a job', 'submit', 'c'],
+  ['nodes', 'Nodes', 'nodes', 'n', true], ['webhooks', 'Webhooks', 'webhooks', 'w'], ['audit', 'Audit', 'audit', 'a'], ['keys', 'Keys', 'keys', 'k', true],
+  ['settings', 'Settings', 'settings', 't', true], ['submit', 'Submit a job', 'submit', 'c'],
 ];
 const KEYS = [
   ['/', 'Go to a run by its id, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
@@ -160,6 +162,7 @@ function shell() {
     <ul>${links.map(([name, text, symbol]) => html`<li><a href=${router.to(name)} aria-current=${here === name ? 'page' : nothing}>${icon(symbol)}<span>${text}</span></a></li>`)}</ul>
     <footer><button type="button" class="plain" @click=${() => { theme(NEXT[kept('theme', 'system')]); }}>Theme: ${kept('theme', 'system')}</button>
       <button type="button" class="plain" @click=${() => { setZone(!zone.utc); changed(); }}>Times: ${zone.utc ? 'UTC' : 'local'}</button>
+      ${may('operate') ? html`<button type="button" class="plain" @click=${reason}>Reason: ${state.reason ? line(state.reason) : 'none'}</button>` : nothing}
       <button type="button" class="plain" @click=${help}>Keys: ?</button>
       ${who.auth === 'keys' ? html`<button type="button" class="plain" @click=${out}>Log out${who.name ? html` ${line(who.name)}` : nothing}</button>` : nothing}</footer></nav>
   <header class="top"><button type="button" class="menu-button" aria-label="Menu" aria-expanded=${state.menu} @click=${() => { state.menu = !state.menu; changed(); }}>${icon('menu')}</button>
@@ -167,7 +170,7 @@ function shell() {
     ${who.tenant === '_all' ? html`<label class="tenant"><span class="hidden">Tenant</span><input list="tenants" .value=${state.route.query.tenant ?? ''} placeholder="All tenants" @change=${chooseTenant} autocomplete="off" spellcheck="false">
       <datalist id="tenants">${tenants().map((name) => html`<option value=${name}></option>`)}</datalist></label>` : html`<span class="tenant-name">${who.tenant}</span>`}
     ${who.environment ? html`<span class="environment">${who.environment}</span>` : nothing}${live()}</header>
-  <main id="main" tabindex="-1">${state.faults.length ? html`<div class="faults" role="alert">${state.faults.map((fault) => html`<p>Fault on purpose: ${line(fault)}</p>`)}</div>` : nothing}${current ? safely(current) : html`<div class="empty">There is no such page. <a href=${router.to('')}>Overview</a></div>`}</main>
+  <main id="main" tabindex="-1">${state.faults.length ? html`<div class="faults" role="alert">${state.faults.map((fault) => html`<p>Fault on purpose: ${line(fault)}</p>`)}</div>` : nothing}${because()}${current ? safely(current) : html`<div class="empty">There is no such page. <a href=${router.to('')}>Overview</a></div>`}</main>
   ${bulkView()}<div class="toasts" role="status" aria-live="polite">${state.toasts.map(({ text, bad }) => html`<div class="toast ${bad ? 'bad' : ''}">${line(text)}</div>`)}</div>
   ${dialogView()}`;
 }
@@ -194,6 +197,14 @@ function draw() {
   }
   const badge = root.querySelector('.environment');
   if (badge && /^[#\w(),.% ]+$/.test(state.session.environment_color ?? '')) badge.style.setProperty('--badge', state.session.environment_color);
+}
+
+/** Why something is done stays for what follows in this tab, in sight, until it is taken away. */
+const because = () => (state.reason ? html`<div class="because" role="status"><span>Reason of what you do here, for the audit: <strong>${line(state.reason)}</strong></span>
+  ${button('Change', reason, { kind: 'small' })}${button('Clear', () => { state.reason = ''; changed(); }, { kind: 'small' })}</div>` : nothing);
+
+function reason() {
+  askFirst({ title: 'Why you do what you do', text: html`<p>It goes into the audit with each act in this tab, until it is cleared.</p>`, label: 'Keep it', act: async () => {} });
 }
 
 function help() {

@@ -28,7 +28,8 @@ async function load(_route, signal) {
   return { nodes: nodes.map((node, at) => ({ ...node, health: health[at] })) };
 }
 
-const findings = ({ health }) => [...(health.error ? [['red', health.error]] : []), ...(health.reasons ?? []).map((text) => ['red', text]), ...(health.warnings ?? []).map((text) => ['amber', text])];
+/** What a node finds wrong of itself, each with its colour. */
+export const findings = ({ health }) => [...(health.error ? [['red', health.error]] : []), ...(health.reasons ?? []).map((text) => ['red', text]), ...(health.warnings ?? []).map((text) => ['amber', text])];
 
 function nodeCard(node) {
   const found = findings(node);

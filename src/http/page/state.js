@@ -16,6 +16,8 @@ export const state = {
   /** off, connecting, live, lost. */
   stream: 'off',
   streamSince: 0,
+  /** Why something is done, for the audit. */
+  reason: '',
   dialog: null,
   toasts: [],
   menu: false,

@@ -3,8 +3,8 @@
 import { html, nothing, svg } from './vendor/lit-html.js';
 import { live } from './vendor/directives/live.js';
 import { Problem, address } from './api.js';
-import { absolute, clock, indented, isJson, quoted, relative, short, visible } from './format.js';
-import { changed, state, tenant, toast } from './state.js';
+import { absolute, clock, indented, isJson, number, quoted, relative, short, visible } from './format.js';
+import { changed, may, state, tenant, toast } from './state.js';
 import { to } from './router.js';
 
 const ICONS = {
@@ -88,6 +88,15 @@ export function spark(values, { label = '', colour = 'blue' } = {}) {
   const points = values.map((value, at) => `${(at * step).toFixed(1)},${(height - 2 - (value / most) * (height - 4)).toFixed(1)}`);
   return html`<svg class="spark ${colour}" viewBox="0 0 ${width} ${height}" preserveAspectRatio="none" role="img" aria-label="${label}: ${values.slice(-1).map(short)} now, ${short(most)} at most">
     ${values.length > 1 ? svg`<path class="area" d="M0,${height} L${points.join(' L')} L${width},${height} Z" /><path class="stroke" d="M${points.join(' L')}" />` : nothing}</svg>`;
+}
+
+/** Numbers side by side, the last one of now; an hour with little is still to be seen. */
+export function columns(values, label) {
+  const most = Math.max(...values, 1);
+  const height = (value) => (value ? Math.max((value / most) * 22, 2) : 0);
+  const said = `${label}: ${number(values.reduce((all, one) => all + one, 0))} in ${values.length} hours, at most ${number(most)} in one, ${number(values.at(-1) ?? 0)} in the last`;
+  return html`<svg class="columns-of" viewBox="0 0 ${values.length * 5} 24" role="img" aria-label=${said}><title>${said}</title>
+    <rect class="track" y="23" width="100%" height="1" />${values.map((value, at) => svg`<rect x=${at * 5} y=${23 - height(value)} width="4" height=${height(value)} />`)}</svg>`;
 }
 
 /** Parts of a whole, side by side. */
@@ -190,11 +199,12 @@ const close = () => {
 async function confirmed(event) {
   event.preventDefault();
   const dialog = state.dialog;
-  const said = values(event.target);
+  const { reason = '', ...said } = values(event.target);
   if (dialog.typed && said.typed !== dialog.typed) {
     dialog.error = `Write ${dialog.typed} to go on.`;
     return changed();
   }
+  if (dialog.act && may('operate')) state.reason = reason.trim();
   dialog.busy = true;
   changed();
   try {
@@ -214,6 +224,7 @@ export function dialogView() {
     <h2 id="dialog-title">${dialog.title}</h2><div class="body">${dialog.text}</div>
     ${dialog.fields.map(field)}
     ${dialog.typed ? field({ name: 'typed', label: html`Write <code>${dialog.typed}</code> to confirm` }) : nothing}
+    ${dialog.act && may('operate') ? field({ name: 'reason', label: 'Reason', value: state.reason, placeholder: 'none', hint: 'Goes into the audit, with what follows in this tab.' }) : nothing}
     ${dialog.error ? html`<p class="error" role="alert">${line(dialog.error)}</p>` : nothing}
     <footer>${button(dialog.act ? 'Cancel' : 'Close', close, { kind: 'quiet' })}
       ${dialog.act ? html`<button class="button ${dialog.danger ? 'danger' : 'primary'}" ?disabled=${dialog.busy}>${dialog.busy ? 'Working …' : dialog.label}</button>` : nothing}

@@ -116,12 +116,13 @@ fn letters_are_grouped_by_the_cause_of_the_failure() {
     ];
     let mut groups = BTreeMap::new();
     for run in runs {
-        count(&mut groups, run);
+        count(&mut groups, run, at(2 * 3_600_000 + 600));
     }
     assert_eq!(groups.len(), 4, "particulars make no group; kind, type and text do");
     let fingerprint = mark(&died("r", "mail.send", timeout("no answer from 1 within 2 s"), 1)).2;
     let group = groups.remove(&fingerprint).unwrap().show(fingerprint);
     assert_eq!((group.count, group.first, group.last), (3, at(500), at(900)));
+    assert_eq!((group.hours.len(), &group.hours[20..]), (24, &[0, 1, 2, 0][..]), "two died less than two hours ago");
     assert_eq!((group.example.run_id.as_str(), group.pattern.as_str()), ("r1", "no answer from # within # s"));
     assert_eq!(group.example.error.unwrap().message, "no answer from 10.0.0.1 within 30 s");
 }

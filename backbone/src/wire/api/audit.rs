@@ -52,6 +52,9 @@ pub struct AuditEntry {
     /// Who asks, as the caller says itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Why, as the caller says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The inbox to which the answer goes, without its last part.
     pub from: String,
     /// What was asked, without payloads and headers.

@@ -260,6 +260,9 @@ pub struct Group {
     pub first: Timestamp,
     /// When the last of them died.
     pub last: Timestamp,
+    /// How many died in each of the last 24 hours, the last one last.
+    #[serde(default)]
+    pub hours: Vec<u64>,
     /// What their error texts have in common.
     pub pattern: String,
     /// Their type.

@@ -394,6 +394,10 @@ endpoints! {
     NodesLogLevel "nodes.log_level": LogLevelRequest => LogLevel {
         for_operators: true, http: &[HttpRoute(Put, "/v1/nodes/{node}/log-level")]
     };
+    /// A node's settings, each with where it was set.
+    NodesSettings "nodes.settings": SettingsRequest => NodeSettings {
+        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/nodes/{node}/settings")]
+    };
     /// Whether a node takes work, and why not.
     Health "health": HealthRequest => HealthStatus {
         effect: Reads, http: &[HttpRoute(Get, "/v1/health")]

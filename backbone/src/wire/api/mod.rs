@@ -83,7 +83,7 @@ pub use webhooks::{
     Webhooks, WebhooksRequest,
 };
 mod nodes;
-pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes};
+pub use nodes::{InForce, LogLevel, LogLevelRequest, NodeQueue, NodeSettings, NodeStatus, Nodes, SettingsRequest};
 mod audit;
 pub use audit::{AuditEntry, AuditPage, AuditRequest};
 mod health;

@@ -25,6 +25,37 @@ pub struct LogLevel {
     pub node: String,
 }
 
+/// Which node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsRequest {
+    /// The node's name.
+    pub node: String,
+}
+
+/// A node's settings, in the order of its file. Of a type there are those that it has of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeSettings {
+    /// The node.
+    pub node: String,
+    /// Its settings.
+    pub settings: Vec<InForce>,
+}
+
+/// A setting in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InForce {
+    /// Its section, such as `node` or `types."email.send"`; empty at the top of the file.
+    pub section: String,
+    /// Its name.
+    pub name: String,
+    /// Its value as TOML, without secrets; absent: it is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Where it was set: a file and its line, a variable, or `default`.
+    pub from: String,
+}
+
 /// The nodes, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Nodes {

@@ -171,7 +171,7 @@ fn check_dead_letters() -> [&'static str; 5] {
     let page = format!(r#"{{"entries":[{dead_letter},{left_out}],"cursor":"7"}}"#);
     let list = format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#);
     let group = format!(
-        r#"{{"count":7,"error_kind":"timeout","example":{{"error":{{"kind":"timeout","message":"after 7 ms"}},"run_id":"main-p5-7","tenant":"acme"}},"fingerprint":"f","first":"{TIME}","last":"{TIME}","pattern":"after # ms","type":"email.send"}}"#
+        r#"{{"count":7,"error_kind":"timeout","example":{{"error":{{"kind":"timeout","message":"after 7 ms"}},"run_id":"main-p5-7","tenant":"acme"}},"fingerprint":"f","first":"{TIME}","hours":[0,7],"last":"{TIME}","pattern":"after # ms","type":"email.send"}}"#
     );
     let unknown = group.replace(r#"{"kind":"timeout","message":"after 7 ms"}"#, "null");
     let failed = r#"[{"error":"why","run_id":"main-p5-7"}]"#;
@@ -470,7 +470,7 @@ fn check_faults() -> [&'static str; 3] {
     ]
 }
 
-fn check_nodes() -> [&'static str; 4] {
+fn check_nodes() -> [&'static str; 5] {
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
     );
@@ -478,13 +478,19 @@ fn check_nodes() -> [&'static str; 4] {
         check::<AuditList>(
             &["{}", &format!(r#"{{"since":"{TIME}","limit":7,"cursor":"12"}}"#)],
             &[&format!(
-                r#"{{"entries":[{{"v":1,"id":"a","stage":"asked","at":"{TIME}","endpoint":"dlq.replay","tenant":"acme","node":"n1","by":"anna@desk","from":"_INBOX.x","request":{{"all":true}}}},{{"v":1,"id":"a","stage":"refused","at":"{TIME}","endpoint":"dlq.replay","tenant":"acme","node":"n1","from":"_INBOX.x","outcome":{{"replayed":2}},"error":{{"code":409,"error":"conflict","message":"m"}}}}],"cursor":"13"}}"#
+                r#"{{"entries":[{{"v":1,"id":"a","stage":"asked","at":"{TIME}","endpoint":"dlq.replay","tenant":"acme","node":"n1","by":"anna@desk","reason":"INC-7","from":"_INBOX.x","request":{{"all":true}}}},{{"v":1,"id":"a","stage":"refused","at":"{TIME}","endpoint":"dlq.replay","tenant":"acme","node":"n1","from":"_INBOX.x","outcome":{{"replayed":2}},"error":{{"code":409,"error":"conflict","message":"m"}}}}],"cursor":"13"}}"#
             )],
         ),
         check::<NodesList>(&["{}"], &[&format!(r#"{{"nodes":[{node}]}}"#)]),
         check::<NodesLogLevel>(
             &[r#"{"node":"n1","level":"debug"}"#],
             &[r#"{"level":"debug,async_nats=warn","node":"n1"}"#],
+        ),
+        check::<NodesSettings>(
+            &[r#"{"node":"n1"}"#],
+            &[
+                r#"{"node":"n1","settings":[{"section":"node","name":"lease","value":"\"9s\"","from":"LONGSHORE_NODE__LEASE"},{"section":"node","name":"name","from":"default"}]}"#,
+            ],
         ),
         check::<Health>(
             &["{}", r#"{"node":"n1"}"#],

@@ -44,6 +44,8 @@ pub const HOLD: &str = "Longshore-Hold";
 pub const CANCEL: &str = "Longshore-Cancel";
 /// Who asks the API, as the caller says itself.
 pub const BY: &str = "Longshore-By";
+/// Why the API is asked for a change, as the caller says: for the audit.
+pub const REASON: &str = "Longshore-Reason";
 /// Why the other headers of a message could not be read, in place of those. Set by this node as it receives one.
 pub const UNREADABLE: &str = "Longshore-Unreadable";
 /// Error code of a NATS service.
