@@ -12,7 +12,7 @@ use longshore_backbone::wire::api::{
     WaitingFor, Word,
 };
 use longshore_domain::run::{Step, whole_millis};
-use longshore_domain::{Queue, RunId, RunState, Timestamp};
+use longshore_domain::{BatchId, Queue, RunId, RunState, Timestamp};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -312,6 +312,7 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     let texts = [
         ("node", record.node.as_deref()),
         ("duplicate_of", record.duplicate_of.as_ref().map(RunId::as_str)),
+        ("batch", record.batch_id.as_ref().map(BatchId::as_str)),
         ("result_content_type", record.result_content_type.as_deref()),
     ];
     lines.extend(record.trace_id.map(|trace| ("trace", trace.to_string())));

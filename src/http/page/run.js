@@ -140,6 +140,7 @@ const facts = (record) => html`<dl class="facts">
   ${fact('Duplicate of', record.duplicate_of ? other(record, record.duplicate_of) : undefined)}
   ${fact('Follows', record.parent_run_id ? other(record, record.parent_run_id) : undefined)}
   ${fact('Followed by', record.children?.length ? record.children.map((child) => other(record, child)) : record.then)}
+  ${fact('Batch', record.batch_id)}
   ${fact('Tags', record.tags?.length ? record.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`) : undefined)}
   ${fact('Trace', record.trace_id ? html`<span class="mono">${record.trace_id}</span>` : undefined)}
   ${fact('Erased', record.erased_at ? time(record.erased_at) : undefined)}</dl>`;
