@@ -26,7 +26,7 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     step("the longshore binary", || {
         cargo(root, &["build", "--profile", "test", "--workspace", "--bin", "longshore"], &[])
     })?;
-    step("the release archive", || release::pack(root, &binary()?, "unoptimised").map(drop))?;
+    step("the release archive", || release::pack(root, &binary()?, ("unoptimised", &release::host()?)).map(drop))?;
     let found = [
         ("LONGSHORE_NATS_SERVER", server.into()),
         ("LONGSHORE_BIN", binary()?.into()),

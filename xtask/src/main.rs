@@ -8,6 +8,7 @@
 mod check;
 mod conformance;
 mod release;
+mod sbom;
 mod tidy;
 mod vendor;
 

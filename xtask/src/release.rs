@@ -2,8 +2,8 @@
 //!
 //! `target/release-archives/longshore-<version>-<target>.tar.gz` holds the program, completions, manual pages, the
 //! systemd unit, the commented configuration, the documents and examples to which the README leads, and the licences;
-//! `SHA256SUMS` beside it is what `sha256sum --check` reads. Files are in order, with the time of the last commit and
-//! no owner, so that the same source makes the same archive.
+//! beside it lie the bill of materials, `….cdx.json`, and `SHA256SUMS`, which `sha256sum --check` reads. Files are in
+//! order, with the time of the last commit and no owner, so that the same source makes the same archive.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+
+use crate::sbom;
 
 /// Files that are packed as they are.
 const PACKED: [&str; 6] =
@@ -29,13 +31,14 @@ pub(crate) fn make(root: &Path, target: Option<&str>) -> anyhow::Result<()> {
     build.args(["build", "--release", "--locked", "--package", "longshore", "--target", target]);
     run(&mut build)?;
     let binary = root.join("target").join(target).join("release/longshore");
-    let archive = pack(root, &binary, target)?;
+    let archive = pack(root, &binary, (target, target))?;
     println!("{}", archive.display());
     Ok(())
 }
 
-/// Packs a program that was built for `target`. It must run here, because it writes its own completions.
-pub(crate) fn pack(root: &Path, binary: &Path, target: &str) -> anyhow::Result<PathBuf> {
+/// Packs a program that was built for a platform; `target` is what the archive's name says. It must run here, because
+/// it writes its own completions.
+pub(crate) fn pack(root: &Path, binary: &Path, (target, platform): (&str, &str)) -> anyhow::Result<PathBuf> {
     let name = format!("longshore-{}-{target}", env!("CARGO_PKG_VERSION"));
     let archives = root.join("target/release-archives");
     let folder = archives.join(&name);
@@ -75,6 +78,8 @@ pub(crate) fn pack(root: &Path, binary: &Path, target: &str) -> anyhow::Result<P
     tar.args(["--use-compress-program=gzip -n", "--create", "--file"]).arg(&archive);
     run(tar.arg("--directory").arg(&archives).arg(&name))?;
     fs::remove_dir_all(&folder)?;
+    let bill = serde_json::to_string_pretty(&sbom::of(root, platform)?)?;
+    fs::write(archives.join(format!("{name}.cdx.json")), bill).context("cannot write the bill of materials")?;
     sums(&archives)?;
     Ok(archive)
 }
@@ -94,7 +99,7 @@ fn links_hold(folder: &Path) -> anyhow::Result<()> {
 /// Writes the checksums of all archives.
 fn sums(archives: &Path) -> anyhow::Result<()> {
     let mut names: Vec<_> = fs::read_dir(archives)?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
-    names.retain(|name| name.to_string_lossy().ends_with(".tar.gz"));
+    names.retain(|name| [".tar.gz", ".cdx.json"].iter().any(|end| name.to_string_lossy().ends_with(end)));
     names.sort();
     let sums = text_of(Command::new("sha256sum").args(&names).current_dir(archives))?;
     fs::write(archives.join("SHA256SUMS"), sums).context("cannot write SHA256SUMS")
@@ -106,19 +111,19 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// The target that this machine's compiler builds for.
-fn host() -> anyhow::Result<String> {
+pub(crate) fn host() -> anyhow::Result<String> {
     let version = text_of(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc does not say what it builds for")?.to_owned())
 }
 
-fn cargo(root: &Path) -> Command {
+pub(crate) fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
     cargo
 }
 
-fn text_of(command: &mut Command) -> anyhow::Result<String> {
+pub(crate) fn text_of(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("cannot start {}", shown(command)))?;
     if !output.status.success() {
         bail!("{} ended with {}: {}", shown(command), output.status, String::from_utf8_lossy(&output.stderr));
