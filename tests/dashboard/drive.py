@@ -8,7 +8,10 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import sys
+import threading
 import urllib.request
 
 try:
@@ -38,9 +41,9 @@ AXE = axe_source()
 class Dashboard:
     """A tab, and what it may not have done by the end."""
 
-    def __init__(self, browser, address, **options):
+    def __init__(self, browser, address, beside=None, **options):
         self.address = address
-        self.context = browser.new_context(reduced_motion="reduce", **options)
+        self.context = beside.context if beside else browser.new_context(reduced_motion="reduce", **options)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"])
         self.page = self.context.new_page()
         self.page.set_default_timeout(WITHIN)
@@ -98,6 +101,42 @@ class Dashboard:
     def close(self):
         self.context.close()
         return self.wrong
+
+
+def pump(one, other):
+    """What one sends, the other gets; both end together."""
+    try:
+        while data := one.recv(65536):
+            other.sendall(data)
+    except OSError:
+        pass
+    for end in (one, other):
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def balancer(addresses):
+    """Its own address: each connection goes to the first of these nodes that takes it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def taken():
+        while True:
+            browser, _ = listener.accept()
+            for address in addresses:
+                try:
+                    node = socket.create_connection(re.search(r"//([\d.]+):(\d+)", address).groups())
+                except OSError:
+                    continue
+                threading.Thread(target=pump, args=(browser, node), daemon=True).start()
+                threading.Thread(target=pump, args=(node, browser), daemon=True).start()
+                break
+            else:
+                browser.close()
+
+    threading.Thread(target=taken, daemon=True).start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
 
 def raw(address, path):
@@ -403,7 +442,44 @@ def login(browser, address, operator, reader):
     return tab.close()
 
 
-SCENES = {"work": work, "login": login}
+def failover(browser, address, other, pid):
+    """Two tabs behind a balancer; the node that answers both is killed, and both go on with the other one."""
+    before = balancer([address, other])
+    first = Dashboard(browser, before, viewport={"width": 1280, "height": 860})
+    second = Dashboard(browser, before, beside=first)
+    for tab in (first, second):
+        tab.allowed.append("net::ERR_(INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|CONNECTION_RESET|SOCKET_NOT_CONNECTED)")
+    first.go("events?event=completed", "Events")
+    expect(first.page.locator("main")).to_contain_text("Nothing has happened yet")
+    second.go("queues", "Queues")
+    mail = second.page.locator("tr", has=second.page.get_by_role("link", name="mail", exact=True))
+    expect(second.button("Pause", mail)).to_be_visible()
+
+    # What one tab does, the other one shows by itself.
+    third = Dashboard(browser, before, beside=first)
+    third.allowed = first.allowed
+    third.go("queues", "Queues")
+    third.button("Pause", third.page.locator("tr", has=third.page.get_by_role("link", name="mail", exact=True))).click()
+    third.confirm("Pause")
+    expect(mail).to_contain_text("paused")
+    third.page.close()
+
+    runs = [ask(other, "v1/jobs", {"type": "echo", "run_id": f"before-{n}"})["run_id"] for n in range(5)]
+    expect(first.page.locator("tbody tr")).to_have_count(5)
+    os.kill(int(pid), signal.SIGKILL)
+    runs += [ask(other, "v1/jobs", {"type": "echo", "run_id": f"after-{n}"})["run_id"] for n in range(20)]
+    expect(first.page.locator("tbody tr")).to_have_count(25)
+    for run in runs:
+        expect(first.page.locator(f"tbody a[title='{run}']")).to_have_count(1)
+    expect(first.page.locator(".live")).to_have_text("Live")
+    second.button("Resume", mail).click()
+    second.toast("mail is resumed")
+    expect(second.button("Pause", mail)).to_be_visible()
+    expect(second.page.locator(".live")).to_have_text("Live")
+    return first.wrong + second.wrong + third.wrong
+
+
+SCENES = {"work": work, "login": login, "failover": failover}
 
 
 def main():

@@ -66,3 +66,13 @@ async fn a_browser_sees_and_does_what_its_key_may() {
     let (operator, reader) = (key(&world, "_all", "read,operate"), key(&world, "acme", "read"));
     drive("login", &node, "/ops/", &[&operator, &reader]).await;
 }
+
+/// Two tabs show what the other one does. The node that answers them is killed while they are open: both go on with
+/// another one, and the events that happened meanwhile are there, each once.
+#[tokio::test]
+async fn tabs_go_on_with_another_node_if_theirs_is_killed() {
+    let world = world().await;
+    let (one, other) = (node(&world, "n1", "").await, node(&world, "n2", "").await);
+    let of_other = format!("http://{}/", other.http());
+    drive("failover", &one, "/", &[&of_other, &one.pid().to_string()]).await;
+}

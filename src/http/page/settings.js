@@ -73,9 +73,9 @@ function view(data, { query }, error) {
   })}${stale()}
     ${data ? card('What the nodes find', found.length ? html`<ul class="findings">${found.map(([colour, text]) => html`<li class=${colour}>${line(text)}</li>`)}</ul>` : html`<div class="empty">${data.compared === 1 ? 'The node finds' : `The ${number(data.compared)} nodes find`} nothing wrong.</div>`, html`<code>longshore doctor</code> looks for more: server, rights, streams, clocks`) : nothing}
     <div class="filters">${choice('node', 'Node', (data?.names ?? []).map((name, at) => [at ? name : '', name]), filter)}${word('text', 'Name has', { placeholder: 'max_age' }, filter)}
-      ${choice('show', 'Show', [['', 'all'], ['set', 'what is set'], ['differ', 'what differs between nodes']], filter)}</div>
+      ${choice('show', 'Show', [['', 'all'], ['set', 'what is set'], ['differ', 'what differs']], filter)}</div>
     ${data ? sections(data, query) : list({ data, error, items: [], empty: '' })}
-    <p class="hint">A type or tenant has here what it has of its own; the rest is that of <code>[defaults]</code>. Limits that were set at run time are on their own page.</p>`;
+    <p class="hint">A type has here what it has of its own; the rest is that of <code>[defaults]</code>. Limits that were set at run time are on their own page.</p>`;
 }
 
 export default {

@@ -258,11 +258,11 @@ pub struct Group {
     pub fingerprint: String,
     /// When the first of them died.
     pub first: Timestamp,
-    /// When the last of them died.
-    pub last: Timestamp,
     /// How many died in each of the last 24 hours, the last one last.
     #[serde(default)]
     pub hours: Vec<u64>,
+    /// When the last of them died.
+    pub last: Timestamp,
     /// What their error texts have in common.
     pub pattern: String,
     /// Their type.
