@@ -18,7 +18,7 @@ use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request;
 use crate::messages::scan;
 use crate::runs::claims::hex;
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 use crate::wire::subject::Names;
 
 /// The subjects on which the server republishes the records.
@@ -101,7 +101,7 @@ impl BreakerRecords {
     pub async fn write(&self, breaker: &Breaker, expected: u64) -> Result<WrittenBreaker, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, format!("{}s", breaker.kept().as_secs().max(1)));
+        headers.insert(names::TTL, header::ttl(breaker.kept()));
         let body = Bytes::from(serde_json::to_vec(breaker).unwrap_or_default());
         match request::publish(self.0.control(), self.subject(&breaker.of), headers, body).await {
             Ok(ack) => Ok(WrittenBreaker::Won(ack.seq)),

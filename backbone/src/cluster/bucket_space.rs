@@ -14,7 +14,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::STREAM_FULL;
 use crate::messages::request::{self, PubAck};
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 
 /// New entries are made up to so many percent of the bucket's bytes.
 const FOR_ENTRIES: u64 = 80;
@@ -79,7 +79,7 @@ impl Backbone {
         }
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, format!("{}s", lasts.as_secs().max(1)));
+        headers.insert(names::TTL, header::ttl(lasts));
         let written = request::publish(self.control(), subject, headers, body).await;
         if written.as_ref().is_err_and(Error::is_stream_full) {
             space.0.is_short.store(true, Ordering::Relaxed);

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request::{self, PubAck};
 use crate::messages::scan;
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 use crate::wire::subject::Names;
 
 const BUCKET: &str = "concurrency";
@@ -190,7 +190,7 @@ impl SlotRecords {
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error> {
-        let ttl = format!("{}s", record.matters_for().as_secs().max(1));
+        let ttl = header::ttl(record.matters_for());
         self.compare_and_set(self.record_subject(id), record, &ttl, expected).await
     }
 

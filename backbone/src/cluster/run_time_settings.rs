@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request;
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 
 /// How long the message stays that says that a setting was removed.
 pub const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
@@ -111,7 +111,7 @@ impl RunTimeSettings {
             Some(setting) => Bytes::from(serde_json::to_vec(setting).unwrap_or_default()),
             None => {
                 headers.insert("KV-Operation", "DEL");
-                headers.insert(names::TTL, format!("{}s", REMOVED_KEPT.as_secs()));
+                headers.insert(names::TTL, header::ttl(REMOVED_KEPT));
                 Bytes::new()
             }
         };

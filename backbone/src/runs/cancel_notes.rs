@@ -15,7 +15,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::messages::raw;
 use crate::messages::request;
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 
 /// A note in the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl Backbone {
     pub async fn note_cancel(&self, tenant: &Tenant, run_id: &RunId, kept: Duration) -> Result<(), Error> {
         let note = Note { tenant: tenant.clone(), run_id: run_id.clone() };
         let mut headers = HeaderMap::new();
-        headers.insert(names::TTL, format!("{}s", kept.as_secs().max(1)));
+        headers.insert(names::TTL, header::ttl(kept));
         let body = Bytes::from(serde_json::to_vec(&note).unwrap_or_default());
         request::publish(self.control(), self.cancel_note(tenant, run_id), headers, body).await.map(|_| ())
     }

@@ -22,7 +22,7 @@ use crate::messages::raw::Raw;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request;
 use crate::runs::fingerprint::Fingerprint;
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_window(unique: &Unique) -> bool {
@@ -116,7 +116,7 @@ impl Backbone {
         let body = Bytes::from(serde_json::to_vec(claim).unwrap_or_default());
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, format!("{}s", window.as_secs().max(1)));
+        headers.insert(names::TTL, header::ttl(window));
         let subject = self.claim_subject(tenant, key);
         loop {
             match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {

@@ -13,7 +13,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request;
-use crate::wire::record;
+use crate::wire::{header, record};
 
 /// A record as it was found.
 #[derive(Debug, Clone)]
@@ -166,7 +166,7 @@ impl Backbone {
         let mut headers = HeaderMap::new();
         headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expected.to_string());
         if let Some(kept) = self.kept(run) {
-            headers.insert(NATS_MESSAGE_TTL, format!("{}s", kept.as_secs().max(1)));
+            headers.insert(NATS_MESSAGE_TTL, header::ttl(kept));
         }
         headers
     }

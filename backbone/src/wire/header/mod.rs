@@ -26,7 +26,7 @@ pub use passed_on::{as_published, carry_on, for_handler, for_replay, own, withou
 pub use value::{ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, TAGS_MAX, deadline, fits_header, run_at, tags, unique};
 
 pub(crate) use passed_on::kept;
-pub(crate) use value::positive;
+pub(crate) use value::{positive, ttl};
 
 use by_node::{ByNode, RESERVED};
 use options::{JobOption, OPTIONS};
@@ -304,6 +304,12 @@ mod tests {
             let error = read_job(&headers(&[(&names[0], values[0]), (&names[1], values[1])])).unwrap_err().to_string();
             assert!(error.starts_with(&format!("header {}: stands beside {}", names[1], names[0])), "{error}");
         }
+    }
+
+    #[test]
+    fn a_message_is_stored_for_whole_seconds_and_one_at_least() {
+        let asked = |ms| ttl(std::time::Duration::from_millis(ms));
+        assert_eq!([0, 999, 2_500].map(asked), ["1s", "1s", "2s"]);
     }
 
     /// The headers as they come from the wire.
