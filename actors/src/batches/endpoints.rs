@@ -94,9 +94,7 @@ async fn find(api: &Api, tenant: &Tenant, id: &BatchId) -> Result<(Option<Stored
 }
 
 async fn write(api: &Api, stored: &StoredBatch, revision: u64) -> Result<bool, ApiError> {
-    let storage = api.backbone.storage();
-    let kept = storage.dlq_max_age.max(storage.failed_max_age);
-    let written = api.backbone.write_batch(stored, revision, kept).await;
+    let written = api.backbone.write_batch(stored, revision).await;
     written.map(|written| written.is_some()).map_err(|error| unavailable(&error))
 }
 

@@ -252,9 +252,7 @@ impl Kept {
     /// Writes the batch; `false`: another write was first, which is read at the next look.
     async fn write(&mut self, api: &Api, state: BatchState) -> Result<bool, ApiError> {
         self.stored.batch.state = state.into();
-        let storage = api.backbone.storage();
-        let kept = storage.dlq_max_age.max(storage.failed_max_age);
-        let written = api.backbone.write_batch(&self.stored, self.revision, kept).await;
+        let written = api.backbone.write_batch(&self.stored, self.revision).await;
         let written = written.map_err(|error| read_failed(&error))?;
         self.revision = written.unwrap_or(self.revision);
         Ok(written.is_some())

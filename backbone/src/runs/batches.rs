@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::{BatchId, QueueLane, RunId, RunState, Tenant, Timestamp};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -81,23 +82,20 @@ impl Backbone {
     /// # Errors
     /// The bucket cannot be read.
     pub async fn batches(&self, tenant: Option<&Tenant>, after: u64) -> Result<Vec<(StoredBatch, u64)>, Error> {
-        let all = self.names().key("checkpoints", &format!("_batches.{}.*", tenant.map_or("*", Tenant::as_str)));
-        let bucket = self.names().bucket_stream("checkpoints");
-        let stored = raw::all(self.control(), self.api(), &bucket, &all, after + 1).await?;
-        let read = |raw: &raw::Raw| Some((self.readable(&raw.subject, &raw.payload)?, raw.sequence));
-        Ok(stored.iter().filter(|raw| !raw.payload.is_empty()).filter_map(read).collect())
+        let all = format!("_batches.{}.*", tenant.map_or("*", Tenant::as_str));
+        self.entries(&self.names().key("checkpoints", &all), after + 1).await
     }
 
-    /// Writes a batch on the revision that was read; `None`: another write came first. One that has ended goes after
-    /// `kept`.
+    /// Writes a batch on the revision that was read; `None`: another write came first. One that has ended is kept as
+    /// long as other checkpoints.
     ///
     /// # Errors
     /// The server did not answer in time, so that it may be written; or it refused.
-    pub async fn write_batch(&self, stored: &StoredBatch, revision: u64, kept: Duration) -> Result<Option<u64>, Error> {
+    pub async fn write_batch(&self, stored: &StoredBatch, revision: u64) -> Result<Option<u64>, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, revision.to_string());
-        let lasts = if stored.batch.ended_at.is_some() { kept } else { 2 * LASTS };
-        headers.insert(names::TTL, format!("{}s", lasts.as_secs().max(1)));
+        let lasts = if stored.batch.ended_at.is_some() { self.checkpoints_kept() } else { 2 * LASTS };
+        headers.insert(names::TTL, header::ttl(lasts));
         let body = Bytes::from(serde_json::to_vec(stored).unwrap_or_default());
         let subject = self.batch_subject(&stored.batch.tenant, &stored.batch.id);
         match request::publish(self.control(), subject, headers, body).await {
@@ -116,7 +114,7 @@ impl Backbone {
         if member.ended.is_none() {
             headers.insert(names::EXPECTED, "0");
         }
-        headers.insert(names::TTL, format!("{}s", (2 * LASTS).as_secs()));
+        headers.insert(names::TTL, header::ttl(2 * LASTS));
         let subject = format!("{}.{}", self.batch_subject(tenant, batch), member.run_id);
         let body = Bytes::from(serde_json::to_vec(member).unwrap_or_default());
         match request::publish(self.control(), subject, headers, body).await {
@@ -125,33 +123,39 @@ impl Backbone {
         }
     }
 
-    /// The members of a batch, each as it was last written. A replica that lags behind may have one as it was before.
+    /// The members of a batch, each as it was last written.
     ///
     /// # Errors
     /// The bucket cannot be read.
     pub async fn members(&self, tenant: &Tenant, batch: &BatchId) -> Result<Vec<Member>, Error> {
-        let all = format!("{}.*", self.batch_subject(tenant, batch));
+        let members = self.entries(&format!("{}.*", self.batch_subject(tenant, batch)), 1).await?;
+        Ok(members.into_iter().map(|(member, _)| member).collect())
+    }
+
+    /// What stands under a subject, which may have wildcards, and was written from a sequence on: the last write of
+    /// each key, by key, with its revision. Any replica answers for the pages, and the leader for what is behind them:
+    /// a replica that lags behind may lack the last.
+    async fn entries<T: DeserializeOwned>(&self, subject: &str, mut from: u64) -> Result<Vec<(T, u64)>, Error> {
         let bucket = self.names().bucket_stream("checkpoints");
-        let (mut members, mut from) = (BTreeMap::new(), 1);
+        let mut last = BTreeMap::new();
         loop {
-            let query = format!(r#""seq":{from}"#);
-            let page = scan::page(self.control(), self.api(), &bucket, &all, &query).await?;
-            let last = page.messages.last().map(|stored| stored.sequence);
-            let read = page.messages.iter().filter_map(|stored| serde_json::from_slice(&stored.payload).ok());
-            members.extend(read.map(|member: Member| (member.run_id.clone(), member)));
-            // The leader has the last word on whether there are more.
-            from = match page.next {
-                Some(next) => next,
-                None => {
-                    let from = last.map_or(from, |last| last + 1);
-                    let query = format!(r#"{{"seq":{from},"next_by_subj":"{all}"}}"#);
-                    match raw::get(self.control(), self.api(), &bucket, query).await? {
-                        Some(more) => more.sequence,
-                        None => return Ok(members.into_values().collect()),
-                    }
-                }
-            };
+            let page = scan::page(self.control(), self.api(), &bucket, subject, &format!(r#""seq":{from}"#)).await?;
+            for stored in page.messages {
+                from = stored.sequence + 1;
+                last.insert(stored.subject, (stored.payload, stored.sequence));
+            }
+            if page.next.is_some() {
+                continue;
+            }
+            let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
+            let Some(more) = raw::get(self.control(), self.api(), &bucket, query).await? else { break };
+            // It is taken as it is: the replica that answers for the next page may lack it still.
+            from = more.sequence + 1;
+            last.insert(more.subject, (more.payload, more.sequence));
         }
+        let read =
+            |(subject, (value, revision)): (String, (Bytes, u64))| Some((self.readable(&subject, &value)?, revision));
+        Ok(last.into_iter().filter_map(read).collect())
     }
 
     /// Deletes every member of a batch.

@@ -3,6 +3,8 @@
 //! A step is a name and the number of its use in the run. Its result is written once, by compare-and-set on "nothing",
 //! and outlives attempts, rounds and nodes. It goes with its run's end, with erasing, or by its age.
 
+use std::time::Duration;
+
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::run::Step;
@@ -14,7 +16,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::{raw, request, scan};
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 use crate::wire::json::any_json;
 
 /// Maximum bytes of a result.
@@ -148,9 +150,7 @@ impl Backbone {
     ) -> Result<StepStored, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, "0");
-        let storage = self.storage();
-        let kept = storage.dlq_max_age.max(storage.failed_max_age);
-        headers.insert(names::TTL, format!("{}s", kept.as_secs().max(1)));
+        headers.insert(names::TTL, header::ttl(self.checkpoints_kept()));
         // The version of this form, first.
         let body = Bytes::from([br#"{"v":1,"#, &serde_json::to_vec(result).unwrap_or_default()[1..]].concat());
         let error = match request::publish(self.work(), self.step_subject(tenant, run, call), headers, body).await {
@@ -189,6 +189,12 @@ impl Backbone {
             from = page.next;
         }
         Ok(steps)
+    }
+
+    /// How long a checkpoint is kept at most: as long as its run may be replayed, or shown.
+    pub(crate) fn checkpoints_kept(&self) -> Duration {
+        let storage = self.storage();
+        storage.dlq_max_age.max(storage.failed_max_age)
     }
 
     fn step_subject(&self, tenant: &Tenant, run: &RunId, call: &StepCall) -> String {
