@@ -82,9 +82,26 @@ async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<
     if let Some(id) = &checked.own_id {
         checked.job.run_id = id.clone();
     }
-    let batch = checked.job.options.as_ref().and_then(|options| options.batch.clone());
+    match checked.job.options.as_ref().and_then(|options| options.batch.clone()) {
+        Some(batch) => take_member(api, checked, due, &batch).await,
+        None => keyed::submit(api, checked, due).await,
+    }
+}
+
+/// Takes a job of a batch: it joins before anything of its run is stored. A repeat joins nothing, so that it is
+/// answered as any, also once its batch has ended.
+async fn take_member(
+    api: &Api,
+    checked: Submission,
+    due: Option<Timestamp>,
+    batch: &BatchId,
+) -> Result<Submitted, ApiError> {
+    if let Some(before) = keyed::repeated(api, &checked).await? {
+        return Ok(before);
+    }
     let (tenant, run_id) = (checked.job.tenant.clone(), checked.job.run_id.clone());
-    batches::join_submitted(api, batch.as_ref(), (&tenant, &run_id)).await?;
+    let joined = batches::join(&api.backbone, &tenant, batch, &run_id).await.map_err(|error| unavailable(&error))?;
+    joined.map_err(|reason| wrong("batch_id", reason))?;
     let submitted = keyed::submit(api, checked, due).await;
     let is_it = match &submitted {
         Ok(submitted) => submitted.run_id == run_id,
@@ -92,7 +109,7 @@ async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<
         Err(error) => error.code >= 500,
     };
     if !is_it {
-        batches::leave(api, batch.as_ref(), (&tenant, &run_id)).await;
+        batches::leave(&api.backbone, &tenant, batch, &run_id).await;
     }
     submitted
 }

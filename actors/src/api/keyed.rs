@@ -41,13 +41,10 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
     mut submission: Submission,
     due: Option<Timestamp>,
 ) -> Result<Submitted, ApiError> {
-    // A run that the client has named before is what it is, whichever run has its key by now.
     if keys::key_of(ports, &submission.job).is_some()
-        && let Some(run_id) = &submission.own_id
-        && let Some(found) = is_stored(ports, &submission.job.tenant, run_id).await?
-        && ports.server().on_repeat(&found.run) == Repeat::Nothing
+        && let Some(before) = named_before(ports, &submission).await?
     {
-        return Ok(answer(run_id, found.run.state.name(), true));
+        return Ok(before);
     }
     loop {
         let Some(key) = keys::key_of(ports, &submission.job) else {
@@ -81,6 +78,32 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
             Next::Replace(before) => return replace(ports, &submission, &key, before, due).await,
         }
     }
+}
+
+/// The answer to a repeat: to a job whose run is published, under the id that the client has named or as the one that
+/// has the key. `None`: something of a run is still to be stored.
+pub(crate) async fn repeated<P: SubmitPorts + WaitingPorts>(
+    ports: &P,
+    submission: &Submission,
+) -> Result<Option<Submitted>, ApiError> {
+    if let Some(before) = named_before(ports, submission).await? {
+        return Ok(Some(before));
+    }
+    let (tenant, Some(key)) = (&submission.job.tenant, keys::key_of(ports, &submission.job)) else { return Ok(None) };
+    let claimed = ports.server().read_claim(tenant, key.text).await;
+    let Some(found) = claimed.map_err(|error| unavailable(&error))? else { return Ok(None) };
+    match next(ports, submission, &found).await? {
+        Next::Is(run_id, record) => is_taken(ports, found, (tenant, run_id, record)).await.map(Some),
+        Next::GoOn | Next::Take(_) | Next::Replace(_) => Ok(None),
+    }
+}
+
+/// A run that the client has named before is what it is, whichever run has its key by now.
+async fn named_before<P: SubmitPorts>(ports: &P, submission: &Submission) -> Result<Option<Submitted>, ApiError> {
+    let Some(run_id) = &submission.own_id else { return Ok(None) };
+    let found = is_stored(ports, &submission.job.tenant, run_id).await?;
+    let published = found.filter(|found| ports.server().on_repeat(&found.run) == Repeat::Nothing);
+    Ok(published.map(|found| answer(run_id, found.run.state.name(), true)))
 }
 
 /// Judges a claim by the records of its runs.

@@ -14,18 +14,13 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::State;
 use longshore_domain::{BatchId, Run, RunId, Tenant};
 
-use crate::api::Api;
-use crate::api::filter::unavailable;
 use crate::fail_point;
 use crate::shared::now;
-
-/// Why a job cannot join its batch.
-pub(crate) type Refused = String;
 
 /// Joins a batch, before anything of the job's run is stored. Repeating it is harmless.
 ///
 /// The batch is read again once the member stands: the node that completes the batch says so first, and looks for
-/// members then. So either the member is found, or it is refused here.
+/// members then. So either the member is found, or it is refused here, with the reason.
 ///
 /// # Errors
 /// The bucket cannot be read or written.
@@ -34,7 +29,7 @@ pub(crate) async fn join(
     tenant: &Tenant,
     batch: &BatchId,
     run_id: &RunId,
-) -> Result<Result<(), Refused>, Error> {
+) -> Result<Result<(), String>, Error> {
     let takes = async || {
         let (found, _) = backbone.batch(tenant, batch).await?;
         let state = found.as_ref().map(state);
@@ -91,21 +86,10 @@ async fn write(
     backbone.write_member(tenant, batch, &Member { run_id: run_id.clone(), at: now(), ended }).await
 }
 
-/// Joins the batch of a job that is submitted under this id, if it has one.
-///
-/// # Errors
-/// The batch takes nobody, or cannot be read.
-pub(crate) async fn join_submitted(api: &Api, batch: Option<&BatchId>, run: (&Tenant, &RunId)) -> Result<(), ApiError> {
-    let Some(batch) = batch else { return Ok(()) };
-    let joined = join(&api.backbone, run.0, batch, run.1).await.map_err(|error| unavailable(&error))?;
-    joined.map_err(|reason| ApiError::malformed(format!("batch_id: {reason}")))
-}
-
 /// The job that was to be submitted was refused, or another run stands for it: it is no member.
-pub(crate) async fn leave(api: &Api, batch: Option<&BatchId>, run: (&Tenant, &RunId)) {
-    let Some(batch) = batch else { return };
-    if let Err(error) = write(&api.backbone, run.0, batch, run.1, Some(Ended::Left)).await {
-        tracing::debug!(%batch, "it waits for {}, which there is not: {}", run.1, error.with_causes());
+pub(crate) async fn leave(backbone: &Backbone, tenant: &Tenant, batch: &BatchId, run_id: &RunId) {
+    if let Err(error) = write(backbone, tenant, batch, run_id, Some(Ended::Left)).await {
+        tracing::debug!(%tenant, %batch, "it waits for {run_id}, which there is not: {}", error.with_causes());
     }
 }
 
