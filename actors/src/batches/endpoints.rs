@@ -156,11 +156,11 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Resul
 pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Result<Encoded<BatchStatus>, ApiError> {
     loop {
         let (mut stored, revision) = found(api, asker, &asked).await?;
-        if state(&stored) == BatchState::Open {
-            stored.batch.state = BatchState::Sealed.into();
-        }
-        if stored.batch.sealed_at.is_some() || stored.batch.ended_at.is_some() {
-            return Ok(Encoded::of(&with_members(api, stored).await?));
+        match state(&stored) {
+            BatchState::Open => stored.batch.state = BatchState::Sealed.into(),
+            // It counts once a replay has opened the batch again.
+            BatchState::Failed if stored.batch.sealed_at.is_none() => {}
+            _ => return Ok(Encoded::of(&with_members(api, stored).await?)),
         }
         stored.batch.sealed_at = Some(now());
         if write(api, &stored, revision).await? {
