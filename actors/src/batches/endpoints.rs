@@ -10,7 +10,7 @@ use longshore_backbone::wire::api::{
 use longshore_domain::{BatchId, RunId, Tenant};
 
 use super::keeper::{NAMED, Standing, standing};
-use super::state;
+use super::{on_failure, state};
 use crate::api::filter::{self, unavailable};
 use crate::api::{Api, cancellation, intake};
 use crate::commit::chain;
@@ -129,7 +129,7 @@ async fn with_members(api: &Api, stored: StoredBatch) -> Result<BatchStatus, Api
 async fn standing_of(api: &Api, stored: &StoredBatch) -> Result<Standing, ApiError> {
     let batch = &stored.batch;
     let members = api.backbone.members(&batch.tenant, &batch.id).await.map_err(|error| unavailable(&error))?;
-    Ok(standing(members, batch.on_failure.known().copied().unwrap_or_default()))
+    Ok(standing(members, on_failure(stored)))
 }
 
 /// What a batch waits for, if the run that there is not would be that of its job.

@@ -4,8 +4,9 @@
 //! the batch, and the job has one run id. The keeper also asks for the records of members that have not ended by their
 //! entries: a run that was cancelled while it waited, discarded or erased ends without passing a committer.
 //!
-//! Bounds: in memory are the batches that have not ended, and of one batch at a time its members; a look at a batch
-//! takes at most a twentieth of the time until the next one, asks for [`RECORDS`] records, and reads [`PAGES`] pages.
+//! Bounds: in memory are the batches that have not ended, and of one batch at a time its members; after a round over
+//! all batches the keeper rests twenty times as long as that took, [`REST_MAX`] at most; a look at a batch asks for
+//! [`RECORDS`] records, and reads [`PAGES`] pages.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchSt
 use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use super::{completion, ended, state, write};
+use super::{completion, ended, on_failure, state, write};
 use crate::api::filter::unavailable;
 use crate::api::{Api, intake};
 use crate::cluster::presence;
@@ -28,6 +29,8 @@ use crate::supervision::LoopEnd;
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it rests at most after a round that took long.
+const REST_MAX: Duration = Duration::from_secs(10);
 /// How often a node looks whether it is the first.
 const FIRST_EVERY: u32 = 5;
 /// Records that one look at a batch asks for.
@@ -41,7 +44,7 @@ pub(super) const NAMED: usize = 100;
 
 /// Looks until the process ends.
 pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopEnd {
-    let mut keeper = Keeper { api, is_first: false, revision: 0, open: HashMap::new() };
+    let mut keeper = Keeper { api, is_first: false, revision: 0, open: HashMap::new(), not_before: Instant::now() };
     for turn in 0u32.. {
         tokio::select! {
             () = draining.cancelled() => return std::future::pending().await,
@@ -60,13 +63,14 @@ struct Keeper {
     /// Up to which the batches were read.
     revision: u64,
     open: HashMap<(Tenant, BatchId), Kept>,
+    /// It rests until then.
+    not_before: Instant,
 }
 
 /// A batch that has not ended for good, and what is known of it.
 struct Kept {
     stored: StoredBatch,
     revision: u64,
-    not_before: Instant,
     /// The next of its members whose records are asked for.
     next_record: usize,
     /// Lanes that may have jobs of it that no node has met: from where, and up to which sequence. `None`: this was not
@@ -84,24 +88,26 @@ impl Keeper {
             (self.revision, self.open) = (0, HashMap::new());
             return Ok(());
         }
+        let begun = Instant::now();
+        if begun < self.not_before {
+            return Ok(());
+        }
         for (stored, revision) in api.backbone.batches(None, self.revision).await? {
             self.revision = self.revision.max(revision);
             let key = (stored.batch.tenant.clone(), stored.batch.id.clone());
             if may_change(&stored) {
-                let kept = Kept { stored, revision, not_before: Instant::now(), next_record: 0, lanes: None };
-                self.open.insert(key, kept);
+                self.open.insert(key, Kept { stored, revision, next_record: 0, lanes: None });
             } else {
                 self.open.remove(&key);
             }
         }
-        for kept in self.open.values_mut().filter(|kept| kept.not_before <= Instant::now()) {
-            let begun = Instant::now();
+        for kept in self.open.values_mut().filter(|kept| may_follow(&kept.stored, now())) {
             if let Err(error) = kept.look(api).await {
                 let batch = &kept.stored.batch;
                 tracing::debug!(tenant = %batch.tenant, batch = %batch.id, "a batch goes on later: {}", error.message);
             }
-            kept.not_before = Instant::now() + begun.elapsed() * 20;
         }
+        self.not_before = Instant::now() + (begun.elapsed() * 20).min(REST_MAX);
         Ok(())
     }
 }
@@ -111,9 +117,15 @@ fn may_change(stored: &StoredBatch) -> bool {
     match state(stored) {
         BatchState::Open | BatchState::Sealed | BatchState::Completing => true,
         // What it failed for may be replayed.
-        BatchState::Failed => !stored.reopened && stored.batch.deadline.is_none_or(|deadline| deadline > now()),
+        BatchState::Failed => !stored.reopened && !is_over(stored, now()),
         BatchState::Completed | BatchState::Cancelled => false,
     }
+}
+
+/// Whether anything may follow from a look at the members of a batch: not as long as it is open, unless it fails for a
+/// dead letter or is over.
+fn may_follow(stored: &StoredBatch, now: Timestamp) -> bool {
+    state(stored) != BatchState::Open || on_failure(stored) == OnFailure::Fail || is_over(stored, now)
 }
 
 /// What the members of a batch come to.
@@ -165,7 +177,7 @@ pub(super) fn standing(members: Vec<Member>, on_failure: OnFailure) -> Standing 
 
 impl Kept {
     async fn look(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
-        let on_failure = self.stored.batch.on_failure.known().copied().unwrap_or_default();
+        let on_failure = on_failure(&self.stored);
         let Standing { open, counts, failed, dead } = standing(self.members(api).await?, on_failure);
         let at = now();
         let fails_for = dead.filter(|_| on_failure == OnFailure::Fail);
@@ -206,8 +218,7 @@ impl Kept {
 
     /// Submits the job of a batch, unless a member has joined until the batch was said to complete.
     async fn complete(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
-        let on_failure = self.stored.batch.on_failure.known().copied().unwrap_or_default();
-        let Standing { open, counts, .. } = standing(self.members(api).await?, on_failure);
+        let Standing { open, counts, .. } = standing(self.members(api).await?, on_failure(&self.stored));
         if !open.is_empty() || Some(counts) != self.stored.batch.members {
             return self.write(api, BatchState::Sealed).await.map(drop);
         }
@@ -309,4 +320,32 @@ impl Kept {
 /// Whether the batch should have completed by now.
 fn is_over(stored: &StoredBatch, now: Timestamp) -> bool {
     now >= stored.batch.deadline.unwrap_or_else(|| stored.batch.created_at.plus(LASTS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Given batches in each state, when nothing can follow from their members, then these are not read.
+    #[test]
+    fn members_are_read_where_something_may_follow() {
+        let created = Timestamp::parse("2027-01-01T00:00:00Z").unwrap();
+        let follows = |state: &str, on_failure: &str, deadline: Option<u64>, after: Duration| {
+            let deadline = deadline.map(|seconds| created.plus(Duration::from_secs(seconds)));
+            let batch = json!({
+                "id": "b", "tenant": "default", "created_at": created, "deadline": deadline,
+                "on_failure": on_failure, "state": state,
+            });
+            let stored = serde_json::from_value(json!({"batch": batch, "on_complete": {"type": "done"}})).unwrap();
+            may_follow(&stored, created.plus(after))
+        };
+        let soon = Duration::from_secs(1);
+        for state in ["sealed", "completing", "failed"] {
+            assert!(follows(state, "wait", None, soon), "{state}");
+        }
+        assert!(!follows("open", "wait", None, soon) && !follows("open", "ignore", Some(2), soon));
+        assert!(follows("open", "fail", None, soon), "a dead letter fails it");
+        assert!(follows("open", "wait", Some(1), soon) && follows("open", "wait", None, LASTS), "it is over");
+    }
 }

@@ -9,7 +9,7 @@ pub(crate) mod endpoints;
 pub(crate) mod keeper;
 
 use longshore_backbone::batches::{Ended, Member, StoredBatch};
-use longshore_backbone::wire::api::{ApiError, BatchState, SubmitRequest};
+use longshore_backbone::wire::api::{ApiError, BatchState, OnFailure, SubmitRequest};
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::State;
 use longshore_domain::{BatchId, Run, RunId, Tenant};
@@ -95,6 +95,11 @@ pub(crate) async fn leave(backbone: &Backbone, tenant: &Tenant, batch: &BatchId,
 
 fn state(stored: &StoredBatch) -> BatchState {
     stored.batch.state.known().copied().unwrap_or(BatchState::Completed)
+}
+
+/// What a dead letter means for a batch.
+fn on_failure(stored: &StoredBatch) -> OnFailure {
+    stored.batch.on_failure.known().copied().unwrap_or_default()
 }
 
 /// The job that completes a batch, as it is submitted.
