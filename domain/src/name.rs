@@ -6,6 +6,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::{SmolStr, format_smolstr};
@@ -122,6 +123,14 @@ macro_rules! name {
             #[must_use]
             pub fn unreadable() -> Self {
                 Self(SmolStr::new_static(UNREADABLE))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                Self::parse(text)
             }
         }
 

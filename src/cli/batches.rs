@@ -3,14 +3,14 @@
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
     BatchStatus, Batches, BatchesCancel, BatchesCreate, BatchesGet, BatchesList, BatchesRequest, BatchesSeal,
-    CreateBatchRequest, Encoded, OPERATOR, OnFailure, OneBatchRequest, SubmitRequest,
+    CreateBatchRequest, Encoded, OnFailure, OneBatchRequest, SubmitRequest,
 };
 use longshore_backbone::wire::header;
-use longshore_domain::{BatchId, Tenant, Timestamp};
+use longshore_domain::{BatchId, Timestamp};
 
 use super::client::Api;
 use super::output;
-use super::{Ended, Global, Lists};
+use super::{Ended, Global, Lists, One};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -21,13 +21,13 @@ pub(crate) enum Command {
         json: bool,
     },
     /// One batch, with the members that it waits for
-    Get(One),
+    Get(One<BatchId>),
     /// Create a batch; jobs join it by submit --batch
     Create(CreateArguments),
     /// Have its job run once all members have ended
-    Seal(One),
+    Seal(One<BatchId>),
     /// Cancel it, and its members that have not ended
-    Cancel(One),
+    Cancel(One<BatchId>),
 }
 
 impl Lists for Command {
@@ -37,19 +37,9 @@ impl Lists for Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct One {
-    /// Its id
-    #[arg(value_name = "ID", value_parser = id)]
-    id: BatchId,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct CreateArguments {
     #[command(flatten)]
-    one: One,
+    one: One<BatchId>,
     /// The job that runs once all members have ended: JSON with the fields of the API's submit, such as
     /// {"type":"report.send"}
     #[arg(long, value_name = "JSON", value_parser = job)]
@@ -62,10 +52,6 @@ pub(crate) struct CreateArguments {
     deadline: Option<Timestamp>,
 }
 
-fn id(text: &str) -> Result<BatchId, String> {
-    BatchId::parse(text).map_err(|error| error.to_string())
-}
-
 fn job(text: &str) -> Result<Box<SubmitRequest>, String> {
     header::then::job(text).map(Box::new)
 }
@@ -76,11 +62,10 @@ fn on_failure(text: &str) -> Result<OnFailure, String> {
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
-    let asked = |one: &One| OneBatchRequest { id: one.id.clone(), tenant: None };
+    let asked = |one: &One<BatchId>| OneBatchRequest { id: one.id.clone(), tenant: None };
     match command {
         Command::List { json } => {
-            let tenant = (global.tenant != OPERATOR).then(|| Tenant::parse(&global.tenant)).transpose()?;
-            list(&api.ask::<BatchesList>(BatchesRequest { tenant }).await?, json)?;
+            list(&api.ask::<BatchesList>(BatchesRequest::default()).await?, json)?;
         }
         Command::Get(one) => shown(&api.ask::<BatchesGet>(asked(&one)).await?, one.json)?,
         Command::Create(CreateArguments { one, on_complete, on_failure, deadline }) => {

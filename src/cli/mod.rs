@@ -4,11 +4,12 @@
 //! through [`longshore_backbone::Client`], as any other program can.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use longshore_domain::{JobType, Queue, RunId, Timestamp, duration};
+use longshore_domain::{JobType, NameError, Queue, RunId, Timestamp, duration};
 
 mod client;
 pub(crate) mod ended;
@@ -162,6 +163,17 @@ pub(crate) struct Noun<C: Subcommand> {
     json: bool,
     #[command(subcommand)]
     command: Option<C>,
+}
+
+/// One thing of a kind, named by its id.
+#[derive(Debug, Args)]
+pub(crate) struct One<I: FromStr<Err = NameError> + Clone + Send + Sync + 'static> {
+    /// Its id
+    #[arg(value_name = "ID", value_parser = I::from_str)]
+    id: I,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
 }
 
 /// The subcommands of a noun, of which one is `list`.

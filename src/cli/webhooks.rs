@@ -2,14 +2,14 @@
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Encoded, OPERATOR, PutWebhookRequest, WebhookFormat, WebhookRequest, WebhookSecret, WebhookStatus, Webhooks,
-    WebhooksDelete, WebhooksGet, WebhooksList, WebhooksPut, WebhooksRequest, WebhooksRotate, WebhooksTest,
+    Encoded, PutWebhookRequest, WebhookFormat, WebhookRequest, WebhookSecret, WebhookStatus, Webhooks, WebhooksDelete,
+    WebhooksGet, WebhooksList, WebhooksPut, WebhooksRequest, WebhooksRotate, WebhooksTest,
 };
-use longshore_domain::{Tenant, WebhookId};
+use longshore_domain::WebhookId;
 
 use super::client::Api;
 use super::output;
-use super::{Ended, Global, Lists};
+use super::{Ended, Global, Lists, One};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -20,19 +20,19 @@ pub(crate) enum Command {
         json: bool,
     },
     /// One webhook
-    Get(One),
+    Get(One<WebhookId>),
     /// Make a webhook, or change the one of that id; a secret that is made for it is printed this once
     Put(Box<PutArguments>),
     /// Deliver nothing until it is resumed; its events wait in the log
-    Pause(One),
+    Pause(One<WebhookId>),
     /// Deliver again, from where it stopped
-    Resume(One),
+    Resume(One<WebhookId>),
     /// Deliver an event of the type webhook.test, once
-    Test(One),
+    Test(One<WebhookId>),
     /// Make a new secret, which is printed this once; the old one signs, too, for a day
-    Rotate(One),
+    Rotate(One<WebhookId>),
     /// Remove a webhook
-    Delete(One),
+    Delete(One<WebhookId>),
 }
 
 impl Lists for Command {
@@ -42,19 +42,9 @@ impl Lists for Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct One {
-    /// Its id
-    #[arg(value_name = "ID", value_parser = id)]
-    id: WebhookId,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct PutArguments {
     #[command(flatten)]
-    one: One,
+    one: One<WebhookId>,
     /// Where events are posted to
     #[arg(value_name = "URL")]
     url: String,
@@ -75,10 +65,6 @@ pub(crate) struct PutArguments {
     secret: Option<WebhookSecret>,
 }
 
-fn id(text: &str) -> Result<WebhookId, String> {
-    WebhookId::parse(text).map_err(|error| error.to_string())
-}
-
 fn format(text: &str) -> Result<WebhookFormat, String> {
     serde_json::from_value(text.into()).map_err(|_| "is not standard or cloudevents".to_owned())
 }
@@ -90,11 +76,10 @@ fn secret(text: &str) -> Result<WebhookSecret, String> {
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
-    let asked = |one: &One| WebhookRequest { id: one.id.clone(), tenant: None };
+    let asked = |one: &One<WebhookId>| WebhookRequest { id: one.id.clone(), tenant: None };
     match command {
         Command::List { json } => {
-            let tenant = (global.tenant != OPERATOR).then(|| Tenant::parse(&global.tenant)).transpose()?;
-            list(&api.ask::<WebhooksList>(WebhooksRequest { tenant }).await?, json)?;
+            list(&api.ask::<WebhooksList>(WebhooksRequest::default()).await?, json)?;
         }
         Command::Get(one) => shown(&api.ask::<WebhooksGet>(asked(&one)).await?, one.json)?,
         Command::Put(arguments) => {
@@ -128,7 +113,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
 }
 
 /// Puts the webhook as it is, but paused or not.
-async fn pause(api: &Api, one: &One, paused: bool) -> anyhow::Result<()> {
+async fn pause(api: &Api, one: &One<WebhookId>, paused: bool) -> anyhow::Result<()> {
     let found = api.ask::<WebhooksGet>(WebhookRequest { id: one.id.clone(), tenant: None }).await?.read()?;
     let WebhookStatus { id, url, events, types, queues, format, .. } = found;
     let format = serde_json::from_value(serde_json::to_value(format)?)?;
