@@ -156,7 +156,76 @@ async fn what_a_dead_letter_means_is_what_the_batch_says() {
     assert_eq!(work.calls().len(), 12);
 }
 
-/// Given a sealed batch with members that are cancelled while they wait, or erased, or that wait in a paused queue,
+/// Given a member that is a dead letter, when that is erased, then the member has ended and is named `gone`.
+#[tokio::test]
+async fn a_member_that_is_erased_has_ended_and_is_gone() {
+    let world = world().await;
+    let (done, _work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    create(&world, "b", json!({})).await;
+    world.submit(json!({"type": "work", "run_id": "bad", "batch_id": "b", "payload": "fails"})).await;
+    world.request("batches.seal", json!({"id": "b"})).await;
+    ask(&world, "dlq.get", json!({"run_id": "bad"})).await;
+    assert_eq!(get(&world, "b").await["awaits"], json!(["bad"]));
+    world.request("runs.erase", json!({"run_id": "bad"})).await;
+    let batch = is_in(&world, "b", "completed").await;
+    assert_eq!(batch["members"], json!({"all": 1, "completed": 0, "failed": 1}), "{batch}");
+    assert_eq!(batch["failed"], json!([{"run_id": "bad", "state": "gone"}]));
+    assert_eq!(world.wait("b-done").await.state, "completed");
+    assert_eq!(done.calls().len(), 1);
+}
+
+/// Given a batch that failed before it was sealed, when it is sealed and what it failed for is replayed, then it
+/// completes.
+#[tokio::test]
+async fn a_batch_that_failed_while_open_is_sealed_and_completes_after_a_replay() {
+    let world = world().await;
+    let (done, _work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    create(&world, "b", json!({"on_failure": "fail"})).await;
+    world.submit(json!({"type": "work", "run_id": "bad", "batch_id": "b", "payload": "fails"})).await;
+    assert_eq!(is_in(&world, "b", "failed").await["sealed_at"], json!(null));
+    let sealed = world.request("batches.seal", json!({"id": "b"})).await;
+    assert!(sealed["state"] == "failed" && sealed["sealed_at"].is_string(), "{sealed}");
+    assert_eq!(world.request("batches.seal", json!({"id": "b"})).await["sealed_at"], sealed["sealed_at"]);
+    ask(&world, "dlq.replay", json!({"run_id": "bad", "set": {"payload": "works"}})).await;
+    let batch = is_in(&world, "b", "completed").await;
+    assert_eq!(batch["members"], json!({"all": 1, "completed": 1, "failed": 0}), "{batch}");
+    world.wait("b-done").await;
+    assert_eq!(done.calls().len(), 1);
+}
+
+/// Given members under ids and keys of their own, when they are submitted again after their batch has ended, then the
+/// answers are their runs; a new job is refused.
+#[tokio::test]
+async fn a_repeat_is_answered_after_the_batch_has_ended() {
+    let world = world().await;
+    let (_done, work) = (done(&world).await, work(&world).await);
+    let _node = quick(&world, "node").start().await;
+    create(&world, "b", json!({})).await;
+    let jobs = [
+        json!({"type": "work", "batch_id": "b", "run_id": "named"}),
+        json!({"type": "work", "batch_id": "b", "idempotency_key": "key"}),
+        json!({"type": "work", "batch_id": "b", "run_id": "both", "idempotency_key": "other"}),
+    ];
+    let mut runs = Vec::new();
+    for job in &jobs {
+        runs.push(world.request("submit", job.clone()).await["run_id"].clone());
+    }
+    // While it is open, a repeat is no other member.
+    assert_eq!(world.request("submit", jobs[1].clone()).await["run_id"], runs[1]);
+    world.request("batches.seal", json!({"id": "b"})).await;
+    assert_eq!(is_in(&world, "b", "completed").await["members"], json!({"all": 3, "completed": 3, "failed": 0}));
+    for (job, run) in jobs.iter().zip(&runs) {
+        let again = world.request("submit", job.clone()).await;
+        assert_eq!(again, json!({"deduplicated": true, "run_id": run, "state": "completed"}));
+    }
+    let new = world.try_request("default", "submit", json!({"type": "work", "batch_id": "b", "run_id": "new"})).await;
+    assert!(new.unwrap_err().message.contains("batch b has ended"));
+    assert_eq!(work.calls().len(), 3);
+}
+
+/// Given a sealed batch with members that are cancelled while they wait, or that wait in a paused queue,
 /// then it completes once none is left, and not before.
 #[tokio::test]
 async fn a_batch_waits_for_what_no_node_has_met_and_not_for_what_is_gone() {
