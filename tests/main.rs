@@ -41,6 +41,7 @@ mod http_call; // a job is a request to a service, and leads a node to no addres
 mod http_clients; // clients over HTTP that repeat what was not answered have each job done under one run
 mod idempotency; // one id, one key: one run
 mod keys; // a key is one run for as long as its scope says
+mod late; // an attempt may end later than its handler replies, by a call with its token
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
 mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
 mod listeners; // HTTP is served at every address, behind a proxy, with TLS, to pages of named origins

@@ -139,6 +139,7 @@ impl Event<'_> {
             EventKind::Scheduled => waits_until(),
             EventKind::Deferred => {
                 let stored = match self.of {
+                    Some(Attempt { detached: Some(detached), .. }) => Some(detached.until),
                     Some(attempt) => attempt.retry_at,
                     None => self.run.deferral.as_ref().and_then(|deferral| deferral.run_at),
                 };
@@ -187,7 +188,8 @@ pub fn of_round(run: &Run) -> Events<'_> {
     let waits = |deferral: &Deferral| {
         let last = run.attempts_of_round().last().filter(|last| last.ended_at == Some(deferral.at));
         let put_back = last.and_then(|last| last.put_back).is_some_and(|why| reason_of(why).is_some());
-        deferral.count == 1 && !put_back && run.state != RunState::Running && is_numbered(deferral)
+        let of_attempt = put_back || run.detached_at(deferral.at);
+        deferral.count == 1 && !of_attempt && run.state != RunState::Running && is_numbered(deferral)
     };
     if let Some(deferral) = run.deferral.as_ref().filter(|deferral| waits(deferral)) {
         let nth = if deferral.nth > 0 { deferral.nth } else { run.deferrals };
@@ -242,6 +244,9 @@ fn push_attempt<'a>(run: &'a Run, attempt: &'a Attempt, events: &mut Events<'a>)
         return;
     }
     push(EventKind::Started, attempt.started_at, None);
+    if let Some(detached) = &attempt.detached {
+        push(EventKind::Deferred, detached.at, Some(DeferReason::Detached));
+    }
     let Some(ended_at) = attempt.ended_at else { return };
     match attempt.put_back {
         Some(PutBack::Released) => push(EventKind::Released, ended_at, None),

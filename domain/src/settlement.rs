@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use smol_str::SmolStr;
+
 use crate::backoff::Backoff;
 use crate::policy::TypePolicy;
-use crate::run::{DeferReason, PutBack, RunResult};
+use crate::run::{DeferReason, Late, PutBack, RunResult};
 use crate::served::NeverServed;
 use crate::{ErrorKind, Failure, JobOptions, Run, RunId, Timestamp};
 
@@ -22,6 +24,13 @@ pub enum Outcome {
     },
     /// The handler wants to see the job again later; the attempt is not used up.
     Snoozed(Duration),
+    /// The handler has replied, and the attempt ends later, by a call of the API.
+    Detached {
+        /// Proves that a caller knows the attempt.
+        token: SmolStr,
+        /// How long it may take from now, and from each report of its progress.
+        lasts: Duration,
+    },
     /// The handler had no capacity; the attempt is not used up, however often that happens.
     Busy {
         /// The attempt's start was published before the handler said so.
@@ -71,6 +80,8 @@ pub enum Settlement {
         /// Why the attempt is requeued, if it had started; otherwise it is as if it had not begun.
         put_back: Option<PutBack>,
     },
+    /// The attempt goes on elsewhere, and ends by a call of the API or as its time is over.
+    Detach(Box<Late>),
     /// The job goes back to its lane for any node with capacity; the attempt is not used up.
     Release,
     /// The job could start, but lacks something that all jobs of its kind wait for, such as handler capacity: it waits
@@ -196,6 +207,7 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             let put_back = Some(PutBack::Snoozed);
             defer(now.plus(wait), DeferReason::Snoozed, put_back, terms)
         }
+        Outcome::Detached { token, lasts } => Settlement::Detach(Box::new(Late::new(token, lasts, terms.deadline))),
         Outcome::Busy { started } => {
             let pause = (BUSY * (1 << terms.busy.min(5))).min(BUSY_MAX);
             let put_back = started.then_some(PutBack::Busy);

@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "all of it is test; clippy excepts only the functions marked as such")]
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use longshore_domain::backoff::Backoff;
+use longshore_domain::policy::TypePolicy;
 use longshore_domain::run::{DeferReason, PutBack, RunResult};
-use longshore_domain::settlement::Settlement;
+use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{
     ErrorKind, Failure, Job, JobType, Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp,
 };
@@ -60,6 +63,10 @@ fn happen(run: &mut Run, what: &str) {
         "is discarded" => return run.discard(at(5)),
         "is scheduled again" => Settlement::Schedule { at: at(9) },
         "is deferred" => Settlement::Defer { at: at(9), reason: DeferReason::Snoozed, put_back },
+        "is detached" => {
+            let detached = Outcome::Detached { token: "t".into(), lasts: Duration::from_secs(1) };
+            settle(detached, Terms::of(run, None, &Backoff::Delays(Vec::new()), &TypePolicy::default()), at(5), 0.5)
+        }
         "is parked" => Settlement::Park { since: at(1), reason: Some(DeferReason::RateLimited) },
         "expires" => Settlement::Expire,
         "is cancelled" => Settlement::Cancel,
@@ -88,5 +95,5 @@ fn the_table_of_states_is_what_the_code_does() {
         assert_eq!(run.state.as_str(), to, "{row}");
         assert!(left.insert((from, what)), "{row}: stands there twice");
     }
-    assert_eq!(left.len(), 30, "every row was read");
+    assert_eq!(left.len(), 31, "every row was read");
 }

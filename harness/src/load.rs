@@ -79,6 +79,8 @@ pub enum Kind {
     Delayed,
     /// Snoozed once by its remote handler.
     Snooze,
+    /// Detached by its remote handler, and ended by a call of the API.
+    Late,
     /// Done by a remote handler.
     Remote,
     /// Its payload cannot be read.
@@ -90,7 +92,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds except the killer, which a test must ask for.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Quick,
         Kind::Slow,
         Kind::Once,
@@ -101,6 +103,7 @@ impl Kind {
         Kind::Panic,
         Kind::Delayed,
         Kind::Snooze,
+        Kind::Late,
         Kind::Remote,
         Kind::Invalid,
     ];
@@ -118,6 +121,7 @@ impl Kind {
             Kind::Panic => "load.panic",
             Kind::Delayed => "load.delayed",
             Kind::Snooze => "load.snooze",
+            Kind::Late => "load.late",
             Kind::Remote => "load.remote",
             Kind::Invalid => "load.invalid",
             Kind::Killer => "load.killer",
@@ -146,7 +150,7 @@ impl Kind {
 
     /// Whether a remote handler does the work.
     pub fn is_remote(self) -> bool {
-        matches!(self, Kind::Snooze | Kind::Remote | Kind::Killer)
+        matches!(self, Kind::Snooze | Kind::Late | Kind::Remote | Kind::Killer)
     }
 
     /// A job of this kind, to be published.
@@ -177,7 +181,7 @@ impl Crew {
     /// If the server cannot be reached.
     pub async fn new(world: &World) -> Crew {
         let mut crew = Crew { handlers: Vec::new(), before: Vec::new(), snoozed: Arc::default() };
-        for kind in [Kind::Remote, Kind::Snooze, Kind::Killer] {
+        for kind in [Kind::Remote, Kind::Snooze, Kind::Late, Kind::Killer] {
             crew.hire(world, kind).await;
         }
         crew
@@ -195,6 +199,10 @@ impl Crew {
             let reply = match kind {
                 Kind::Snooze if first_time() => Reply::snooze("300ms"),
                 Kind::Killer if job.attempt == 1 => Reply::silence(),
+                Kind::Late => {
+                    tokio::spawn(async move { job.ends_late("complete", json!({"result": "done"})).await });
+                    Reply::json(json!(null)).header("Longshore-Detach", "1h")
+                }
                 _ => Reply::json(json!("done")),
             };
             async move { reply }

@@ -289,6 +289,33 @@ impl Job {
         serde_json::from_slice(&self.payload).unwrap_or(Value::Null)
     }
 
+    /// Ends this attempt, which is detached, by `runs.complete` or `runs.fail`: asks until the answer says that it has
+    /// ended, or that it cannot any more. Returns the code of a refusal.
+    pub async fn ends_late(&self, how: &str, body: Value) -> Option<u64> {
+        let header = |name: &str| self.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default();
+        let mut body = body;
+        body["run_id"] = self.run_id.clone().into();
+        body["token"] = header("Longshore-Attempt-Token").into();
+        let subject = format!("longshore.api.{}.runs.{how}", self.tenant);
+        loop {
+            let asked = self.client.request(subject.clone(), body.to_string().into()).await;
+            let answer: Value = match asked {
+                Ok(answer) => serde_json::from_slice(&answer.payload).unwrap_or_default(),
+                Err(error) if matches!(error.kind(), async_nats::client::RequestErrorKind::InvalidSubject) => {
+                    return None;
+                }
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            match answer["code"].as_u64() {
+                Some(503 | 504) => tokio::time::sleep(Duration::from_millis(100)).await,
+                code => return code,
+            }
+        }
+    }
+
     /// Sends a signal: `started`, `heartbeat`, `progress` (with a JSON body) or `log`.
     pub async fn signal(&self, signal: &str, body: impl Into<Bytes>) {
         let _ = self.client.publish_with_headers(self.reply_to.clone(), named(signal), body.into()).await;

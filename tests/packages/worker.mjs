@@ -3,7 +3,7 @@ import assert from 'node:assert';
 import { appendFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { Permanent, Retry, Snooze, Worker } from '@longshore/client';
+import { Detach, Permanent, Retry, Snooze, Worker } from '@longshore/client';
 
 const worker = new Worker({ heartbeat: 1.5 });
 const snoozed = new Set();
@@ -22,6 +22,10 @@ worker
     if (snoozed.has(ctx.runId)) return;
     snoozed.add(ctx.runId);
     throw new Snooze(0.2);
+  })
+  .handler('t.late', (_payload, ctx) => {
+    ctx.progress({ token: ctx.token });
+    throw new Detach('1h');
   })
   .handler('t.progress', (_payload, ctx) => {
     ctx.progress(40);

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from longshore import Permanent, Retry, Snooze, Worker
+from longshore import Detach, Permanent, Retry, Snooze, Worker
 
 worker = Worker(heartbeat=1.5)
 snoozed = set()
@@ -38,6 +38,12 @@ async def snooze(payload, ctx):
     if ctx.run_id not in snoozed:
         snoozed.add(ctx.run_id)
         raise Snooze(0.2)
+
+
+@worker.handler("t.late")
+async def late(payload, ctx):
+    ctx.progress({"token": ctx.token})
+    raise Detach("1h")
 
 
 @worker.handler("t.progress")

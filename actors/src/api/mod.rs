@@ -29,6 +29,7 @@ pub(crate) mod faults;
 pub(crate) mod intake;
 pub(crate) mod keyed;
 pub(crate) mod keys;
+pub(crate) mod late;
 pub(crate) mod limits;
 pub(crate) mod list;
 mod refusals;

@@ -176,6 +176,32 @@ pub(crate) async fn one<P: WaitingPorts>(
     run_id: &RunId,
     change: &Change,
 ) -> Result<Run, ApiError> {
+    alter(ports, tenant, run_id, |run, standing| {
+        let at = change.run_at.or_else(|| run.state.run_at()).unwrap_or_default().max(ports.now());
+        if !run.reschedule(at) {
+            return Err(wrong_state(run));
+        }
+        if !standing && run.is_only_noted() {
+            return Err(ApiError::unavailable("the run is just being submitted; try again"));
+        }
+        run.priority = change.priority.unwrap_or(run.priority);
+        run.queue = change.queue.clone().unwrap_or_else(|| run.queue.clone());
+        Ok(Some(at))
+    })
+    .await
+}
+
+/// Changes a run that waits for a time: writes its record, then its schedule, for the time that `change` returns.
+/// `change` learns whether its schedule stands; `None`: nothing is to be done.
+///
+/// # Errors
+/// The run is not known, `change` refuses, or the record or the schedule could not be written.
+pub(crate) async fn alter<P: WaitingPorts>(
+    ports: &P,
+    tenant: &Tenant,
+    run_id: &RunId,
+    mut change: impl FnMut(&mut Run, bool) -> Result<Option<Timestamp>, ApiError>,
+) -> Result<Run, ApiError> {
     loop {
         let mut found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
         if found.is_none() {
@@ -189,17 +215,9 @@ pub(crate) async fn one<P: WaitingPorts>(
         };
         // The schedule is looked for by the run as it waits now; a change of queue or priority does not move it.
         let standing = ports.find(&Source::Schedules, &run).await.map_err(|error| unavailable(&error))?;
-        let at = change.run_at.or_else(|| run.state.run_at()).unwrap_or_default().max(ports.now());
-        if !run.reschedule(at) {
-            return Err(wrong_state(&run));
-        }
-        if standing.is_none() && run.is_only_noted() {
-            return Err(ApiError::unavailable("the run is just being submitted; try again"));
-        }
+        let Some(at) = change(&mut run, standing.is_some())? else { return Ok(run) };
         // `submit` cannot mark the record any more once it is written here.
         run.published |= standing.is_some();
-        run.priority = change.priority.unwrap_or(run.priority);
-        run.queue = change.queue.clone().unwrap_or(run.queue);
         ports.sign(&mut run);
         match ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
             Written::Won(_) => fail_point::pass("after-rescheduling"),

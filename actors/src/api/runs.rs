@@ -248,6 +248,7 @@ impl Ended {
             retry_at: None,
             put_back: None,
             start: None,
+            detached: None,
         };
         Record {
             steps: Vec::new(),

@@ -23,8 +23,8 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, keys, limits, list, pauses, payload,
-    purge, put_queue, replay, reschedule, runs, schedules, traced, why,
+    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, keys, late, limits, list, pauses,
+    payload, purge, put_queue, replay, reschedule, runs, schedules, traced, why,
 };
 use crate::batches::endpoints as batches;
 use crate::cluster::node_name;
@@ -124,6 +124,9 @@ fn about_runs() -> Vec<Route> {
         RunsErase: |c, asker, asked| c.erase(asker, asked);
         RunsRunNow: |c, asker, asked| reschedule::run_now(&c.part.api, asker, asked);
         RunsReschedule: |c, asker, asked| reschedule::serve(&c.part.api, asker, asked);
+        RunsComplete: |c, asker, asked| late::complete(&c.part.api, asker, asked);
+        RunsFail: |c, asker, asked| late::fail(&c.part.api, asker, asked);
+        RunsProgress: |c, asker, asked| late::progress(&c.part.api, asker, asked);
         RunsList: |c, asker, asked| list::list(&c.part.api, asker, asked);
         RunsCount: |c, asker, asked| list::count(&c.part.api, asker, asked);
         DlqList: |c, asker, asked| dead_letters::list(&c.part.api, asker, asked);

@@ -11,6 +11,7 @@ use longshore_domain::admission;
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
+use longshore_domain::run::DeferReason;
 use longshore_domain::{BatchId, Job, JobType, Lane, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
 use crate::commit::{Payload, chain};
@@ -54,6 +55,8 @@ pub(crate) enum Start {
     },
     /// The record is read and claimed first.
     Claim,
+    /// Its attempt was detached: no handler is called, and nothing holds it up.
+    Detached,
     /// A short retry that was held locally: its record, and the record's revision.
     HeldLocally(Box<Run>, u64),
     /// It cannot be read, for this reason.
@@ -69,6 +72,7 @@ impl Assignment {
         let is_returned = names.is_returned(&subject);
         let said = read_headers(&parsed, is_returned, headers.as_ref(), &payload);
         let (said, mut start) = match said {
+            Ok(said) if waited_detached(&said) => (said, Start::Detached),
             Ok(said) => (said, Start::Unread { mark }),
             Err(reason) => (JobHeaders::default(), Start::Invalid(reason)),
         };
@@ -158,6 +162,11 @@ impl Assignment {
         self.job.options.as_ref()?.batch.as_ref().filter(|_| self.arrival.seal.is_none())
     }
 
+    /// Whether a handler is to be called for it.
+    pub(crate) fn calls_handler(&self) -> bool {
+        !matches!(self.start, Start::Invalid(_) | Start::Detached)
+    }
+
     /// Its position in the order.
     pub(crate) fn rank(&self, aging: Duration) -> Rank {
         Rank::new(self.since, self.job.priority, aging)
@@ -225,6 +234,11 @@ impl Assignment {
 /// The number of a run in its lane, taken from a derived id; else the sequence of the message that carries it.
 pub(crate) fn number_of(run: &RunId, sequence: u64) -> u64 {
     run.as_derived().map_or(sequence, |(_, number)| number)
+}
+
+/// Whether a node published the job for an attempt that ends late, or has not ended in time.
+fn waited_detached(said: &JobHeaders) -> bool {
+    said.moved.is_some_and(|moved| moved.deferred_for == Some(DeferReason::Detached))
 }
 
 struct Parsed {

@@ -33,7 +33,7 @@ use unreadable::{UNPROVEN, ids_of, unreadable};
 pub(crate) async fn begin<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
         Start::Unread { mark } if takes_fast_path(ports, &assignment, mark) => begin_unread(ports, assignment).await,
-        Start::Unread { .. } | Start::Claim => Box::pin(claim(ports, assignment)).await,
+        Start::Unread { .. } | Start::Claim | Start::Detached => Box::pin(claim(ports, assignment)).await,
         Start::HeldLocally(run, revision) => Box::pin(again_held_locally(ports, assignment, run, revision)).await,
         Start::Invalid(reason) => Box::pin(unreadable(ports, assignment, reason)).await,
     }

@@ -9,7 +9,7 @@ use longshore_domain::breaker::Signal;
 use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
 use longshore_domain::policy::History;
 use longshore_domain::protocol::Arrival;
-use longshore_domain::run::{Attempt, PutBack};
+use longshore_domain::run::{Attempt, DeferReason, PutBack};
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::oneshot;
@@ -186,7 +186,8 @@ fn write_up<P: Ports>(
     commit.wakes = wakes;
     commit.decision = Some(decision);
     commit.deferred = deferred;
-    commit.ends_attempt = ends_attempt && commit.run.attempts.last().is_some_and(has_started);
+    let has_ended = |last: &Attempt| has_started(last) && last.ended_at.is_some();
+    commit.ends_attempt = ends_attempt && commit.run.attempts.last().is_some_and(has_ended);
     (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })
 }
 
@@ -194,6 +195,7 @@ fn decision_of(settlement: &Settlement) -> Decision {
     match settlement {
         Settlement::Retry { failure, .. } | Settlement::Dead { failure } => Decision::Failed(failure.kind),
         Settlement::Defer { reason, .. } => Decision::Deferred(*reason),
+        Settlement::Detach(_) => Decision::Deferred(DeferReason::Detached),
         Settlement::Park { .. } => Decision::Parked,
         Settlement::Complete(_)
         | Settlement::NotStarted { .. }
@@ -218,7 +220,9 @@ fn count_attempt<P: Ports>(ports: &P, run: &Run, is_counted: bool) {
     if !is_counted {
         metrics.started.inc();
     }
-    metrics.duration.observe(last.ended_at.unwrap_or_default().since(last.started_at).as_secs_f64());
+    if let Some(ended_at) = last.ended_at {
+        metrics.duration.observe(ended_at.since(last.started_at).as_secs_f64());
+    }
 }
 
 /// A retry that is due within a second: stored and published like any other, but the delivery stays with this node,

@@ -17,7 +17,7 @@ use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 
 /// Maximum bytes of a progress report.
-const MAX_BYTES: usize = 4_096;
+pub(crate) const MAX_BYTES: usize = 4_096;
 /// Under this target handlers' lines stand in the node's log.
 pub const HANDLER_LOG: &str = "longshore::handler";
 /// Maximum bytes of a line in the node's log.

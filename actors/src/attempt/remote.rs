@@ -14,7 +14,7 @@ use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
+use longshore_domain::{DurationText, ErrorKind, Failure, SmolStr, Timestamp};
 
 use crate::attempt::announce::announce;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
@@ -24,7 +24,7 @@ use crate::handler::Context;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::shared::log_run::{About, log_run};
-use crate::shared::now;
+use crate::shared::{new_seal, now};
 
 /// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any
 /// handler is subscribed at all. The server would have said that at once, but it may be far away.
@@ -41,11 +41,13 @@ pub(crate) async fn perform(
     context: Context,
     slots: Option<Arc<SlotPermit>>,
 ) -> Outcome {
-    let headers = headers(current, &context);
+    let token = new_seal();
+    let mut headers = headers(current, &context);
+    headers.insert(names::ATTEMPT_TOKEN, token.as_str());
     let call = ports.caller.call(&context.job, headers, context.payload.clone()).await;
     let mut open = OpenCall { ports, current, context: &context, call: Some((call, slots)) };
     let (call, _) = open.call.as_mut().expect("it was just opened");
-    let outcome = listen(ports, current, &context, call).await;
+    let outcome = listen(ports, current, (&context, &token), call).await;
     open.call = None;
     outcome
 }
@@ -74,7 +76,12 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
+async fn listen(
+    ports: &NodePorts,
+    current: &CurrentAttempt,
+    (context, token): (&Context, &SmolStr),
+    call: &mut Call,
+) -> Outcome {
     let mut last_sign = Instant::now();
     let mut ask_at = last_sign + ASK_AFTER;
     let (mut announced, mut asked_to_stop) = (false, false);
@@ -104,7 +111,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                 take_signal(ports, current, context, signal).await;
             }
             reply = &mut call.reply => return match reply {
-                Ok(reply) => end_of(ports, current, context, reply, announced).await,
+                Ok(reply) => end_of(ports, current, (context, token), reply, announced).await,
                 Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
             Ok(()) = &mut call.found, if !announced => {
@@ -140,7 +147,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
 async fn end_of(
     ports: &NodePorts,
     current: &CurrentAttempt,
-    context: &Context,
+    (context, token): (&Context, &SmolStr),
     reply: Reply,
     announced: bool,
 ) -> Outcome {
@@ -167,7 +174,10 @@ async fn end_of(
     if let Some(lasts) = reply.hold.filter(|_| reply.unreadable.is_none()) {
         ports.limits.hold(&context.job, lasts);
     }
-    let outcome = outcome_of(*reply, ports.policy(&context.job), announced);
+    let outcome = match reply.detach.filter(|_| reply.unreadable.is_none()) {
+        Some(lasts) => Outcome::Detached { token: token.clone(), lasts },
+        None => outcome_of(*reply, ports.policy(&context.job), announced),
+    };
     // A handler without free capacity has not started anything.
     if !announced && !matches!(outcome, Outcome::Busy { .. }) {
         announce(ports, current).await;

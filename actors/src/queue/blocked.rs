@@ -8,8 +8,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use longshore_domain::JobType;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{JobType, RunId};
 
 use crate::queue::gates::answer::HeldUp;
 use crate::queue::held::{HasPayload, Held};
@@ -40,8 +40,8 @@ pub(crate) struct Blocked<T> {
     behind: usize,
     /// The time over which starts are counted.
     counted_over: Duration,
-    /// Jobs that waited for too long and are to be parked: on their way already, as none behind them may be taken back.
-    overdue: VecDeque<(Kind, OnItsWay, T)>,
+    /// Jobs that waited for too long and are to be parked.
+    overdue: VecDeque<(Kind, T)>,
     /// When none of the first jobs could start, at what count of the gates' news.
     none_could: Option<(Instant, u64)>,
     /// When the first of them may start, and whether that was answered.
@@ -84,7 +84,7 @@ impl<T: HasPayload> Blocked<T> {
         self.kinds
             .values()
             .filter_map(|waiting| waiting.jobs.front().or_else(|| waiting.behind.front()).map(|(_, job)| job))
-            .chain(self.overdue.iter().map(|(.., job)| job))
+            .chain(self.overdue.iter().map(|(_, job)| job))
     }
 
     /// Whether a job of this kind has to go behind others.
@@ -254,16 +254,17 @@ impl<T: HasPayload> Blocked<T> {
         none_is_here && matches!(room, Room::For(1..))
     }
 
-    /// These jobs of this kind were taken back, and are on their way here.
-    pub(crate) fn are_expected(&mut self, kind: &Kind, runs: impl Iterator<Item = RunId>, now: Instant) {
-        self.kinds.entry(kind.clone()).or_default().expect(runs, now);
+    /// So many jobs of this kind were taken back, and are on their way here.
+    pub(crate) fn are_expected(&mut self, kind: &Kind, count: usize, now: Instant) {
+        let waiting = self.kinds.entry(kind.clone()).or_default();
+        waiting.expected = (waiting.expected(now) + count, Some(now));
     }
 
-    /// It is the turn of a job that was taken back. Says whether it has to go behind others all the same: they are
-    /// before it, and were set aside here while it was on its way.
-    pub(crate) fn has_arrived(&mut self, kind: &Kind, run: &RunId) -> bool {
-        let coming = self.kinds.get_mut(kind).and_then(|waiting| waiting.expected.remove(run));
-        coming.is_some_and(|coming| coming.goes_behind)
+    /// A job that was taken back has arrived.
+    pub(crate) fn has_arrived(&mut self, kind: &Kind) {
+        if let Some(waiting) = self.kinds.get_mut(kind) {
+            waiting.expected.0 = waiting.expected.0.saturating_sub(1);
+        }
     }
 
     /// A job of this kind starts. Says whether more are wanted back.
@@ -312,10 +313,8 @@ impl<T: HasPayload> Blocked<T> {
                     opens = earlier(opens, held_up.until);
                     let excess = waiting.excess(held_up, now, over);
                     waiting.learn(held_up);
-                    for (on_its_way, job) in waiting.set_aside(excess, VecDeque::new()) {
-                        self.held.remove(&job);
-                        self.overdue.push_back((kind.clone(), on_its_way, job));
-                    }
+                    excess.iter().for_each(|(_, job)| self.held.remove(job));
+                    self.overdue.extend(excess.into_iter().map(|(_, job)| (kind.clone(), job)));
                 }
             }
         }
@@ -335,25 +334,26 @@ impl<T: HasPayload> Blocked<T> {
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
         for (kind, waiting) in &mut self.kinds {
             let old = split_off(&mut waiting.jobs, &waited);
+            waiting.are_parked |= !old.is_empty();
             let behind = split_off(&mut waiting.behind, &waited);
             self.behind -= behind.len();
-            for (on_its_way, job) in waiting.set_aside(old, behind) {
+            for (_, job) in old.into_iter().chain(behind) {
                 self.held.remove(&job);
-                self.overdue.push_back((kind.clone(), on_its_way, job));
+                self.overdue.push_back((kind.clone(), job));
             }
         }
     }
 
-    /// Takes a job that has waited for too long. It is no longer on its way: the caller parks or returns it at once.
+    /// Takes a job that has waited for too long.
     pub(crate) fn take_overdue(&mut self) -> Option<(Kind, T)> {
-        self.overdue.pop_front().map(|(kind, _, job)| (kind, job))
+        self.overdue.pop_front()
     }
 
     /// Every job.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let kinds = self.kinds.values_mut();
         let waiting = kinds.flat_map(|waiting| waiting.jobs.iter_mut().chain(&mut waiting.behind));
-        waiting.map(|(_, job)| job).chain(self.overdue.iter_mut().map(|(.., job)| job))
+        waiting.map(|(_, job)| job).chain(self.overdue.iter_mut().map(|(_, job)| job))
     }
 
     /// Takes out every job.
@@ -361,7 +361,7 @@ impl<T: HasPayload> Blocked<T> {
         (self.held, self.behind) = (Held::default(), 0);
         let waiting =
             self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..).chain(waiting.behind.drain(..)));
-        self.overdue.drain(..).map(|(.., job)| job).chain(waiting.map(|(_, job)| job)).collect()
+        self.overdue.drain(..).map(|(_, job)| job).chain(waiting.map(|(_, job)| job)).collect()
     }
 }
 

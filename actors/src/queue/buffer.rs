@@ -12,7 +12,7 @@ use longshore_backbone::delivery::AckToken;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{Job, Queue, QueueLane, Run, RunId, Timestamp};
+use longshore_domain::{Job, Queue, QueueLane, Run, Timestamp};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -133,6 +133,9 @@ impl JobBuffer {
         for Arrived { lane, behind, assignment } in came {
             let rank = assignment.rank(self.policy.aging);
             jobs.coming.came(lane, rank, behind);
+            if assignment.is_returned {
+                jobs.blocked.has_arrived(&Kind::of(&assignment.job));
+            }
             jobs.merge.push(lane, rank, assignment);
         }
     }
@@ -297,9 +300,9 @@ impl JobBuffer {
         self.gates.room_for(&self.queue, kind, self.policy.concurrency, now)
     }
 
-    /// These parked jobs of a kind are on their way back.
-    pub(crate) fn coming_back(&self, kind: &Kind, runs: impl Iterator<Item = RunId>, now: Instant) {
-        self.jobs().blocked.are_expected(kind, runs, now);
+    /// So many parked jobs of a kind are on their way back.
+    pub(crate) fn coming_back(&self, kind: &Kind, count: usize, now: Instant) {
+        self.jobs().blocked.are_expected(kind, count, now);
     }
 
     /// The stream is about to be read for parked jobs of this kind.
@@ -363,9 +366,7 @@ impl Jobs {
             }
             let mut assignment = self.merge.take_next()?;
             let Some(kind) = buffer.gates.kind_of(&assignment) else { return Some(assignment) };
-            let goes_behind = assignment.is_returned && self.blocked.has_arrived(&kind, &assignment.job.run_id);
-            let is_returned = assignment.is_returned && !goes_behind;
-            let held_up = match self.blocked.has_others_before(&kind, is_returned) {
+            let held_up = match self.blocked.has_others_before(&kind, assignment.is_returned) {
                 true => None,
                 false => match pass(&buffer.gates, &mut assignment, now) {
                     Ok(()) => {
@@ -379,14 +380,14 @@ impl Jobs {
             let reason = reason.or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
             let goes = match buffer.gates.is_judged_at_once(&assignment) {
                 true => Goes::Parked,
-                false => self.blocked.place_for(&kind, is_returned, held_up, now),
+                false => self.blocked.place_for(&kind, assignment.is_returned, held_up, now),
             };
             if goes == Goes::Parked && may_park(&buffer.park, &mut assignment, reason) {
                 self.parks(&kind, &mut assignment, buffer, now);
                 return Some(assignment);
             }
             let position = assignment.place(buffer.policy.aging);
-            if goes == Goes::Parked && self.blocked.has_parked_before(&kind, is_returned) {
+            if goes == Goes::Parked && self.blocked.has_parked_before(&kind, assignment.is_returned) {
                 self.blocked.keep_behind(kind, position, assignment);
                 continue;
             }

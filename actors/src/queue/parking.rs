@@ -108,8 +108,9 @@ async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], soug
             let page = part.backbone.page_of(&Source::Parked, &subject, next, most).await?;
             (from, most) = (page.next, PAGE);
             for stored in page.messages {
-                if let Some(run) = part.run_of(&stored).filter(|run| wanted.remove(run)) {
-                    part.queue.buffer.coming_back(kind, [run].into_iter(), Instant::now());
+                let run = header::read_job(&stored.headers).ok().and_then(|read| read.run_id);
+                if run.is_some_and(|run| wanted.remove(&run)) {
+                    part.queue.buffer.coming_back(kind, 1, Instant::now());
                     bring_back(part, stored).await?;
                 }
             }
@@ -183,10 +184,6 @@ impl ParkedPorts for Part {
 
     async fn bring_next_back(&self, kind: &Kind, priorities: &[Priority], sought: &mut Sought) -> Result<(), Error> {
         bring_next_back(self, kind, priorities, sought).await
-    }
-
-    fn run_of(&self, job: &Stored) -> Option<RunId> {
-        header::read_job(&job.headers).ok()?.run_id
     }
 
     async fn bring_back(&self, job: Stored) -> Result<bool, Error> {

@@ -37,7 +37,8 @@ pub(crate) mod unclear_claims;
 pub(crate) mod unstored_ends;
 pub(crate) mod waits;
 
-/// A seal: proves that a node wrote a message of a run, because it cannot be guessed.
+/// A seal, or the token of an attempt: proves that a node wrote a message of a run, or that a caller had that message,
+/// because it cannot be guessed.
 pub(crate) fn new_seal() -> SmolStr {
     format_smolstr!("{:016x}", rand::random::<u64>())
 }

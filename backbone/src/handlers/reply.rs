@@ -22,6 +22,8 @@ pub struct HandlerReply {
     pub retry_after: Option<Duration>,
     /// How long the job is to be snoozed.
     pub snooze: Option<Duration>,
+    /// How long the attempt goes on elsewhere.
+    pub detach: Option<Duration>,
     /// How long the job's limit key or type is to be held.
     pub hold: Option<Duration>,
     /// The part of its headers that cannot be read, so that the handler's intent is not known.
@@ -68,7 +70,7 @@ fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Str
 }
 
 /// The headers with which a handler may ask for something.
-const ADVICE: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
+const ADVICE: [&str; 5] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::DETACH, names::HOLD];
 
 fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
     let all = headers.iter().map(|(name, _)| -> &str { name.as_ref() });
@@ -96,6 +98,7 @@ fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Stri
         _ => span(names::RETRY_AFTER)?,
     };
     reply.snooze = span(names::SNOOZE)?;
+    reply.detach = span(names::DETACH)?;
     reply.hold = span(names::HOLD)?;
     Ok(())
 }
@@ -104,8 +107,14 @@ fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Stri
 fn contradiction(reply: &HandlerReply) -> Result<(), String> {
     let failed = reply.error.is_some();
     let of_failure = reply.retryable.is_some() || reply.retry_after.is_some();
-    match reply.snooze {
-        Some(_) if failed || of_failure => Err(format!("{} stands beside a failure", names::SNOOZE)),
+    let goes_on = match (reply.snooze, reply.detach) {
+        (Some(_), Some(_)) => return Err(format!("{} stands beside {}", names::SNOOZE, names::DETACH)),
+        (Some(_), None) => Some(names::SNOOZE),
+        (None, Some(_)) => Some(names::DETACH),
+        (None, None) => None,
+    };
+    match goes_on {
+        Some(name) if failed || of_failure => Err(format!("{name} stands beside a failure")),
         None if of_failure && !failed => {
             Err(format!("{} and {} are for failures, and it is not one", names::RETRYABLE, names::RETRY_AFTER))
         }
@@ -157,6 +166,14 @@ mod tests {
             (&[("Longshore-Snooze", "5m"), ("longshore-snooze", "6m")], "twice"),
             (&[("Longshore-Snooze", "5m"), ("Longshore-Snooze", "6m")], "twice"),
             (&[("Longshore-Snooze", "5m"), ("Nats-Service-Error-Code", "503")], "stands beside a failure"),
+            (
+                &[("Longshore-Detach", "2h"), ("Nats-Service-Error-Code", "503")],
+                "Longshore-Detach stands beside a failure",
+            ),
+            (
+                &[("Longshore-Detach", "2h"), ("Longshore-Snooze", "5m")],
+                "Longshore-Snooze stands beside Longshore-Detach",
+            ),
             (&[("Longshore-Retryable", "true")], "are for failures"),
             (&[("longshore-snooze", "0s")], "Longshore-Snooze: is zero"),
             (&[("Longshore-Hold", "0ms")], "Longshore-Hold: is zero"),

@@ -98,6 +98,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     } else {
         maybe(out, "deferral", run.deferral.as_ref());
         maybe(out, "deferrals", Some(&run.deferrals).filter(|deferrals| **deferrals > 0));
+        maybe(out, "late", run.late.as_ref());
         maybe(out, "parked", Some(&true).filter(|_| run.state.is_parked()));
     }
     maybe(out, "keep_ms", run.keep_ms.as_ref());
@@ -163,7 +164,7 @@ fn append_holding(Holding { message, delivery }: &Holding, out: &mut Vec<u8>) {
 }
 
 fn append_attempt(of: &Attempt, follows: bool, out: &mut Vec<u8>) {
-    let Attempt { round, attempt, started_at, ended_at, node, error, retry_at, put_back, start } = of;
+    let Attempt { round, attempt, started_at, ended_at, node, error, retry_at, put_back, start, detached } = of;
     text(out, &[if follows { r#",{"round":"# } else { r#"{"round":"# }]);
     number(out, u64::from(*round));
     count(out, "attempt", *attempt);
@@ -175,6 +176,7 @@ fn append_attempt(of: &Attempt, follows: bool, out: &mut Vec<u8>) {
     time(out, "retry_at", *retry_at);
     maybe(out, "put_back", put_back.as_ref());
     maybe(out, "start", Some(start).filter(|start| **start != 1));
+    maybe(out, "detached", detached.as_ref());
     out.push(b'}');
 }
 

@@ -24,6 +24,7 @@ export class Context {
     this.attempt = count('longshore-attempt');
     this.maxAttempts = count('longshore-max-attempts');
     this.deadline = own['longshore-attempt-deadline'] ?? '';
+    this.token = own['longshore-attempt-token'] ?? '';
     this.contentType = own['content-type'] ?? 'application/json';
     this.#channel = channel;
   }

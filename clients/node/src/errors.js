@@ -31,11 +31,19 @@ export class Snooze extends Said {
   }
 }
 
+export class Detach extends Said {
+  constructor(lasts) {
+    super('detached');
+    this.lasts = duration(lasts);
+  }
+}
+
 export class Cancelled extends Said {}
 
 /** The reply's headers for a handler that threw this. */
 export function headersOf(error) {
   if (error instanceof Snooze) return { 'Longshore-Snooze': error.wait };
+  if (error instanceof Detach) return { 'Longshore-Detach': error.lasts };
   const code = error instanceof Permanent ? '422' : error instanceof Retry ? '503' : '500';
   const own = error instanceof Said && error.message;
   const text = (own ? error.message : String(error)).split(/\s+/).join(' ').trim();

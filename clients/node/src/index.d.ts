@@ -15,6 +15,11 @@ export class Snooze extends Error {
   constructor(wait: Duration);
   readonly wait: string;
 }
+/** The attempt goes on elsewhere, for so long without a sign; who has the token ends it. */
+export class Detach extends Error {
+  constructor(lasts: Duration);
+  readonly lasts: string;
+}
 /** The attempt was asked to stop, or has lost its lease: what it does further counts no more. */
 export class Cancelled extends Error {}
 
@@ -38,6 +43,8 @@ export class Context {
   readonly maxAttempts: number;
   /** When this attempt is over (RFC 3339). */
   readonly deadline: string;
+  /** Ends this attempt by `runs.complete` or `runs.fail`, once it is detached. */
+  readonly token: string;
   readonly contentType: string;
   /** Aborted when the attempt was asked to stop: for `fetch` and the like. */
   readonly signal: AbortSignal;

@@ -2,5 +2,5 @@
 
 export { ApiError, Client } from './client.js';
 export { Context } from './context.js';
-export { Cancelled, Permanent, Retry, Snooze } from './errors.js';
+export { Cancelled, Detach, Permanent, Retry, Snooze } from './errors.js';
 export { Worker } from './worker.js';

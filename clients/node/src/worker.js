@@ -1,7 +1,7 @@
 // Runs jobs: a NATS micro service whose endpoints are the handlers.
 
 import { Context } from './context.js';
-import { Cancelled, Permanent, Retry, Snooze, headersOf } from './errors.js';
+import { Cancelled, Detach, Permanent, Retry, Snooze, headersOf } from './errors.js';
 import { connect, headersFrom, plainHeaders } from './nats.js';
 import { Service } from './service.js';
 
@@ -153,7 +153,7 @@ export class Worker {
           this.log.error(`onError of run ${context.runId}`, problem);
         }
       }
-      if (![Permanent, Retry, Snooze, Cancelled].some((known) => error instanceof known)) this.log.warn(`run ${context.runId}, attempt ${context.attempt}`, error);
+      if (![Permanent, Retry, Snooze, Detach, Cancelled].some((known) => error instanceof known)) this.log.warn(`run ${context.runId}, attempt ${context.attempt}`, error);
       return [headersOf(error), ''];
     }
   }

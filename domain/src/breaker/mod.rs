@@ -106,6 +106,7 @@ impl Signal {
                 }
             },
             Outcome::Snoozed(_)
+            | Outcome::Detached { .. }
             | Outcome::Busy { .. }
             | Outcome::OverLimit(_)
             | Outcome::Paused

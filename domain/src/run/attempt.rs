@@ -33,6 +33,18 @@ pub struct Attempt {
     /// Which start of this attempt it was: above 1 after the attempt was requeued.
     #[serde(default = "first", skip_serializing_if = "is_first")]
     pub start: u32,
+    /// Its handler has replied, and it goes on elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached: Option<Box<Detached>>,
+}
+
+/// Since when an attempt goes on elsewhere, and until when its end was awaited at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Detached {
+    /// When its handler replied.
+    pub at: Timestamp,
+    /// Until when it was to end, unless it would report its progress.
+    pub until: Timestamp,
 }
 
 fn first() -> u32 {

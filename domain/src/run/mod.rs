@@ -11,9 +11,10 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-pub use attempt::{Attempt, PutBack};
+pub use attempt::{Attempt, Detached, PutBack};
 pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
 pub use holding::{Holding, MessageId};
+pub use late::{Late, LateEnd, OnLate};
 pub use log::{LogLine, RunLog};
 pub use result::RunResult;
 pub use state::{EndLog, RunState, State, Wait};
@@ -26,6 +27,7 @@ use crate::{BatchId, Job, JobType, Lane, Priority, Queue, RunId, Tenant, Timesta
 mod attempt;
 mod failure;
 mod holding;
+mod late;
 mod log;
 mod result;
 mod settle;
@@ -82,6 +84,8 @@ pub struct Run {
     pub steps: Vec<Step>,
     /// Why it last failed.
     pub error: Option<Failure>,
+    /// How its last attempt ends, if that goes on after its handler's reply.
+    pub late: Option<Box<Late>>,
     /// Every attempt of every round.
     pub attempts: Vec<Attempt>,
     /// For people and filters.
@@ -153,6 +157,7 @@ impl Run {
             log: None,
             steps: Vec::new(),
             error: None,
+            late: None,
             attempts: Vec::new(),
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
             deferral: None,
@@ -251,6 +256,7 @@ impl Run {
             _ => 1,
         };
         self.state = State::Running;
+        self.late = None;
         self.attempt = attempt;
         self.started_at = self.started_at.or(Some(now));
         self.node = Some(node.clone());
@@ -268,6 +274,7 @@ impl Run {
             retry_at: None,
             put_back: None,
             start,
+            detached: None,
         });
     }
 
@@ -305,6 +312,7 @@ impl Run {
         (self.node, self.accepted_by, self.ended_by) = (None, None, None);
         self.progress = None;
         self.error = None;
+        self.late = None;
         self.deferral = None;
         self.deferrals = 0;
         self.published = false;
@@ -335,7 +343,7 @@ impl Run {
 
     /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
     pub fn erase(&mut self, now: Timestamp) {
-        (self.progress, self.log) = (None, None);
+        (self.progress, self.log, self.late) = (None, None, None);
         self.steps.clear();
         if let State::Completed { result, .. } = &mut self.state {
             result.erase();

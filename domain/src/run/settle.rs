@@ -35,6 +35,7 @@ impl Run {
                 self.end(State::Dead { ended_at: now });
             }
             Settlement::Defer { at, reason, put_back } => self.defer(at, reason, put_back, now),
+            Settlement::Detach(late) => self.detach(*late, now),
             Settlement::Release => {
                 self.put_back(PutBack::Released, None, now);
                 self.deferral = None;

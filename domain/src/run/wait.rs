@@ -26,11 +26,13 @@ pub enum DeferReason {
     Busy,
     /// Its handler snoozed it.
     Snoozed,
+    /// Its attempt goes on elsewhere, and ends by a call of the API.
+    Detached,
 }
 
 impl DeferReason {
     /// Every reason.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::RateLimited,
         Self::BreakerOpen,
         Self::Concurrency,
@@ -39,6 +41,7 @@ impl DeferReason {
         Self::NoHandlerOnline,
         Self::Busy,
         Self::Snoozed,
+        Self::Detached,
     ];
 
     /// The reason of this name.
@@ -59,6 +62,7 @@ impl DeferReason {
             Self::NoHandlerOnline => "no_handler_online",
             Self::Busy => "busy",
             Self::Snoozed => "snoozed",
+            Self::Detached => "detached",
         }
     }
 
@@ -74,6 +78,7 @@ impl DeferReason {
             Self::NoHandlerOnline => format!("a handler of {of}"),
             Self::Busy => format!("a handler of {of} with room"),
             Self::Snoozed => "the time that its handler asked for".to_owned(),
+            Self::Detached => "the end of its attempt, which goes on elsewhere".to_owned(),
         }
     }
 }
@@ -119,7 +124,7 @@ impl Run {
     }
 
     /// Counts a wait that has just begun among the consecutive deferrals for one reason.
-    fn note_deferral(&mut self, reason: DeferReason, run_at: Option<Timestamp>, now: Timestamp) {
+    pub(super) fn note_deferral(&mut self, reason: DeferReason, run_at: Option<Timestamp>, now: Timestamp) {
         let before = self.deferral.take().filter(|before| before.reason == reason);
         self.deferral = Some(Deferral {
             reason,

@@ -43,7 +43,7 @@ pub enum Sort {
 }
 
 /// The sorts with their weights. If raw bytes are wanted, [`Sort::Raw`] replaces some hostile ones.
-const MIX: [(Sort, u32); 23] = [
+const MIX: [(Sort, u32); 24] = [
     (Sort::Load(Kind::Quick), 240),
     (Sort::Load(Kind::Slow), 60),
     (Sort::Load(Kind::Once), 90),
@@ -54,6 +54,7 @@ const MIX: [(Sort, u32); 23] = [
     (Sort::Load(Kind::Panic), 40),
     (Sort::Load(Kind::Delayed), 70),
     (Sort::Load(Kind::Snooze), 50),
+    (Sort::Load(Kind::Late), 50),
     (Sort::Load(Kind::Remote), 140),
     (Sort::Load(Kind::Invalid), 10),
     (Sort::Load(Kind::Killer), 1),

@@ -79,6 +79,15 @@ fn may_open(rounds: &BTreeMap<u32, Round>, number: u32) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a handler had the job.
+fn leaves_handler(event: &Event) -> bool {
+    is_detached(event) || event.reason.as_deref() == Some("snoozed")
+}
+
+fn is_detached(event: &Event) -> bool {
+    event.reason.as_deref() == Some("detached")
+}
+
 type Report<'r> = &'r mut dyn FnMut(Kind, String);
 
 impl Round {
@@ -101,8 +110,9 @@ impl Round {
             Name::Released if self.running.is_none() => {
                 report(Kind::OutOfOrder, format!("attempt {} was released while none was running", event.attempt));
             }
-            Name::Deferred if self.running.is_none() && event.reason.as_deref() == Some("snoozed") => {
-                report(Kind::Missing, format!("attempt {} was snoozed; its start was not published", event.attempt));
+            Name::Deferred if self.running.is_none() && leaves_handler(event) => {
+                let how = event.reason.as_deref().unwrap_or_default();
+                report(Kind::Missing, format!("attempt {} was {how}; its start was not published", event.attempt));
             }
             Name::Progress | Name::Log | Name::StepCompleted if event.attempt == 0 || event.attempt > self.started => {
                 report(
@@ -134,8 +144,9 @@ impl Round {
         match event.event {
             Name::Discarded if end == Name::Dlq && !self.discarded => {}
             // Published by a holder that did not know of the end yet; it changes nothing.
-            Name::Deferred if self.running.is_none() && event.reason.as_deref() == Some("snoozed") => {
-                report(Kind::Missing, format!("attempt {} was snoozed; its start was not published", event.attempt));
+            Name::Deferred if self.running.is_none() && leaves_handler(event) => {
+                let how = event.reason.as_deref().unwrap_or_default();
+                report(Kind::Missing, format!("attempt {} was {how}; its start was not published", event.attempt));
             }
             Name::Progress | Name::Log | Name::StepCompleted if event.attempt <= self.started => {}
             name if name.is_end() => report(Kind::SecondEnd, format!("{name} after {end}")),
@@ -256,6 +267,8 @@ impl Round {
                 (self.running, self.handed_back) = (Some(event.attempt), None);
                 self.started = self.started.max(event.attempt);
             }
+            // It goes on elsewhere.
+            Name::Deferred if is_detached(event) => {}
             Name::Deferred | Name::Released => self.handed_back = self.running.take().or(self.handed_back),
             Name::Failed => {
                 (self.running, self.handed_back) = (None, None);

@@ -102,6 +102,12 @@ pub(super) async fn claim_on<P: Ports>(
 ) -> Result<Begun, AnothersClaim> {
     let Base { run, expected, published, attempt, fell_due } = base;
     let mut attempt_state = AttemptState::new(run, expected, published, true);
+    if let Some(outcome) = attempt_state.run.end_late() {
+        // Its start was counted, and the wait before it traced, when it was detached.
+        (attempt_state.is_counted, attempt_state.deferred) = (true, None);
+        conclude::judge(ports, assignment, attempt_state, outcome).await;
+        return Ok(Begun::Over);
+    }
     let clearance = cleared(ports, &assignment, &attempt_state.run, fell_due);
     let refused = match clearance {
         Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => {

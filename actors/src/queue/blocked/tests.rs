@@ -39,10 +39,6 @@ fn fill(blocked: &mut Blocked<u64>, of: &str, numbers: std::ops::Range<u64>, now
     parked
 }
 
-fn run(number: u64) -> RunId {
-    RunId::parse(&format!("main-p5-{number}")).unwrap()
-}
-
 fn wants(blocked: &Blocked<u64>, of: &Kind, room: Room, now: Instant) -> usize {
     let want = blocked.wanted(&[(of, room)], now)[0];
     want.jobs.min(want.of_type)
@@ -137,9 +133,9 @@ fn as_many_are_kept_and_wanted_back_as_start_in_a_while() {
         blocked.started(&kind("full"), now);
     }
     assert_eq!(wants(&blocked, &kind("full"), Room::For(0), now), 98, "two are here");
-    blocked.are_expected(&kind("full"), (0..90).map(run), now);
+    blocked.are_expected(&kind("full"), 90, now);
     assert_eq!(wants(&blocked, &kind("full"), Room::For(0), now), 8);
-    assert!(!blocked.has_arrived(&kind("full"), &run(7)) && !blocked.has_arrived(&kind("full"), &run(99)));
+    blocked.has_arrived(&kind("full"));
     assert_eq!(wants(&blocked, &kind("full"), Room::For(0), now), 9);
     let later = now + waiting::ARRIVES_WITHIN;
     assert!(wants(&blocked, &kind("full"), Room::For(0), later) > 60, "another node has them");
@@ -166,7 +162,7 @@ fn none_is_wanted_back_that_cannot_start() {
     assert_eq!(wanted(&blocked, Room::For(0)), (0, 0));
     assert_eq!(wanted(&blocked, Room::HandlersFull), (0, 0));
     assert_eq!(wanted(&blocked, Room::Trial), (1_000, 1), "one of them all");
-    blocked.are_expected(&keys[3], [run(1)].into_iter(), now);
+    blocked.are_expected(&keys[3], 1, now);
     assert_eq!(wanted(&blocked, Room::Trial).1, 0, "one is on its way");
     for key in &keys[..100] {
         blocked.started(key, now);
@@ -212,41 +208,6 @@ fn none_overtakes_a_job_that_is_parked_again() {
     let mut left = blocked.take_all();
     left.sort_unstable();
     assert_eq!(left, [1, 5]);
-}
-
-/// Given jobs of a kind that were taken back, of which one is still on its way, when those before it that are here are
-/// parked again, then it goes behind them as it arrives; those that are taken back later do not.
-#[test]
-fn none_that_is_on_its_way_back_overtakes_those_that_are_parked_again() {
-    let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
-    let a = kind("a");
-    let comes = |blocked: &mut Blocked<u64>, number: u64| {
-        blocked.are_expected(&a, [run(number)].into_iter(), now);
-    };
-    for number in [1, 2] {
-        comes(&mut blocked, number);
-        assert!(!blocked.has_arrived(&a, &run(number)));
-        blocked.keep(a.clone(), place(number), number);
-    }
-    comes(&mut blocked, 3);
-    blocked.keep_behind(a.clone(), place(9), 9);
-    blocked.set_aside(|number| *number == 9);
-    comes(&mut blocked, 4);
-    assert!(!blocked.has_arrived(&a, &run(4)), "what is behind parked jobs is behind those that were taken back");
-    let held_up = |soon| HeldUp { until: Some(now + SOON * 2), reason: None, soon, waits: None };
-    blocked.held_up(&a, held_up(1));
-    assert_eq!(wants(&blocked, &a, Room::For(4), now), 1, "two are here, and one is on its way");
-    assert_eq!(blocked.take((now, 0), |_| true, |_| Err(held_up(0))), None, "it turns out that it cannot start soon");
-    assert_eq!(wants(&blocked, &a, Room::For(4), now), 4, "the one on its way is not one that can start");
-    blocked.before_reading(&a);
-    assert_eq!(blocked.first_missed(&a), Some(place(1)), "none behind it is taken back");
-    comes(&mut blocked, 5);
-    assert!(blocked.has_arrived(&a, &run(3)), "it must not overtake 1 and 2");
-    assert!(!blocked.has_arrived(&a, &run(5)) && !blocked.has_arrived(&a, &run(3)));
-    let parked: Vec<_> = std::iter::from_fn(|| blocked.take_overdue()).collect();
-    assert_eq!(parked.iter().map(|(_, number)| *number).collect::<Vec<_>>(), [9, 1, 2]);
-    blocked.before_reading(&a);
-    assert_eq!(blocked.first_missed(&a), None);
 }
 
 #[test]

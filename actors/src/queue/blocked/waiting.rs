@@ -1,13 +1,12 @@
 //! The jobs of one kind that cannot start now: how many are kept, and what is known of those that are parked.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use longshore_domain::RunId;
 use longshore_domain::run::DeferReason;
 
 use crate::queue::gates::answer::HeldUp;
-use crate::shared::park_permits::{OnItsWay, OnTheirWay, Position};
+use crate::shared::park_permits::{OnTheirWay, Position};
 
 /// At least and at most so many jobs of each kind are kept.
 pub(super) const MIN_KEPT: usize = 2;
@@ -18,8 +17,6 @@ pub(super) const SOON: Duration = Duration::from_secs(1);
 pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
 /// The same where no job of its kind is left here: then those that other nodes pulled must not keep this one waiting.
 pub(super) const ARRIVES_SOON: Duration = Duration::from_millis(100);
-/// For so long it is known of such a job that it was taken back: a slow server may still deliver it.
-pub(super) const ARRIVES_LATE: Duration = Duration::from_secs(10);
 
 /// The jobs of one kind that wait.
 #[derive(Debug)]
@@ -36,8 +33,8 @@ pub(super) struct Waiting<T> {
     /// `parks` when the stream of parked jobs was last asked, if none was on its way then.
     pub(super) settled: Option<u64>,
     pub(super) starts: Starts,
-    /// Those that were taken back and have not had their turn here yet.
-    pub(super) expected: HashMap<RunId, ComingBack>,
+    /// How many were taken back and have not arrived yet, and since when.
+    pub(super) expected: (usize, Option<Instant>),
     /// Why the first of them could not start when it was last asked about.
     pub(super) reason: Option<DeferReason>,
     /// About how many of them may start in a second, if that was said then.
@@ -54,19 +51,11 @@ impl<T> Default for Waiting<T> {
             on_their_way: OnTheirWay::default(),
             settled: None,
             starts: Starts::default(),
-            expected: HashMap::new(),
+            expected: (0, None),
             reason: None,
             soon: 0,
         }
     }
-}
-
-/// A job that was taken back.
-#[derive(Debug)]
-pub(super) struct ComingBack {
-    pub(super) since: Instant,
-    /// Jobs before it were set aside here since: it must not overtake them.
-    pub(super) goes_behind: bool,
 }
 
 /// Starts, where older ones count less and less; and when that was counted.
@@ -100,32 +89,11 @@ impl<T> Waiting<T> {
         self.starts.recent(now, over).max(MIN_KEPT)
     }
 
-    /// How many were taken back a moment ago, and have not had their turn here yet.
+    /// How many were taken back a moment ago and have not arrived yet.
     pub(super) fn expected(&self, now: Instant) -> usize {
+        let (count, since) = self.expected;
         let within = if self.jobs.is_empty() { ARRIVES_SOON } else { ARRIVES_WITHIN };
-        let is_expected =
-            |coming: &&ComingBack| !coming.goes_behind && now.saturating_duration_since(coming.since) < within;
-        self.expected.values().filter(is_expected).count()
-    }
-
-    /// These were taken back.
-    pub(super) fn expect(&mut self, runs: impl Iterator<Item = RunId>, now: Instant) {
-        self.expected.retain(|_, coming| now.saturating_duration_since(coming.since) < ARRIVES_LATE);
-        self.expected.extend(runs.map(|run| (run, ComingBack { since: now, goes_behind: false })));
-    }
-
-    /// Jobs from here are to be parked: so are those behind them, also those that are on their way back. With them
-    /// are parked those that go `behind` parked ones.
-    pub(super) fn set_aside(
-        &mut self,
-        jobs: VecDeque<(Position, T)>,
-        behind: VecDeque<(Position, T)>,
-    ) -> impl Iterator<Item = (OnItsWay, T)> {
-        if !jobs.is_empty() {
-            self.are_parked = true;
-            self.expected.values_mut().for_each(|coming| coming.goes_behind = true);
-        }
-        jobs.into_iter().chain(behind).map(|(position, job)| (self.on_their_way.sets_out(position), job))
+        if since.is_some_and(|since| now.duration_since(since) < within) { count } else { 0 }
     }
 
     /// Takes out jobs that were kept because more could have started, now that it is known how many can.
@@ -135,7 +103,9 @@ impl<T> Waiting<T> {
         }
         let is_soon = held_up.until.is_none_or(|until| until <= now + SOON);
         let kept = if is_soon { self.kept(now, over).max(held_up.soon) } else { 0 };
-        self.jobs.split_off(kept.min(self.jobs.len()))
+        let excess = self.jobs.split_off(kept.min(self.jobs.len()));
+        self.are_parked |= !excess.is_empty();
+        excess
     }
 
     pub(super) fn learn(&mut self, held_up: HeldUp) {

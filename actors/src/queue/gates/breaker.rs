@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use longshore_domain::run::DeferReason;
 
-use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::assignment::Assignment;
 use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::breakers::{Admitted, Breakers};
 use crate::shared::now;
 
 /// Whether the job's type has breakers. An invalid job calls no service.
 pub(crate) fn applies_to(breakers: &Breakers, assignment: &Assignment) -> bool {
-    !matches!(assignment.start, Start::Invalid(_)) && breakers.policy(&assignment.job.job_type).is_some()
+    assignment.calls_handler() && breakers.policy(&assignment.job.job_type).is_some()
 }
 
 /// Whether the job's breaker lets it start.

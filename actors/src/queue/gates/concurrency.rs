@@ -9,7 +9,7 @@ use longshore_domain::concurrency::{Hold, MAX_HOLD, OnBusy};
 use longshore_domain::policy::Policies;
 use longshore_domain::run::DeferReason;
 
-use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::assignment::Assignment;
 use crate::concurrency::{NoSlot, Slots};
 use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::routing::Routing;
@@ -21,7 +21,7 @@ const KEPT: usize = 256;
 
 /// Whether attempts of the job are counted. An invalid job has none.
 pub(crate) fn applies_to(slots: &Slots, assignment: &Assignment) -> bool {
-    !matches!(assignment.start, Start::Invalid(_)) && slots.applies_to(&assignment.job)
+    assignment.calls_handler() && slots.applies_to(&assignment.job)
 }
 
 /// Whether the job's key does more with its jobs than to let them wait for a slot.

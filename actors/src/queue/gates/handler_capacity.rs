@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::assignment::Assignment;
 use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::routing::Routing;
 
 /// Whether the job goes to remote handlers: an invalid job calls no handler, and a handler in this node has as much
 /// capacity as there are workers.
 pub(crate) fn applies_to(routing: &Routing, assignment: &Assignment) -> bool {
-    !matches!(assignment.start, Start::Invalid(_)) && routing.handler(&assignment.job).is_none()
+    assignment.calls_handler() && routing.handler(&assignment.job).is_none()
 }
 
 /// Why the job's handlers could not take it, if they could not; no capacity is taken.

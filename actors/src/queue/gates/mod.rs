@@ -14,7 +14,7 @@ use std::time::Instant;
 use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
-use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::assignment::Assignment;
 use crate::attempt::order;
 use crate::concurrency::Slots;
 use crate::limits::{Expected, Limits};
@@ -50,8 +50,7 @@ pub(crate) struct Gates {
 impl Gates {
     /// The kind within which jobs keep their order while a gate holds them up; `None`: no gate can hold this job up.
     pub(crate) fn kind_of(&self, assignment: &Assignment) -> Option<Kind> {
-        let is_valid = !matches!(assignment.start, Start::Invalid(_));
-        let is_gated = is_valid
+        let is_gated = assignment.calls_handler()
             && (handler_capacity::applies_to(&self.routing, assignment)
                 || rate_limit::applies_to(&self.limits, &assignment.job)
                 || breaker::applies_to(&self.breakers, assignment)

@@ -68,8 +68,6 @@ pub(crate) trait ParkedPorts {
     fn has_order(&self, kind: &Kind) -> bool;
     /// Brings back the job of such a kind whose turn it is, of each priority.
     async fn bring_next_back(&self, kind: &Kind, priorities: &[Priority], sought: &mut Sought) -> Result<(), Error>;
-    /// The run whose job this is, if it can be read.
-    fn run_of(&self, job: &Self::Job) -> Option<RunId>;
     /// Brings a job back into its queue; says whether it was still parked.
     async fn bring_back(&self, job: Self::Job) -> Result<bool, Error>;
 }
@@ -322,7 +320,7 @@ async fn bring_kind_back<P: ParkedPorts>(
     }
     let missed = buffer.first_missed(&kind);
     let next: Vec<P::Job> = std::iter::from_fn(|| ahead.take_first_before(missed)).take(want).collect();
-    buffer.coming_back(&kind, next.iter().filter_map(|job| ports.run_of(job)), ports.instant());
+    buffer.coming_back(&kind, next.len(), ports.instant());
     let each = next.into_iter().map(async |job| {
         let _permit = moves.acquire().await;
         ports.bring_back(job).await

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use longshore_domain::JobType;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::{DeferReason, Run};
 use longshore_domain::setting::PauseOf;
-use longshore_domain::{JobType, RunId};
 
 use super::scene::{Incoming, Scene, job, kind, number, returned};
 use crate::attempt::assignment::Assignment;
@@ -222,35 +222,13 @@ async fn as_many_parked_jobs_are_wanted_back_as_can_start_less_those_on_their_wa
     };
     assert_eq!(asks(Room::For(5)), (vec![5, 0], true), "none is here");
     // However slow this test is, they are still expected.
-    let runs = (1..=4).map(|number| RunId::parse(&format!("main-p5-{number}")).unwrap());
-    buffer.coming_back(&kind("remote"), runs, scene.start + Duration::from_secs(60));
+    buffer.coming_back(&kind("remote"), 4, scene.start + Duration::from_secs(60));
     assert_eq!(asks(Room::For(5)), (vec![1, 0], true));
     scene.arrive([returned("remote", 1)]);
-    assert_eq!(asks(Room::For(5)), (vec![1, 0], true), "one of them has arrived, and has had no turn yet");
-    assert_eq!(scene.leave(), ["s1"]);
-    assert_eq!(asks(Room::For(5)), (vec![2, 0], true), "it has started");
+    assert_eq!(asks(Room::For(5)), (vec![2, 0], true), "one of them has arrived");
     assert_eq!(asks(Room::NotYet), (vec![0, 0], false));
     scene.announces("remote", 0);
     assert!(buffer.any_parked());
-}
-
-/// Given a job that was taken back and is on its way, when those before it that waited here are parked again, then it
-/// is parked behind them as it arrives, though it could start.
-#[tokio::test]
-async fn a_job_on_its_way_back_does_not_overtake_those_that_are_parked_again() {
-    let scene = scene();
-    let buffer = scene.buffer();
-    scene.arrive((1..=4).map(|number| job("remote", 5, number)));
-    let (_, running) = next(&scene);
-    assert_eq!(scene.leave(), ["p4"]);
-    let fourth = RunId::parse("main-p5-4").unwrap();
-    buffer.coming_back(&kind("remote"), [fourth].into_iter(), scene.start + super::scene::LEASE / 2);
-    assert!(buffer.give_back(scene.start + super::scene::LEASE / 2).is_empty());
-    scene.arrive([returned("remote", 4)]);
-    drop(running);
-    assert_eq!(scene.leave(), ["p2", "p3", "p4"]);
-    scene.arrive([returned("remote", 2), returned("remote", 3), returned("remote", 4)]);
-    assert_eq!(scene.leave(), ["s2", "s3", "s4"]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use longshore_backbone::Error;
 use longshore_backbone::parked::ParkedKind;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::rank::Rank;
-use longshore_domain::{Priority, Queue, RunId};
+use longshore_domain::{Priority, Queue};
 
 use crate::attempt::assignment::number_of;
 use crate::queue::buffer::JobBuffer;
@@ -122,10 +122,6 @@ impl ParkedPorts for TakesBack<'_> {
 
     async fn bring_next_back(&self, _: &Kind, _: &[Priority], _: &mut Sought) -> Result<(), Error> {
         unreachable!("no job has a concurrency key")
-    }
-
-    fn run_of(&self, job: &Due) -> Option<RunId> {
-        Some(self.client.world.plans[job.schedule.place.plan].job().run_id.clone())
     }
 
     async fn bring_back(&self, job: Due) -> Result<bool, Error> {

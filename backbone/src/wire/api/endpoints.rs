@@ -74,7 +74,7 @@ impl Declaration {
 /// Effect of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It takes jobs, which the event log has.
+    /// It takes jobs, or ends of attempts, which the event log has.
     Submits,
     /// It changes nothing.
     Reads,
@@ -204,6 +204,18 @@ endpoints! {
     RunsReschedule "runs.reschedule": RescheduleRequest => Rescheduled {
         takes_tenant: true,
         http: &[HttpRoute(Post, "/v1/runs/{run_id}/reschedule"), HttpRoute(Post, "/v1/runs/reschedule")]
+    };
+    /// Ends an attempt that was detached: it has succeeded.
+    RunsComplete "runs.complete": CompleteRequest => Record {
+        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/complete")]
+    };
+    /// Ends an attempt that was detached: it has failed.
+    RunsFail "runs.fail": FailRequest => Record {
+        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/fail")]
+    };
+    /// A sign of an attempt that was detached, whose time counts anew.
+    RunsProgress "runs.progress": ProgressRequest => Goes {
+        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/progress")]
     };
     /// Runs, those that changed last first, a page at a time.
     RunsList "runs.list": ListRequest => Runs {

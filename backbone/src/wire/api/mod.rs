@@ -58,6 +58,9 @@ pub use queues::{
     NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
     QueuesRequest, ResumeRequest,
 };
+mod late;
+pub use late::{CompleteRequest, FailRequest, Goes, ProgressRequest};
+
 mod limits;
 pub use limits::{
     LimitChanged, LimitStatus, LimitValues, Limits, LimitsRequest, ResetLimitRequest, SetBy, SetLimitRequest,

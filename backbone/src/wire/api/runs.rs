@@ -1,6 +1,6 @@
 //! Runs: shown, waited for, cancelled, erased.
 
-use longshore_domain::run::{LogLine, PutBack, Step};
+use longshore_domain::run::{Detached, LogLine, PutBack, Step};
 use longshore_domain::{BatchId, ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, TraceId};
 use schemars::JsonSchema;
 use serde::de::IgnoredAny;
@@ -256,6 +256,9 @@ pub struct Attempt {
     /// Which start of this attempt it was; absent for the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
+    /// Since when it goes on elsewhere, and until when it was to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached: Option<Detached>,
 }
 
 /// The answer to a cancel.

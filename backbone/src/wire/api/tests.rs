@@ -203,6 +203,27 @@ fn check_dead_letters() -> [&'static str; 5] {
     ]
 }
 
+fn check_late() -> [&'static str; 3] {
+    let record = record();
+    [
+        check::<RunsComplete>(
+            &[r#"{"run_id":"r","token":"x"}"#, r#"{"run_id":"r","tenant":"acme","token":"x","result":{"a":1.50}}"#],
+            &[&record],
+        ),
+        check::<RunsFail>(
+            &[
+                r#"{"run_id":"r","token":"x","error":"no"}"#,
+                r#"{"run_id":"r","tenant":"acme","token":"x","error":"no","retryable":true,"retry_after_ms":10}"#,
+            ],
+            &[&record],
+        ),
+        check::<RunsProgress>(
+            &[r#"{"run_id":"r","token":"x"}"#, r#"{"run_id":"r","tenant":"acme","token":"x","progress":null}"#],
+            &[r#"{"cancelled":true}"#, &format!(r#"{{"cancelled":false,"deadline":"{TIME}"}}"#)],
+        ),
+    ]
+}
+
 fn check_runs() -> [&'static str; 10] {
     let (record, run) = (record(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
     let filter = FILTER.replace(r#""error_kind"#, r#""state":"retrying","error_kind"#);
@@ -546,7 +567,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     ];
     let checked = [
         &check_submit()[..],
-        &check_runs(),
+        &[&check_runs()[..], &check_late()].concat(),
         &check_dead_letters(),
         &check_schedules(),
         &check_queues(),

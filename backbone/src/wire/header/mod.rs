@@ -34,7 +34,7 @@ use value::from_base64;
 
 /// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a
 /// reply they have no effect.
-pub(crate) const OF_REQUEST: [&str; 9] = [
+pub(crate) const OF_REQUEST: [&str; 10] = [
     names::RUN_ID,
     names::TENANT,
     names::QUEUE,
@@ -44,6 +44,7 @@ pub(crate) const OF_REQUEST: [&str; 9] = [
     names::ATTEMPT,
     names::MAX_ATTEMPTS,
     names::ATTEMPT_DEADLINE,
+    names::ATTEMPT_TOKEN,
 ];
 
 /// What the headers of a job say.

@@ -38,6 +38,10 @@ pub const RETRYABLE: &str = "Longshore-Retryable";
 pub const RETRY_AFTER: &str = "Longshore-Retry-After";
 /// How long the job is snoozed.
 pub const SNOOZE: &str = "Longshore-Snooze";
+/// How long the attempt goes on after the reply, and from each report of its progress.
+pub const DETACH: &str = "Longshore-Detach";
+/// Proves that a caller of `runs.complete`, `runs.fail` or `runs.progress` knows the attempt.
+pub const ATTEMPT_TOKEN: &str = "Longshore-Attempt-Token";
 /// How long the job's limit key or type is held, for all jobs.
 pub const HOLD: &str = "Longshore-Hold";
 /// In the answer to a signal: the run is cancelled.

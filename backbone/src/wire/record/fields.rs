@@ -16,7 +16,7 @@
 
 use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{
-    Attempt, Deferral, EndLog, Failure, Holding, RunLog, RunResult, RunState, State, Step, Wait,
+    Attempt, Deferral, EndLog, Failure, Holding, Late, RunLog, RunResult, RunState, State, Step, Wait,
 };
 use longshore_domain::{BatchId, JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,8 @@ pub(super) struct Fields {
     pub(super) deferral: Option<Deferral>,
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub(super) deferrals: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) late: Option<Box<Late>>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) parked: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,6 +158,7 @@ impl Fields {
             log: self.log,
             steps: self.steps,
             error: self.error,
+            late: self.late,
             attempts: self.attempts,
             tags: self.tags,
             parent: self.parent_run_id,

@@ -2,7 +2,9 @@
 
 use super::*;
 use longshore_domain::concurrency::Turn;
-use longshore_domain::run::{DeferReason, Deferral, LogLine, MessageId, PutBack, RunLog, Step, Wait};
+use longshore_domain::run::{
+    DeferReason, Deferral, Detached, Late, LateEnd, LogLine, MessageId, PutBack, RunLog, Step, Wait,
+};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{BatchId, ErrorKind, Failure, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
 use proptest::prelude::*;
@@ -45,6 +47,7 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
             retry_at: there().then_some(at),
             put_back: there().then_some(PutBack::NotStarted),
             start: attempt,
+            detached: there().then(|| Box::new(Detached { at, until: at })),
         })
         .collect();
     let holding = || Holding { message: MessageId { stream: words.into(), sequence: number, at }, delivery: number };
@@ -92,6 +95,13 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
             node: there().then(|| words.into()),
         }),
         deferrals: number as u32 % 3,
+        late: there().then(|| {
+            let failed =
+                || LateEnd::Failed { failure: Some(Failure::new(ErrorKind::Retryable, words)), retry_after_ms: None };
+            let end = [Some(LateEnd::Completed(Some(json()))), Some(failed()), Some(LateEnd::Over), None];
+            let end = end.into_iter().nth(number as usize % 4).flatten();
+            Box::new(Late { token: words.into(), lasts_ms: number, deadline: there().then_some(at), end })
+        }),
         keep_ms: there().then_some(number),
         erased_at: there().then_some(at),
         trace_id: there().then_some(longshore_domain::TraceId(7 << 64)),
@@ -119,7 +129,7 @@ fn run(state: RunState, has: u64, number: u64, words: &str) -> Run {
 /// The fields that describe a run. Does not compile when a field is added, which [`append`] must then write.
 fn fields_of(run: Run) -> Fields {
     #[rustfmt::skip]
-    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, steps, error, attempts, tags, parent, then, batch, deferral, deferrals, keep_ms, erased_at, trace_id, accepted_by, ended_by, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
+    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, steps, error, attempts, tags, parent, then, batch, deferral, deferrals, late, keep_ms, erased_at, trace_id, accepted_by, ended_by, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
     let first = attempts.iter().find(|attempt| attempt.round == round).map(|first| &first.node);
     let (accepted_by, ended_by) =
         (accepted_by.filter(|node| first != Some(node)), ended_by.filter(|_| first.is_none()));
@@ -140,7 +150,7 @@ fn fields_of(run: Run) -> Fields {
     }
     let (run_at, parked) = (wait.map(Wait::run_at), matches!(wait, Some(Wait::Parked { .. })));
     #[rustfmt::skip]
-    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, steps, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, parent_run_id: parent, then, batch_id: batch, deferral, deferrals, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, end_log, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
+    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, steps, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, parent_run_id: parent, then, batch_id: batch, deferral, deferrals, late, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, end_log, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
     fields
 }
 

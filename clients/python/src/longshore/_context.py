@@ -39,6 +39,8 @@ class Context:
         self.max_attempts = int(own.get("longshore-max-attempts") or 1)
         self.deadline = own.get("longshore-attempt-deadline", "")
         """When this attempt is over (RFC 3339)."""
+        self.token = own.get("longshore-attempt-token", "")
+        """Ends this attempt by `runs.complete` or `runs.fail`, once it is detached."""
         self.content_type = own.get("content-type", "application/json")
         self._channel = channel
         self._executor = executor

@@ -39,6 +39,14 @@ class Snooze(Exception):
         self.wait = duration(wait)
 
 
+class Detach(Exception):
+    """The attempt goes on elsewhere, for so long without a sign; who has `ctx.token` ends it."""
+
+    def __init__(self, lasts: Duration) -> None:
+        super().__init__("detached")
+        self.lasts = duration(lasts)
+
+
 class Cancelled(Exception):
     """The attempt was asked to stop, or has lost its lease: what it does further counts no more."""
 
@@ -47,6 +55,8 @@ def headers_of(error: BaseException) -> Dict[str, str]:
     """The reply's headers for a handler that raised this."""
     if isinstance(error, Snooze):
         return {"Longshore-Snooze": error.wait}
+    if isinstance(error, Detach):
+        return {"Longshore-Detach": error.lasts}
     code = "422" if isinstance(error, Permanent) else "503" if isinstance(error, Retry) else "500"
     known = isinstance(error, (Permanent, Retry, Cancelled)) and str(error)
     text = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())

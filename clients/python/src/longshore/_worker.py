@@ -15,7 +15,7 @@ import nats.micro
 from nats.aio.client import Client as Nats
 
 from ._context import Context, call, run
-from ._errors import Cancelled, Permanent, Retry, Snooze, headers_of
+from ._errors import Cancelled, Detach, Permanent, Retry, Snooze, headers_of
 
 Hook = Callable[..., Any]
 log = logging.getLogger("longshore")
@@ -177,7 +177,7 @@ class Worker:
                     await run(hook, (context, error), self._executor)
                 except Exception:
                     log.exception("on_error of run %s", context.run_id)
-            if not isinstance(error, (Permanent, Retry, Snooze, Cancelled)):
+            if not isinstance(error, (Permanent, Retry, Snooze, Detach, Cancelled)):
                 log.warning("run %s, attempt %d", context.run_id, context.attempt, exc_info=error)
             return b"", headers_of(error)
 
