@@ -383,6 +383,25 @@ async fn runs_are_cancelled_and_erased() {
     node.stop().await;
 }
 
+/// Given a delayed job, when its run is shown, while it waits and after it has ended, then it says when it was
+/// submitted.
+#[tokio::test]
+async fn a_delayed_job_says_when_it_was_submitted() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    say(&world, "submit echo 1 --run-id late --delay 1h").await.well();
+    let waits = say(&world, "runs get late").await.well().out;
+    assert!(waits.contains("\nsubmitted  ") && waits.contains("\ndue ") && !waits.contains("enqueued"), "{waits}");
+    say(&world, "runs run-now late").await.well();
+    assert_eq!(world.wait("late").await.state, "completed");
+    let ended = say(&world, "runs get late").await.well().out;
+    assert!(ended.contains("\nsubmitted  ") && ended.contains("\nenqueued  "), "{ended}");
+    let times = say(&world, "runs get late --json").await.well().json();
+    assert!(times["submitted_at"].as_str().unwrap() < times["enqueued_at"].as_str().unwrap(), "{times}");
+    let at_once = say(&world, "submit echo 1 --wait=30s").await.well().out;
+    assert!(at_once.contains("\nenqueued  ") && !at_once.contains("submitted"), "{at_once}");
+}
+
 /// Given a variable that names a cluster, when `dev` is started, then it keeps to a server of its own; named on the
 /// command line, that cluster is joined.
 #[tokio::test]

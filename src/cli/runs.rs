@@ -298,7 +298,10 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     if let Some(waiting_for) = &record.waiting_for {
         lines.push(("waits for", output::cut(what(waiting_for), 400)));
     }
+    // Most runs were enqueued as they were submitted.
+    let submitted_before = record.submitted_at.filter(|at| record.enqueued_at.is_none_or(|enqueued| *at < enqueued));
     let times = [
+        ("submitted", submitted_before),
         ("enqueued", record.enqueued_at),
         ("due", record.run_at),
         ("started", record.started_at),
@@ -426,6 +429,26 @@ round  attempt  started                     took  node  error
     1        2  2026-11-21T12:00:01.250Z  100 ms  n1
 "
         );
+    }
+
+    #[test]
+    fn a_run_that_was_enqueued_later_says_when_it_was_submitted() {
+        let lines = |times: serde_json::Value| -> Vec<String> {
+            let mut record = json!({"run_id": "r", "tenant": "default", "queue": "main", "priority": 5, "type": "t",
+                "state": "scheduled", "round": 1, "max_attempts": 12, "attempts": []});
+            record.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+            let record = serde_json::from_str(&record.to_string()).unwrap();
+            let shown = show(&record, Timestamp::parse("2026-11-21T12:05:00Z").unwrap());
+            anstream::adapter::strip_str(&shown).to_string().lines().skip(4).map(str::to_owned).collect()
+        };
+        let (early, late) = ("2026-11-21T12:00:00.000Z", "2026-11-21T12:04:00.000Z");
+        let submitted = "submitted  2026-11-21T12:00:00.000Z (5 min ago)";
+        let waits = lines(json!({"submitted_at": early, "run_at": "2026-11-21T13:00:00.000Z"}));
+        assert_eq!(waits, [submitted, "due        2026-11-21T13:00:00.000Z (in 55 min)"]);
+        let was_delayed = lines(json!({"submitted_at": early, "enqueued_at": late}));
+        assert_eq!(was_delayed, [submitted, "enqueued   2026-11-21T12:04:00.000Z (1 min ago)"]);
+        let at_once = lines(json!({"submitted_at": early, "enqueued_at": early}));
+        assert_eq!(at_once, ["enqueued   2026-11-21T12:00:00.000Z (5 min ago)"]);
     }
 
     #[test]

@@ -261,6 +261,7 @@ impl Ended {
             round: self.round,
             attempt: Some(self.attempt),
             max_attempts: self.max_attempts,
+            submitted_at: None,
             enqueued_at: None,
             started_at: Some(started_at),
             ended_at: Some(self.at),

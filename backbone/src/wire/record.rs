@@ -69,6 +69,8 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
         count(out, "attempt", run.attempt);
     }
     count(out, "max_attempts", run.max_attempts);
+    // What is stored has it among the protocol's fields.
+    time(out, "submitted_at", Some(run.origin).filter(|_| shape == Shape::Shown));
     time(out, "enqueued_at", run.enqueued_at);
     time(out, "started_at", run.started_at);
     time(out, "ended_at", run.state.ended_at());

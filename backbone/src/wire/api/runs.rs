@@ -97,6 +97,10 @@ pub struct Record {
     pub attempt: Option<u32>,
     /// Attempts it gets in a round.
     pub max_attempts: u32,
+    /// When it was first submitted or published: before `enqueued_at` if it was delayed, rescheduled or replayed.
+    /// Absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_at: Option<Timestamp>,
     /// When it was enqueued in this round; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued_at: Option<Timestamp>,
