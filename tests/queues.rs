@@ -27,6 +27,32 @@ async fn main_as(world: &World, tenant: &str, is_so: impl Fn(&Value) -> bool) ->
     .await
 }
 
+/// Given a type without a handler, when its last job is cancelled, then no answer warns of it any more, long before a
+/// quarter of an hour is over; it does as long as a job waits, also one that was parked.
+#[tokio::test]
+async fn a_type_without_handler_is_forgotten_with_its_last_job() {
+    let world = world().await;
+    let _node = node(&world).start().await;
+    let runs = world.publish("lost").many((0..40).map(|_| json!({}))).await;
+    let warnings = async |are_so: &dyn Fn(&Value) -> bool| {
+        eventually("the warnings of health", WITHIN, async || {
+            let warnings = world.request("health", json!({})).await["warnings"].clone();
+            if are_so(&warnings) { Ok(()) } else { Err(warnings.to_string()) }
+        })
+        .await
+    };
+    let has_one =
+        |warnings: &Value| warnings[0].as_str().is_some_and(|warning| warning.starts_with("no handler for lost "));
+    warnings(&has_one).await;
+    let cancelled = world.request("runs.cancel", json!({"type": "lost", "limit": runs.len() - 1})).await;
+    assert_eq!(cancelled["cancelled"], runs.len() - 1, "{cancelled}");
+    warnings(&has_one).await;
+    let cancelled = world.request("runs.cancel", json!({"type": "lost"})).await;
+    assert_eq!(cancelled["cancelled"], 1, "{cancelled}");
+    warnings(&|warnings| *warnings == json!([])).await;
+    assert_eq!(world.request("queues.list", json!({})).await["no_handler"], json!([]));
+}
+
 /// Given an idle node, when a job starts, then the node that is asked counts it as running at once.
 #[tokio::test]
 async fn a_node_knows_at_once_what_it_runs_itself() {

@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::Backbone;
-use longshore_backbone::control::PRESENCE_EVERY;
+use longshore_backbone::control::{MissingHandler, PRESENCE_EVERY};
 use longshore_backbone::handlers::Announced;
+use longshore_backbone::scan::Source;
+use longshore_backbone::{Backbone, Error};
 
 use crate::queue::dispatcher;
 use crate::queue::served::ServedQueues;
+use crate::shared::now;
 use crate::shared::routing::Routing;
 use crate::supervision::LoopEnd;
 
@@ -25,6 +27,10 @@ pub(crate) struct Part {
     pub(crate) queues: Arc<ServedQueues>,
 }
 
+/// Of types without handler of which no job was tried for so long it is asked whether any waits: those that wait are
+/// tried sooner, unless they wait for a retry.
+const UNTRIED_FOR: Duration = Duration::from_secs(15);
+
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
 /// few seconds if there was a job for remote handlers since the last time.
 pub(crate) async fn run(part: Part) -> LoopEnd {
@@ -34,7 +40,14 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut warned = HashSet::new();
     loop {
         tokio::select! {
-            _ = tick.tick() => if !routing.discovery.take_remote_seen() { continue },
+            _ = tick.tick() => {
+                if let Err(error) = forget_those_without_jobs(&backbone, &routing).await {
+                    tracing::debug!("what waits for a handler cannot be read: {}", error.with_causes());
+                }
+                if !routing.discovery.take_remote_seen() {
+                    continue;
+                }
+            }
             () = routing.discovery.met_new_subject() => tick.reset(),
         }
         let at = Instant::now();
@@ -55,6 +68,27 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             queue.scheduler.send(dispatcher::Message::CapacityChanged);
         }
     }
+}
+
+/// Of the types without handler forgets those of which no job is left. Costs nothing while there are none, or while
+/// their jobs are tried.
+async fn forget_those_without_jobs(backbone: &Backbone, routing: &Routing) -> Result<(), Error> {
+    let at = now().minus(UNTRIED_FOR);
+    let untried = routing.discovery.untried_since(at);
+    if untried.is_empty() {
+        return Ok(());
+    }
+    let Some(timed) = backbone.timed().await?.filter(|timed| timed.counted_from >= at) else { return Ok(()) };
+    for MissingHandler { tenant, job_type, .. } in untried {
+        if timed.may_have_tried(&tenant, &job_type) {
+            continue;
+        }
+        let parked = backbone.names().parked_where(Some(&tenant), None, Some(&job_type));
+        if backbone.next_of(&Source::Parked, &parked, 1).await?.is_none() {
+            routing.discovery.none_waits(&routing.subject_of(&tenant, &job_type), at);
+        }
+    }
+    Ok(())
 }
 
 /// Maximum number of handlers that are remembered as warned of.

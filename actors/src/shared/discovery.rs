@@ -22,8 +22,8 @@ const MISSED_FOR: Duration = Duration::from_millis(250);
 const TRIES_APART: Duration = Duration::from_millis(50);
 /// Parked jobs are not tried for longer: those that were tried are tried again before, as a rule.
 const STAYS_PARKED_FOR: Duration = Duration::from_secs(5);
-/// A type counts as without handler for so long after a job of it was last tried: the longest pause between two
-/// attempts is shorter, as a rule.
+/// A type counts as without handler for so long after a job of it was last tried, unless it is known before that none
+/// waits any more: the longest pause between two attempts is shorter, as a rule.
 const MISSING_FOR: Duration = Duration::from_secs(900);
 /// Maximum number of types without handler that are remembered.
 const MAX_MISSING: usize = 1_024;
@@ -122,6 +122,16 @@ impl Discovery {
         let mut missing: Vec<MissingHandler> = self.missing().values().cloned().collect();
         missing.sort_by_key(|missing| missing.since);
         missing
+    }
+
+    /// The types without handler of which no job was tried since `at`: maybe none waits any more.
+    pub(crate) fn untried_since(&self, at: Timestamp) -> Vec<MissingHandler> {
+        self.missing().values().filter(|missing| missing.looked_at < at).cloned().collect()
+    }
+
+    /// No job waits for a handler of this subject, unless one was tried since `at`.
+    pub(crate) fn none_waits(&self, subject: &str, at: Timestamp) {
+        self.retain_missing(|missing, known| missing != subject || known.looked_at >= at);
     }
 
     fn retain_missing(&self, mut stays: impl FnMut(&String, &MissingHandler) -> bool) {
@@ -345,6 +355,22 @@ mod tests {
         announcements.found("w.*.call");
         assert_eq!((announcements.missed, announcements.pause_of("w.b.mail")), (1, MISSED_FOR));
         assert!(announcements.missed_at("w.7.call").is_none() && announcements.missed_at("w.b.mail").is_some());
+    }
+
+    #[test]
+    fn a_type_without_handler_is_forgotten_once_none_of_its_jobs_waits_unless_one_was_tried_meanwhile() {
+        let (discovery, job) = (Discovery::default(), crate::tests::job("call", "r"));
+        let before = now();
+        discovery.missed("w.a.call", &job);
+        assert!(discovery.untried_since(before).is_empty(), "one was tried just now");
+        discovery.none_waits("w.a.call", before);
+        assert_eq!(discovery.missing_handlers().len(), 1);
+        let later = now().plus(Duration::from_secs(1));
+        assert_eq!(discovery.untried_since(later), discovery.missing_handlers());
+        discovery.none_waits("w.b.call", later);
+        assert!(discovery.misses_any());
+        discovery.none_waits("w.a.call", later);
+        assert!(!discovery.misses_any() && discovery.missing_handlers().is_empty());
     }
 
     #[test]

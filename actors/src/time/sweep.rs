@@ -77,7 +77,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         grace,
         schedules_from: FIRST,
         records_from: FIRST,
-        timed: TimedCounts::default(),
+        timed: TimedCounts::begun(now()),
         published: None,
         named: HashSet::new(),
     };
@@ -95,7 +95,7 @@ impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
         if self.part.draining.is_cancelled() || !presence::is_first(&self.part.nodes, &self.part.identity).await? {
             // Another node counts; what this one has counted so far is no whole.
-            (self.schedules_from, self.timed) = (FIRST, TimedCounts::default());
+            (self.schedules_from, self.timed) = (FIRST, TimedCounts::begun(now()));
             return Ok(());
         }
         self.schedules().await?;
@@ -134,8 +134,9 @@ impl Sweep {
 
     /// All schedules were read: publishes how many wait, for all nodes to show.
     async fn publish_timed(&mut self) -> Result<(), Error> {
-        let counts = std::mem::take(&mut self.timed);
-        let is_known = |(at, known): &(Instant, TimedCounts)| *known == counts && at.elapsed() < PUBLISH_EVERY;
+        let counts = std::mem::replace(&mut self.timed, TimedCounts::begun(now()));
+        let is_known =
+            |(at, known): &(Instant, TimedCounts)| known.says_the_same(&counts) && at.elapsed() < PUBLISH_EVERY;
         if !self.published.as_ref().is_some_and(is_known) {
             self.part.backbone.publish_timed(&counts).await?;
             self.published = Some((Instant::now(), counts));

@@ -11,12 +11,12 @@ use longshore_domain::run::DeferReason;
 use longshore_domain::{JobType, Lane, Queue, QueueLane, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::Backbone;
 use crate::cluster::control::oldest_in;
 use crate::error::Error;
 use crate::messages::{request, scan};
 use crate::schedules::sweep::Standing;
 use crate::wire::header::{self, names};
+use crate::{Backbone, clock};
 
 /// The jobs of one lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -147,6 +147,9 @@ const FEW_BYTES: u64 = 1 << 20;
 /// What a node counted when it last read all schedules, by queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimedCounts {
+    /// The reading began at this time or after it: what has waited since before, and waits still, is counted.
+    #[serde(default)]
+    pub counted_from: Timestamp,
     /// By queue, all tenants' together.
     pub queues: BTreeMap<String, Timed>,
     /// By tenant and queue.
@@ -161,6 +164,30 @@ pub struct TimedCounts {
 }
 
 impl TimedCounts {
+    /// Nothing is counted yet: the reading begins after `now`.
+    #[must_use]
+    pub fn begun(now: Timestamp) -> Self {
+        Self { counted_from: now, ..Self::default() }
+    }
+
+    /// Whether the other has the same counts, whenever they were taken.
+    #[must_use]
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let Self { counted_from: _, queues, tenants, has_others, without_handler } = self;
+        (queues, tenants, has_others, without_handler)
+            == (&other.queues, &other.tenants, &other.has_others, &other.without_handler)
+    }
+
+    /// Whether a job of this type may have waited for a handler or for another attempt: retries are not counted by
+    /// type.
+    #[must_use]
+    pub fn may_have_tried(&self, tenant: &Tenant, job_type: &JobType) -> bool {
+        let types: usize = self.without_handler.values().map(BTreeMap::len).sum();
+        let of_tenant = self.tenants.get(tenant).or(self.has_others.then_some(&self.queues));
+        let retrying = of_tenant.is_some_and(|queues| queues.values().any(|timed| timed.retrying.count > 0));
+        retrying || types >= MAX_TYPES || self.without_handler(tenant, job_type) > 0
+    }
+
     /// Counts a job.
     pub fn count(&mut self, job: &WaitingJob) {
         self.queues.entry(job.queue.to_string()).or_default().count(job);
@@ -332,6 +359,7 @@ impl Backbone {
     /// # Errors
     /// The stream of schedules or the control bucket cannot be read.
     pub async fn timed(&self) -> Result<Option<TimedCounts>, Error> {
+        let mut counts = TimedCounts::begun(clock::now());
         let stream = self.names().schedules_stream();
         let failed = |source| Error::Read { subject: stream.clone(), source };
         let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
@@ -339,7 +367,6 @@ impl Backbone {
         if state.messages <= FEW && state.bytes <= FEW_BYTES {
             let page = self.standing_schedules(1).await?;
             if page.next.is_none() {
-                let mut counts = TimedCounts::default();
                 page.found.iter().filter_map(|found| self.waits_for(found)).for_each(|job| counts.count(&job));
                 return Ok(Some(counts));
             }
@@ -409,6 +436,15 @@ mod tests {
         count("b", "bulk", WaitsFor::Deferral(Some(DeferReason::NoHandlerOnline)), 8_600);
         let written = serde_json::to_string(&counts).unwrap();
         assert_eq!(serde_json::from_str::<TimedCounts>(&written).unwrap(), counts);
+        let [mail, call] = ["mail", "call"].map(|name| JobType::parse(name).unwrap());
+        let [with_retry, lacking, none] = ["a", "b", "c"].map(|name| Tenant::parse(name).unwrap());
+        assert!(counts.may_have_tried(&with_retry, &call), "it may be the one that waits for a retry");
+        assert!(counts.may_have_tried(&lacking, &mail) && !counts.may_have_tried(&lacking, &call));
+        assert!(!counts.may_have_tried(&none, &mail));
+        let others = TimedCounts { has_others: true, ..counts.clone() };
+        assert!(others.may_have_tried(&none, &mail), "a tenant that is not counted by itself");
+        let later = TimedCounts { counted_from: Timestamp::from_millis(1), ..counts.clone() };
+        assert!(later.says_the_same(&counts) && !later.says_the_same(&others));
         let (main, bulk) = (Queue::main(), Queue::parse("bulk").unwrap());
         let (a, c) = (Tenant::parse("a").unwrap(), Tenant::parse("c").unwrap());
         let all = counts.of(&main, None).unwrap();
