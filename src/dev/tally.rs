@@ -33,8 +33,9 @@ pub(crate) struct Counts {
     pub(crate) without_handler: u64,
     pub(crate) tenant: String,
     pub(crate) without_handler_since: String,
-    /// Completed in each second of the window, the newest last.
-    recent: VecDeque<(u64, u64)>,
+    /// Completed in each second of the window, the newest last: when the first of them was, since the start, and how
+    /// many.
+    recent: VecDeque<(Duration, u64)>,
     /// When the newest event came, in seconds since the start.
     pub(crate) last: u64,
 }
@@ -68,7 +69,7 @@ impl Tally {
             return; // a system event
         }
         let run = format!("{}/{run_id}", text(event, "tenant"));
-        let second = now.duration_since(self.start).as_secs();
+        let elapsed = now.duration_since(self.start);
         let place = match text(event, "event") {
             "started" | "progress" | "log" => Some(Place::Running),
             "scheduled" => Some(Place::Scheduled),
@@ -78,9 +79,9 @@ impl Tally {
             _ => None,
         };
         let counts = self.types.entry(job_type.to_owned()).or_default();
-        counts.last = second;
+        counts.last = elapsed.as_secs();
         match text(event, "event") {
-            "completed" => counts.complete(second),
+            "completed" => counts.complete(elapsed),
             "failed" => counts.failed_attempts += 1,
             "dlq" | "expired" => counts.dead += 1,
             "cancelled" => counts.cancelled += 1,
@@ -113,12 +114,12 @@ impl Tally {
     pub(crate) fn rate(&self, counts: &Counts, now: Instant) -> f64 {
         let elapsed = now.duration_since(self.start);
         let since = elapsed.saturating_sub(WINDOW);
-        let within = || counts.recent.iter().filter(|(second, _)| *second + 1 > since.as_secs());
+        let within = || counts.recent.iter().filter(|(first, _)| first.as_secs() >= since.as_secs());
         let Some((began, _)) = within().next() else { return 0.0 };
         let completed: u64 = within().map(|(_, count)| count).sum();
         #[allow(clippy::cast_precision_loss, reason = "a count of a few seconds is far below 2^52")]
         let completed = completed as f64;
-        completed / (elapsed.saturating_sub(Duration::from_secs(*began))).as_secs_f64().max(1.0)
+        completed / elapsed.saturating_sub(*began).as_secs_f64().max(1.0)
     }
 
     /// How long it has been counting.
@@ -128,13 +129,13 @@ impl Tally {
 }
 
 impl Counts {
-    fn complete(&mut self, second: u64) {
+    fn complete(&mut self, elapsed: Duration) {
         self.completed += 1;
         match self.recent.back_mut() {
-            Some((newest, count)) if *newest == second => *count += 1,
-            _ => self.recent.push_back((second, 1)),
+            Some((newest, count)) if newest.as_secs() == elapsed.as_secs() => *count += 1,
+            _ => self.recent.push_back((elapsed, 1)),
         }
-        while self.recent.front().is_some_and(|(oldest, _)| oldest + WINDOW.as_secs() < second) {
+        while self.recent.front().is_some_and(|(oldest, _)| oldest.as_secs() + WINDOW.as_secs() < elapsed.as_secs()) {
             self.recent.pop_front();
         }
     }
@@ -240,5 +241,11 @@ mod tests {
         }
         let rate = tally.rate(&tally.types["t"], at(62));
         assert!((299.0..=301.0).contains(&rate), "a burst of two seconds: {rate}");
+        for run in 0..1_000_u64 {
+            let event = json!({"event": "completed", "run_id": format!("late-{run}"), "type": "t", "tenant": "d"});
+            tally.count(&event, at(80) + Duration::from_millis(900 + run));
+        }
+        let rate = tally.rate(&tally.types["t"], at(81) + Duration::from_millis(900));
+        assert!((999.0..=1_001.0).contains(&rate), "a burst that began late in a second: {rate}");
     }
 }
