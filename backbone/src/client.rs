@@ -18,6 +18,9 @@ use crate::wire::api::{ApiError, Code, Encoded, Endpoint, OPERATOR, about_tenant
 use crate::wire::header;
 use crate::wire::subject::Names;
 
+/// What [`Client::ask`] says if no node is there.
+pub const NO_NODE: &str = "no Longshore node is running on this NATS server";
+
 /// Talks to the nodes of one namespace.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -130,10 +133,7 @@ impl Client {
         };
         let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
         let message = answer.map_err(|error| match kind(&error) {
-            Some(RequestErrorKind::NoResponders) => ApiError::unavailable(
-                "no Longshore node is running on this NATS server",
-            )
-            .hint("start a node: longshore serve, or longshore dev; nodes of another namespace do not answer here"),
+            Some(RequestErrorKind::NoResponders) => ApiError::unavailable(NO_NODE).hint("start a node: longshore serve, or longshore dev; nodes of another namespace do not answer here"),
             Some(RequestErrorKind::TimedOut) => ApiError::no_answer(timeout),
             _ => ApiError::unavailable(error.to_string()),
         })?;

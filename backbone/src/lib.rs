@@ -75,4 +75,4 @@ pub use runs::{backwards, batches, cancels, certain, claims, dead_letters, finge
 pub use schedules::{recurring, schedule, sweep};
 pub use services::{offers, service};
 pub use streams::wanted::WantedStream;
-pub use streams::{remake, shape, stream_faults};
+pub use streams::{remake, shape, snapshot, stream_faults};

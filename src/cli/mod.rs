@@ -36,6 +36,7 @@ mod why;
 pub(crate) mod events;
 
 mod audit;
+mod backup;
 mod breakers;
 mod concurrency;
 mod faults;
@@ -134,6 +135,10 @@ pub(crate) enum Command {
     Nodes(Noun<nodes::Command>),
     /// Whether the node that answers takes work, and if not, why
     Health(nodes::HealthArguments),
+    /// Write all streams and buckets into a folder; jobs are paused meanwhile, for seconds where the event log is small
+    Backup(backup::BackupArguments),
+    /// Make all streams and buckets anew from such a folder, on a server that has none, before nodes start
+    Restore(backup::RestoreArguments),
     /// Look for faults in the set-up: server, rights, streams, storage, clocks, durability, nodes; each with its remedy
     Doctor(doctor::Arguments),
     /// Print what a user of NATS may publish and subscribe to in a role, for the server's configuration
@@ -215,6 +220,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Audit(arguments) => audit::run(&global, arguments).await,
         Command::Nodes(command) => nodes::nodes(&global, command.chosen()?).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
+        Command::Backup(arguments) => backup::backup(&global, arguments).await,
+        Command::Restore(arguments) => backup::restore(&global, arguments).await,
         Command::Doctor(arguments) => doctor::run(&global, arguments).await,
         Command::Permissions(arguments) => permissions::run(&global, &arguments),
         Command::Config(command) => config::run(&global, command).await,

@@ -82,7 +82,17 @@ pub(crate) struct Refused {
 
 /// The bytes of the answer to one request.
 pub(crate) async fn bytes(link: &Link, subject: String, body: String) -> Result<Bytes, Unanswered> {
-    let request = Request::new().payload(Bytes::from(body)).timeout(Some(WITHIN));
+    bytes_within(link, subject, body, WITHIN).await
+}
+
+/// The same for a request that may take longer.
+pub(crate) async fn bytes_within(
+    link: &Link,
+    subject: String,
+    body: String,
+    within: Duration,
+) -> Result<Bytes, Unanswered> {
+    let request = Request::new().payload(Bytes::from(body)).timeout(Some(within));
     let (known, inbox, asked) = (link.refusals(), link.inbox_prefix(), subject.clone());
     let is_of_this = move |refusal: &refusals::Refusal| refusal.is_of_publish(&asked) || refusal.is_of_inbox(&inbox);
     known.forget(&is_of_this);

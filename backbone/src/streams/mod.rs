@@ -4,5 +4,6 @@ pub(crate) mod info;
 pub(crate) mod provision;
 pub mod remake;
 pub mod shape;
+pub mod snapshot;
 pub mod stream_faults;
 pub(crate) mod wanted;
