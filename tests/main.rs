@@ -7,6 +7,7 @@
 mod admission; // only jobs that the settings take are run
 mod api; // every endpoint answers as the contract has it
 mod audit; // what is asked beyond reading and submitting is written down
+mod backup; // a backup that is taken while nodes work has all of it, and is restored on a new server
 mod batches; // the job of a batch runs once after all its members, whatever dies
 mod breakers; // while a service fails, its jobs wait
 mod cancel; // a cancelled run ends as cancelled, in whatever state it is

@@ -120,7 +120,7 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
         streams: entries,
     };
     let text = serde_json::to_vec_pretty(&manifest)?;
-    in_place(&dir, MANIFEST, |mut file| Ok(file.write_all(&text)?)).await?;
+    in_place(&dir, MANIFEST, async |mut file: &File| Ok(file.write_all(&text)?)).await?;
     let streams = manifest.streams.len();
     output::say(&format!("{}: {streams} streams, {messages} messages, {bytes} bytes", dir.display()))?;
     Ok(Ended::Success)

@@ -1,0 +1,286 @@
+//! A backup that is taken while nodes work is restored on another server, and the cluster goes on from there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use longshore_harness::history::{Interruption, Rules};
+use longshore_harness::{Handler, Job, Node, Receipt, Record, Reply, World, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::{rules, world};
+
+const WITHIN: Duration = Duration::from_secs(120);
+const LEASE: Duration = Duration::from_secs(2);
+const SETTINGS: &str = "
+[node]
+lease = '2s'
+[defaults]
+max_attempts = 20
+backoff = { base = '3s', factor = 1.0, max = '3s', jitter = 'none' }
+[queues.main]
+[queues.bulk]
+[types.one]
+concurrency = 1
+";
+const TYPES: [&str; 5] = ["quick", "later", "one", "held", "dies"];
+
+/// A cluster: its server, two nodes, and a handler of each type.
+struct Cluster {
+    world: World,
+    nodes: Vec<Node>,
+    handlers: BTreeMap<&'static str, Handler>,
+    /// Lets jobs of the type `held` end.
+    open: watch::Sender<bool>,
+}
+
+/// What the handlers do: `later` fails once, `dies` fails for good unless its payload says otherwise, `held` waits.
+async fn answer(job_type: &str, job: Job, mut open: watch::Receiver<bool>) -> Reply {
+    match job_type {
+        "later" if job.attempt == 1 => return Reply::error(503, "not yet"),
+        "dies" if job.json()["dies"] == true => return Reply::error(422, "never"),
+        "one" => tokio::time::sleep(Duration::from_millis(200)).await,
+        "held" => drop(open.wait_for(|open| *open).await),
+        _ => {}
+    }
+    Reply::json(json!("done"))
+}
+
+impl Cluster {
+    /// The handlers; nodes are started on what is stored.
+    async fn new(world: World, is_open: bool) -> Cluster {
+        let (open, mut handlers) = (watch::Sender::new(is_open), BTreeMap::new());
+        for job_type in TYPES {
+            let open = open.subscribe();
+            let handler = world.handler(job_type).start(move |job| answer(job_type, job, open.clone()));
+            handlers.insert(job_type, handler.await);
+        }
+        let mut cluster = Cluster { world, nodes: Vec::new(), handlers, open };
+        for name in ["n1", "n2"] {
+            let node = cluster.world.node().name(name).config(SETTINGS).start().await;
+            cluster.nodes.push(node);
+        }
+        cluster
+    }
+
+    /// Runs of which a handler was called.
+    fn called(&self) -> BTreeSet<String> {
+        self.handlers.values().flat_map(Handler::calls).map(|call| call.run_id).collect()
+    }
+}
+
+async fn records(world: &World) -> Vec<Record> {
+    world.history(&[], Vec::new()).await.records
+}
+
+fn is_over(record: &Record) -> bool {
+    record.is_terminal()
+}
+
+/// Jobs that wait for everything that holds them in another stream.
+async fn fill(cluster: &Cluster) -> Vec<Receipt> {
+    let (world, mut jobs) = (&cluster.world, Vec::new());
+    let dies = world.publish("dies").many([json!({"dies": true})]).await;
+    world.eventually_dead_letters(1).await;
+    jobs.extend(dies);
+    jobs.extend(world.publish("held").many([json!({})]).await);
+    cluster.handlers["held"].called(1).await;
+    jobs.extend(world.publish("one").many((0..60).map(|number| json!(number))).await);
+    jobs.extend(world.publish("later").many((0..40).map(|number| json!(number))).await);
+    jobs.extend(world.publish("quick").header("Longshore-Delay", "8s").many((0..20).map(|number| json!(number))).await);
+    jobs.extend(world.publish("quick").queue("bulk").many((0..20).map(|number| json!(number))).await);
+    jobs.extend(world.publish("quick").many((0..100).map(|number| json!(number))).await);
+    jobs
+}
+
+/// A submission under a key, and its run.
+async fn submit(world: &World, number: usize) -> Result<(Value, String), String> {
+    let delay = if number.is_multiple_of(3) { 1_500 } else { 0 };
+    let job = json!({"type": "quick", "payload": number, "idempotency_key": format!("k{number}"), "delay_ms": delay});
+    let answer = world.try_request("default", "submit", job.clone()).await.map_err(|error| error.to_string())?;
+    Ok((job, answer["run_id"].as_str().unwrap().to_owned()))
+}
+
+/// Jobs that come while the backup is taken: their submissions.
+async fn load(world: &World, submitted: &mut Vec<Value>) {
+    for number in 1_000.. {
+        let (job, _) = submit(world, number).await.unwrap();
+        submitted.push(job);
+        world.publish("later").json(json!(number)).await;
+        world.publish("quick").json(json!(number)).await;
+    }
+}
+
+async fn command(world: &World, arguments: &[&str]) -> (bool, String) {
+    let output = world.command(arguments.iter().copied()).output().await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+}
+
+fn folder(world: &World) -> PathBuf {
+    world.dir().join("backup")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+async fn paused(world: &World) -> Vec<String> {
+    let queues = world.try_request("_all", "queues.list", json!({})).await.unwrap()["queues"].clone();
+    let paused = queues.as_array().unwrap().iter().filter(|queue| queue["paused"] == true);
+    paused.map(|queue| format!("{} {}", queue["queue"].as_str().unwrap(), queue["paused_until"])).collect()
+}
+
+/// Given jobs that run, wait, are retried, parked and dead, a schedule and keys, when a backup is taken while more come,
+/// and is restored on a new server, then all jobs end there, none of those done before is done again, none is invalid,
+/// keys answer the same runs, the dead letter is replayed, and the history is sound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
+    let old = Cluster::new(world().await, false).await;
+    let world = &old.world;
+    world.try_request("_all", "queues.pause", json!({"queue": "bulk"})).await.unwrap();
+    let mut keyed = Vec::new();
+    for number in 0..30 {
+        keyed.push(submit(world, number).await.unwrap());
+    }
+    let tick = json!({"id": "tick", "every": "1s", "type": "quick", "misfire_after_ms": 3_600_000});
+    world.request("schedules.put", tick).await;
+    let jobs = fill(&old).await;
+    let done: BTreeSet<String> = eventually("jobs in every stream, and jobs that are done", WITHIN, async || {
+        let (parked, timed) = (world.stored("LONGSHORE_PARKED").await, world.stored("LONGSHORE_SCHEDULES").await);
+        let done = records(world).await.into_iter().filter(is_over).map(|record| record.run_id).collect::<BTreeSet<_>>();
+        let says = format!("{parked} parked, {timed} timed, {} done", done.len());
+        if parked > 0 && timed > 20 && done.len() > 60 { Ok(done) } else { Err(says) }
+    })
+    .await;
+
+    let (dir, mut during) = (folder(world), Vec::new());
+    let backup = ["backup", text(&dir), "--wait", "4s"];
+    let (succeeds, output) = tokio::select! {
+        ended = command(world, &backup) => ended,
+        () = load(world, &mut during) => unreachable!("the load has no end"),
+    };
+    println!("{output}");
+    assert!(succeeds, "{output}");
+    assert!(output.contains("1 attempts run on"), "{output}");
+    assert_eq!(paused(world).await, ["bulk null"], "all is as it was before");
+    // The other cluster goes on, and its work is lost with it.
+    old.open.send_replace(true);
+    world.wait(&jobs[1].run_id).await;
+    let lost_at = Timestamp::now();
+    for node in &old.nodes {
+        node.kill9().await;
+    }
+
+    let new = World::new().await;
+    let (succeeds, output) = command(&new, &["restore", text(&dir)]).await;
+    println!("{output}");
+    assert!(succeeds, "{output}");
+    let new = Cluster::new(new, true).await;
+    let world = &new.world;
+    assert_eq!(paused(world).await, ["bulk null"]);
+    world.try_request("_all", "queues.resume", json!({"queue": "bulk"})).await.unwrap();
+    let ends = world.ends(&jobs, WITHIN).await;
+    for (job, state) in jobs.iter().zip(ends) {
+        let is_dead = job.run_id == jobs[0].run_id;
+        assert_eq!(state, if is_dead { "dead" } else { "completed" }, "{}", world.report_as("default", &job.run_id).await);
+    }
+    let again: Vec<_> = new.called().intersection(&done).cloned().collect();
+    assert_eq!(again, Vec::<String>::new(), "these were done before");
+
+    for (job, run) in &keyed {
+        let answer = world.request("submit", job.clone()).await;
+        assert_eq!((&answer["run_id"], &answer["deduplicated"]), (&json!(run), &json!(true)), "{answer}");
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    // What was submitted during the backup is in it or not: whoever submits it again has it done.
+    assert!(during.len() > 10);
+    for job in &during {
+        let run = world.submit(job.clone()).await;
+        assert_eq!(world.wait(&run).await.state, "completed", "{job}");
+    }
+    let replay = json!({"run_id": jobs[0].run_id, "set": {"payload": {"dies": false}}});
+    assert_eq!(world.request("dlq.replay", replay).await["replayed"], 1);
+    assert_eq!(world.wait(&jobs[0].run_id).await.state, "completed");
+    let ticks = new.called().into_iter().filter(|run| run.starts_with("tick-")).count();
+    assert!(ticks > 0, "the schedule stands still");
+    world.request("schedules.pause", json!({"id": "tick"})).await;
+    world.lanes_run_dry(WITHIN).await;
+
+    let invalid: Vec<_> = world.dead_letters("*").await.iter().map(|letter| letter.error_kind()).collect();
+    assert_eq!(invalid, [], "dead letters");
+    let mut history = world.history(&jobs, Vec::new()).await;
+    let died = |node: &str| Interruption { node: Some(node.to_owned()), at: lost_at };
+    history.rules = Rules { lease: Some(LEASE), ..rules(vec![died("n1"), died("n2")]) };
+    history.assert_sound();
+}
+
+/// Given a backup, when it is restored where streams are, or nodes, or from a damaged file, then it is refused, and says
+/// why.
+#[tokio::test]
+async fn a_restore_harms_nothing_that_is_there_and_takes_nothing_that_is_damaged() {
+    let old = world().await;
+    let node = old.node().start().await;
+    let run = old.publish("noop").json(json!(1)).await;
+    old.wait(&run).await;
+    let dir = folder(&old);
+    let (succeeds, output) = command(&old, &["backup", text(&dir)]).await;
+    assert!(succeeds, "{output}");
+
+    let (succeeds, output) = command(&old, &["backup", text(&dir)]).await;
+    assert!(!succeeds && output.contains("backup is not empty"), "{output}");
+    let (succeeds, output) = command(&old, &["restore", text(&dir)]).await;
+    assert!(!succeeds && output.contains("KV_longshore_runs") && output.contains("LONGSHORE_EVENTS"), "{output}");
+    assert_eq!(old.wait(&run).await.state, "completed");
+    node.stop().await;
+
+    let new = World::new().await;
+    let (succeeds, output) = command(&new, &["restore", text(new.dir())]).await;
+    assert!(!succeeds && output.contains("is no backup"), "{output}");
+    let (succeeds, output) = command(&new, &["restore", text(&dir), "--namespace", "other"]).await;
+    assert!(!succeeds && output.contains("say --namespace longshore"), "{output}");
+    let file = dir.join("KV_longshore_runs.snapshot");
+    let whole = std::fs::read(&file).unwrap();
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    for bytes in [&damaged[..], &whole[..whole.len() - 1]] {
+        std::fs::write(&file, bytes).unwrap();
+        let (succeeds, output) = command(&new, &["restore", text(&dir)]).await;
+        assert!(!succeeds && output.contains("KV_longshore_runs.snapshot is damaged"), "{output}");
+    }
+    std::fs::write(&file, whole).unwrap();
+    assert!(new.jetstream().get_stream("LONGSHORE_EVENTS").await.is_err(), "nothing was made");
+    let (succeeds, output) = command(&new, &["restore", text(&dir)]).await;
+    assert!(succeeds, "{output}");
+    assert_eq!(new.record(&run).await.unwrap().state, "completed");
+}
+
+/// Given a backup that waits for a job, when it is ended by a signal, then jobs go on at once, and its folder is no
+/// backup.
+#[tokio::test]
+async fn a_backup_that_is_ended_lets_jobs_go_on() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let long = world.publish("sleep").json(json!({"ms": 6_000})).await;
+    eventually("a job that runs", WITHIN, async || world.record(&long).await.ok_or("none")).await;
+    let dir = folder(&world);
+    let mut backup = world.command(["backup", text(&dir), "--wait", "1h"]);
+    let backup = backup.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    eventually("a pause", WITHIN, async || {
+        let paused = paused(&world).await;
+        if paused.is_empty() { Err("none") } else { Ok(()) }
+    })
+    .await;
+    let pid = Pid::from_raw(i32::try_from(backup.id().unwrap()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let output = backup.wait_with_output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("ended by SIGTERM"), "{said}");
+    assert_eq!(paused(&world).await, Vec::<String>::new());
+    let next = world.publish("noop").json(json!(1)).await;
+    assert_eq!(world.wait(&next).await.state, "completed");
+    assert!(!dir.join("manifest.json").exists());
+}
