@@ -134,9 +134,9 @@ async fn paused(world: &World) -> Vec<String> {
     paused.map(|queue| format!("{} {}", queue["queue"].as_str().unwrap(), queue["paused_until"])).collect()
 }
 
-/// Given jobs that run, wait, are retried, parked and dead, a schedule and keys, when a backup is taken while more come,
-/// and is restored on a new server, then all jobs end there, none of those done before is done again, none is invalid,
-/// keys answer the same runs, the dead letter is replayed, and the history is sound.
+/// Given jobs that run, wait, are retried, parked and dead, a schedule and keys, when a backup is taken while more
+/// come, and is restored on a new server, then all jobs end there, none of those done before is done again, none is
+/// invalid, keys answer the same runs, the dead letter is replayed, and the history is sound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
     let old = Cluster::new(world().await, false).await;
@@ -196,7 +196,7 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
         assert_eq!((&answer["run_id"], &answer["deduplicated"]), (&json!(run), &json!(true)), "{answer}");
         assert_eq!(world.wait(run).await.state, "completed");
     }
-    // What was submitted during the backup is in it or not: whoever submits it again has it done.
+    // What was submitted during the backup is in it or not: submitted again, it is done.
     assert!(during.len() > 10);
     for job in &during {
         let run = world.submit(job.clone()).await;
@@ -218,8 +218,7 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
     history.assert_sound();
 }
 
-/// Given a backup, when it is restored where streams are, or nodes, or from a damaged file, then it is refused, and says
-/// why.
+/// Given a backup, when it is restored where streams are, or from a damaged file, then it is refused, and says why.
 #[tokio::test]
 async fn a_restore_harms_nothing_that_is_there_and_takes_nothing_that_is_damaged() {
     let old = world().await;

@@ -166,7 +166,7 @@ impl<'a> Hold<'a> {
         self.streams.iter().filter(|stream| stream.is_of_cut())
     }
 
-    /// Pauses all queues, then whoever reads the streams. Returns until when that holds.
+    /// Pauses all queues, then the consumers of the streams. Returns until when that holds.
     async fn take(&mut self) -> anyhow::Result<Instant> {
         let queues = match self.api.ask::<QueuesList>(QueuesRequest::default()).await {
             Ok(answer) => answer.read()?.queues,

@@ -23,7 +23,6 @@ use crate::messages::refusal::Refusal;
 use crate::messages::request::{self, Stored};
 use crate::messages::scan;
 use crate::runs::claims::{Claim, hex};
-use crate::settings::Storage;
 use crate::streams::info;
 use crate::wire::header::names;
 use crate::wire::record;
@@ -35,6 +34,9 @@ const CHUNK: usize = 128 * 1024;
 const CHUNK_WITHIN: Duration = Duration::from_secs(20);
 /// How long a server may take to put a restored stream into service: it reads all of it.
 const RESTORED_WITHIN: Duration = Duration::from_secs(600);
+
+/// How long the record of a run is kept of which it is not known whether its job is there: longer than the job waits.
+const OPEN_KEPT: Duration = Duration::from_secs(30 * 86_400);
 
 /// A stream of the namespace, as a backup has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,7 +189,7 @@ impl Client {
         Ok(shortest)
     }
 
-    /// How many messages of a stream are with whoever reads it.
+    /// How many messages of a stream are with its readers.
     ///
     /// # Errors
     /// The server did not answer.
@@ -312,12 +314,12 @@ impl Client {
     /// The server did not answer.
     pub async fn unmark(&self, marks: Marks) -> Result<usize, Error> {
         let mut runs = BTreeSet::new();
-        let window = Storage::default().idempotency_window;
         let unmarked = |stored: &Stored| {
             let mut run = record::read(&stored.payload).ok()?;
             let was_marked = std::mem::take(&mut run.published) && on_repeat(&run) != Repeat::Nothing;
             let waits = run.state.run_at().map_or(Duration::ZERO, |at| at.since(run.origin));
-            let rewritten = was_marked.then(|| (record::write(&run), window.saturating_add(waits)))?;
+            let kept = OPEN_KEPT.saturating_add(waits).as_secs();
+            let rewritten = was_marked.then(|| (record::write(&run), format!("{kept}s")))?;
             runs.insert(run.run_id);
             Some(rewritten)
         };
@@ -325,7 +327,8 @@ impl Client {
         let unmarked = |stored: &Stored| {
             let mut claim: Claim = serde_json::from_slice(&stored.payload).ok()?;
             let was_marked = std::mem::take(&mut claim.published) && runs.contains(&claim.run_id);
-            was_marked.then(|| (serde_json::to_vec(&claim).unwrap_or_default().into(), window))
+            let kept = stored.headers.get(names::TTL)?.to_string();
+            was_marked.then(|| (serde_json::to_vec(&claim).unwrap_or_default().into(), kept))
         };
         self.rewrite("idempotency", marks.keys, unmarked).await?;
         Ok(runs.len())
@@ -336,7 +339,7 @@ impl Client {
         &self,
         bucket: &str,
         sequence: u64,
-        mut rewritten: impl FnMut(&Stored) -> Option<(Bytes, Duration)>,
+        mut rewritten: impl FnMut(&Stored) -> Option<(Bytes, String)>,
     ) -> Result<(), Error> {
         let (stream, subject) = (self.names().bucket_stream(bucket), self.names().key(bucket, ">"));
         // What is written here comes behind all that is read, and is not rewritten again.
@@ -354,10 +357,10 @@ impl Client {
         Ok(())
     }
 
-    async fn write_over(&self, stored: &Stored, value: Bytes, kept: Duration) -> Result<(), Error> {
+    async fn write_over(&self, stored: &Stored, value: Bytes, kept: String) -> Result<(), Error> {
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, stored.sequence.to_string());
-        headers.insert(names::TTL, format!("{}s", kept.as_secs().max(1)));
+        headers.insert(names::TTL, kept);
         request::publish(self.link(), stored.subject.clone(), headers, value).await.map(drop)
     }
 
@@ -397,6 +400,7 @@ fn checked(answer: &[u8]) -> Result<Value, Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Storage;
     use crate::streams::shape;
     use longshore_domain::Queue;
 
