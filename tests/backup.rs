@@ -151,7 +151,8 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
     let jobs = fill(&old).await;
     let done: BTreeSet<String> = eventually("jobs in every stream, and jobs that are done", WITHIN, async || {
         let (parked, timed) = (world.stored("LONGSHORE_PARKED").await, world.stored("LONGSHORE_SCHEDULES").await);
-        let done = records(world).await.into_iter().filter(is_over).map(|record| record.run_id).collect::<BTreeSet<_>>();
+        let done =
+            records(world).await.into_iter().filter(is_over).map(|record| record.run_id).collect::<BTreeSet<_>>();
         let says = format!("{parked} parked, {timed} timed, {} done", done.len());
         if parked > 0 && timed > 20 && done.len() > 60 { Ok(done) } else { Err(says) }
     })
@@ -186,7 +187,12 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
     let ends = world.ends(&jobs, WITHIN).await;
     for (job, state) in jobs.iter().zip(ends) {
         let is_dead = job.run_id == jobs[0].run_id;
-        assert_eq!(state, if is_dead { "dead" } else { "completed" }, "{}", world.report_as("default", &job.run_id).await);
+        assert_eq!(
+            state,
+            if is_dead { "dead" } else { "completed" },
+            "{}",
+            world.report_as("default", &job.run_id).await
+        );
     }
     let again: Vec<_> = new.called().intersection(&done).cloned().collect();
     assert_eq!(again, Vec::<String>::new(), "these were done before");

@@ -133,7 +133,8 @@ impl Client {
         };
         let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
         let message = answer.map_err(|error| match kind(&error) {
-            Some(RequestErrorKind::NoResponders) => ApiError::unavailable(NO_NODE).hint("start a node: longshore serve, or longshore dev; nodes of another namespace do not answer here"),
+            Some(RequestErrorKind::NoResponders) => ApiError::unavailable(NO_NODE)
+                .hint("start a node: longshore serve, or longshore dev; nodes of another namespace do not answer here"),
             Some(RequestErrorKind::TimedOut) => ApiError::no_answer(timeout),
             _ => ApiError::unavailable(error.to_string()),
         })?;

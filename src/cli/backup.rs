@@ -96,7 +96,8 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
     let streams = api.client.stored_streams().await?;
     ensure!(!streams.is_empty(), "there are no streams of namespace {} on this server", global.namespace());
     let began_at = now();
-    let mut hold = Hold { api: &api, streams: &streams, until: began_at.plus(pause), has_nodes: true, queues: Vec::new() };
+    let mut hold =
+        Hold { api: &api, streams: &streams, until: began_at.plus(pause), has_nodes: true, queues: Vec::new() };
     let cut = tokio::select! {
         cut = cut(&mut hold, &dir, wait) => cut,
         word = signals.next() => Err(anyhow::anyhow!("ended by {word}; the folder is no backup")),
@@ -189,7 +190,10 @@ impl<'a> Hold<'a> {
         }
         let wanted = self.until.since(now());
         let left = if left == Duration::MAX { wanted } else { left };
-        ensure!(left + CLOCKS_APART > wanted, "this machine's clock is behind the server's: set it, as pauses end by it");
+        ensure!(
+            left + CLOCKS_APART > wanted,
+            "this machine's clock is behind the server's: set it, as pauses end by it"
+        );
         eprintln!("{} queues are paused until {}, if not before", self.queues.len(), self.until);
         Ok(asked_at + left)
     }

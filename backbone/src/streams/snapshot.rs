@@ -197,7 +197,8 @@ impl Client {
         let failed = failed("read the consumers of", stream);
         let mut sum = 0;
         for consumer in self.listed(&format!("CONSUMER.NAMES.{stream}"), "consumers").await.map_err(&failed)? {
-            let info = self.asked(&format!("CONSUMER.INFO.{stream}.{consumer}"), &Value::Null).await.map_err(&failed)?;
+            let info =
+                self.asked(&format!("CONSUMER.INFO.{stream}.{consumer}"), &Value::Null).await.map_err(&failed)?;
             sum += info["num_ack_pending"].as_u64().unwrap_or(0);
         }
         Ok(sum)
