@@ -24,7 +24,7 @@ use crate::messages::request::{self, Stored};
 use crate::messages::scan;
 use crate::runs::claims::{Claim, hex};
 use crate::streams::info;
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 use crate::wire::record;
 use crate::wire::subject::Names;
 
@@ -319,8 +319,8 @@ impl Client {
             let mut run = record::read(&stored.payload).ok()?;
             let was_marked = std::mem::take(&mut run.published) && on_repeat(&run) != Repeat::Nothing;
             let waits = run.state.run_at().map_or(Duration::ZERO, |at| at.since(run.origin));
-            let kept = OPEN_KEPT.saturating_add(waits).as_secs();
-            let rewritten = was_marked.then(|| (record::write(&run), format!("{kept}s")))?;
+            let kept = header::ttl(OPEN_KEPT.saturating_add(waits));
+            let rewritten = was_marked.then(|| (record::write(&run), kept))?;
             runs.insert(run.run_id);
             Some(rewritten)
         };
