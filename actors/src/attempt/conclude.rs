@@ -22,7 +22,7 @@ use crate::commit::{AfterCommit, Commit, Payload, chain};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::ports::{Ports, Rules as _};
-use crate::queue::gates::answer::Permits;
+use crate::queue::gates::answer::{Permits, Wakes};
 use crate::shared::park_permits::ParkPermit;
 use crate::shared::permits::LocalRetryPermit;
 
@@ -94,10 +94,14 @@ fn backoff<'a, P: Ports>(ports: &'a P, job: &Job) -> &'a Backoff {
 /// Makes a settlement a commit: record, events, follow-up, and the end of the delivery.
 pub(crate) async fn carry_out<P: Ports>(
     ports: &P,
-    assignment: Box<Assignment>,
+    mut assignment: Box<Assignment>,
     attempt_state: AttemptState,
     settlement: Settlement,
 ) {
+    if let Settlement::Defer { reason: DeferReason::NoHandlerOnline, .. } = settlement {
+        // No other of its type can start either. With many parked kinds each look for such a job takes long.
+        assignment.permits.wakes.take().into_iter().for_each(Wakes::call_off);
+    }
     let (mut commit, assignment) = write_up(ports, assignment, attempt_state, settlement);
     let Plan { follow_up, ack } = plan(&commit.run);
     commit.follow_up = follow_up;

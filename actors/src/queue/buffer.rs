@@ -437,7 +437,7 @@ impl Jobs {
     /// may wait for that.
     fn starts(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer, now: Instant) {
         if self.blocked.has_parked(&kind.job_type) || order::has_order(&buffer.gates.routing.policies, kind) {
-            assignment.permits.wakes = Some(Wakes(Arc::clone(&buffer.wanted_back)));
+            assignment.permits.wakes = Some(Wakes::new(Arc::clone(&buffer.wanted_back)));
         }
         if self.blocked.started(kind, now) {
             buffer.wanted_back.notify_one();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use longshore_domain::policy::History;
 use longshore_domain::served::NeverServed;
 use longshore_domain::settlement::{Outcome, Settlement};
@@ -17,6 +18,7 @@ use crate::attempt::running::RunningAttempt;
 use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload, follow_up};
 use crate::ports::{Ports as _, RunPorts as _};
+use crate::queue::gates::answer::Wakes;
 
 const SHORT: Duration = Duration::from_millis(400);
 const LONG: Duration = Duration::from_secs(60);
@@ -456,4 +458,22 @@ fn a_job_of_a_type_that_was_never_served_is_not_tried_twelve_times() {
     for waits in [ends(true, Some(LONG)), ends(true, None), ends(false, Some(Duration::ZERO))] {
         assert_eq!(waits, "record retrying 1/1");
     }
+}
+
+/// Given a job behind whose type others are parked, when it ends, then parking looks for the next of them; not if no
+/// handler was there for it, as none was there for the others either.
+#[test]
+fn the_end_of_a_job_wakes_parking_unless_it_found_no_handler() {
+    let wakes = |outcome: Outcome| {
+        let notify = std::sync::Arc::<tokio::sync::Notify>::default();
+        let mut scene = Scene::new();
+        scene.node.policies.default_type.no_handler_grace = LONG;
+        let mut running = scene.runs_claimed();
+        running.assignment.permits.wakes = Some(Wakes::new(std::sync::Arc::clone(&notify)));
+        scene.ends(running, outcome);
+        drop(scene);
+        notify.notified().now_or_never().is_some()
+    };
+    assert!(!wakes(Outcome::NoHandler));
+    assert!(wakes(Outcome::Busy { started: false }) && wakes(Outcome::Released));
 }

@@ -46,11 +46,24 @@ pub(crate) struct Permits {
 
 /// Wakes somebody when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Wakes(pub(crate) Arc<Notify>);
+pub(crate) struct Wakes(Option<Arc<Notify>>);
+
+impl Wakes {
+    pub(crate) fn new(notify: Arc<Notify>) -> Self {
+        Self(Some(notify))
+    }
+
+    /// Nobody is woken.
+    pub(crate) fn call_off(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Wakes {
     fn drop(&mut self) {
-        self.0.notify_one();
+        if let Some(notify) = &self.0 {
+            notify.notify_one();
+        }
     }
 }
 
