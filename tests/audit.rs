@@ -46,7 +46,12 @@ async fn every_action_is_written_down_before_and_after_it() {
 
     let replay = json!({"run_id": run, "set": {"payload": "s3cret", "priority": 2}});
     assert_eq!(world.request("dlq.replay", replay).await["replayed"], 1);
-    let cancel = world.command(["runs", "cancel", &later, "--yes"]).env("USER", "anna").output().await.unwrap();
+    let cancel = world
+        .command(["runs", "cancel", &later, "--yes", "--reason", "INC-7 é"])
+        .env("USER", "anna")
+        .output()
+        .await
+        .unwrap();
     assert!(cancel.status.success(), "{cancel:?}");
     let forbidden = world.try_request("default", "breakers.trip", json!({"tenant": "default", "type": "noop"})).await;
     assert_eq!(forbidden.unwrap_err().code, 403);
@@ -66,6 +71,7 @@ async fn every_action_is_written_down_before_and_after_it() {
     assert_eq!(asked["request"]["set"], json!({"payload": "left out", "priority": 2}));
     assert_eq!(done["outcome"]["replayed"], 1);
     assert!(asked["from"].as_str().unwrap().starts_with("_INBOX"), "{asked}");
+    assert_eq!(of("runs.cancel", "asked")["reason"], "INC-7 é");
     let by = of("runs.cancel", "asked")["by"].clone();
     assert!(by.as_str().unwrap().starts_with("anna@"), "{by}");
     assert_eq!(of("runs.cancel", "done")["outcome"]["state"], "cancelled");

@@ -6,6 +6,8 @@ use longshore_harness::{EventName, Handler, Job, NodeBuilder, Reply, World, even
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::gateway::head_and_body;
+use crate::http::on_a_free_port;
 use crate::{times, world};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -200,4 +202,34 @@ async fn an_end_is_taken_once_its_job_is_scheduled() {
     assert_eq!(job.ends_late("complete", json!({})).await, None);
     assert_eq!(world.wait("r").await.state, "completed");
     assert_eq!(handler.calls().len(), 1);
+}
+
+/// Given a detached attempt, when it is reported on and ended on the command line and over HTTP, then it goes on and ends.
+#[tokio::test]
+async fn the_command_line_and_http_end_it_as_well() {
+    let world = world().await;
+    let node = on_a_free_port(quick(&world, "node")).start().await;
+    let (_handler, mut jobs) = detaches(&world, "late", "1h").await;
+    for run in ["cli", "http"] {
+        world.submit(json!({"type": "late", "run_id": run})).await;
+        let token = token(&jobs.recv().await.unwrap());
+        is_detached(&world, run).await;
+        if run == "cli" {
+            let command = async |arguments: &[&str]| {
+                let said = world.command(arguments.iter().copied()).output().await.unwrap();
+                assert!(said.status.success(), "{said:?}");
+                String::from_utf8(said.stdout).unwrap()
+            };
+            let said = command(&["runs", "progress", run, r#"{"percent":40}"#, "--token", &token]).await;
+            assert!(said.starts_with("goes on until "), "{said}");
+            command(&["runs", "complete", run, "--token", &token, "--result", "[1.50]"]).await;
+        } else {
+            let end = json!({"token": token, "result": [1.5]}).to_string();
+            let (head, body) = head_and_body(&node, "/v1/runs/http/complete", &["--json", &end]);
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}{body}");
+        }
+        let ended = world.wait(run).await;
+        assert_eq!((ended.state.as_str(), ended.result), ("completed", Some(json!([1.5]))));
+    }
+    assert_eq!(world.request("runs.get", json!({"run_id": "cli"})).await["progress"], json!({"percent": 40}));
 }

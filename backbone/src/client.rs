@@ -28,6 +28,7 @@ pub struct Client {
     names: Names,
     jetstream_domain: Option<String>,
     by: Option<String>,
+    because: Option<String>,
 }
 
 impl Client {
@@ -42,13 +43,21 @@ impl Client {
             names: Names::new(namespace),
             jetstream_domain: connection.jetstream_domain.clone(),
             by: None,
+            because: None,
         })
     }
 
     /// Says who asks, for the audit: nothing proves it.
     #[must_use]
     pub fn asking_as(mut self, who: &str) -> Self {
-        self.by = Some(who.chars().filter(|c| !c.is_control()).collect());
+        self.by = Some(in_one_line(who));
+        self
+    }
+
+    /// Says why it asks, for the audit.
+    #[must_use]
+    pub fn because(mut self, reason: Option<&str>) -> Self {
+        self.because = reason.map(in_one_line);
         self
     }
 
@@ -117,9 +126,11 @@ impl Client {
                 .hint("store large data elsewhere and submit its address, or raise max_payload of the NATS server"));
         }
         let mut request = async_nats::Request::new().payload(Bytes::from(body)).timeout(Some(timeout));
-        if let Some(by) = &self.by {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::names::BY, by.as_str());
+        let mut headers = HeaderMap::new();
+        for (name, value) in [(header::names::BY, &self.by), (header::names::REASON, &self.because)] {
+            value.iter().for_each(|value| headers.insert(name, value.as_str()));
+        }
+        if !headers.is_empty() {
             request = request.headers(headers);
         }
         let subject = self.names.api(tenant, endpoint);
@@ -264,4 +275,9 @@ fn until_refused<T>(
             error = &mut refused => Some((Err(error), None)),
         }
     })
+}
+
+/// A text that a header can carry.
+fn in_one_line(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }

@@ -29,7 +29,8 @@ impl Api {
     pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {
         let namespace = global.namespace();
         check_namespace(&namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;
-        let client = Client::connect(&global.nats.connection()?, &namespace).await?.asking_as(&who());
+        let client = Client::connect(&global.nats.connection()?, &namespace).await?;
+        let client = client.asking_as(&who()).because(global.reason.as_deref());
         Ok(Self { client, tenant: global.tenant.clone() })
     }
 

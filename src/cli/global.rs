@@ -17,6 +17,9 @@ pub(crate) struct Global {
     /// The tenant; _all means all tenants, for operators, _ the jobs whose tenant could not be read
     #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant, help_heading = "Cluster")]
     pub(crate) tenant: String,
+    /// Why, for the audit of what is changed
+    #[arg(long, value_name = "TEXT", global = true, help_heading = "Cluster")]
+    pub(crate) reason: Option<String>,
 }
 
 impl Global {
