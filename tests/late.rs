@@ -204,7 +204,8 @@ async fn an_end_is_taken_once_its_job_is_scheduled() {
     assert_eq!(handler.calls().len(), 1);
 }
 
-/// Given a detached attempt, when it is reported on and ended on the command line and over HTTP, then it goes on and ends.
+/// Given a detached attempt, when it is reported on and ended on the command line and over HTTP, then it goes on and
+/// ends.
 #[tokio::test]
 async fn the_command_line_and_http_end_it_as_well() {
     let world = world().await;
@@ -222,6 +223,9 @@ async fn the_command_line_and_http_end_it_as_well() {
             };
             let said = command(&["runs", "progress", run, r#"{"percent":40}"#, "--token", &token]).await;
             assert!(said.starts_with("goes on until "), "{said}");
+            let why = command(&["why", run]).await;
+            assert!(why.contains("its handler replied that the attempt ends later"), "{why}");
+            assert!(why.contains("It waits for the end of its attempt") && !why.contains("put off"), "{why}");
             command(&["runs", "complete", run, "--token", &token, "--result", "[1.50]"]).await;
         } else {
             let end = json!({"token": token, "result": [1.5]}).to_string();

@@ -234,7 +234,11 @@ impl Facts {
     /// What keeps a job that could start from starting.
     fn waits(&self) -> Vec<String> {
         let mut said: Vec<String> = self.waits_for().into_iter().collect();
-        if let Some((at, reason)) = self.deferral() {
+        let deferral = self.deferral();
+        if deferral.is_some_and(|(_, reason)| reason == DeferReason::Detached.as_str()) {
+            return said;
+        }
+        if let Some((at, reason)) = deferral {
             said.push(format!("It was put off {} ago: {}.", age(at, self.now), awaited(reason)));
         }
         for breaker in &self.breakers {
@@ -359,6 +363,10 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
         "started" => {
             let node = cut(text(event, "node"), 64);
             format!("attempt {} of {} started on {node}{waited}", event["attempt"], event["max_attempts"])
+        }
+        "deferred" if text(event, "reason") == DeferReason::Detached.as_str() => {
+            let until = due.map(|due| format!(" within {}", span(at, due))).unwrap_or_default();
+            format!("its handler replied that the attempt ends later, from elsewhere{until}")
         }
         "deferred" => {
             let until = due.map(|due| format!("; looked at again {} later", span(at, due))).unwrap_or_default();
