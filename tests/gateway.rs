@@ -123,6 +123,8 @@ async fn bad_requests_are_refused_with_a_problem() {
         assert!(answer.has("content-type: application/problem+json; charset=utf-8"), "{}", answer.head);
         assert_eq!(answer.has("allow: POST"), status == 405, "{}", answer.head);
     }
+    let unknown = curl(&node, "/v1/runs/order-17/why", &[]);
+    assert_eq!((unknown.status(), &unknown.body["run_id"]), (404, &json!("order-17")), "{}", unknown.body);
     assert_eq!(ask(&node, "/v1/api/runs.list", &json!({})).body["runs"], json!([]), "nothing is stored");
 }
 

@@ -41,6 +41,7 @@ mod breakers;
 mod concurrency;
 mod faults;
 mod keys;
+mod late;
 mod limits;
 mod nodes;
 pub(crate) mod queues;

@@ -7,9 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    self, ApiError, Attempt, CompleteRequest, Encoded, FailRequest, NewStart, ProgressRequest, Record,
-    RescheduleRequest, Rescheduled, RunError, RunRequest, RunsCancel, RunsComplete, RunsErase, RunsFail, RunsGet,
-    RunsPayload, RunsProgress, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, WaitingFor, Word,
+    self, ApiError, Attempt, Encoded, NewStart, Record, RescheduleRequest, Rescheduled, RunError, RunRequest,
+    RunsCancel, RunsErase, RunsGet, RunsPayload, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest,
+    WaitingFor, Word,
 };
 use longshore_domain::run::{Step, whole_millis};
 use longshore_domain::{BatchId, Queue, RunId, RunState, Timestamp};
@@ -20,7 +20,7 @@ use super::bulk::Bulk;
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled};
 use super::target::{Which, now, word};
-use super::{Ended, Global, Lists, bulk, exact, run_lists, target};
+use super::{Ended, Global, Lists, bulk, exact, late, run_lists, target};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -61,36 +61,8 @@ pub(crate) enum Command {
     RunNow(Waiting),
     /// Start such runs at another time, with another priority or in another queue
     Reschedule(Reschedule),
-    /// End the detached attempt of a run: it has succeeded
-    Complete {
-        #[command(flatten)]
-        late: Late,
-        /// The run's result, as JSON
-        #[arg(long, value_name = "JSON", value_parser = json)]
-        result: Option<Box<RawValue>>,
-    },
-    /// End the detached attempt of a run: it has failed
-    Fail {
-        #[command(flatten)]
-        late: Late,
-        /// What went wrong
-        #[arg(long, value_name = "TEXT")]
-        error: String,
-        /// Do not try again
-        #[arg(long)]
-        permanent: bool,
-        /// The delay before the next attempt, in place of the back-off
-        #[arg(long, value_name = "DURATION", value_parser = super::span, conflicts_with = "permanent")]
-        retry_after: Option<Duration>,
-    },
-    /// Give a sign of the detached attempt of a run: its time counts anew
-    Progress {
-        #[command(flatten)]
-        late: Late,
-        /// How far it is, as JSON
-        #[arg(value_name = "JSON", value_parser = json)]
-        progress: Option<Box<RawValue>>,
-    },
+    #[command(flatten)]
+    Late(late::Command),
     /// Erase personal data of runs: payload, result, error texts, progress, checkpoints, dead letter; times stay
     Erase {
         /// The runs' ids; runs that have ended
@@ -103,24 +75,6 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-}
-
-/// An attempt that ends later than its handler replied.
-#[derive(Debug, Args)]
-pub(crate) struct Late {
-    /// The run's id
-    #[arg(value_parser = super::run_id)]
-    id: RunId,
-    /// The attempt's token, as its handler got it
-    #[arg(long, env = "LONGSHORE_ATTEMPT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    token: String,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-fn json(text: &str) -> Result<Box<RawValue>, String> {
-    serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))
 }
 
 impl Lists for Command {
@@ -158,9 +112,6 @@ pub(crate) struct Waiting {
     #[command(flatten)]
     options: bulk::Options,
 }
-
-/// How long a node waits for the reply of an attempt's handler.
-const LATE: Duration = Duration::from_secs(5);
 
 /// States of runs that have not ended.
 const STATES: [&str; 4] = ["scheduled", "enqueued", "running", "retrying"];
@@ -201,31 +152,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             };
             restart::<RunsReschedule>(&Api::connect(global).await?, asked, &which.options).await
         }
-        Command::Complete { late: Late { id: run_id, token, json }, result } => {
-            let asked = CompleteRequest { run_id, tenant: None, token, result };
-            print(&Api::connect(global).await?.ask_within::<RunsComplete>(asked, LATE).await?, json)?;
-            Ok(Ended::Success)
-        }
-        Command::Fail { late: Late { id: run_id, token, json }, error, permanent, retry_after } => {
-            let retry_after_ms = retry_after.map(whole_millis);
-            let retryable = permanent.then_some(false);
-            let asked = FailRequest { run_id, tenant: None, token, error, retryable, retry_after_ms };
-            print(&Api::connect(global).await?.ask_within::<RunsFail>(asked, LATE).await?, json)?;
-            Ok(Ended::Success)
-        }
-        Command::Progress { late: Late { id: run_id, token, json }, progress } => {
-            let asked = ProgressRequest { run_id, tenant: None, token, progress };
-            let goes = Api::connect(global).await?.ask_within::<RunsProgress>(asked, LATE).await?;
-            if json {
-                output::json(&goes)?;
-            } else {
-                output::say(&match goes.read()?.deadline {
-                    Some(deadline) => format!("goes on until {deadline}"),
-                    None => "the run was cancelled".to_owned(),
-                })?;
-            }
-            Ok(Ended::Success)
-        }
+        Command::Late(command) => late::run(global, command).await,
         Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
     }
 }
@@ -354,7 +281,7 @@ fn has_ended(state: &Word<RunState>) -> bool {
     state.known().is_none_or(|state| state.is_terminal())
 }
 
-fn print(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {
+pub(super) fn print(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {
     if json { output::json(record) } else { output::say(show(&record.read()?, target::now()).trim_end()) }
 }
 

@@ -461,7 +461,7 @@ fn problem() -> Value {
             "required": ["type", "title", "status", "code", "detail", "request_id"],
             "properties": {
                 "type": &text, "title": &text, "status": {"type": "integer"}, "code": &text, "detail": &text, "hint": &text,
-                "request_id": &text, "trace_id": &text, "retry_after_ms": {"type": "integer"}, "errors": {"type": "array", "items": error},
+                "request_id": &text, "run_id": &text, "trace_id": &text, "retry_after_ms": {"type": "integer"}, "errors": {"type": "array", "items": error},
             },
         }}},
     })

@@ -20,7 +20,7 @@ pub(super) fn of_http(status: StatusCode, word: &str, message: impl Into<String>
 }
 
 fn respond(status: StatusCode, error: ApiError) -> Response {
-    let requests::Said { request_id, trace_id } = requests::said();
+    let requests::Said { request_id, trace_id, run_id } = requests::said();
     tracing::debug!(
         target: "longshore::http",
         request = request_id,
@@ -36,6 +36,9 @@ fn respond(status: StatusCode, error: ApiError) -> Response {
         "detail": error.message,
         "request_id": request_id,
     });
+    if let Some(run_id) = run_id {
+        body["run_id"] = run_id.as_str().into();
+    }
     if let Some(trace_id) = trace_id {
         body["trace_id"] = trace_id.into();
     }

@@ -13,6 +13,7 @@ use axum::response::Response;
 use longshore_actors::Observer;
 use longshore_actors::trace::RequestSpan;
 use longshore_backbone::service::TraceContext;
+use longshore_domain::RunId;
 use uuid::Uuid;
 
 use super::asker::Asker;
@@ -32,6 +33,8 @@ tokio::task_local! {
 pub(super) struct Said {
     pub(super) request_id: Option<String>,
     pub(super) trace_id: Option<String>,
+    /// The run that its path names.
+    pub(super) run_id: Option<RunId>,
 }
 
 /// What is said of the request that is being answered.
@@ -46,7 +49,8 @@ pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, mut req
     let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
     let id = of(request.headers()).unwrap_or_else(|| Uuid::now_v7().to_string());
     let span = node.get().and_then(|node| span(node, &mut request));
-    let said = Said { request_id: Some(id.clone()), trace_id: span.as_ref().map(RequestSpan::trace_id) };
+    let (trace_id, run_id) = (span.as_ref().map(RequestSpan::trace_id), run_of(route, request.uri().path()));
+    let said = Said { request_id: Some(id.clone()), trace_id, run_id };
     let mut answer = SAID.scope(said, next.run(request)).await;
     let (status, took) = (answer.status().as_u16(), begun.elapsed());
     if let Some(node) = node.get() {
@@ -62,6 +66,12 @@ pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, mut req
         answer.headers_mut().insert(NAME, id);
     }
     answer
+}
+
+/// The run that a path names where its route has one.
+fn run_of(route: &str, path: &str) -> Option<RunId> {
+    let at = route.split('/').position(|part| part == "{run_id}")?;
+    RunId::parse(path.split('/').nth(at)?).ok()
 }
 
 /// The span of a request that changes something, or that is part of a client's trace: what it leads to hangs below it.

@@ -1,0 +1,100 @@
+//! `longshore runs complete`, `fail` and `progress`: end an attempt that its handler has detached, or give a sign of
+//! it.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use longshore_backbone::wire::api::{
+    CompleteRequest, FailRequest, ProgressRequest, RunsComplete, RunsFail, RunsProgress,
+};
+use longshore_domain::RunId;
+use longshore_domain::run::whole_millis;
+use serde_json::value::RawValue;
+
+use super::client::Api;
+use super::{Ended, Global, output, runs};
+
+/// How long a node waits for the reply of an attempt's handler.
+const LATE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// End the detached attempt of a run: it has succeeded
+    Complete {
+        #[command(flatten)]
+        late: Late,
+        /// The run's result, as JSON
+        #[arg(long, value_name = "JSON", value_parser = json)]
+        result: Option<Box<RawValue>>,
+    },
+    /// End the detached attempt of a run: it has failed
+    Fail {
+        #[command(flatten)]
+        late: Late,
+        /// What went wrong
+        #[arg(long, value_name = "TEXT")]
+        error: String,
+        /// Do not try again
+        #[arg(long)]
+        permanent: bool,
+        /// The delay before the next attempt, in place of the back-off
+        #[arg(long, value_name = "DURATION", value_parser = super::span, conflicts_with = "permanent")]
+        retry_after: Option<Duration>,
+    },
+    /// Give a sign of the detached attempt of a run: its time counts anew
+    Progress {
+        #[command(flatten)]
+        late: Late,
+        /// How far it is, as JSON
+        #[arg(value_name = "JSON", value_parser = json)]
+        progress: Option<Box<RawValue>>,
+    },
+}
+
+/// An attempt that ends later than its handler replied.
+#[derive(Debug, Args)]
+pub(crate) struct Late {
+    /// The run's id
+    #[arg(value_parser = super::run_id)]
+    id: RunId,
+    /// The attempt's token, as its handler got it
+    #[arg(long, env = "LONGSHORE_ATTEMPT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    token: String,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+fn json(text: &str) -> Result<Box<RawValue>, String> {
+    serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))
+}
+
+pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+    match command {
+        Command::Complete { late: Late { id: run_id, token, json }, result } => {
+            let asked = CompleteRequest { run_id, tenant: None, token, result };
+            runs::print(&Api::connect(global).await?.ask_within::<RunsComplete>(asked, LATE).await?, json)?;
+            Ok(Ended::Success)
+        }
+        Command::Fail { late: Late { id: run_id, token, json }, error, permanent, retry_after } => {
+            let retry_after_ms = retry_after.map(whole_millis);
+            let retryable = permanent.then_some(false);
+            let asked = FailRequest { run_id, tenant: None, token, error, retryable, retry_after_ms };
+            runs::print(&Api::connect(global).await?.ask_within::<RunsFail>(asked, LATE).await?, json)?;
+            Ok(Ended::Success)
+        }
+        Command::Progress { late: Late { id: run_id, token, json }, progress } => {
+            let asked = ProgressRequest { run_id, tenant: None, token, progress };
+            let goes = Api::connect(global).await?.ask_within::<RunsProgress>(asked, LATE).await?;
+            if json {
+                output::json(&goes)?;
+            } else {
+                output::say(&match goes.read()?.deadline {
+                    Some(deadline) => format!("goes on until {deadline}"),
+                    None => "the run was cancelled".to_owned(),
+                })?;
+            }
+            Ok(Ended::Success)
+        }
+    }
+}
