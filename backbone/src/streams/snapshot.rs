@@ -1,7 +1,7 @@
 //! Backup and restore of a namespace: JetStream's snapshots of streams, the order in which they are taken, and what
 //! stands still meanwhile.
 //!
-//! The order is [`rank`]'s, and docs/backup.md gives the reasons. A snapshot is a file of the server's own making
+//! The order is `rank`'s, and docs/backup.md gives the reasons. A snapshot is a file of the server's own making
 //! (a tar, compressed), which comes in chunks and goes to disk as it comes: no stream is ever held in memory.
 
 use std::collections::BTreeSet;
