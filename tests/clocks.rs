@@ -108,9 +108,14 @@ async fn assert_limit_holds(world: &World) {
         assert_eq!(world.wait_as("default", &receipt.run_id, WITHIN).await.state, "completed");
     }
     let until = Timestamp::now();
-    let started = world.event_log("default").await.into_iter().map(|logged| logged.event);
-    let started = started.filter(|event| event.job_type == "limited" && event.event == EventName::Started);
-    let mut starts: Vec<Timestamp> = started.map(|event| event.at).collect();
+    // The log has the events a moment after the records are written.
+    let mut starts: Vec<Timestamp> = eventually("50 starts in the log", WITHIN, async || {
+        let logged = world.event_log("default").await.into_iter().map(|logged| logged.event);
+        let started = logged.filter(|event| event.job_type == "limited" && event.event == EventName::Started);
+        let starts: Vec<Timestamp> = started.map(|event| event.at).collect();
+        if starts.len() < 50 { Err(format!("{starts:?}")) } else { Ok(starts) }
+    })
+    .await;
     starts.sort_unstable();
     assert!(
         starts.len() == 50 && starts[0] >= from - EXACT && starts[49] <= until + EXACT,
