@@ -6,20 +6,19 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use longshore_backbone::wire::api::{
     ApiError, Code, CompleteRequest, Encoded, FailRequest, Goes, ProgressRequest, Record, RunRequest,
 };
 use longshore_backbone::wire::record::RESULT_MAX;
-use longshore_backbone::wire::{event, json, record};
-use longshore_domain::events::{Event, EventKind};
+use longshore_backbone::wire::{json, record};
+use longshore_domain::events::EventKind;
 use longshore_domain::run::{LateEnd, OnLate, whole_millis};
 use longshore_domain::{ErrorKind, Failure, Run, RunId, RunState, Tenant, Timestamp};
+use serde_json::value::RawValue;
 
 use crate::api::fields::{positive, wrong};
 use crate::api::{Api, filter, reschedule};
-use crate::attempt::progress::MAX_BYTES;
-use crate::commit::pipeline::Input;
+use crate::attempt::progress::{MAX_BYTES, Said};
 use crate::shared::now;
 
 /// The end of an attempt may come before its handler's reply is stored.
@@ -44,10 +43,7 @@ impl Meant {
 /// `runs.complete`
 pub(crate) async fn complete(api: &Api, asker: &str, asked: CompleteRequest) -> Result<Encoded<Record>, ApiError> {
     let CompleteRequest { run_id, tenant, token, result } = asked;
-    let result = result.map(|result| json::compact(result.get().as_bytes()).unwrap_or(result));
-    if let Some(bytes) = result.as_ref().map(|result| result.get().len()).filter(|bytes| *bytes > RESULT_MAX) {
-        return Err(ApiError::new(Code::TooLarge, format!("result: has {bytes} bytes, {RESULT_MAX} are allowed")));
-    }
+    let result = fitting("result", result, RESULT_MAX)?;
     end(api, &Meant::of(asker, tenant, run_id, token)?, &LateEnd::Completed(result)).await
 }
 
@@ -71,7 +67,7 @@ async fn end(api: &Api, meant: &Meant, end: &LateEnd) -> Result<Encoded<Record>,
             // The node that noted it may have died before it wrote the schedule.
             OnLate::Repeated if run.is_detached() => {}
             OnLate::Repeated => return Ok(None),
-            other => return Err(other.into()),
+            other => return Err(other),
         }
         Ok(Some(now()))
     });
@@ -81,10 +77,7 @@ async fn end(api: &Api, meant: &Meant, end: &LateEnd) -> Result<Encoded<Record>,
 /// `runs.progress`
 pub(crate) async fn progress(api: &Api, asker: &str, asked: ProgressRequest) -> Result<Encoded<Goes>, ApiError> {
     let ProgressRequest { run_id, tenant, token, progress } = asked;
-    let progress = progress.map(|progress| json::compact(progress.get().as_bytes()).unwrap_or(progress));
-    if let Some(bytes) = progress.as_ref().map(|progress| progress.get().len()).filter(|bytes| *bytes > MAX_BYTES) {
-        return Err(ApiError::new(Code::TooLarge, format!("progress: has {bytes} bytes, {MAX_BYTES} are allowed")));
-    }
+    let progress = fitting("progress", progress, MAX_BYTES)?;
     let meant = Meant::of(asker, tenant, run_id, token)?;
     let run = once_it_stands(api, &meant, |run, standing| {
         if run.state == RunState::Cancelled && run.late.as_ref().is_some_and(|late| late.token == meant.token) {
@@ -92,29 +85,16 @@ pub(crate) async fn progress(api: &Api, asker: &str, asked: ProgressRequest) -> 
         }
         match run.on_late(&meant.token, None) {
             OnLate::Awaited if standing => Ok(Some(run.note_late_progress(progress.clone(), now()))),
-            other => Err(other.into()),
+            other => Err(other),
         }
     });
     let run = run.await?;
     if progress.is_some() && !run.state.is_terminal() {
-        publish(api, &run).await;
+        let said = Said::about(&run, EventKind::Progress, &api.identity.node, &api.backbone);
+        said.publish(&api.backbone, &api.committer).await;
     }
     let cancelled = run.state == RunState::Cancelled;
     Ok(Encoded::of(&Goes { cancelled, deadline: run.state.run_at().filter(|_| !cancelled) }))
-}
-
-/// Publishes the progress that the record has.
-async fn publish(api: &Api, run: &Run) {
-    let at = now();
-    // Times differ where processes do not: the id is another one for each report.
-    let nth = u32::try_from(at.millis() % i64::from(u32::MAX)).unwrap_or(1).max(1);
-    let kind = EventKind::Progress;
-    let event = Event { run, kind, attempt: run.attempt, nth, at, of: run.attempts.last(), reason: None };
-    let mut line = Vec::with_capacity(384);
-    event::write(&event, &api.identity.node, &mut line);
-    let line = Bytes::from(line);
-    api.backbone.publish_live(api.backbone.names().event(run, kind), line.clone()).await;
-    api.committer.send(Input::Line(run.tenant.clone(), line)).await;
 }
 
 /// Alters the run once its attempt is stored as detached and its schedule stands: that may be a moment after its
@@ -122,15 +102,15 @@ async fn publish(api: &Api, run: &Run) {
 async fn once_it_stands(
     api: &Api,
     meant: &Meant,
-    mut change: impl FnMut(&mut Run, bool) -> Result<Option<Timestamp>, Refusal>,
+    mut change: impl FnMut(&mut Run, bool) -> Result<Option<Timestamp>, OnLate>,
 ) -> Result<Run, ApiError> {
     let until = Instant::now() + STORED_WITHIN;
     loop {
         let mut is_final = None;
         let altered = reschedule::alter(api, &meant.tenant, &meant.run_id, |run, standing| {
-            change(run, standing).map_err(|refusal| {
-                is_final = Some(!matches!(refusal, Refusal::NotYet));
-                refusal.into_error(run)
+            change(run, standing).map_err(|judged| {
+                is_final = Some(!matches!(judged, OnLate::NotYet | OnLate::Awaited));
+                refused(run, judged)
             })
         });
         match altered.await {
@@ -146,37 +126,27 @@ async fn once_it_stands(
     }
 }
 
-/// Why an attempt is not ended.
-enum Refusal {
-    /// None of the run is detached, or its schedule is still to be written.
-    NotYet,
-    /// The token is another attempt's.
-    Foreign,
-    /// The attempt, or the run, is over.
-    Over,
-}
-
-impl From<OnLate> for Refusal {
-    fn from(judged: OnLate) -> Self {
-        match judged {
-            OnLate::Foreign => Self::Foreign,
-            OnLate::Over | OnLate::Repeated => Self::Over,
-            OnLate::NotYet | OnLate::Awaited => Self::NotYet,
+/// Why the attempt is not as it is meant.
+fn refused(run: &Run, judged: OnLate) -> ApiError {
+    let (run_id, state) = (&run.run_id, run.state.as_str());
+    match judged {
+        OnLate::Foreign => ApiError::new(Code::Forbidden, format!("token: is not that of run {run_id}'s attempt")),
+        OnLate::Over | OnLate::Repeated => {
+            ApiError::new(Code::WrongState, format!("run_id: that attempt of {run_id} is over; the run is {state}"))
+        }
+        OnLate::NotYet | OnLate::Awaited => {
+            ApiError::unavailable(format!("run_id: no attempt of {run_id} is detached yet; it is {state}"))
         }
     }
 }
 
-impl Refusal {
-    fn into_error(self, run: &Run) -> ApiError {
-        let (run_id, state) = (&run.run_id, run.state.as_str());
-        match self {
-            Self::Foreign => ApiError::new(Code::Forbidden, format!("token: is not that of run {run_id}'s attempt")),
-            Self::Over => {
-                ApiError::new(Code::WrongState, format!("run_id: that attempt of {run_id} is over; the run is {state}"))
-            }
-            Self::NotYet => {
-                ApiError::unavailable(format!("run_id: no attempt of {run_id} is detached yet; it is {state}"))
-            }
+/// A JSON value of a request, without blanks.
+fn fitting(field: &str, json: Option<Box<RawValue>>, max: usize) -> Result<Option<Box<RawValue>>, ApiError> {
+    let Some(json) = json.and_then(|json| json::compact(json.get().as_bytes())) else { return Ok(None) };
+    match json.get().len() {
+        bytes if bytes > max => {
+            Err(ApiError::new(Code::TooLarge, format!("{field}: has {bytes} bytes, {max} are allowed")))
         }
+        _ => Ok(Some(json)),
     }
 }

@@ -1,15 +1,17 @@
 //! What a handler reports while it works: progress and lines for the log. Each is an event, live and in the log. The
 //! record keeps the last ones: it is written with the attempt's end, so that a chatty handler costs no writes of it.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, PoisonError};
 
 use bytes::Bytes;
+use longshore_backbone::Backbone;
 use longshore_backbone::wire::{event, json};
 use longshore_domain::events::{Event, EventKind};
 use longshore_domain::{Run, Tenant};
 
 use crate::attempt::running::{AttemptState, CurrentAttempt, RunningAttempt};
+use crate::commit::handle::Committer;
 use crate::commit::pipeline::Input;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
@@ -70,7 +72,7 @@ pub(crate) async fn log(ports: &NodePorts, current: &CurrentAttempt, body: &[u8]
 }
 
 /// An event of what a handler says, ready to be published.
-pub(super) struct Said {
+pub(crate) struct Said {
     tenant: Tenant,
     subject: String,
     line: Bytes,
@@ -87,7 +89,6 @@ impl Said {
         kind: EventKind,
         keep: impl FnOnce(&mut Run),
     ) -> Option<Self> {
-        static NTH: AtomicU32 = AtomicU32::new(1);
         let is_cancelled = ports.book.is_cancelled(&state.run.tenant, &state.run.run_id);
         if is_cancelled && kind == EventKind::Progress {
             return None;
@@ -96,25 +97,38 @@ impl Said {
         if is_cancelled {
             return None;
         }
-        let run = &state.run;
+        let said = Self { is_stored: state.is_stored, ..Self::about(&state.run, kind, ports.node(), &ports.backbone) };
+        if !state.is_stored && state.progress.len() + said.line.len() < MAX_WAITING {
+            state.progress.extend_from_slice(&said.line);
+            state.progress.push(b'\n');
+        }
+        Some(said)
+    }
+
+    /// An event of what was said of a run's last attempt, whose start the log has.
+    pub(crate) fn about(run: &Run, kind: EventKind, node: &str, backbone: &Backbone) -> Self {
+        // Several nodes may report on one attempt: each counts from elsewhere, so that no id comes twice.
+        static NTH: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(rand::random()));
         let nth = NTH.fetch_add(1, Ordering::Relaxed);
         let event = Event { run, kind, attempt: run.attempt, nth, at: now(), of: run.attempts.last(), reason: None };
         let mut line = Vec::with_capacity(384);
-        event::write(&event, ports.node(), &mut line);
-        let (tenant, subject) = (run.tenant.clone(), ports.backbone.names().event(run, kind));
-        if !state.is_stored && state.progress.len() + line.len() < MAX_WAITING {
-            state.progress.extend_from_slice(&line);
-            state.progress.push(b'\n');
+        event::write(&event, node, &mut line);
+        let (tenant, subject) = (run.tenant.clone(), backbone.names().event(run, kind));
+        Self { tenant, subject, line: line.into(), is_stored: true }
+    }
+
+    /// Publishes it, live and in the log.
+    pub(crate) async fn publish(self, backbone: &Backbone, committer: &Committer) {
+        backbone.publish_live(self.subject, self.line.clone()).await;
+        if self.is_stored {
+            committer.send(Input::Line(self.tenant, self.line)).await;
         }
-        Some(Self { tenant, subject, line: line.into(), is_stored: state.is_stored })
     }
 }
 
-/// Publishes it, live and in the log.
+/// Publishes what a handler said, if that is to be published.
 pub(super) async fn publish(ports: &NodePorts, said: Option<Said>) {
-    let Some(Said { tenant, subject, line, is_stored }) = said else { return };
-    ports.backbone.publish_live(subject, line.clone()).await;
-    if is_stored {
-        ports.committer.send(Input::Line(tenant, line)).await;
+    if let Some(said) = said {
+        said.publish(&ports.backbone, &ports.committer).await;
     }
 }
