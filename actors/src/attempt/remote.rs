@@ -41,13 +41,11 @@ pub(crate) async fn perform(
     context: Context,
     slots: Option<Arc<SlotPermit>>,
 ) -> Outcome {
-    let token = new_seal();
-    let mut headers = headers(current, &context);
-    headers.insert(names::ATTEMPT_TOKEN, token.as_str());
+    let headers = headers(current, &context);
     let call = ports.caller.call(&context.job, headers, context.payload.clone()).await;
     let mut open = OpenCall { ports, current, context: &context, call: Some((call, slots)) };
     let (call, _) = open.call.as_mut().expect("it was just opened");
-    let outcome = listen(ports, current, (&context, &token), call).await;
+    let outcome = listen(ports, current, &context, call).await;
     open.call = None;
     outcome
 }
@@ -76,12 +74,7 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-async fn listen(
-    ports: &NodePorts,
-    current: &CurrentAttempt,
-    (context, token): (&Context, &SmolStr),
-    call: &mut Call,
-) -> Outcome {
+async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
     let mut last_sign = Instant::now();
     let mut ask_at = last_sign + ASK_AFTER;
     let (mut announced, mut asked_to_stop) = (false, false);
@@ -111,7 +104,7 @@ async fn listen(
                 take_signal(ports, current, context, signal).await;
             }
             reply = &mut call.reply => return match reply {
-                Ok(reply) => end_of(ports, current, (context, token), reply, announced).await,
+                Ok(reply) => end_of(ports, current, context, reply, announced).await,
                 Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
             Ok(()) = &mut call.found, if !announced => {
@@ -147,7 +140,7 @@ async fn listen(
 async fn end_of(
     ports: &NodePorts,
     current: &CurrentAttempt,
-    (context, token): (&Context, &SmolStr),
+    context: &Context,
     reply: Reply,
     announced: bool,
 ) -> Outcome {
@@ -175,7 +168,7 @@ async fn end_of(
         ports.limits.hold(&context.job, lasts);
     }
     let outcome = match reply.detach.filter(|_| reply.unreadable.is_none()) {
-        Some(lasts) => Outcome::Detached { token: token.clone(), lasts },
+        Some(lasts) => Outcome::Detached { token: token(current), lasts },
         None => outcome_of(*reply, ports.policy(&context.job), announced),
     };
     // A handler without free capacity has not started anything.
@@ -216,13 +209,15 @@ async fn step(ports: &NodePorts, current: &CurrentAttempt, call: Result<StepCall
 type StepAnswered = Result<Bytes, (u16, String)>;
 
 fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
-    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut headers = match current.as_ref() {
-        Some(RunningAttempt { assignment, attempt_state, .. }) => {
+    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut headers = match current.as_mut() {
+        Some(RunningAttempt { assignment, attempt_state, token, .. }) => {
+            *token = new_seal();
             let mut headers = for_handler(assignment.headers(), &attempt_state.run, context.attempt);
             if let (Some(trace), Some(attempt)) = (&assignment.payload.trace, attempt_state.run.attempts.last()) {
                 trace.put(trace.attempt(&attempt_state.run, attempt), &mut headers);
             }
+            headers.insert(names::ATTEMPT_TOKEN, token.as_str());
             headers
         }
         None => Headers::new(),
@@ -237,6 +232,12 @@ fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
     headers.insert(names::MAX_ATTEMPTS, context.max_attempts.to_string());
     headers.insert(names::ATTEMPT_DEADLINE, deadline.to_string());
     headers
+}
+
+/// What its handler got to end the attempt later.
+fn token(current: &CurrentAttempt) -> SmolStr {
+    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    current.as_ref().map(|running| running.token.clone()).unwrap_or_default()
 }
 
 fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {

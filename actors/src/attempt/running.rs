@@ -62,6 +62,8 @@ pub(crate) struct RunningAttempt {
     pub(crate) at_work: Option<(Instant, Instant)>,
     /// How many lines its handler wrote.
     pub(crate) logged: u32,
+    /// By what its handler, if that is a remote one, may end it later.
+    pub(crate) token: SmolStr,
     /// Ends it at a step of this name, while faults are set.
     pub(crate) fail_at_step: Option<oneshot::Sender<SmolStr>>,
 }
@@ -69,7 +71,7 @@ pub(crate) struct RunningAttempt {
 impl RunningAttempt {
     /// An attempt whose handler has not been called yet.
     pub(crate) fn new(assignment: Box<Assignment>, attempt_state: AttemptState) -> Self {
-        Self { assignment, attempt_state, at_work: None, logged: 0, fail_at_step: None }
+        Self { assignment, attempt_state, at_work: None, logged: 0, token: SmolStr::default(), fail_at_step: None }
     }
 }
 
