@@ -79,9 +79,7 @@ impl Run {
             attempt.detached = Some(Box::new(Detached { at: now, until: at }));
         }
         self.late = Some(Box::new(late));
-        self.deferrals += 1;
-        self.note_deferral(DeferReason::Detached, Some(at), now);
-        self.state = State::Enqueued { wait: Some(Wait::Until(at)) };
+        self.wait_until(at, DeferReason::Detached, false, now);
     }
 
     /// Whether its last attempt goes on elsewhere, and its job waits for the end.

@@ -124,7 +124,7 @@ impl Run {
     }
 
     /// Counts a wait that has just begun among the consecutive deferrals for one reason.
-    pub(super) fn note_deferral(&mut self, reason: DeferReason, run_at: Option<Timestamp>, now: Timestamp) {
+    fn note_deferral(&mut self, reason: DeferReason, run_at: Option<Timestamp>, now: Timestamp) {
         let before = self.deferral.take().filter(|before| before.reason == reason);
         self.deferral = Some(Deferral {
             reason,
@@ -165,6 +165,11 @@ impl Run {
             (State::Running, None) => self.take_back_start(now),
             (before, _) => *before == RunState::Retrying,
         };
+        self.wait_until(at, reason, is_retry, now);
+    }
+
+    /// Its job waits for a time, for this reason.
+    pub(super) fn wait_until(&mut self, at: Timestamp, reason: DeferReason, is_retry: bool, now: Timestamp) {
         self.deferrals += 1;
         self.note_deferral(reason, Some(at), now);
         self.wait_elsewhere(Wait::Until(at), is_retry);
