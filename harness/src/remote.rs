@@ -301,9 +301,6 @@ impl Job {
             let asked = self.client.request(subject.clone(), body.to_string().into()).await;
             let answer: Value = match asked {
                 Ok(answer) => serde_json::from_slice(&answer.payload).unwrap_or_default(),
-                Err(error) if matches!(error.kind(), async_nats::client::RequestErrorKind::InvalidSubject) => {
-                    return None;
-                }
                 Err(_) => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;

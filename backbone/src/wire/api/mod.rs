@@ -58,6 +58,7 @@ pub use queues::{
     NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
     QueuesRequest, ResumeRequest,
 };
+
 mod late;
 pub use late::{CompleteRequest, FailRequest, Goes, ProgressRequest};
 
