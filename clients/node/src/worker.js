@@ -38,6 +38,8 @@ export class Worker {
   #atWork = new Set();
   #ends = false;
   #end;
+  /** What a message may have, by the server; while the connection is away the client does not know it. */
+  #maxPayload = 2 ** 20;
 
   constructor({ servers, name = 'longshore-node', tenant = '*', namespace = 'longshore', heartbeat = 30, log = console, ...options } = {}) {
     Object.assign(this, { servers, name, tenant, namespace, heartbeat, log });
@@ -127,7 +129,8 @@ export class Worker {
       this.#atWork.delete(context);
       clearTimeout(beats.timer);
       beats.over = true;
-      if (answer.length + 4096 > connection.info.max_payload) {
+      this.#maxPayload = connection.info?.max_payload ?? this.#maxPayload;
+      if (answer.length + 4096 > this.#maxPayload) {
         [said, answer] = [headersOf(new Permanent(`the result has ${answer.length} bytes, more than NATS takes`)), ''];
       }
       reply(said, answer);
