@@ -1,6 +1,8 @@
 //! A step of a handler's work that has finished is not done again, whichever handler, node or server dies.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,21 +11,16 @@ use longshore_harness::{EventName, Job, Node, Reply, World, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
-use crate::{AT_ONCE, world};
+use crate::packages::{Worker, node_package, note, python_package, start_worker};
+use crate::{AT_ONCE, times, world};
 
 const STEPS: [&str; 5] = ["reserve", "charge", "invoice", "ship", "mail"];
 
-/// What handlers did: each doing of a step, and which of them were confirmed as stored.
-#[derive(Debug, Default)]
-struct Work {
-    done: Vec<(String, &'static str)>,
-    stored: BTreeSet<(String, &'static str)>,
-    again: Vec<(String, &'static str)>,
-}
+/// Where jobs are interrupted: as the work of a step is done and not stored yet, and right after it was stored.
+const PLACES: [&str; 2] = ["done", "stored"];
 
-fn run_of(job: &Job) -> String {
-    job.headers.get("Longshore-Run-Id").unwrap().to_string()
-}
+/// How long the jobs of a wave may take.
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// What a node answers of a step: its code, `200` without one, and JSON. `None`: nobody answers.
 async fn step(job: &Job, signal: &str, body: &Value) -> Option<(u16, Value)> {
@@ -32,78 +29,200 @@ async fn step(job: &Job, signal: &str, body: &Value) -> Option<(u16, Value)> {
     Some((code, serde_json::from_slice(&body).unwrap_or_default()))
 }
 
-/// A handler of five steps, as one in any language does them.
-async fn order(job: Job, work: Arc<Mutex<Work>>) -> Reply {
-    let run = run_of(&job);
-    for name in STEPS {
-        match step(&job, "step-get", &json!({"name": name, "n": 1})).await {
-            Some((200, found)) if found == json!({}) => {}
-            Some((200, found)) => {
-                assert_eq!(found["result"], json!({"step": name}));
-                continue;
-            }
-            other => return Reply::error(503, &format!("{name}: {other:?}")),
-        }
-        {
-            let mut work = work.lock().unwrap();
-            let key = (run.clone(), name);
-            if work.stored.contains(&key) {
-                work.again.push(key.clone());
-            }
-            work.done.push(key);
-        }
-        let result = json!({"name": name, "n": 1, "result": {"step": name}});
-        match step(&job, "step-put", &result).await {
-            Some((200, _)) => drop(work.lock().unwrap().stored.insert((run.clone(), name))),
-            other => return Reply::error(503, &format!("{name}: {other:?}")),
-        }
-    }
-    Reply::json(json!("all done"))
+/// Settings of a node.
+fn settings() -> String {
+    let defaults = format!("[defaults]\nmax_attempts = 1000\n{AT_ONCE}");
+    format!("[node]\nlease = '2s'\n{defaults}\n[queues.main]\nconcurrency = 20\n[http]\nlisten = 'off'\n")
 }
 
 async fn node(world: &World, name: &str) -> Node {
-    let node = world.node().name(name).with("node", "lease = '2s'");
-    node.with("defaults", &format!("max_attempts = 1000\n{AT_ONCE}")).start().await
+    world.node().name(name).config(&settings()).start().await
 }
 
-/// Nodes are killed in the middle of the work, and the server is started again: no step that was stored is done again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_finished_step_is_done_again_whatever_dies() {
-    let world = world().await;
-    let (one, other) = (node(&world, "one").await, node(&world, "other").await);
-    let work = Arc::new(Mutex::new(Work::default()));
-    let seen = Arc::clone(&work);
-    let handler = world.handler("order").start(move |job| order(job, Arc::clone(&seen))).await;
-    let mut runs = Vec::new();
-    let stored = |count: usize| {
-        let work = &work;
-        eventually("steps", Duration::from_secs(60), async move || {
-            let stored = work.lock().unwrap().stored.len();
-            if stored >= count { Ok(()) } else { Err(format!("{stored} of {count}")) }
-        })
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Victim {
+    Handler,
+    Node,
+    Server,
+}
+
+/// A job that was interrupted there, and what was killed then.
+struct Order {
+    run: String,
+    step: &'static str,
+    place: &'static str,
+    victim: Victim,
+}
+
+/// Kills in turn the worker, the node (if the worker is not itself one) and the server, each time while ten jobs are
+/// each at another boundary of their five steps; then the worker's notes are to say that no step was done again once
+/// its result was stored. `LONGSHORE_TEST_STEP_RUNS=500` is the large run.
+async fn steps_are_done_once(language: &str, world: &World, mut worker: Worker, node: Option<Node>) {
+    let (notes, mut orders) = (world.dir().join("notes"), Vec::new());
+    let victims: &[Victim] = match &node {
+        Some(_) => &[Victim::Handler, Victim::Node, Victim::Server],
+        None => &[Victim::Handler, Victim::Server],
     };
-    for (turn, victim) in [&one, &other, &one].into_iter().enumerate() {
-        for _ in 0..40 {
-            runs.push(world.publish("order").json(json!({})).await);
+    let waves = times("LONGSHORE_TEST_STEP_RUNS", 30).div_ceil(STEPS.len() * PLACES.len());
+    for (wave, victim) in victims.iter().copied().cycle().take(waves).enumerate() {
+        let (go, first) = (world.dir().join(format!("go-{wave}")), orders.len());
+        for (step, place) in STEPS.iter().flat_map(|step| PLACES.map(|place| (*step, place))) {
+            let run = world.publish("order").json(json!({"step": step, "place": place, "go": go})).await;
+            orders.push(Order { run, step, place, victim });
         }
-        // In the middle of the 200 steps of these jobs.
-        stored(turn * 200 + 60).await;
-        victim.restart().await;
-        stored(turn * 200 + 120).await;
-        if turn == 1 {
-            world.server().restart().await.unwrap();
+        let wave: BTreeSet<&str> = orders[first..].iter().map(|order| order.run.as_str()).collect();
+        eventually("jobs at their boundaries", WITHIN, async || {
+            let notes = std::fs::read_to_string(&notes).unwrap_or_default();
+            let waiting: BTreeSet<&str> = notes.lines().filter_map(|line| line.strip_prefix("waits ")).collect();
+            let missing: Vec<_> = wave.difference(&waiting).collect();
+            if missing.is_empty() { Ok(()) } else { Err(format!("not there yet: {missing:?}")) }
+        })
+        .await;
+        match victim {
+            Victim::Handler => worker.kill9().await,
+            Victim::Node => node.as_ref().unwrap().kill9().await,
+            Victim::Server => world.server().kill9().await,
         }
-        stored(turn * 200 + 200).await;
+        std::fs::write(go, "").unwrap();
+        match victim {
+            Victim::Handler => worker.start_again().await,
+            Victim::Node => node.as_ref().unwrap().restart().await,
+            Victim::Server => world.server().restart().await.unwrap(),
+        }
+        for run in wave {
+            assert_eq!(world.wait_as("default", run, WITHIN).await.state, "completed", "{run}");
+        }
     }
-    for run in &runs {
-        assert_eq!(world.wait(run).await.state, "completed", "{run}");
+    println!("{language}: {waves} kills, of {victims:?} in turn");
+    judge(language, world, &std::fs::read_to_string(notes).unwrap(), &orders).await;
+}
+
+async fn judge(language: &str, world: &World, notes: &str, orders: &[Order]) {
+    let (mut done, mut stored, mut calls) = (BTreeMap::<_, Vec<&str>>::new(), BTreeMap::new(), BTreeMap::new());
+    for line in notes.lines() {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["did", run, step, result] => {
+                assert!(!stored.contains_key(&(run, step)), "{step} of {run} was done again after it was stored");
+                done.entry((run, step)).or_default().push(result);
+            }
+            ["stored", run, step, result] => {
+                assert_eq!(*stored.entry((run, step)).or_insert(result), result, "{step} of {run} has two results");
+            }
+            ["begins", run] => *calls.entry(run).or_default() += 1,
+            _ => {}
+        }
     }
-    let work = std::mem::take(&mut *work.lock().unwrap());
-    assert_eq!(work.again, [], "done again after they were stored");
-    let mut times: BTreeMap<_, u32> = BTreeMap::new();
-    work.done.iter().for_each(|step| *times.entry(step).or_default() += 1);
-    assert_eq!(times.len(), runs.len() * STEPS.len(), "every step of every run was done");
-    drop(handler);
+    for (step, result) in &stored {
+        // Whatever is done after a result was stored would be the last that was done.
+        assert_eq!(done[step].last(), Some(result), "{step:?}");
+    }
+    let mut repeated = 0;
+    for Order { run, step, place, victim } in orders {
+        let record = world.wait(run).await;
+        let results = STEPS.map(|step| stored[&(run.as_str(), step)]);
+        assert_eq!(record.result, Some(json!(results)), "{run}");
+        repeated += done[&(run.as_str(), *step)].len() - 1;
+        // The kill has struck this job, and there.
+        if *victim != Victim::Server {
+            assert!(calls[run.as_str()] > 1, "the {victim:?} of {run} was killed, and its handler was called once");
+            let times = done[&(run.as_str(), *step)].len();
+            assert!(times > 1 || *place == "stored", "{step} of {run} was done once, though not stored when it died");
+        }
+    }
+    let (all, calls) = (done.values().map(Vec::len).sum::<usize>(), calls.values().sum::<usize>());
+    println!(
+        "{language}: {} runs, {calls} calls; {} steps done {all} times, {repeated} of them again before they were \
+         stored, none after",
+        orders.len(),
+        stored.len()
+    );
+}
+
+/// A job's work in Rust, as `packages/order.py` has it.
+async fn order(context: Context) -> Result<Value, HandlerError> {
+    let job: Value = context.json()?;
+    let (run, notes) = (context.run_id(), PathBuf::from(std::env::var_os("NOTES").unwrap()));
+    let note = |line: &str| note(&notes, line);
+    let comes_to = async |step: &str, place: &str| {
+        let go = Path::new(job["go"].as_str().unwrap());
+        if job["step"] == step && job["place"] == place && !go.exists() {
+            note(&format!("waits {run}"));
+            while !go.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    };
+    note(&format!("begins {run}"));
+    let mut results = Vec::new();
+    for step in STEPS {
+        let work = || async {
+            let done = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
+            note(&format!("did {run} {step} {done}"));
+            comes_to(step, "done").await;
+            Ok(done)
+        };
+        let result: String = context.step(step, work).await?;
+        note(&format!("stored {run} {step} {result}"));
+        results.push(result);
+        comes_to(step, "stored").await;
+    }
+    Ok(json!(results))
+}
+
+/// No test: the process of a node with a handler in Rust, for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "is started by the test of a handler in Rust"]
+async fn serves_orders() {
+    let _node =
+        longshore::node().config(std::env::var_os("CONFIG").unwrap()).handler("order", order).start().await.unwrap();
+    println!("taking jobs of order");
+    std::future::pending::<()>().await;
+}
+
+/// Given a handler in Rust, when its node and the server are killed at every boundary of its steps, then no step that
+/// was stored is done again, and every run completes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_finished_step_in_rust_is_done_again_whatever_dies() {
+    let world = world().await;
+    let (url, notes, config) = (world.urls(), world.dir().join("notes"), world.dir().join("own.toml"));
+    std::fs::write(&config, settings()).unwrap();
+    let worker = Worker::start(world.dir(), move || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "steps::serves_orders", "--ignored", "--nocapture"]);
+        command.env("NATS_URL", &url).env("NOTES", &notes).env("CONFIG", &config);
+        command
+    });
+    steps_are_done_once("Rust", &world, worker.await, None).await;
+}
+
+/// The same for a worker of a package; its node is killed as well.
+async fn steps_of_a_package_are_done_once(language: &str, folder: &Path, interpreter: String, worker: &str) {
+    let world = world().await;
+    let node = node(&world, "one").await;
+    let worker = start_worker(&world, folder, interpreter, worker).await;
+    steps_are_done_once(language, &world, worker, Some(node)).await;
+}
+
+/// Given a handler of the Python package, when it, its node and the server are killed at every boundary of its steps,
+/// then no step that was stored is done again, and every run completes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_finished_step_in_python_is_done_again_whatever_dies() {
+    let folder = tempfile::tempdir().unwrap();
+    match python_package(folder.path()) {
+        Ok(python) => steps_of_a_package_are_done_once("Python", folder.path(), python, "order.py").await,
+        Err(problem) => eprintln!("SKIPPED: steps in Python: {problem}"),
+    }
+}
+
+/// The same of the Node package.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_finished_step_in_node_is_done_again_whatever_dies() {
+    let folder = tempfile::tempdir().unwrap();
+    match node_package(folder.path()) {
+        Ok(node) => steps_of_a_package_are_done_once("Node", folder.path(), node, "order.mjs").await,
+        Err(problem) => eprintln!("SKIPPED: steps in Node: {problem}"),
+    }
 }
 
 /// A node that was frozen beyond its lease takes no result of its attempt any more, as another has the job.

@@ -8,6 +8,10 @@ import { Detach, Permanent, Retry, Snooze, Worker } from '@longshore/client';
 const worker = new Worker({ heartbeat: 1.5 });
 const snoozed = new Set();
 const note = (word) => appendFileSync(process.env.NOTES, `${word}\n`);
+const language = (_payload, ctx) => {
+  note(`node ${ctx.runId}`);
+  return 'node';
+};
 
 worker
   .handler('t.echo', { slots: 2 }, (payload) => payload)
@@ -53,6 +57,8 @@ worker
       throw error;
     }
   })
+  .handler('t.node', { slots: 4 }, language)
+  .handler('t.shared', { slots: 4 }, language)
   .before((ctx) => ctx.type === 't.echo' && note('before'))
   .after(async (ctx) => ctx.type === 't.echo' && note('after'))
   .onError(() => note('on_error'));

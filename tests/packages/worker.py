@@ -81,6 +81,13 @@ async def wait(payload, ctx):
         raise
 
 
+@worker.handler("t.python", slots=4)
+@worker.handler("t.shared", slots=4)
+def language(payload, ctx):
+    note(f"python {ctx.run_id}")
+    return "python"
+
+
 @worker.before
 def before(ctx, payload):
     if ctx.type == "t.echo":
