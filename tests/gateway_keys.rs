@@ -61,6 +61,7 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
                 Effect::Submits => "submit",
                 Effect::Reads => "read",
                 Effect::Changes => "operate",
+                Effect::HandsOut => "reveal",
             };
             for (scope, key) in &keys {
                 // Nothing that such a request asks for is there; what is asked for by nothing, reads.

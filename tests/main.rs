@@ -66,6 +66,7 @@ mod poison; // bytes that no client can read cost no more than their own message
 mod pressure; // a node short of memory takes fewer jobs, says so, and recovers
 mod prometheus; // a real Prometheus finds data for the boards, and its alerts fire (where one is installed)
 mod provision; // streams are brought into the configured shape, and no message is discarded for it
+mod pull; // a client asks for a job, and ends its attempt
 mod queues; // what waits is shown, and for what
 mod reasons; // each reason to refuse a job, to fail or to put it off has its own count
 mod remote; // a handler in any language, over plain NATS

@@ -41,6 +41,7 @@ mod api;
 
 mod batches;
 mod cluster;
+mod pull;
 
 // What all of them use.
 mod address;

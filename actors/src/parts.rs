@@ -29,6 +29,7 @@ use crate::limits::Limits;
 use crate::limits::limiter;
 use crate::metrics::Metrics;
 use crate::node_ports::NodePorts;
+use crate::pull::{Pullers, receiver};
 use crate::queue::gates::Gates;
 use crate::queue::serve::{QueueMaker, RootAddress};
 use crate::queue::served::ServedQueues;
@@ -87,6 +88,7 @@ pub(crate) struct Parts {
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) offered_calls: Arc<OfferedCalls>,
+    pub(crate) pullers: Arc<Pullers>,
     pub(crate) health: Arc<Health>,
     /// How the node watches for want of processor and memory, if it does.
     watches: Option<PressureSettings>,
@@ -163,6 +165,7 @@ impl Parts {
             recently_cancelled: Arc::default(),
             unstored_ends: Arc::default(),
             offered_calls: Arc::default(),
+            pullers: Arc::default(),
             health: Arc::default(),
             watches,
             pressure,
@@ -229,6 +232,7 @@ impl Parts {
             policies: Arc::clone(&self.routing.policies),
             committer: self.committer.clone(),
             recently_cancelled: Arc::clone(&self.recently_cancelled),
+            pullers: Arc::clone(&self.pullers),
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
             slots: Arc::clone(&self.gates.slots),
@@ -439,6 +443,16 @@ impl Parts {
             draining: self.lifecycle.draining.clone(),
             calls: Arc::clone(&self.offered_calls),
             started_at: self.identity.started_at,
+        }
+    }
+
+    /// The receiver of jobs for clients that ask for work.
+    pub(crate) fn pull_receiver(&self) -> receiver::Part {
+        receiver::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            pullers: Arc::clone(&self.pullers),
+            draining: self.lifecycle.draining.clone(),
         }
     }
 

@@ -23,6 +23,7 @@ use crate::limits::limiter;
 use crate::metrics::Metrics;
 use crate::node_ports::NodePorts;
 use crate::parts::Parts;
+use crate::pull::receiver;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::lane_guard;
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
@@ -60,6 +61,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("event-streams", parts.event_tail(), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
+        ChildSpec::new("pull-receiver", parts.pull_receiver(), receiver::run),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),
         ChildSpec::with_messages("slot-keeper", &parts.gates.slots.address, parts.slot_keeper(), keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), circuit_breaker::run),

@@ -73,6 +73,6 @@ pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, pois
 pub use messages::{refusal, request, scan, window};
 pub use runs::{backwards, batches, cancels, certain, claims, dead_letters, fingerprint, records, steps};
 pub use schedules::{recurring, schedule, sweep};
-pub use services::{offers, service};
+pub use services::{offers, pulls, service};
 pub use streams::wanted::WantedStream;
 pub use streams::{remake, shape, snapshot, stream_faults};

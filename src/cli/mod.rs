@@ -32,6 +32,7 @@ mod submit;
 mod target;
 mod webhooks;
 mod why;
+mod work;
 
 pub(crate) mod events;
 
@@ -60,7 +61,7 @@ pub(crate) use hints::hint;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 failure, 2 the command line is wrong;
-runs wait and submit --wait: 3 the run ended other than completed, 4 the time-out came first;
+runs wait, submit --wait and work: 3 the run ended other than completed, 4 the time-out came first;
 doctor: 1 something fails, 3 there are only warnings;
 serve: 70 a part of the node kept dying, 129, 130, 131 or 143 ended at once by a second signal";
 
@@ -106,6 +107,8 @@ pub(crate) enum Command {
     Submit(Box<submit::Arguments>),
     /// List and count runs; show one, wait for its end, reschedule, cancel or erase it
     Runs(Noun<runs::Command>),
+    /// Take a job; runs complete or fail ends it, runs progress keeps it
+    Work(work::Arguments),
     /// What happened to one run: what it waited for, where it was tried, why it failed, when it goes on
     Why(why::Arguments),
     /// Dead letters: jobs that failed for good; show, replay or discard them
@@ -206,6 +209,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Dev(arguments) => crate::dev::run(&global, arguments).await,
         Command::Submit(arguments) => submit::run(&global, *arguments).await,
         Command::Runs(command) => runs::run(&global, command.chosen()?).await,
+        Command::Work(arguments) => work::run(&global, arguments).await,
         Command::Why(arguments) => why::run(&global, arguments).await,
         Command::Dlq(command) => dlq::run(&global, command.chosen()?).await,
         Command::Schedules(command) => schedules::run(&global, command.chosen()?).await,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_backbone::wire::api::ApiError;
 use longshore_domain::duration;
 
-pub(super) fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
+pub(crate) fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
     ApiError::malformed(format!("{field}: {reason}"))
 }
 

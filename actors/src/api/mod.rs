@@ -11,7 +11,7 @@
 //! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
 //! writes down what was asked.
 
-mod fields;
+pub(crate) mod fields;
 pub(crate) mod filter;
 pub(crate) mod handle;
 pub(crate) mod service;
@@ -69,6 +69,7 @@ use crate::commit::handle::Committer;
 use crate::concurrency::Slots;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::pull::Pullers;
 use crate::shared::breakers::Breakers;
 use crate::shared::identity::Identity;
 use crate::shared::put_queues::PutQueues;
@@ -88,6 +89,7 @@ pub(crate) struct Api {
     pub(crate) committer: Committer,
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    pub(crate) pullers: Arc<Pullers>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) slots: Arc<Slots>,
     pub(crate) waiting: Arc<WaitingJobs>,

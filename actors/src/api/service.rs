@@ -29,6 +29,7 @@ use crate::api::{
 use crate::batches::endpoints as batches;
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
+use crate::pull::endpoint as pull;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::now;
 use crate::shared::waits::Waits;
@@ -127,6 +128,7 @@ fn about_runs() -> Vec<Route> {
         RunsComplete: |c, asker, asked| late::complete(&c.part.api, asker, asked);
         RunsFail: |c, asker, asked| late::fail(&c.part.api, asker, asked);
         RunsProgress: |c, asker, asked| late::progress(&c.part.api, asker, asked);
+        WorkNext: |c, asker, asked| pull::next(&c.part.api, &c.part.waits, asker, asked);
         RunsList: |c, asker, asked| list::list(&c.part.api, asker, asked);
         RunsCount: |c, asker, asked| list::count(&c.part.api, asker, asked);
         DlqList: |c, asker, asked| dead_letters::list(&c.part.api, asker, asked);
@@ -223,7 +225,7 @@ impl Serve for Control {
     }
 
     fn waits(&self, endpoint: &str) -> bool {
-        endpoint == api::RunsWait::NAME
+        [api::RunsWait::NAME, api::WorkNext::NAME].contains(&endpoint)
     }
 }
 

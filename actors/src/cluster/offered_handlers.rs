@@ -60,8 +60,10 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     if own.is_empty() {
         return std::future::pending().await;
     }
-    let offers: Vec<Offer> =
-        own.iter().map(|(job_type, _, slots)| Offer { job_type: job_type.clone(), slots: *slots }).collect();
+    let offers: Vec<Offer> = own
+        .iter()
+        .map(|(job_type, _, slots)| Offer { tenant: None, job_type: job_type.clone(), slots: *slots })
+        .collect();
     let own = own.into_iter().map(|(job_type, handler, slots)| {
         let slots = Arc::new(Semaphore::new(usize::try_from(slots).unwrap_or(Semaphore::MAX_PERMITS)));
         (job_type, Own { handler, slots })
@@ -171,7 +173,7 @@ impl Reporter for CallerReporter {
 
 /// What the handler gets of a call.
 fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
-    let IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, reply_to } = call;
+    let IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, reply_to, .. } = call;
     let named = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(TRACE_PARENT));
     let trace_id = named.and_then(|(_, named)| context::id_named(named));
     Context {

@@ -2,4 +2,5 @@
 
 pub(crate) mod micro;
 pub mod offers;
+pub mod pulls;
 pub mod service;

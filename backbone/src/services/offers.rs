@@ -1,11 +1,11 @@
-//! This node's own handlers, offered to nodes that lack them: the NATS micro service `longshore-handlers`, one endpoint
-//! per type, on the subjects of remote handlers.
+//! Services of this node on the subjects of remote handlers: its own handlers, offered to nodes that lack them
+//! (`longshore-handlers`), and its pullers, who ask the API for work ([`super::pulls`]).
 //!
-//! A node that calls such a handler sees a remote handler like any other: it holds the job, its lease and its record.
+//! A node that calls such a service sees a remote handler like any other: it holds the job, its lease and its record.
 //! What a caller may be is not checked here: NATS permissions say who may publish to a handler. But a reply goes to
 //! inboxes of nodes only, never into the namespace or the system's own subjects.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -29,12 +29,14 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum bytes of a failure's text, which travels in a header.
 const TEXT_MAX: usize = 4_096;
 
-/// A type whose handler this node offers.
-#[derive(Debug, Clone)]
+/// A type whose jobs a service takes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Offer {
+    /// Whose jobs; `None`: those of all.
+    pub tenant: Option<Tenant>,
     /// The type.
     pub job_type: JobType,
-    /// How many jobs of other nodes it takes at once.
+    /// How many jobs it takes from each node at once.
     pub slots: u32,
 }
 
@@ -43,10 +45,18 @@ pub struct Offer {
 pub struct Offers {
     backbone: Backbone,
     shown: micro::Service,
-    endpoints: HashMap<JobType, Arc<micro::Endpoint>>,
+    heartbeat: Option<Duration>,
     questions: Vec<Subscription>,
-    calls: Vec<Subscription>,
+    calls: Vec<Calls>,
     cancels: Subscription,
+}
+
+/// The calls of one offer.
+#[derive(Debug)]
+struct Calls {
+    endpoint: Arc<micro::Endpoint>,
+    messages: Subscription,
+    /// Those on their way still arrive.
     is_withdrawn: bool,
 }
 
@@ -76,6 +86,10 @@ pub struct IncomingCall {
     pub headers: Vec<(String, String)>,
     /// The client's own bytes.
     pub payload: Bytes,
+    /// Proves, in calls of the API, that the caller has the attempt.
+    pub token: String,
+    /// All headers, for another node.
+    pub(super) all: HeaderMap,
     /// The way back.
     pub reply_to: ReplyTo,
 }
@@ -83,8 +97,8 @@ pub struct IncomingCall {
 /// The way back to the node that called.
 #[derive(Debug, Clone)]
 pub struct ReplyTo {
-    backbone: Backbone,
-    subject: Subject,
+    pub(super) backbone: Backbone,
+    pub(super) subject: Subject,
     endpoint: Arc<micro::Endpoint>,
     since: Instant,
 }
@@ -110,6 +124,8 @@ pub enum OwnReply {
     },
     /// The job is to be put back for so long.
     Snoozed(Duration),
+    /// The attempt goes on elsewhere, and ends or gives a sign within so long.
+    Detached(Duration),
     /// Not now, for this reason: no attempt is used.
     Busy(&'static str),
 }
@@ -125,36 +141,70 @@ impl Backbone {
         heartbeat: Duration,
         (version, started): (&str, Timestamp),
     ) -> Result<Offers, Error> {
-        let (link, names) = (self.work(), self.names());
-        let endpoint = |offer: &Offer| {
-            let metadata = [(SLOTS, offer.slots.to_string()), (HEARTBEAT, DurationText(heartbeat).to_string())];
-            let subject = names.work_of_all(&offer.job_type);
-            let endpoint = micro::Endpoint::new(offer.job_type.as_str(), subject, BTreeMap::from(metadata));
-            (offer.job_type.clone(), Arc::new(endpoint))
-        };
+        let description = "Handlers inside a Longshore node, for nodes that lack them";
+        let mut open = Offers::open(self, (NAME, description), Some(heartbeat), (version, started)).await?;
+        for offer in offers {
+            open.add(offer).await?;
+        }
+        Ok(open)
+    }
+}
+
+impl Offers {
+    /// A service that takes nothing yet.
+    pub(super) async fn open(
+        backbone: &Backbone,
+        (name, description): (&'static str, &'static str),
+        heartbeat: Option<Duration>,
+        (version, started): (&str, Timestamp),
+    ) -> Result<Self, Error> {
+        let (link, names) = (backbone.work(), backbone.names());
         let shown = micro::Service {
-            name: NAME,
-            description: "Handlers inside a Longshore node, for nodes that lack them",
+            name,
+            description,
             id: uuid::Uuid::now_v7().simple().to_string(),
             version: version.to_owned(),
             started,
             metadata: BTreeMap::from([("namespace", names.namespace().to_owned())]),
         };
         let cancels = link.subscribe(names.cancel_all()).await?;
-        let mut calls = Vec::with_capacity(offers.len());
-        for offer in offers {
-            calls.push(link.queue_subscribe(names.work_of_all(&offer.job_type), GROUP).await?);
-        }
         let mut questions = Vec::new();
-        for subject in micro::subjects(NAME, &shown.id) {
+        for subject in micro::subjects(name, &shown.id) {
             questions.push(link.subscribe(subject).await?);
         }
-        let endpoints = offers.iter().map(endpoint).collect();
-        Ok(Offers { backbone: self.clone(), shown, endpoints, questions, calls, cancels, is_withdrawn: false })
+        Ok(Self { backbone: backbone.clone(), shown, heartbeat, questions, calls: Vec::new(), cancels })
     }
-}
 
-impl Offers {
+    /// Takes jobs of a type.
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub(super) async fn add(&mut self, offer: &Offer) -> Result<(), Error> {
+        let mut metadata = BTreeMap::from([(SLOTS, offer.slots.to_string())]);
+        metadata.extend(self.heartbeat.map(|heartbeat| (HEARTBEAT, DurationText(heartbeat).to_string())));
+        let subject = self.subject(offer);
+        let messages = self.backbone.work().queue_subscribe(subject.clone(), GROUP).await?;
+        let endpoint = Arc::new(micro::Endpoint::new(offer.job_type.as_str(), subject, metadata));
+        self.calls.push(Calls { endpoint, messages, is_withdrawn: false });
+        Ok(())
+    }
+
+    /// Takes no more jobs of a type.
+    pub(super) async fn remove(&mut self, offer: &Offer) {
+        let subject = self.subject(offer);
+        for calls in self.calls.iter_mut().filter(|calls| calls.endpoint.subject == subject) {
+            calls.withdraw().await;
+        }
+    }
+
+    fn subject(&self, offer: &Offer) -> String {
+        let names = self.backbone.names();
+        offer
+            .tenant
+            .as_ref()
+            .map_or_else(|| names.work_of_all(&offer.job_type), |tenant| names.work(tenant, &offer.job_type))
+    }
+
     /// The next call or cancellation; `None` when the connection has ended. Questions about the service are answered
     /// here.
     pub async fn next(&mut self) -> Option<Arrived> {
@@ -169,56 +219,64 @@ impl Offers {
                     }
                 }
                 message = next_of(&mut self.questions) => self.describe(message?).await,
-                message = next_of_many(&mut self.calls), if !self.calls.is_empty() => match message {
-                    Some(message) => {
-                        if let Some(call) = self.read(message).await {
-                            return Some(Arrived::Call(Box::new(call)));
-                        }
+                call = next_of_many(&mut self.calls) => {
+                    let (message, endpoint) = call?;
+                    if let Some((tenant, job_type)) = self.backbone.names().read_work(&message.subject)
+                        && let (Ok(tenant), Ok(job_type)) = (Tenant::parse(tenant), JobType::parse(job_type))
+                        && let Some(call) = read(&self.backbone, (tenant, job_type), message, endpoint).await
+                    {
+                        return Some(Arrived::Call(Box::new(call)));
                     }
-                    None if self.is_withdrawn => {}
-                    None => return None,
-                },
+                }
             }
         }
     }
 
     /// Takes no more calls; those on their way still arrive.
     pub async fn withdraw(&mut self) {
-        self.is_withdrawn = true;
         for calls in &mut self.calls {
-            calls.unsubscribe().await;
+            calls.withdraw().await;
         }
     }
 
     async fn describe(&self, message: Message) {
         let Some(reply) = message.reply.filter(|reply| self.backbone.may_answer(reply)) else { return };
         let Some(verb) = micro::verb(&message.subject) else { return };
-        let endpoints = self.endpoints.values().filter(|_| !self.is_withdrawn);
-        let body = self.shown.describe(verb, endpoints.map(AsRef::as_ref)).to_string();
+        let taken = self.calls.iter().filter(|calls| !calls.is_withdrawn);
+        let body = self.shown.describe(verb, taken.map(|calls| calls.endpoint.as_ref())).to_string();
         self.backbone.work().publish(reply, Bytes::from(body)).await;
     }
+}
 
-    /// Reads a call. One that no node has sent is answered with a failure, if it can be answered at all.
-    async fn read(&self, message: Message) -> Option<IncomingCall> {
-        let (tenant, job_type) = self.backbone.names().read_work(&message.subject)?;
-        let (tenant, job_type) = (Tenant::parse(tenant).ok()?, JobType::parse(job_type).ok()?);
-        let endpoint = Arc::clone(self.endpoints.get(&job_type)?);
-        let backbone = self.backbone.clone();
-        let subject = message.reply.filter(|reply| backbone.names().is_replies(reply))?;
-        let reply_to = ReplyTo { backbone, subject, endpoint, since: Instant::now() };
-        let headers = message.headers.unwrap_or_default();
-        match read_headers(&headers) {
-            Some(said) => {
-                let Said { run_id, queue, priority, round, attempt, max_attempts, deadline } = said;
-                let job = Job { tenant, queue, priority, job_type, run_id, options: None };
-                let (headers, payload) = (header::own(Some(&headers)), message.payload);
-                Some(IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, reply_to })
-            }
-            None => {
-                let message = "the request does not say which run it is about: only nodes send jobs here".to_owned();
-                reply_to.send(OwnReply::Failed { permanent: true, message, retry_after: None }).await;
-                None
-            }
+impl Calls {
+    async fn withdraw(&mut self) {
+        self.is_withdrawn = true;
+        self.messages.unsubscribe().await;
+    }
+}
+
+/// Reads a call about a job of that tenant and type. One that no node has sent is answered with a failure, if it can be
+/// answered at all.
+pub(super) async fn read(
+    backbone: &Backbone,
+    (tenant, job_type): (Tenant, JobType),
+    message: Message,
+    endpoint: Arc<micro::Endpoint>,
+) -> Option<IncomingCall> {
+    let subject = message.reply.filter(|reply| backbone.names().is_replies(reply))?;
+    let reply_to = ReplyTo { backbone: backbone.clone(), subject, endpoint, since: Instant::now() };
+    let all = message.headers.unwrap_or_default();
+    match read_headers(&all) {
+        Some(said) => {
+            let Said { run_id, queue, priority, round, attempt, max_attempts, deadline, token } = said;
+            let job = Job { tenant, queue, priority, job_type, run_id, options: None };
+            let (headers, payload) = (header::own(Some(&all)), message.payload);
+            Some(IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, token, all, reply_to })
+        }
+        None => {
+            let message = "the request does not say which run it is about: only nodes send jobs here".to_owned();
+            reply_to.send(OwnReply::Failed { permanent: true, message, retry_after: None }).await;
+            None
         }
     }
 }
@@ -232,6 +290,7 @@ struct Said {
     attempt: u32,
     max_attempts: u32,
     deadline: Timestamp,
+    token: String,
 }
 
 fn read_headers(headers: &HeaderMap) -> Option<Said> {
@@ -244,21 +303,33 @@ fn read_headers(headers: &HeaderMap) -> Option<Said> {
         attempt: text(names::ATTEMPT)?.parse().ok()?,
         max_attempts: text(names::MAX_ATTEMPTS)?.parse().ok()?,
         deadline: Timestamp::parse(text(names::ATTEMPT_DEADLINE)?).ok()?,
+        token: text(names::ATTEMPT_TOKEN).unwrap_or_default().to_owned(),
     })
 }
 
-/// The next message of any of these. One that has ended is removed; `None` once all have.
-async fn next_of_many(subscriptions: &mut Vec<Subscription>) -> Option<Message> {
+/// The next call of any offer, with its endpoint; `None` when the connection has ended. Pending without an offer.
+async fn next_of_many(offers: &mut Vec<Calls>) -> Option<(Message, Arc<micro::Endpoint>)> {
     std::future::poll_fn(|context| {
-        let mut at = 0;
-        while at < subscriptions.len() {
-            match subscriptions[at].poll_next(context) {
-                Poll::Ready(Some(message)) => return Poll::Ready(Some(message)),
-                Poll::Ready(None) => drop(subscriptions.swap_remove(at)),
-                Poll::Pending => at += 1,
+        let (mut found, mut has_ended) = (None, false);
+        offers.retain_mut(|calls| {
+            if found.is_some() {
+                return true;
             }
+            match calls.messages.poll_next(context) {
+                Poll::Ready(Some(message)) => found = Some((message, Arc::clone(&calls.endpoint))),
+                Poll::Ready(None) => {
+                    has_ended |= !calls.is_withdrawn;
+                    return false;
+                }
+                Poll::Pending => {}
+            }
+            true
+        });
+        match found {
+            None if has_ended => Poll::Ready(None),
+            None => Poll::Pending,
+            found => Poll::Ready(found),
         }
-        if subscriptions.is_empty() { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
 }
@@ -334,6 +405,10 @@ impl ReplyTo {
             }
             OwnReply::Snoozed(wait) => {
                 headers.insert(names::SNOOZE, at_least_a_millisecond(wait));
+                (headers, Bytes::new(), false)
+            }
+            OwnReply::Detached(lasts) => {
+                headers.insert(names::DETACH, at_least_a_millisecond(lasts));
                 (headers, Bytes::new(), false)
             }
             OwnReply::Busy(why) => {

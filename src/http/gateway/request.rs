@@ -13,7 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::asker;
 
 /// Fields that are numbers, or true or false, and not text.
-const NOT_TEXT: [&str; 18] = [
+const NOT_TEXT: [&str; 20] = [
     "limit",
     "rate_per_s",
     "timeout_ms",
@@ -32,6 +32,8 @@ const NOT_TEXT: [&str; 18] = [
     "per_ms",
     "burst",
     "slots",
+    "wait_ms",
+    "lease_ms",
 ];
 
 /// The parameters of a query, each at most once, and the tenant that is meant where none is named.

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use Effect::{Reads, Submits};
+use Effect::{HandsOut, Reads, Submits};
 use Method::{Delete, Get, Post, Put};
 
 use super::*;
@@ -67,6 +67,7 @@ impl Declaration {
             Effect::Submits => Scope::Submit,
             Effect::Reads => Scope::Read,
             Effect::Changes => Scope::Operate,
+            Effect::HandsOut => Scope::Reveal,
         }
     }
 }
@@ -78,6 +79,8 @@ pub enum Effect {
     Submits,
     /// It changes nothing.
     Reads,
+    /// It hands out jobs, which the event log has.
+    HandsOut,
     /// It changes runs, schedules or the cluster.
     Changes,
 }
@@ -92,7 +95,7 @@ pub enum Scope {
     Read,
     /// Changes runs, schedules and, with a key of all tenants, the cluster.
     Operate,
-    /// Reads payloads and results of types that hide them.
+    /// Reads payloads and results of types that hide them, and asks for work.
     Reveal,
 }
 
@@ -216,6 +219,10 @@ endpoints! {
     /// A sign of an attempt that was detached, whose time counts anew.
     RunsProgress "runs.progress": ProgressRequest => Goes {
         effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/progress")]
+    };
+    /// The next job of one of these types, once there is one: whoever asks ends its attempt.
+    WorkNext "work.next": NextRequest => Next {
+        effect: HandsOut, takes_tenant: true, http: &[HttpRoute(Post, "/v1/work")]
     };
     /// Runs, those that changed last first, a page at a time.
     RunsList "runs.list": ListRequest => Runs {

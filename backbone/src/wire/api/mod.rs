@@ -62,6 +62,9 @@ pub use queues::{
 mod late;
 pub use late::{CompleteRequest, FailRequest, Goes, ProgressRequest};
 
+mod work;
+pub use work::{Next, NextRequest, PulledJob};
+
 mod limits;
 pub use limits::{
     LimitChanged, LimitStatus, LimitValues, Limits, LimitsRequest, ResetLimitRequest, SetBy, SetLimitRequest,

@@ -203,8 +203,11 @@ fn check_dead_letters() -> [&'static str; 5] {
     ]
 }
 
-fn check_late() -> [&'static str; 3] {
+fn check_late() -> [&'static str; 4] {
     let record = record();
+    let pulled = format!(
+        r#""run_id":"r","token":"x","tenant":"acme","type":"a","queue":"main","priority":5,"round":1,"attempt":1,"max_attempts":12,"deadline":"{TIME}""#
+    );
     [
         check::<RunsComplete>(
             &[r#"{"run_id":"r","token":"x"}"#, r#"{"run_id":"r","tenant":"acme","token":"x","result":{"a":1.50}}"#],
@@ -216,6 +219,14 @@ fn check_late() -> [&'static str; 3] {
                 r#"{"run_id":"r","tenant":"acme","token":"x","error":"no","retryable":true,"retry_after_ms":10}"#,
             ],
             &[&record],
+        ),
+        check::<WorkNext>(
+            &[r#"{"types":["a"]}"#, r#"{"types":["a","b"],"tenant":"acme","wait_ms":0,"lease_ms":1000}"#],
+            &[
+                "{}",
+                &format!(r#"{{"job":{{{pulled},"headers":{{"X-A":"b"}},"payload":{{"a":1.50}}}}}}"#),
+                &format!(r#"{{"job":{{{pulled},"payload_base64":"AA=="}}}}"#),
+            ],
         ),
         check::<RunsProgress>(
             &[r#"{"run_id":"r","token":"x"}"#, r#"{"run_id":"r","tenant":"acme","token":"x","progress":null}"#],

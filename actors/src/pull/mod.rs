@@ -1,0 +1,251 @@
+//! Pulled work: clients ask the API for a job, and end its attempt by later calls.
+//!
+//! A puller's types are subjects of remote handlers for as long as it waits, and a while longer. `receiver` takes the
+//! jobs that come there and passes on those for pullers of other nodes; `endpoint` hands them out. A job that is handed
+//! out is a detached attempt: from then on it goes the way of any.
+//!
+//! Bounds: 1,024 types of tenants; of each, every node sends [`SLOTS`] jobs at once. A job for which no puller comes is
+//! put back. How many pullers may wait is in [`crate::shared::waits`].
+
+pub(crate) mod endpoint;
+pub(crate) mod receiver;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use longshore_backbone::offers::{IncomingCall, Offer};
+use longshore_backbone::pulls::Wanted;
+use longshore_domain::{JobType, RunId, Tenant};
+use tokio::sync::Notify;
+
+use crate::shared::now;
+
+/// Jobs of a type that each node sends at once. They wait here for pullers, each in a place of a worker.
+const SLOTS: u32 = 4;
+/// Maximum number of types of tenants that are received.
+const MAX_TYPES: usize = 1_024;
+/// A type whose pullers are at work, or about to ask again, has a handler for so long, and for as long as the lease
+/// of the job that was handed out last, up to [`AT_WORK_MAX`].
+const ASKS_AGAIN_WITHIN: Duration = Duration::from_secs(60);
+const AT_WORK_MAX: Duration = Duration::from_secs(3_600);
+/// A job waits for a puller for so long at most, and for half the time that its attempt has left.
+const HELD_FOR: Duration = Duration::from_secs(30);
+/// Maximum number of other nodes' pullers that are remembered.
+const MAX_WANTED: usize = 1_024;
+
+/// The pullers that wait on this node, and the jobs that wait for pullers.
+#[derive(Debug, Default)]
+pub(crate) struct Pullers {
+    state: Mutex<State>,
+    /// Notified when there is something for the receiver.
+    for_receiver: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order in which they came.
+    waiting: VecDeque<Puller>,
+    held: VecDeque<Held>,
+    /// Until when each type is received.
+    received: HashMap<Offer, Instant>,
+    /// For other nodes: a puller waits here.
+    unsaid: Vec<Wanted>,
+    /// Pullers of other nodes, each until it waits no more.
+    wanted: VecDeque<(Wanted, Instant)>,
+    next: u64,
+    /// The node drains.
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Puller {
+    number: u64,
+    tenant: Tenant,
+    types: Vec<JobType>,
+    woken: Arc<Notify>,
+    has_job: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    call: Box<IncomingCall>,
+    until: Instant,
+    /// The puller that is to take it.
+    promised: Option<u64>,
+}
+
+/// A puller that waits; it has gone when this is dropped.
+#[derive(Debug)]
+struct Place {
+    pullers: Arc<Pullers>,
+    number: u64,
+    woken: Arc<Notify>,
+}
+
+fn offer(tenant: &Tenant, job_type: &JobType) -> Offer {
+    Offer { tenant: Some(tenant.clone()), job_type: job_type.clone(), slots: SLOTS }
+}
+
+impl Pullers {
+    /// The next job of these types, or `None` at that time, or if the node drains.
+    async fn next(self: &Arc<Self>, wanted: &Wanted, until: Instant) -> Option<Box<IncomingCall>> {
+        let place = self.enter(wanted, until);
+        let mut is_over = false;
+        loop {
+            if let Some(call) = self.take(place.number) {
+                return Some(call);
+            }
+            if is_over || self.state().is_closed {
+                return None;
+            }
+            is_over = tokio::time::timeout_at(until.into(), place.woken.notified()).await.is_err();
+        }
+    }
+
+    fn enter(self: &Arc<Self>, wanted: &Wanted, until: Instant) -> Place {
+        let (mut state, woken) = (self.state(), Arc::<Notify>::default());
+        let number = state.next;
+        state.next += 1;
+        let (tenant, types) = (wanted.tenant.clone(), wanted.types.clone());
+        state.waiting.push_back(Puller { number, tenant, types, woken: Arc::clone(&woken), has_job: false });
+        state.promise();
+        if state.waiting.back().is_some_and(|puller| !puller.has_job) {
+            state.unsaid.push(wanted.clone());
+        }
+        state.expect(wanted, until.saturating_duration_since(Instant::now()) + ASKS_AGAIN_WITHIN);
+        drop(state);
+        self.for_receiver.notify_one();
+        Place { pullers: Arc::clone(self), number, woken }
+    }
+
+    /// Whether so many types more can be received.
+    fn has_room(&self, wanted: &Wanted) -> bool {
+        let state = self.state();
+        let new = wanted.types.iter().filter(|of| !state.received.contains_key(&offer(&wanted.tenant, of))).count();
+        state.received.len() + new <= MAX_TYPES
+    }
+
+    /// A puller works on a job of this type for so long.
+    fn works(&self, tenant: &Tenant, job_type: &JobType, lease: Duration) {
+        let of = Wanted { node: String::new(), tenant: tenant.clone(), types: vec![job_type.clone()], wait_ms: 0 };
+        self.state().expect(&of, lease.clamp(ASKS_AGAIN_WITHIN, AT_WORK_MAX));
+    }
+
+    fn take(&self, number: u64) -> Option<Box<IncomingCall>> {
+        let mut state = self.state();
+        let at = state.held.iter().position(|held| held.promised == Some(number))?;
+        state.held.remove(at).map(|held| held.call)
+    }
+
+    /// A job has come. Returns it with the node to pass it on to, if a puller waits only there.
+    fn arrived(&self, call: Box<IncomingCall>) -> Option<(Box<IncomingCall>, String)> {
+        let mut state = self.state();
+        let half = call.deadline.since(now()) / 2;
+        state.held.push_back(Held { call, until: Instant::now() + half.min(HELD_FOR), promised: None });
+        state.promise();
+        let Held { call, .. } = state.held.pop_back_if(|held| held.promised.is_none())?;
+        let at = Instant::now();
+        state.wanted.retain(|(_, until)| *until > at);
+        match state.wanted.iter().position(|(wanted, _)| fits(&call, &wanted.tenant, &wanted.types)) {
+            Some(first) => state.wanted.remove(first).map(|(wanted, _)| (call, wanted.node)),
+            None => {
+                state.held.push_back(Held { call, until: at + half.min(HELD_FOR), promised: None });
+                None
+            }
+        }
+    }
+
+    /// A puller of another node waits. Returns a job for it.
+    fn wanted(&self, wanted: Wanted) -> Option<Box<IncomingCall>> {
+        let mut state = self.state();
+        let unpromised = |held: &Held| held.promised.is_none() && fits(&held.call, &wanted.tenant, &wanted.types);
+        if let Some(at) = state.held.iter().position(unpromised) {
+            return state.held.remove(at).map(|held| held.call);
+        }
+        if state.wanted.len() >= MAX_WANTED {
+            state.wanted.pop_front();
+        }
+        let until = Instant::now() + Duration::from_millis(wanted.wait_ms);
+        state.wanted.push_back((wanted, until));
+        None
+    }
+
+    /// The jobs that have waited for too long, or all once the node drains; the others are still waited for.
+    fn overdue(&self) -> (Vec<Box<IncomingCall>>, Vec<longshore_backbone::offers::ReplyTo>) {
+        let (mut state, at) = (self.state(), Instant::now());
+        let is_closed = state.is_closed;
+        let (over, held) = std::mem::take(&mut state.held)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|held| held.promised.is_none() && (is_closed || held.until <= at));
+        let waits = held.iter().map(|held| held.call.reply_to.clone()).collect();
+        state.held = held;
+        (over.into_iter().map(|held| held.call).collect(), waits)
+    }
+
+    /// The job of this run that waits here.
+    fn cancelled(&self, tenant: &Tenant, run: &RunId) -> Option<Box<IncomingCall>> {
+        let mut state = self.state();
+        let is_it =
+            |held: &Held| held.promised.is_none() && held.call.job.tenant == *tenant && held.call.job.run_id == *run;
+        let at = state.held.iter().position(is_it)?;
+        state.held.remove(at).map(|held| held.call)
+    }
+
+    /// The types that are received now, and the notices for other nodes.
+    fn changes(&self) -> (Vec<Offer>, Vec<Wanted>) {
+        let (mut state, at) = (self.state(), Instant::now());
+        state.received.retain(|_, until| *until > at);
+        let is_closed = state.is_closed;
+        let received = state.received.keys().filter(|_| !is_closed).cloned().collect();
+        (received, std::mem::take(&mut state.unsaid))
+    }
+
+    /// Nobody gets a job any more.
+    fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.waiting.iter().for_each(|puller| puller.woken.notify_one());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Promises each job to the first puller of its type that has none.
+    fn promise(&mut self) {
+        for held in self.held.iter_mut().filter(|held| held.promised.is_none()) {
+            let fitting = |puller: &&mut Puller| !puller.has_job && fits(&held.call, &puller.tenant, &puller.types);
+            if let Some(puller) = self.waiting.iter_mut().find(fitting) {
+                (held.promised, puller.has_job) = (Some(puller.number), true);
+                puller.woken.notify_one();
+            }
+        }
+    }
+
+    /// Has these types received for so long at least.
+    fn expect(&mut self, wanted: &Wanted, lasts: Duration) {
+        let until = Instant::now() + lasts;
+        for job_type in &wanted.types {
+            let received = self.received.entry(offer(&wanted.tenant, job_type)).or_insert(until);
+            *received = until.max(*received);
+        }
+    }
+}
+
+fn fits(call: &IncomingCall, tenant: &Tenant, types: &[JobType]) -> bool {
+    call.job.tenant == *tenant && types.contains(&call.job.job_type)
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.pullers.state();
+        state.waiting.retain(|puller| puller.number != self.number);
+        if let Some(held) = state.held.iter_mut().find(|held| held.promised == Some(self.number)) {
+            held.promised = None;
+            state.promise();
+        }
+    }
+}

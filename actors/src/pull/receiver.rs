@@ -1,0 +1,108 @@
+//! Receives jobs for pullers, and passes on those that pullers of other nodes wait for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::Backbone;
+use longshore_backbone::handlers::SignalKind;
+use longshore_backbone::offers::{Arrived, IncomingCall, Offer, OwnReply};
+use longshore_backbone::pulls::{ForPullers, Pulls};
+use tokio_util::sync::CancellationToken;
+
+use crate::pull::Pullers;
+use crate::shared::identity::Identity;
+use crate::supervision::LoopEnd;
+
+/// How often it looks which jobs have waited for too long, and which types nobody asks for any more. The jobs that wait
+/// are signalled to be alive as often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A job for which no puller came is tried again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What it needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) pullers: Arc<Pullers>,
+    pub(crate) draining: CancellationToken,
+}
+
+/// Receives until the process ends; while the node drains, only what is on its way.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let Part { backbone, identity, pullers, draining } = part;
+    let opened = backbone.pulls(&identity.node, (crate::VERSION, identity.started_at)).await;
+    let mut pulls = opened.map_err(|error| error.with_causes())?;
+    let (mut received, mut look) = (HashSet::new(), tokio::time::interval(LOOK_EVERY));
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut is_closed = false;
+    loop {
+        tokio::select! {
+            () = draining.cancelled(), if !is_closed => {
+                is_closed = true;
+                pullers.close();
+                follow(&pullers, &mut pulls, &mut received).await?;
+                put_back(&pullers).await;
+            }
+            () = pullers.for_receiver.notified() => follow(&pullers, &mut pulls, &mut received).await?,
+            _ = look.tick() => {
+                follow(&pullers, &mut pulls, &mut received).await?;
+                put_back(&pullers).await;
+            }
+            arrived = pulls.next() => match arrived {
+                None => return Ok(()),
+                Some(ForPullers::Wanted(wanted)) if wanted.node == *identity.node => {}
+                Some(ForPullers::Wanted(wanted)) => {
+                    let node = wanted.node.clone();
+                    if let Some(call) = pullers.wanted(wanted) {
+                        call.pass_on(&node).await;
+                    }
+                }
+                Some(ForPullers::Arrived(Arrived::Call(call))) if is_closed => busy(call, "the node drains").await,
+                Some(ForPullers::Arrived(Arrived::Call(call))) => {
+                    if let Some((call, node)) = pullers.arrived(call) {
+                        call.pass_on(&node).await;
+                    }
+                }
+                Some(ForPullers::Arrived(Arrived::Cancel(tenant, run))) => {
+                    if let Some(call) = pullers.cancelled(&tenant, &run) {
+                        busy(call, "the run was cancelled").await;
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// Receives the types that pullers ask for, and notifies other nodes of them.
+async fn follow(pullers: &Pullers, pulls: &mut Pulls, received: &mut HashSet<Offer>) -> Result<(), String> {
+    let (expected, unsaid) = pullers.changes();
+    let expected: HashSet<Offer> = expected.into_iter().collect();
+    for gone in received.difference(&expected) {
+        pulls.remove(gone).await;
+    }
+    for new in expected.difference(received) {
+        pulls.add(new).await.map_err(|error| error.with_causes())?;
+    }
+    *received = expected;
+    for wanted in unsaid {
+        pulls.want(&wanted).await;
+    }
+    Ok(())
+}
+
+/// Puts back the jobs that have waited for too long; the others are alive.
+async fn put_back(pullers: &Pullers) {
+    let (over, waits) = pullers.overdue();
+    for call in over {
+        call.reply_to.send(OwnReply::Snoozed(AGAIN_AFTER)).await;
+    }
+    for reply_to in waits {
+        reply_to.signal(SignalKind::Heartbeat).await;
+    }
+}
+
+async fn busy(call: Box<IncomingCall>, why: &'static str) {
+    call.reply_to.send(OwnReply::Busy(why)).await;
+}
