@@ -29,7 +29,7 @@ use crate::limits::Limits;
 use crate::limits::limiter;
 use crate::metrics::Metrics;
 use crate::node_ports::NodePorts;
-use crate::pull::{Pullers, receiver};
+use crate::pull::Pullers;
 use crate::queue::gates::Gates;
 use crate::queue::serve::{QueueMaker, RootAddress};
 use crate::queue::served::ServedQueues;
@@ -124,14 +124,12 @@ impl Parts {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
         let identity = Arc::new(Identity::new(name.clone()));
-        let audit = Audit::new(backbone.clone(), name.to_string(), Arc::clone(&metrics), audit_file);
-        let audit = Arc::new(audit);
+        let audit = Arc::new(Audit::new(backbone.clone(), name.to_string(), Arc::clone(&metrics), audit_file));
         let tracer = traces.map(|exporter| Arc::new(Tracer::new(exporter, Arc::clone(&metrics))));
         let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics), tracer.clone());
         let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
         let handlers = webhooks::serve(handlers, webhooks.as_ref(), &backbone, &system_events, &metrics);
-        let policies = Arc::new(policies);
-        let news = Arc::<GateNews>::default();
+        let (policies, news) = (Arc::new(policies), Arc::<GateNews>::default());
         let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
         let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone(), capacity));
         let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
@@ -142,8 +140,7 @@ impl Parts {
         let park = ParkGate::new(backbone.parked_space(), Arc::clone(&news));
         let gates =
             Gates { routing: Arc::clone(&routing), limits, breakers: breakers_of, slots, run_time_settings, news };
-        let pressure = Arc::<MachinePressure>::default();
-        let queues = Arc::<ServedQueues>::default();
+        let (pressure, queues) = (Arc::<MachinePressure>::default(), Arc::<ServedQueues>::default());
         let waiting = WaitingJobs::new(backbone.clone(), identity.node.clone(), policies, Arc::clone(&queues));
         Self {
             backbone,
@@ -443,16 +440,6 @@ impl Parts {
             draining: self.lifecycle.draining.clone(),
             calls: Arc::clone(&self.offered_calls),
             started_at: self.identity.started_at,
-        }
-    }
-
-    /// The receiver of jobs for clients that ask for work.
-    pub(crate) fn pull_receiver(&self) -> receiver::Part {
-        receiver::Part {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
-            pullers: Arc::clone(&self.pullers),
-            draining: self.lifecycle.draining.clone(),
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("event-streams", parts.event_tail(), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
-        ChildSpec::new("pull-receiver", parts.pull_receiver(), receiver::run),
+        ChildSpec::new("pull-receiver", (parts.api(), parts.lifecycle.draining.clone()), receiver::run),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),
         ChildSpec::with_messages("slot-keeper", &parts.gates.slots.address, parts.slot_keeper(), keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), circuit_breaker::run),

@@ -4,14 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_backbone::Backbone;
 use longshore_backbone::handlers::SignalKind;
 use longshore_backbone::offers::{Arrived, IncomingCall, Offer, OwnReply};
 use longshore_backbone::pulls::{ForPullers, Pulls};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::Api;
 use crate::pull::Pullers;
-use crate::shared::identity::Identity;
 use crate::supervision::LoopEnd;
 
 /// How often it looks which jobs have waited for too long, and which types nobody asks for any more. The jobs that wait
@@ -20,19 +19,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A job for which no puller came is tried again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What it needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) pullers: Arc<Pullers>,
-    pub(crate) draining: CancellationToken,
-}
-
 /// Receives until the process ends; while the node drains, only what is on its way.
-pub(crate) async fn run(part: Part) -> LoopEnd {
-    let Part { backbone, identity, pullers, draining } = part;
-    let opened = backbone.pulls(&identity.node, (crate::VERSION, identity.started_at)).await;
+pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopEnd {
+    let (identity, pullers) = (&api.identity, &api.pullers);
+    let opened = api.backbone.pulls(&identity.node, (crate::VERSION, identity.started_at)).await;
     let mut pulls = opened.map_err(|error| error.with_causes())?;
     let (mut received, mut look) = (HashSet::new(), tokio::time::interval(LOOK_EVERY));
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -42,13 +32,13 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             () = draining.cancelled(), if !is_closed => {
                 is_closed = true;
                 pullers.close();
-                follow(&pullers, &mut pulls, &mut received).await?;
-                put_back(&pullers).await;
+                follow(pullers, &mut pulls, &mut received).await?;
+                put_back(pullers).await;
             }
-            () = pullers.for_receiver.notified() => follow(&pullers, &mut pulls, &mut received).await?,
+            () = pullers.for_receiver.notified() => follow(pullers, &mut pulls, &mut received).await?,
             _ = look.tick() => {
-                follow(&pullers, &mut pulls, &mut received).await?;
-                put_back(&pullers).await;
+                follow(pullers, &mut pulls, &mut received).await?;
+                put_back(pullers).await;
             }
             arrived = pulls.next() => match arrived {
                 None => return Ok(()),

@@ -1,5 +1,5 @@
-//! Jobs for pullers, who ask the API for work: the micro service `longshore-pulls`, with an endpoint for each tenant and
-//! type that pullers of this node have asked for lately.
+//! Jobs for pullers, who ask the API for work: the micro service `longshore-pulls`, with an endpoint for each tenant
+//! and type that pullers of this node have asked for lately.
 //!
 //! A job may reach a node of which no puller waits. So nodes notify each other of pullers that wait, and pass jobs on:
 //! the same request with the same reply subject, to the node that has the puller.

@@ -220,7 +220,7 @@ endpoints! {
     RunsProgress "runs.progress": ProgressRequest => Goes {
         effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/progress")]
     };
-    /// The next job of one of these types, once there is one: whoever asks ends its attempt.
+    /// The next job of one of these types, once there is one; later calls end its attempt.
     WorkNext "work.next": NextRequest => Next {
         effect: HandsOut, takes_tenant: true, http: &[HttpRoute(Post, "/v1/work")]
     };

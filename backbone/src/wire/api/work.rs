@@ -21,8 +21,8 @@ pub struct NextRequest {
     /// How long to wait for a job, in milliseconds: 30,000 by default, at most 600,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// The attempt has failed if it neither ends nor gives a sign for so long, in milliseconds: 60,000 by default, 1,000
-    /// to 86,400,000.
+    /// The attempt has failed if it neither ends nor gives a sign for so long, in milliseconds: 60,000 by default,
+    /// 1,000 to 86,400,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
 }
