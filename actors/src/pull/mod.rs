@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use longshore_backbone::offers::{IncomingCall, Offer};
+use longshore_backbone::offers::{IncomingCall, Offer, ReplyTo};
 use longshore_backbone::pulls::Wanted;
 use longshore_domain::{JobType, RunId, Tenant};
 use tokio::sync::Notify;
@@ -141,19 +141,15 @@ impl Pullers {
     /// A job has come. Returns it with the node to pass it on to, if a puller waits only there.
     fn arrived(&self, call: Box<IncomingCall>) -> Option<(Box<IncomingCall>, String)> {
         let mut state = self.state();
+        let (state, at) = (&mut *state, Instant::now());
         let half = call.deadline.since(now()) / 2;
-        state.held.push_back(Held { call, until: Instant::now() + half.min(HELD_FOR), promised: None });
+        state.held.push_back(Held { call, until: at + half.min(HELD_FOR), promised: None });
         state.promise();
-        let Held { call, .. } = state.held.pop_back_if(|held| held.promised.is_none())?;
-        let at = Instant::now();
+        let held = state.held.back().filter(|held| held.promised.is_none())?;
         state.wanted.retain(|(_, until)| *until > at);
-        match state.wanted.iter().position(|(wanted, _)| fits(&call, &wanted.tenant, &wanted.types)) {
-            Some(first) => state.wanted.remove(first).map(|(wanted, _)| (call, wanted.node)),
-            None => {
-                state.held.push_back(Held { call, until: at + half.min(HELD_FOR), promised: None });
-                None
-            }
-        }
+        let first = state.wanted.iter().position(|(wanted, _)| fits(&held.call, &wanted.tenant, &wanted.types))?;
+        let (wanted, _) = state.wanted.remove(first)?;
+        state.held.pop_back().map(|held| (held.call, wanted.node))
     }
 
     /// A puller of another node waits. Returns a job for it.
@@ -172,7 +168,7 @@ impl Pullers {
     }
 
     /// The jobs that have waited for too long, or all once the node drains; the others are still waited for.
-    fn overdue(&self) -> (Vec<Box<IncomingCall>>, Vec<longshore_backbone::offers::ReplyTo>) {
+    fn overdue(&self) -> (Vec<IncomingCall>, Vec<ReplyTo>) {
         let (mut state, at) = (self.state(), Instant::now());
         let is_closed = state.is_closed;
         let (over, held) = std::mem::take(&mut state.held)
@@ -180,7 +176,7 @@ impl Pullers {
             .partition::<VecDeque<_>, _>(|held| held.promised.is_none() && (is_closed || held.until <= at));
         let waits = held.iter().map(|held| held.call.reply_to.clone()).collect();
         state.held = held;
-        (over.into_iter().map(|held| held.call).collect(), waits)
+        (over.into_iter().map(|held| *held.call).collect(), waits)
     }
 
     /// The job of this run that waits here.
