@@ -3,7 +3,7 @@ import assert from 'node:assert';
 import { appendFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { Detach, Permanent, Retry, Snooze, Worker } from '@longshore/client';
+import { Client, Detach, Permanent, Retry, Snooze, Worker } from '@longshore/client';
 
 const worker = new Worker({ heartbeat: 1.5 });
 const snoozed = new Set();
@@ -12,6 +12,18 @@ const language = (_payload, ctx) => {
   note(`node ${ctx.runId}`);
   return 'node';
 };
+/** What the process would do to which the work was handed. */
+async function endsLate({ runId, token, attempt }) {
+  const client = await Client.connect();
+  const call = (method, said) => client.request(`runs.${method}`, { run_id: runId, token, ...said });
+  if (attempt === 1) {
+    await call('fail', { error: 'not yet', retry_after_ms: 200 });
+  } else {
+    await call('progress', { progress: { percent: 40 } });
+    await call('complete', { result: { late: true } });
+  }
+  await client.close();
+}
 
 worker
   .handler('t.echo', { slots: 2 }, (payload) => payload)
@@ -28,7 +40,7 @@ worker
     throw new Snooze(0.2);
   })
   .handler('t.late', (_payload, ctx) => {
-    ctx.progress({ token: ctx.token });
+    endsLate(ctx);
     throw new Detach('1h');
   })
   .handler('t.progress', (_payload, ctx) => {

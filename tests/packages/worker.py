@@ -5,10 +5,11 @@ import os
 import sys
 import time
 
-from longshore import Detach, Permanent, Retry, Snooze, Worker
+from longshore import Client, Detach, Permanent, Retry, Snooze, Worker
 
 worker = Worker(heartbeat=1.5)
 snoozed = set()
+elsewhere = set()
 
 
 def note(word):
@@ -40,9 +41,22 @@ async def snooze(payload, ctx):
         raise Snooze(0.2)
 
 
+async def ends_late(ctx):
+    """What the process would do to which the work was handed."""
+    attempt = {"run_id": ctx.run_id, "token": ctx.token}
+    async with await Client.connect() as client:
+        if ctx.attempt == 1:
+            await client.request("runs.fail", {**attempt, "error": "not yet", "retry_after_ms": 200})
+        else:
+            await client.request("runs.progress", {**attempt, "progress": {"percent": 40}})
+            await client.request("runs.complete", {**attempt, "result": {"late": True}})
+
+
 @worker.handler("t.late")
 async def late(payload, ctx):
-    ctx.progress({"token": ctx.token})
+    task = asyncio.create_task(ends_late(ctx))
+    elsewhere.add(task)
+    task.add_done_callback(elsewhere.discard)
     raise Detach("1h")
 
 

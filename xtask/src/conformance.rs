@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 /// What a handler has to serve.
-const TYPES: [&str; 8] = ["echo", "permanent", "retry", "snooze", "progress", "steps", "long", "wait"];
+const TYPES: [&str; 9] = ["echo", "permanent", "retry", "snooze", "progress", "steps", "long", "wait", "late"];
 const CODE: &str = "Nats-Service-Error-Code";
 
 /// Starts the command, prints a line for each check, and fails if one of them does.
@@ -75,6 +75,11 @@ fn job<'a>(kind: &'a str, run: &'a str, attempt: u32) -> Job<'a> {
     Job { kind, run, attempt, steps: BTreeMap::new(), refuse: false, cancel: false }
 }
 
+/// What ends this attempt once it is detached.
+fn token(run: &str, attempt: u32) -> String {
+    format!("token-of-{run}-{attempt}")
+}
+
 impl Node {
     async fn new(client: Client) -> Result<Node> {
         let mut node = Node { client, heartbeat: None, announced: Ok(()) };
@@ -120,6 +125,7 @@ impl Node {
             ("t.steps stores its step once", self.steps().await),
             ("t.steps ends once a step is refused", self.refused().await),
             ("t.wait ends when it is cancelled", self.cancelled().await),
+            ("t.late ends its attempts by calls with their tokens", self.late().await),
         ]
     }
 
@@ -202,6 +208,30 @@ impl Node {
         Ok(())
     }
 
+    /// Attempt 1 is detached and failed, attempt 2 detached and completed.
+    async fn late(&self) -> Result<()> {
+        let mut calls = self.client.subscribe("longshore.api.default.runs.*").await?;
+        let fails = [("fail", "error", json!("not yet"))];
+        let completes =
+            [("progress", "progress", json!({"percent": 40})), ("complete", "result", json!({"late": true}))];
+        for (attempt, expected) in [(1, &fails[..]), (2, &completes[..])] {
+            let done = self.attempt(job("late", "late", attempt)).await?;
+            duration(header(&done.reply, "Longshore-Detach").context("the reply has no Longshore-Detach")?)?;
+            ensure!(header(&done.reply, CODE).is_none(), "the attempt goes on, and the reply has an error code");
+            for (method, field, value) in expected {
+                let call = next(&mut calls).await.with_context(|| format!("runs.{method} is due"))?;
+                ensure!(call.subject.ends_with(&format!(".{method}")), "{} comes before runs.{method}", call.subject);
+                let said: Value = serde_json::from_slice(&call.payload).context("the call is no JSON")?;
+                let named = json!([said["run_id"], said["token"]]);
+                ensure!(named == json!(["late", token("late", attempt)]), "runs.{method} names {named}");
+                ensure!(said[field] == *value && said["retryable"] != false, "runs.{method} says {said}");
+                let answer = json!({"run_id": "late", "cancelled": false}).to_string();
+                self.client.publish(call.reply.context("the call wants no answer")?, answer.into()).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn drains(&self, handler: &mut tokio::process::Child) -> Result<()> {
         let mut inbox = self.send(&job("long", "drain", 1)).await?;
         next(&mut inbox).await.context("the job does not begin")?;
@@ -231,6 +261,7 @@ impl Node {
             ("Attempt", &attempt),
             ("Max-Attempts", "3"),
             ("Attempt-Deadline", "2100-01-01T00:00:00Z"),
+            ("Attempt-Token", &token(job.run, job.attempt)),
         ] {
             headers.insert(format!("Longshore-{name}"), value);
         }

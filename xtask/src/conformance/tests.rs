@@ -3,7 +3,7 @@
 use super::*;
 
 /// What is broken, and the check that is to find it.
-const BROKEN: [(&str, &str); 10] = [
+const BROKEN: [(&str, &str); 12] = [
     ("slots", "the service announces every type and its slots"),
     ("echo", "t.echo answers its payload"),
     ("permanent", "t.permanent fails for good"),
@@ -14,6 +14,8 @@ const BROKEN: [(&str, &str); 10] = [
     ("step", "t.steps stores its step once"),
     ("lease", "t.steps ends once a step is refused"),
     ("cancel", "t.wait ends when it is cancelled"),
+    ("detach", "t.late ends its attempts by calls with their tokens"),
+    ("token", "t.late ends its attempts by calls with their tokens"),
 ];
 
 fn info(broken: &str) -> String {
@@ -50,6 +52,19 @@ async fn stepped(client: &Client, to: &str, broken: &str, attempt: &str) -> (Hea
     if attempt == "1" { reply(CODE, "503") } else { (HeaderMap::new(), result.to_string()) }
 }
 
+/// The process to which the work of `t.late` was handed.
+async fn ends_late(client: Client, attempt: String, token: String) {
+    let call = async |method: &str, field: &str, value: Value| {
+        let body = json!({"run_id": "late", "token": token, field: value}).to_string();
+        client.request(format!("longshore.api.default.runs.{method}"), body.into()).await
+    };
+    if attempt == "1" {
+        let _ = call("fail", "error", json!("not yet")).await;
+    } else if call("progress", "progress", json!({"percent": 40})).await.is_ok() {
+        let _ = call("complete", "result", json!({"late": true})).await;
+    }
+}
+
 async fn work(client: Client, message: Message, broken: &str, first_snooze: bool) {
     let to = message.reply.clone().unwrap();
     let attempt = header(&message, "Longshore-Attempt").unwrap();
@@ -81,6 +96,12 @@ async fn work(client: Client, message: Message, broken: &str, first_snooze: bool
             plain("")
         }
         "steps" => stepped(&client, &to, broken, attempt).await,
+        "late" => {
+            let token =
+                if broken == "token" { "another" } else { header(&message, "Longshore-Attempt-Token").unwrap() };
+            tokio::spawn(ends_late(client.clone(), attempt.to_owned(), token.to_owned()));
+            if broken == "detach" { plain("") } else { reply("Longshore-Detach", "1h") }
+        }
         "wait" => {
             stop.next().await;
             if broken == "cancel" { plain("") } else { reply(CODE, "500") }
