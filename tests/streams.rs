@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::Notify;
 
 use crate::http::on_a_free_port;
-use crate::world;
+use crate::{times, world};
 
 /// A limit for hopeless cases.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -238,42 +238,42 @@ async fn a_stream_has_what_was_asked_for_and_nothing_of_other_tenants() {
 
 /// Given jobs that run on two nodes, when the node that a client follows is killed and the client goes on at the other,
 /// and when the server is killed and started again, then the client has each event of each run once.
+/// `LONGSHORE_TEST_FOLLOWED_JOBS=3400 LONGSHORE_TEST_FAULTS=16` for ten thousand events.
 #[tokio::test]
 async fn a_client_that_goes_on_elsewhere_misses_nothing_and_has_nothing_twice() {
-    const JOBS: usize = 300;
+    let faults = times("LONGSHORE_TEST_FAULTS", 2);
+    let each = times("LONGSHORE_TEST_FOLLOWED_JOBS", 300) / (faults + 1);
     let world = world().await;
-    let (first, second) = two_nodes(&world).await;
-    let mut follower = Follower::of(first.http(), "/v1/events", None).await;
-    let half = async || world.publish("sleep").many((0..JOBS / 2).map(|_| json!({"ms": 20}))).await;
-    let mut jobs = half().await;
-    let mut frames = Vec::new();
-    while frames.len() < 200 {
-        frames.push(follower.next().await.unwrap());
-    }
-    first.kill9().await;
-    while let Some(frame) = follower.next().await {
-        frames.push(frame);
-    }
-    // However much came before the kill, there is more to come.
-    jobs.extend(half().await);
-
-    let ends = |frames: &[Frame]| frames.iter().filter(|frame| frame.event == "completed").count();
-    let mut restarted = false;
-    while ends(&frames) < JOBS {
-        let id = frames.last().unwrap().id.clone();
-        let mut follower = Follower::of(second.http(), "/v1/events", Some(&id)).await;
-        while ends(&frames) < JOBS {
-            let Some(frame) = follower.next().await else { break };
-            frames.push(frame);
-            if !restarted && ends(&frames) > JOBS * 2 / 3 {
-                restarted = true;
+    let nodes = <[Node; 2]>::from(two_nodes(&world).await);
+    let (mut on, mut jobs, mut frames, mut ends) = (0, Vec::new(), Vec::<Frame>::new(), 0);
+    let mut follower = Follower::of(nodes[on].http(), "/v1/events", None).await;
+    for fault in 0..=faults {
+        jobs.extend(world.publish("sleep").many((0..each).map(|_| json!({"ms": 20}))).await);
+        let is_last = fault == faults;
+        let until = if is_last { jobs.len() } else { jobs.len() - each / 2 };
+        while ends < until {
+            match follower.next().await {
+                Some(frame) => {
+                    ends += usize::from(frame.event == "completed");
+                    frames.push(frame);
+                }
+                None => follower = Follower::of(nodes[on].http(), "/v1/events", Some(&follower.last_id)).await,
+            }
+        }
+        match fault % 2 {
+            _ if is_last => {}
+            0 => {
+                nodes[on].kill9().await;
+                nodes[on].restart().await;
+                on = 1 - on;
+            }
+            _ => {
                 world.server().kill9().await;
                 world.server().restart().await.unwrap();
             }
         }
     }
 
-    assert!(restarted);
     assert!(frames.windows(2).all(|two| two[0].at() < two[1].at()), "in the order of the log");
     let had: Vec<&str> = frames.iter().filter_map(|frame| frame.data["id"].as_str()).collect();
     let once: BTreeSet<&str> = had.iter().copied().collect();
@@ -283,6 +283,7 @@ async fn a_client_that_goes_on_elsewhere_misses_nothing_and_has_nothing_twice() 
     let logged = log.iter().filter(|logged| logged.sequence < end);
     let missed: Vec<&str> = logged.map(|logged| logged.event.id.as_str()).filter(|id| !once.contains(id)).collect();
     assert!(missed.is_empty(), "{missed:?}");
+    println!("{} events, {faults} faults", frames.len());
     for job in &jobs {
         let of_run = |frame: &&Frame| frame.data["run_id"] == job.run_id.as_str();
         let events: Vec<&str> = frames.iter().filter(of_run).map(|frame| frame.event.as_str()).collect();
