@@ -440,6 +440,7 @@ async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
 async fn refuses_queues(world: &World) {
     for (asked, code, says) in [
         (json!({"queue": "_x"}), 400, "queue"),
+        (json!({"queue": "_"}), 400, "queue: begins with"),
         (json!({"queue": "a b"}), 400, "queue"),
         (json!({"queue": "bulk", "concurrency": 0}), 400, "concurrency: 0 is out of bounds; 1 to 10000"),
         (json!({"queue": "bulk", "concurrency": 10_001}), 400, "concurrency: 10001 is out of bounds; 1 to 10000"),

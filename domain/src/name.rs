@@ -118,12 +118,6 @@ macro_rules! name {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
-
-            /// Stands for a name that cannot be read: `_`, which no client can choose.
-            #[must_use]
-            pub fn unreadable() -> Self {
-                Self(SmolStr::new_static(UNREADABLE))
-            }
         }
 
         impl FromStr for $name {
@@ -158,6 +152,33 @@ macro_rules! name {
             }
         }
 
+        schema!($name { "type": "string", "maxLength": $max, "pattern": $pattern });
+    };
+}
+
+/// Names of what a client makes: each is read as it is chosen.
+macro_rules! chosen {
+    ($($name:ident),*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+
+/// Names that stand in subjects and headers, where somebody may have written what is none.
+macro_rules! met {
+    ($($name:ident),*) => {$(
+        impl $name {
+            /// Stands for a name that cannot be read: `_`, which no client can choose.
+            #[must_use]
+            pub fn unreadable() -> Self {
+                Self(SmolStr::new_static(UNREADABLE))
+            }
+        }
+
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
@@ -167,11 +188,11 @@ macro_rules! name {
                 Self::parse(&text).map_err(serde::de::Error::custom)
             }
         }
-
-        schema!($name { "type": "string", "maxLength": $max, "pattern": $pattern });
-    };
+    )*};
 }
 
+/// The form of an id that a client chooses.
+const ID: &str = "^[A-Za-z0-9-][A-Za-z0-9_-]*$";
 /// The form of a token, or of what stands for one that cannot be read.
 const TOKEN: &str = "^(_|[A-Za-z0-9-][A-Za-z0-9_-]*)$";
 /// The form of a type.
@@ -185,19 +206,22 @@ name!(
     Queue, "queue", TOKEN_MAX, TOKEN, |text| check_token("queue", text, TOKEN_MAX));
 name!(
     /// Identifies a recurring or delayed schedule.
-    ScheduleId, "schedule id", TOKEN_MAX, TOKEN, |text| check_token("id", text, TOKEN_MAX));
+    ScheduleId, "schedule id", TOKEN_MAX, ID, |text| check_token("id", text, TOKEN_MAX));
 name!(
     /// Identifies a webhook; its deliveries' run ids begin with it.
-    WebhookId, "webhook id", WEBHOOK_ID_MAX, TOKEN, |text| check_token("id", text, WEBHOOK_ID_MAX));
+    WebhookId, "webhook id", WEBHOOK_ID_MAX, ID, |text| check_token("id", text, WEBHOOK_ID_MAX));
 name!(
     /// Identifies a batch of jobs; the run of the job that completes it is `<batch>-done`.
-    BatchId, "batch id", TOKEN_MAX, TOKEN, |text| check_token("id", text, TOKEN_MAX));
+    BatchId, "batch id", TOKEN_MAX, ID, |text| check_token("id", text, TOKEN_MAX));
 name!(
     /// Identifies one life of one job; unique within its tenant.
     RunId, "run", RUN_ID_MAX, TOKEN, |text| check_token("run_id", text, RUN_ID_MAX));
 name!(
     /// The type of work, for example `email.send`.
     JobType, "type", TYPE_MAX, TYPE, check_type);
+
+chosen!(ScheduleId, WebhookId, BatchId);
+met!(Tenant, Queue, RunId, JobType);
 
 impl RunId {
     /// The id of a bare publish that came without one: `<queue>-p<priority>-<stream sequence>`.
@@ -355,6 +379,15 @@ mod tests {
         assert_eq!(say(Tenant::parse("_sys")), r#"tenant "_sys" begins with `_`, which is kept for the system"#);
         assert!(Tenant::parse(&"x".repeat(64)).is_ok());
         assert!(Tenant::parse(&"x".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn only_what_may_be_met_in_a_subject_stands_for_what_cannot_be_read() {
+        assert_eq!(serde_json::from_str::<Queue>("\"_\"").unwrap(), Queue::unreadable());
+        let refused = |error: serde_json::Error| assert!(error.to_string().contains("kept for the system"), "{error}");
+        refused(serde_json::from_str::<WebhookId>("\"_\"").unwrap_err());
+        refused(serde_json::from_str::<BatchId>("\"_\"").unwrap_err());
+        refused(serde_json::from_str::<Queue>("\"_x\"").unwrap_err());
     }
 
     #[test]

@@ -53,15 +53,21 @@ pub(crate) fn whose(asker: &str, named: Option<&Tenant>) -> Result<Option<Tenant
     }
 }
 
-/// The tenant of a thing that belongs to one, which the operator has to name: `id` and `of` say of what.
+/// The tenant of a thing that a tenant makes, which the operator has to name: `id` and `of` say of what.
 pub(crate) fn whose_one(asker: &str, named: Option<&Tenant>, id: &str, of: &str) -> Result<Tenant, ApiError> {
-    let missing = || format!("tenant: is missing; {id} asked for under {OPERATOR} needs the {of}'s tenant");
-    whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
+    let tenant = exactly_one(asker, named, id, of)?;
+    // What stands for an unreadable tenant makes nothing.
+    Tenant::parse(tenant.as_str()).map_err(|error| ApiError::malformed(format!("tenant: {}", error.reason)))
 }
 
 /// The tenant of a run: a run's id belongs to one tenant.
 fn whose_run(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
-    whose_one(asker, named, "a run_id", "run")
+    exactly_one(asker, named, "a run_id", "run")
+}
+
+fn exactly_one(asker: &str, named: Option<&Tenant>, id: &str, of: &str) -> Result<Tenant, ApiError> {
+    let missing = || format!("tenant: is missing; {id} asked for under {OPERATOR} needs the {of}'s tenant");
+    whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
 }
 
 /// The one run that is meant.
@@ -143,6 +149,8 @@ mod tests {
         assert!(unsaid.code == 400 && unsaid.message.starts_with("tenant: is missing"), "{unsaid}");
         let unreadable = json!({"run_id": "r", "tenant": "_"});
         assert!(asked("_", &unreadable).is_err() && asked(OPERATOR, &unreadable).is_ok());
+        let made = |tenant| whose_one(OPERATOR, Some(&tenant), "an id", "webhook");
+        assert!(made(Tenant::unreadable()).is_err() && made(Tenant::parse("acme").unwrap()).is_ok());
         let Chosen::One(tenant, run) = asked("acme", &json!({"run_id": "r"})).unwrap() else { panic!("one run") };
         assert_eq!((tenant.as_str(), run.as_str()), ("acme", "r"));
     }

@@ -28,7 +28,10 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// The endpoint `queues.put`.
 pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Result<Encoded<QueuePut>, ApiError> {
-    let (wanted, queue) = (asked.setting()?, asked.queue);
+    let wanted = asked.setting()?;
+    // What stands for an unreadable queue can be named, but not made.
+    let queue = Queue::parse(asked.queue.as_str());
+    let queue = queue.map_err(|error| ApiError::malformed(format!("queue: {}", error.reason)))?;
     let known = api.put_queues.all();
     if known.len() >= MAX_PUT && !known.contains_key(&queue) {
         let message = format!(
