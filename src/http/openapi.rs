@@ -7,7 +7,8 @@
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
-use longshore_backbone::wire::api::{self, Declaration, Endpoint as _, HttpRoute, Method, Scope};
+use longshore_backbone::wire::api::{self, Declaration, Effect, Endpoint as _, HttpRoute, Method, Scope};
+use longshore_backbone::wire::header::names;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -94,11 +95,13 @@ impl Document {
             ..Operation::default()
         };
         let needed = |schema: &Value| schema["required"].as_array().is_some_and(|fields| !fields.is_empty());
+        let is_audited = declaration.effect == Effect::Changes;
+        let reason = is_audited.then(|| header(names::REASON, "Why, for the audit; written as in an address."));
         self.add(
             Method::Post,
             &format!("/v1/api/{}", declaration.name),
             Operation {
-                parameters: vec![tenant()],
+                parameters: [tenant()].into_iter().chain(reason.clone()).collect(),
                 body: Some(json_body(request, needed(&schema))),
                 answers: vec![(200, json_answer(answer))],
                 ..operation(format!("api.{}", declaration.name))
@@ -119,6 +122,7 @@ impl Document {
                     operation.body = rest.body();
                 }
             }
+            operation.parameters.extend(reason.clone());
             // One queue's answer is that queue.
             let answer = match (declaration.name, path) {
                 (api::QueuesList::NAME, "/v1/queues/{queue}") => {
