@@ -34,6 +34,8 @@ pub(crate) enum What {
     Delayed(Delayed),
     /// How long work stands still when servers and nodes are killed or frozen, and whether anything is lost.
     Faults(Faults),
+    /// What many streams of events over HTTP cost their node, and how late events are in them.
+    Follow(Follow),
 }
 
 #[derive(Debug, Args)]
@@ -181,6 +183,22 @@ pub(crate) struct Faults {
     /// Only these kinds.
     #[arg(long, value_enum)]
     pub only: Vec<Kind>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Follow {
+    /// Streams that are open at once.
+    #[arg(long, default_value_t = 1_000)]
+    pub streams: u64,
+    /// Tenants whose events they have, in turn.
+    #[arg(long, default_value_t = 100)]
+    pub tenants: u64,
+    /// Events per second, of all tenants together.
+    #[arg(long, default_value_t = 500)]
+    pub rate: u64,
+    /// For how many seconds.
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u64,
 }
 
 /// A kind of fault.

@@ -6,12 +6,14 @@
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use async_nats::Client;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use hdrhistogram::Histogram;
 use http_body_util::{BodyExt as _, Full};
 use hyper::Request;
 use hyper_util::rt::TokioIo;
@@ -38,12 +40,21 @@ enum Way {
     SubmitSingle,
     Submit,
     SubmitBatch,
+    HttpSingle,
     Http,
     HttpLines,
 }
 
-const WAYS: [Way; 7] =
-    [Way::Single, Way::Pipelined, Way::SubmitSingle, Way::Submit, Way::SubmitBatch, Way::Http, Way::HttpLines];
+const WAYS: [Way; 8] = [
+    Way::Single,
+    Way::Pipelined,
+    Way::SubmitSingle,
+    Way::Submit,
+    Way::SubmitBatch,
+    Way::HttpSingle,
+    Way::Http,
+    Way::HttpLines,
+];
 
 impl Way {
     fn name(self) -> &'static str {
@@ -53,6 +64,7 @@ impl Way {
             Way::SubmitSingle => "submit, one by one",
             Way::Submit => "submit, 64 at once",
             Way::SubmitBatch => "submit.batch of 1,000, 4 at once",
+            Way::HttpSingle => "POST /v1/jobs, one by one",
             Way::Http => "POST /v1/jobs, 64 connections",
             Way::HttpLines => "POST /v1/jobs, 1,000 lines, 4 connections",
         }
@@ -63,6 +75,7 @@ impl Way {
         match self {
             Way::Single | Way::SubmitSingle => Way::Single,
             Way::Pipelined | Way::Submit | Way::SubmitBatch => Way::Pipelined,
+            Way::HttpSingle => Way::SubmitSingle,
             Way::Http => Way::Submit,
             Way::HttpLines => Way::SubmitBatch,
         }
@@ -74,7 +87,7 @@ impl Way {
 
     fn jobs(self, args: &args::Enqueue) -> u64 {
         match self {
-            Way::Single | Way::SubmitSingle => args.singles,
+            Way::Single | Way::SubmitSingle | Way::HttpSingle => args.singles,
             Way::Pipelined | Way::Submit | Way::Http => args.jobs,
             // Whole batches only.
             Way::SubmitBatch | Way::HttpLines => args.jobs.div_ceil(BATCH) * BATCH,
@@ -88,8 +101,9 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
     println!(
         "Every job confirmed as stored. File, one replica, lazy sync. Processor time per job: client + node + nats-server."
     );
-    let table = Table::new(&["leg", "jobs/s", "CPU µs/job", "load / steal"]);
-    let mut rates = vec![Vec::new(); WAYS.len()];
+    println!("The p50 is that of an answer; an answer to bare publishes is not measured.");
+    let table = Table::new(&["leg", "jobs/s", "p50 ms", "CPU µs/job", "load / steal"]);
+    let (mut rates, mut p50s) = (vec![Vec::new(); WAYS.len()], vec![Vec::new(); WAYS.len()]);
     for pair in 0..args.pairs {
         // Forward and then backward, so that a drift of the machine cancels.
         let mut order: Vec<usize> = (0..WAYS.len()).collect();
@@ -100,16 +114,20 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
             let (way, weather) = (WAYS[at], Weather::now());
             let leg = leg(way, way.jobs(args)).await.with_context(|| way.name())?;
             let name = format!("{} {}", pair + 1, way.name());
-            table.row(&[name, number(leg.rate, 0), leg.cost, weather.until_now()]);
+            let p50 = leg.p50.map_or_else(|| "–".to_owned(), |p50| number(p50, 2));
+            table.row(&[name, number(leg.rate, 0), p50, leg.cost, weather.until_now()]);
             rates[at].push(leg.rate);
+            p50s[at].extend(leg.p50);
         }
     }
-    let table = Table::new(&["min / median / max", "jobs/s", "of bare, or over HTTP of the same over NATS, its pair"]);
+    let pair = "of bare, or over HTTP of the same over NATS, its pair";
+    let table = Table::new(&["min / median / max", "jobs/s", pair, "p50 ms", "p50 ms more than its pair"]);
     for (at, way) in WAYS.iter().enumerate() {
-        let other = &rates[way.beside() as usize];
-        let ratios: Vec<f64> = rates[at].iter().zip(other).map(|(rate, other)| rate / other).collect();
+        let beside = way.beside() as usize;
+        let ratios: Vec<f64> = rates[at].iter().zip(&rates[beside]).map(|(rate, other)| rate / other).collect();
         let ratios = if way.needs_node() { spread(&ratios, 3) } else { "1".to_owned() };
-        table.row(&[way.name().to_owned(), spread(&rates[at], 0), ratios]);
+        let more: Vec<f64> = p50s[at].iter().zip(&p50s[beside]).map(|(p50, other)| p50 - other).collect();
+        table.row(&[way.name().to_owned(), spread(&rates[at], 0), ratios, spread(&p50s[at], 2), spread(&more, 2)]);
     }
     Ok(())
 }
@@ -117,7 +135,24 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
 /// The result of one leg.
 struct Leg {
     rate: f64,
+    /// How long half of the requests took at most, in milliseconds.
+    p50: Option<f64>,
     cost: String,
+}
+
+/// How long requests took, in microseconds.
+struct Times(Mutex<Histogram<u64>>);
+
+impl Times {
+    fn take(&self, since: Instant) -> anyhow::Result<()> {
+        let micros = u64::try_from(since.elapsed().as_micros())?;
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).record(micros)?)
+    }
+
+    fn p50(self) -> Option<f64> {
+        let times = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (!times.is_empty()).then(|| times.value_at_quantile(0.5) as f64 / 1_000.0)
+    }
 }
 
 async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
@@ -131,10 +166,10 @@ async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
     };
     let before = streams::waiting_if_any(&world).await;
     let meters = [Some(Meter::own()), node.as_ref().map(|node| Meter::of(node.pid())), Some(Meter::server(&world)?)];
-    let start = Instant::now();
+    let (times, start) = (Times(Mutex::new(Histogram::new(3)?)), Instant::now());
     match (way, &node) {
-        (Way::Http | Way::HttpLines, Some(node)) => post(way, node.http(), count).await?,
-        _ => send(way, world.client(), count).await?,
+        (Way::HttpSingle | Way::Http | Way::HttpLines, Some(node)) => post(way, node.http(), count, &times).await?,
+        _ => send(way, world.client(), count, &times).await?,
     }
     let took = start.elapsed();
     let micros = meters.iter().flatten().map(|meter| meter.used().as_secs_f64() * 1e6 / count as f64);
@@ -147,33 +182,34 @@ async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
     }
     let parts: Vec<String> = micros.iter().map(|part| number(*part, 1)).collect();
     let cost = format!("{} = {}", parts.join(" + "), number(micros.iter().sum(), 1));
-    Ok(Leg { rate: count as f64 / took.as_secs_f64(), cost })
+    Ok(Leg { rate: count as f64 / took.as_secs_f64(), p50: times.p50(), cost })
 }
 
-async fn send(way: Way, client: &Client, count: u64) -> anyhow::Result<()> {
+async fn send(way: Way, client: &Client, count: u64, times: &Times) -> anyhow::Result<()> {
     let body = jobs::body("");
     match way {
         Way::Single => jobs::publish_singly(client, &jobs::subject(5, "noop"), &body, count).await,
         Way::Pipelined => jobs::publish(client, &jobs::subjects(false), &body, count).await,
-        Way::SubmitSingle => ask(client, "submit", &job(&body)?, (count, 1), &is_run).await,
-        Way::Submit => ask(client, "submit", &job(&body)?, (count, AT_ONCE), &is_run).await,
+        Way::SubmitSingle => ask(client, &SUBMIT, &job(&body)?, (count, 1), times).await,
+        Way::Submit => ask(client, &SUBMIT, &job(&body)?, (count, AT_ONCE), times).await,
         Way::SubmitBatch => {
             let one = job(&body)?;
             let all = vec![one.as_str(); usize::try_from(BATCH)?].join(",");
             let request = format!(r#"{{"jobs":[{all}]}}"#);
-            ask(client, "submit.batch", &request, (count / BATCH, BATCHES_AT_ONCE), &is_batch).await
+            ask(client, &SUBMIT_BATCH, &request, (count / BATCH, BATCHES_AT_ONCE), times).await
         }
-        Way::Http | Way::HttpLines => unreachable!("they go over HTTP"),
+        Way::HttpSingle | Way::Http | Way::HttpLines => unreachable!("they go over HTTP"),
     }
 }
 
 /// Posts jobs over connections that are kept, and checks every answer.
-async fn post(way: Way, node: SocketAddr, count: u64) -> anyhow::Result<()> {
+async fn post(way: Way, node: SocketAddr, count: u64, times: &Times) -> anyhow::Result<()> {
     let one = job(&jobs::body(""))?;
     let (media_type, body, each, connections) = match way {
         Way::HttpLines => {
             ("application/x-ndjson", vec![one; usize::try_from(BATCH)?].join("\n"), BATCH, BATCHES_AT_ONCE)
         }
+        Way::HttpSingle => ("application/json", one, 1, 1),
         _ => ("application/json", one, 1, AT_ONCE),
     };
     let (body, left) = (Bytes::from(body), AtomicU64::new(count / each));
@@ -184,9 +220,12 @@ async fn post(way: Way, node: SocketAddr, count: u64) -> anyhow::Result<()> {
         let served = tokio::spawn(served);
         while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
             let request = Request::post("/v1/jobs").header("host", node.to_string()).header("content-type", media_type);
+            sender.ready().await?;
+            let sent = Instant::now();
             let answer = sender.send_request(request.body(Full::new(body.clone()))?).await?;
             let status = answer.status();
             let said = answer.into_body().collect().await?.to_bytes();
+            times.take(sent)?;
             let taken = said.split(|byte| *byte == b'\n').filter(|line| line.starts_with(br#"{"#)).count() as u64;
             ensure!(status.is_success() && taken == each, "{status}: {}", String::from_utf8_lossy(&said));
         }
@@ -203,18 +242,26 @@ fn job(body: &Bytes) -> anyhow::Result<String> {
     Ok(format!(r#"{{"type":"noop","payload":{payload}}}"#))
 }
 
+/// An endpoint, and whether an answer of it is good.
+type Asked = (&'static str, fn(&Value) -> bool);
+
+const SUBMIT: Asked = ("submit", is_run);
+const SUBMIT_BATCH: Asked = ("submit.batch", is_batch);
+
 /// Sends the same request `count` times, with a limit on requests at once, and checks every answer.
 async fn ask(
     client: &Client,
-    endpoint: &str,
+    (endpoint, is_good): &Asked,
     request: &str,
-    (times, at_once): (u64, usize),
-    is_good: &(impl Fn(&Value) -> bool + Sync),
+    (count, at_once): (u64, usize),
+    times: &Times,
 ) -> anyhow::Result<()> {
     let subject = format!("longshore.api.default.{endpoint}");
     let body = Bytes::from(request.to_owned());
-    let asked = stream::iter(0..times).map(|_| async {
+    let asked = stream::iter(0..count).map(|_| async {
+        let sent = Instant::now();
         let answer = client.request(subject.clone(), body.clone()).await?;
+        times.take(sent)?;
         let answer: Value = serde_json::from_slice(&answer.payload)?;
         ensure!(is_good(&answer), "{endpoint} answered {answer}");
         Ok(())

@@ -18,6 +18,7 @@ mod drain;
 mod enqueue;
 mod event_log;
 mod faults;
+mod follow;
 mod idle;
 mod jobs;
 mod latency;
@@ -46,6 +47,7 @@ async fn main() -> anyhow::Result<()> {
         What::Blocked(args) => blocked::run(&args).await,
         What::Delayed(args) => delayed::run(&args).await,
         What::Faults(args) => faults::run(&args).await,
+        What::Follow(args) => follow::run(&args).await,
     }
 }
 
