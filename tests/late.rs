@@ -30,13 +30,13 @@ fn token(job: &Job) -> String {
     job.headers.get("Longshore-Attempt-Token").unwrap().as_str().to_owned()
 }
 
-/// The events of a run, each with its attempt and reason.
+/// The events of a run that has ended, each with its reason; the last ones are logged a moment after its record.
 async fn events(world: &World, run: &str) -> Vec<String> {
     let said = |event: &longshore_harness::Event| {
         let name = event.event.to_string();
         [Some(name), event.reason.clone()].into_iter().flatten().collect::<Vec<_>>().join(" ")
     };
-    world.events(run).await.iter().map(|logged| said(&logged.event)).collect()
+    world.eventually_ends(run).await.iter().map(|logged| said(&logged.event)).collect()
 }
 
 async fn is_detached(world: &World, run: &str) -> Value {
