@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpSocket;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use crate::http::on_a_free_port;
 use crate::{times, world};
@@ -62,8 +63,10 @@ impl Follower {
     /// The next frame; `None`: the node ended the stream, or died.
     async fn next(&mut self) -> Option<Frame> {
         let (mut event, mut data) = (None, None);
+        // Comments come meanwhile, and are no frames.
+        let deadline = Instant::now() + WITHIN;
         loop {
-            let line = tokio::time::timeout(WITHIN, self.lines.next_line()).await.expect("a frame in time");
+            let line = timeout_at(deadline, self.lines.next_line()).await.expect("a frame in time");
             let Some(line) = line.unwrap() else {
                 let _ = self.curl.wait().await;
                 return None;
