@@ -430,3 +430,37 @@ async fn what_waits_for_its_confirmation_is_shown() {
     let none: Vec<Wanted<'_>> = none.iter().map(|name| (name.as_str(), &[][..], 0.0)).collect();
     shows(&node, &none).await;
 }
+
+/// Given two nodes, when they have worked, then either says what both have counted, by ten seconds; and when one of them
+/// is killed, then what the other has counted is still there.
+#[tokio::test]
+async fn what_all_nodes_have_counted_is_kept_for_an_hour() {
+    let world = world().await;
+    let one = world.node().name("one").with("queues.main", "").start().await;
+    let _other = world.node().name("other").with("queues.other", "").start().await;
+    for number in 0..40 {
+        let queue = if number < 15 { "other" } else { "main" };
+        world.submit(json!({"type": "echo", "queue": queue, "run_id": format!("r-{number}")})).await;
+    }
+    world.submit(json!({"type": "fail", "payload": {"times": 1, "kind": "permanent"}})).await;
+    let of = |stats: &serde_json::Value, name: &str| {
+        let points = stats["points"].as_array().unwrap().clone();
+        points.iter().map(|point| point[name].as_u64().unwrap()).sum::<u64>()
+    };
+    let both = eventually("what both have counted", WITHIN, async || {
+        let stats = world.try_request("_all", "nodes.stats", json!({})).await.map_err(|error| error.to_string())?;
+        let counted = ["enqueued", "ended", "failed"].map(|name| of(&stats, name));
+        if counted == [41, 41, 1] { Ok(stats) } else { Err(stats.to_string()) }
+    })
+    .await;
+    assert_eq!((&both["nodes"], &both["every_ms"]), (&json!(["one", "other"]), &json!(10_000)));
+    let at: BTreeSet<&str> =
+        both["points"].as_array().unwrap().iter().map(|point| point["at"].as_str().unwrap()).collect();
+    assert_eq!(at.len(), both["points"].as_array().unwrap().len(), "a time stands once: {both}");
+    let timed = |point: &serde_json::Value| point["wait"]["p50_ms"].as_u64() <= point["wait"]["p99_ms"].as_u64();
+    assert!(both["points"].as_array().unwrap().iter().all(timed), "{both}");
+    one.kill9().await;
+    let stats = world.try_request("_all", "nodes.stats", json!({})).await.unwrap();
+    assert_eq!(stats["nodes"], json!(["other"]));
+    assert_eq!(of(&stats, "ended"), 15, "{stats}");
+}

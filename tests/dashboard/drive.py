@@ -424,6 +424,11 @@ def login(browser, address, operator, reader):
     expect(tab.button("Purge").first).to_be_visible()
     page.reload()
     expect(page.locator("main h1")).to_contain_text("Queues")
+    tab.go("", "Overview")
+    expect(page.locator("main")).to_contain_text("the curves are those of one node in the last hour", timeout=60_000)
+    page.reload()
+    expect(page.locator("main")).to_contain_text("the curves are those of one node in the last hour")
+    tab.go("queues", "Queues")
     page.get_by_role("button", name=re.compile("Log out")).click()
     expect(key).to_be_visible()
     if page.evaluate("document.cookie + JSON.stringify(localStorage)").count("ls_"):

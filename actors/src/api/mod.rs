@@ -51,6 +51,7 @@ mod ports;
 pub(crate) mod purge;
 pub(crate) mod put_queue;
 pub(crate) mod queues;
+pub(crate) mod stats;
 
 pub(crate) mod reschedule;
 pub(crate) mod schedules;

@@ -24,7 +24,7 @@ use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
     Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, keys, late, limits, list, pauses,
-    payload, purge, put_queue, replay, reschedule, runs, schedules, traced, why,
+    payload, purge, put_queue, replay, reschedule, runs, schedules, stats, traced, why,
 };
 use crate::batches::endpoints as batches;
 use crate::cluster::node_name;
@@ -183,6 +183,7 @@ fn about_the_rest() -> Vec<Route> {
         NodesList: |c, _, _| c.nodes();
         NodesLogLevel: |c, _, asked| c.log_level(asked);
         NodesSettings: |c, _, asked| c.settings(asked);
+        NodesStats: |c, _, _| stats::serve(&c.part.api);
         Health: |c, _, asked| c.health(asked);
     }
 }

@@ -3,8 +3,8 @@
 //! running nodes and does not read when a node was last seen: so a node that was killed and started again need not wait
 //! until its presence is forgotten.
 //!
-//! The same subject takes what a client asked another node: how the node of that name is, which settings it has, and
-//! that its log change.
+//! The same subject takes what a client asked another node: how the node of that name is, which settings it has, what
+//! it has counted, and that its log change.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use longshore_backbone::wire::api::{HealthStatus, InForce};
 
 use crate::LogControl;
 use crate::cluster::readiness::Readiness;
+use crate::metrics::history::Counted;
 use crate::shared::identity::Identity;
 use crate::supervision::LoopEnd;
 
@@ -23,6 +24,9 @@ const HEALTH: &[u8] = b"health";
 
 /// The question which settings it has.
 const SETTINGS: &[u8] = b"settings";
+
+/// The question what it has counted in the last hour.
+const STATS: &[u8] = b"stats";
 
 /// The order to change the level of the log, which follows.
 const LOG_LEVEL: &[u8] = b"log level ";
@@ -90,6 +94,12 @@ pub(crate) async fn ask_settings(nodes: &Nodes, name: &str) -> Option<Result<Vec
     serde_json::from_slice(&answer).ok()
 }
 
+/// What the node of that name has counted in the last hour; `None`: no such node answers, or it does not fit.
+pub(crate) async fn ask_stats(nodes: &Nodes, name: &str) -> Option<Vec<(i64, Counted)>> {
+    let answer = nodes.ask(nodes.names().node(name), Bytes::from_static(STATS), ANSWER_WITHIN).await?;
+    serde_json::from_slice(&answer).ok()
+}
+
 /// The settings, if a message takes them.
 fn settings(in_force: &[InForce], max: usize) -> Vec<u8> {
     let said = serde_json::to_vec(&Ok::<_, String>(in_force)).unwrap_or_default();
@@ -131,6 +141,14 @@ pub(crate) async fn answer((readiness, Own { log, in_force }): (Readiness, Own))
         }
         if question.payload == SETTINGS {
             let said = settings(&in_force, readiness.backbone.max_in_answer());
+            nodes.answer(question, Bytes::from(said)).await;
+            continue;
+        }
+        if question.payload == STATS {
+            let mut said = serde_json::to_vec(&readiness.metrics.last_hour()).unwrap_or_default();
+            if said.len() > readiness.backbone.max_in_answer() {
+                said.clear();
+            }
             nodes.answer(question, Bytes::from(said)).await;
             continue;
         }

@@ -73,6 +73,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             _ = tick.tick() => {}
             () = part.queues.changed() => {}
         }
+        part.metrics.keep(now());
         let sent = Instant::now();
         let nodes = part.backbone.nodes();
         match tokio::time::timeout(ANSWER_WITHIN, nodes.announce(&of(&part))).await {

@@ -16,6 +16,8 @@ use longshore_domain::{ErrorKind, Run, RunState, SmolStr};
 use prometheus::local::{LocalHistogram, LocalIntCounter};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
+use crate::metrics::history::{Counted, Spread};
+
 /// Beside the types with settings of their own, so many pairs of queue and type have series of their own.
 pub const MAX_KINDS: usize = 100;
 /// The label of types beyond that.
@@ -118,6 +120,12 @@ impl JobMetrics {
             total: families.total.with_label_values(&labels),
             unresponsive: families.unresponsive.with_label_values(&labels),
         }
+    }
+
+    fn counted(&self) -> Counted {
+        let sum = |counters: &[IntCounter]| counters.iter().map(IntCounter::get).sum();
+        let (wait, run) = (Spread::of(&self.wait), Spread::of(&self.duration));
+        Counted { enqueued: self.enqueued.get(), ended: sum(&self.finished), failed: sum(&self.failed), wait, run }
     }
 
     /// A run has ended.
@@ -258,6 +266,15 @@ impl ByKind {
                 None => return Err(at),
             }
         }
+    }
+
+    /// The counters of all queues and types together.
+    pub(crate) fn totals(&self) -> Counted {
+        let mut all = Counted::default();
+        for of in self.places.iter().filter_map(OnceLock::get).chain([&self.last_resort]) {
+            all.add(&of.counted());
+        }
+        all
     }
 
     fn add(&self, queue: &str, job_type: &str, is_known: bool) -> (usize, &JobMetrics) {

@@ -2,6 +2,7 @@
 //! the field that counts it, its registration, and its description, which docs/metrics.md is compared with.
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 
 use longshore_domain::SmolStr;
 use prometheus::core::Collector;
@@ -10,10 +11,13 @@ use prometheus::{
     Registry,
 };
 
+use crate::metrics::history::History;
 use crate::metrics::jobs::{ByKind, Families};
 use crate::metrics::{Described, cluster, process};
 
-const SECONDS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
+/// The edges of every histogram.
+pub(super) const SECONDS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
 macro_rules! new_metric {
     (Histogram, $name:literal, $help:literal) => {
@@ -74,6 +78,8 @@ macro_rules! of_the_node {
             pub registry: Registry,
             /// By queue and type.
             pub(crate) jobs: ByKind,
+            /// What was counted in the last hour.
+            pub(super) history: Mutex<History>,
             $(
                 #[doc = concat!("`", $name, "`: ", $help, ".")]
                 #[doc = ""]
@@ -98,7 +104,7 @@ macro_rules! of_the_node {
                 let jobs = ByKind::new(families(&mut register), known.into_iter().collect::<HashSet<_>>());
                 $(let $field = metric!(register, $kind, $name, $help $(, &[$($label),+])?);)+
                 let Register { registry, described } = register;
-                let metrics = Self { registry, jobs, $($field,)+ process: process::Process::new(), described };
+                let metrics = Self { registry, jobs, history: Mutex::default(), $($field,)+ process: process::Process::new(), described };
                 metrics.begin_at_zero();
                 metrics
             }

@@ -5,12 +5,16 @@
 //! text, and the number of types that have series of their own is bounded, so that no client can make a node's memory
 //! grow.
 
+use std::sync::PoisonError;
+
 use longshore_backbone::wire::api::Code;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, events};
+use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, Timestamp, events};
 use prometheus::{IntCounterVec, TextEncoder};
 
 pub mod jobs;
+
+pub(crate) mod history;
 mod list;
 
 pub(crate) mod cluster;
@@ -19,6 +23,7 @@ mod process;
 pub use list::Metrics;
 
 use cluster::ClusterCounts;
+use history::Counted;
 use jobs::{Decision, Ends, JobMetrics, REFUSALS};
 
 /// What a metric is called, and by which labels its series differ.
@@ -81,6 +86,16 @@ impl Metrics {
         for (of, values) in all {
             values.iter().for_each(|value| drop(of.with_label_values(&[*value])));
         }
+    }
+
+    /// Keeps what was counted, once ten seconds of the cluster's time are over.
+    pub(crate) fn keep(&self, at: Timestamp) {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).look(at, || self.jobs.totals());
+    }
+
+    /// What was counted in each ten seconds of the last hour.
+    pub(crate) fn last_hour(&self) -> Vec<(i64, Counted)> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).slots()
     }
 
     /// So many were overdue and are restored.

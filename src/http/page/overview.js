@@ -10,6 +10,16 @@ import { to } from './router.js';
 
 const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
 
+// What all nodes have counted in the last hour; they count by ten seconds.
+let hour = { points: [], nodes: [] };
+let asked = 0;
+
+async function lastHour(signal) {
+  if (Date.now() - asked < 10_000) return;
+  hour = await get('v1/stats', {}, signal);
+  asked = Date.now();
+}
+
 async function load(_route, signal) {
   const whole = tenant() === '_all';
   const [queues, health, nodes, breakers, dead] = await Promise.all([
@@ -19,6 +29,7 @@ async function load(_route, signal) {
     get('v1/breakers', {}, signal),
     get('v1/runs', { state: 'dead', limit: 6 }, signal),
     whole ? read(signal).catch(() => {}) : undefined,
+    whole && may('read', true) ? lastHour(signal).catch(() => {}) : undefined,
   ]);
   return { ...queues, health, nodes: nodes.nodes, breakers: breakers.breakers, dead: dead.runs };
 }
@@ -37,11 +48,12 @@ function tiles(data) {
   const oldest = Math.max(0, ...data.queues.map((queue) => queue.oldest_age_ms ?? 0));
   const later = data.queues.reduce((all, queue) => all + (queue.scheduled ?? 0) + (queue.retrying ?? 0) + sum(queue.deferred), 0);
   const now = seen.rates.at(-1);
-  const of = (name) => seen.rates.map((rate) => rate[name]);
+  const kept = hour.points.length > 1;
+  const of = (name) => (kept ? hour.points.map((point) => (point[name] * 1000) / hour.every_ms) : seen.rates.map((rate) => rate[{ enqueued: 'in', ended: 'out' }[name] ?? name]));
   const minute = (name) => (seen.totals?.ms ? html`${number(seen.totals[name])} in ${span(Math.min(seen.totals.ms, 60000))}` : 'counting …');
   const rates = tenant() === '_all' ? html`
-    ${tile('Enqueued', short(now?.in), { unit: '/s', note: minute('in'), plot: spark(of('in'), { label: 'Jobs enqueued a second' }) })}
-    ${tile('Ended', short(now?.out), { unit: '/s', note: minute('out'), plot: spark(of('out'), { label: 'Runs ended a second', colour: 'green' }) })}
+    ${tile('Enqueued', short(now?.in), { unit: '/s', note: minute('in'), plot: spark(of('enqueued'), { label: 'Jobs enqueued a second' }) })}
+    ${tile('Ended', short(now?.out), { unit: '/s', note: minute('out'), plot: spark(of('ended'), { label: 'Runs ended a second', colour: 'green' }) })}
     ${tile('Failed attempts', short(now?.failed), { unit: '/s', note: minute('failed'), plot: spark(of('failed'), { label: 'Failed attempts a second', colour: 'red' }), bad: now?.failed > 0 })}
     <div class="tile"><span class="name">Times</span><dl class="times"><dt></dt><dd class="head">half</dd><dd class="head">99 %</dd>
       ${[['Wait', seen.times.wait], ['Attempt', seen.times.run]].map(([name, of]) => html`<dt>${name}</dt><dd>${upTo(of?.p50)}</dd><dd>${upTo(of?.p99)}</dd>`)}</dl><span class="note">of the last minute</span></div>` : nothing;
@@ -51,7 +63,7 @@ function tiles(data) {
     ${tile('Later', short(later), { note: 'scheduled, retrying, put off', href: to('runs', { state: 'scheduled' }) })}
     ${seen.dead === undefined || tenant() !== '_all' ? nothing : tile('Dead letters', short(seen.dead), { bad: seen.dead > 0, note: 'failed for good', href: to('dlq') })}</div>
     ${tenant() === '_all' && seen.since ? html`<p class="hint">Rates and times are those of ${data.health.node}${data.nodes.length > 1 ? ` alone, one of ${data.nodes.length} nodes` : ''}, watched
-      since ${clock(seen.since)}; waiting, running and dead letters are those of the whole cluster.</p>` : nothing}`;
+      since ${clock(seen.since)}; ${kept ? html`the curves are those of ${hour.nodes.length === 1 ? 'one node' : `${hour.nodes.length} nodes`} in the last hour, since ${clock(Date.parse(hour.points[0].at))}; ` : nothing}waiting, running and dead letters are those of the whole cluster.</p>` : nothing}`;
 }
 
 function attention(data) {

@@ -131,6 +131,7 @@ const facts = (record) => html`<dl class="facts">
   ${fact('Queue', html`<a href=${to('runs', { queue: record.queue })}>${record.queue}</a> p${record.priority}`)}
   ${fact('Tenant', record.tenant)}
   ${fact('Attempt', `${record.attempt ?? 0} of ${record.max_attempts}${record.round > 1 ? `, round ${record.round}` : ''}`)}
+  ${fact('Submitted', record.submitted_at ? time(record.submitted_at) : undefined)}
   ${fact('Enqueued', record.enqueued_at ? time(record.enqueued_at) : undefined)}
   ${fact('Due', record.run_at && !record.ended_at ? time(record.run_at) : undefined)}
   ${fact('Started', record.started_at ? time(record.started_at) : undefined)}

@@ -417,6 +417,10 @@ endpoints! {
     NodesSettings "nodes.settings": SettingsRequest => NodeSettings {
         for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/nodes/{node}/settings")]
     };
+    /// What all nodes have counted in each ten seconds of the last hour.
+    NodesStats "nodes.stats": Nothing => Stats {
+        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/stats")]
+    };
     /// Whether a node takes work, and why not.
     Health "health": HealthRequest => HealthStatus {
         effect: Reads, http: &[HttpRoute(Get, "/v1/health")]

@@ -90,7 +90,10 @@ pub use webhooks::{
     Webhooks, WebhooksRequest,
 };
 mod nodes;
-pub use nodes::{InForce, LogLevel, LogLevelRequest, NodeQueue, NodeSettings, NodeStatus, Nodes, SettingsRequest};
+pub use nodes::{
+    InForce, LogLevel, LogLevelRequest, NodeQueue, NodeSettings, NodeStatus, Nodes, Quantiles, SettingsRequest, Stats,
+    StatsPoint,
+};
 mod audit;
 pub use audit::{AuditEntry, AuditPage, AuditRequest};
 mod health;

@@ -25,6 +25,45 @@ pub struct LogLevel {
     pub node: String,
 }
 
+/// What nodes have counted in the last hour, since they started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Stats {
+    /// How long each point lasts, in milliseconds.
+    pub every_ms: u64,
+    /// The nodes that have answered.
+    pub nodes: Vec<String>,
+    /// The oldest first.
+    pub points: Vec<StatsPoint>,
+}
+
+/// What all nodes together have counted in a while.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StatsPoint {
+    /// When it began.
+    pub at: Timestamp,
+    /// Jobs enqueued.
+    pub enqueued: u64,
+    /// Runs that have ended.
+    pub ended: u64,
+    /// Attempts that have failed.
+    pub failed: u64,
+    /// How long jobs waited, from enqueued or due to started; absent if none started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Quantiles>,
+    /// How long attempts took; absent if none ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Quantiles>,
+}
+
+/// Times of which so many are shorter: edges of the histograms of the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Quantiles {
+    /// Half, in milliseconds.
+    pub p50_ms: u64,
+    /// 99 of 100, in milliseconds.
+    pub p99_ms: u64,
+}
+
 /// Which node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -502,7 +502,8 @@ fn check_faults() -> [&'static str; 3] {
     ]
 }
 
-fn check_nodes() -> [&'static str; 5] {
+fn check_nodes() -> [&'static str; 6] {
+    let times = r#"{"p50_ms":1,"p99_ms":10}"#;
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
     );
@@ -523,6 +524,12 @@ fn check_nodes() -> [&'static str; 5] {
             &[
                 r#"{"node":"n1","settings":[{"section":"node","name":"lease","value":"\"9s\"","from":"LONGSHORE_NODE__LEASE"},{"section":"node","name":"name","from":"default"}]}"#,
             ],
+        ),
+        check::<NodesStats>(
+            &["{}"],
+            &[&format!(
+                r#"{{"every_ms":10000,"nodes":["n1"],"points":[{{"at":"{TIME}","enqueued":3,"ended":2,"failed":1,"wait":{times},"run":{times}}},{{"at":"{TIME}","enqueued":0,"ended":0,"failed":0}}]}}"#
+            )],
         ),
         check::<Health>(
             &["{}", r#"{"node":"n1"}"#],
