@@ -431,8 +431,8 @@ async fn what_waits_for_its_confirmation_is_shown() {
     shows(&node, &none).await;
 }
 
-/// Given two nodes, when they have worked, then either says what both have counted, by ten seconds; and when one of them
-/// is killed, then what the other has counted is still there.
+/// Given two nodes, when they have worked, then either says what both have counted, by ten seconds; and when one of
+/// them is killed, then what the other has counted is still there.
 #[tokio::test]
 async fn what_all_nodes_have_counted_is_kept_for_an_hour() {
     let world = world().await;
