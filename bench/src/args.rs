@@ -24,6 +24,8 @@ pub(crate) enum What {
     Enqueue(Enqueue),
     /// How long a job takes from its publish to its handler's start, at a steady rate.
     Latency(Latency),
+    /// How many jobs a second a remote handler does, beside a bare loop of requests.
+    Remote(Remote),
     /// What an idle node costs.
     Idle(Idle),
     /// Whether memory and rate stay flat over a long backlog.
@@ -95,6 +97,22 @@ pub(crate) struct Latency {
     /// Number of pairs of bare and product.
     #[arg(long, default_value_t = 3)]
     pub pairs: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Remote {
+    /// Jobs, and requests, per leg.
+    #[arg(long, default_value_t = 50_000)]
+    pub jobs: u64,
+    /// Number of pairs of bare loop and product.
+    #[arg(long, default_value_t = 5)]
+    pub pairs: usize,
+    /// Requests at once, and workers of the node.
+    #[arg(long, default_value_t = 64)]
+    pub concurrency: usize,
+    /// A command that starts another handler than the one in Rust, such as `bench/remote.py`.
+    #[arg(last = true)]
+    pub handler: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -24,6 +24,7 @@ mod jobs;
 mod latency;
 mod machine;
 mod product;
+mod remote;
 mod streams;
 mod table;
 
@@ -42,6 +43,7 @@ async fn main() -> anyhow::Result<()> {
         What::Drain(args) => drain::run(&args).await,
         What::Enqueue(args) => enqueue::run(&args).await,
         What::Latency(args) => latency::run(&args).await,
+        What::Remote(args) => remote::run(&args).await,
         What::Idle(args) => idle::run(&args).await,
         What::Backlog(args) => backlog::run(&args).await,
         What::Blocked(args) => blocked::run(&args).await,
