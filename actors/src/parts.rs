@@ -23,7 +23,7 @@ use crate::cluster::{
 };
 use crate::commit::committer::Committing;
 use crate::commit::handle::Committer;
-use crate::concurrency::{Slots, keeper};
+use crate::concurrency::{Slots, errands};
 use crate::lease_keeper::{self, Book};
 use crate::limits::Limits;
 use crate::limits::limiter;
@@ -317,8 +317,8 @@ impl Parts {
     }
 
     /// The slot-keeper: gets slots of concurrency limits from the cluster, and keeps the node's session.
-    pub(crate) fn slot_keeper(&self) -> keeper::Part {
-        keeper::Part {
+    pub(crate) fn slot_keeper(&self) -> errands::Part {
+        errands::Part {
             records: self.backbone.slots(),
             node: self.identity.node.clone(),
             lease: self.backbone.storage().lease,

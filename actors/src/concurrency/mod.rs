@@ -6,6 +6,7 @@
 //!
 //! Bound: [`MAX_LIMITS`] limits are known at once. Jobs of further ones wait until one is forgotten.
 
+pub(crate) mod errands;
 pub(crate) mod keeper;
 pub(crate) mod session;
 mod steps;
@@ -30,6 +31,7 @@ use tokio::sync::Notify;
 
 use crate::address::Address;
 use crate::concurrency::session::OwnSession;
+use crate::shared::clock::instant;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
 use crate::shared::now;
@@ -57,7 +59,7 @@ pub(crate) struct Slots {
     answered: AtomicU64,
     made: Instant,
     /// Notified when the keeper has to look at the limits that are due.
-    due: Notify,
+    pub(crate) due: Notify,
     /// The keeper's address.
     pub(crate) address: Address<keeper::Message>,
 }
@@ -128,11 +130,17 @@ impl SlotPermit {
         self.is_spent.store(true, Ordering::Relaxed);
         self.session.lasts(now)
     }
+
+    /// Until when it has them, as far as is known.
+    #[cfg(test)]
+    pub(crate) fn lasts_until(&self) -> Instant {
+        self.session.end()
+    }
 }
 
 impl Drop for SlotPermit {
     fn drop(&mut self) {
-        let (now, mut due) = (Instant::now(), false);
+        let (now, mut due) = (instant(), false);
         let mut known = self.of.known();
         known.at_work.remove(&self.number);
         for id in &self.ids {
@@ -162,7 +170,7 @@ pub(crate) async fn while_it_lasts<T>(permit: &SlotPermit, work: impl Future<Out
     let (mut work, mut lost) = (pin!(work), pin!(permit.session.lost()));
     poll_fn(|context| {
         // A timer fires late in a process that was frozen, so the clock is asked before every step.
-        if !permit.session.lasts(Instant::now()) || lost.as_mut().poll(context).is_ready() {
+        if !permit.session.lasts(instant()) || lost.as_mut().poll(context).is_ready() {
             return Poll::Ready(None);
         }
         work.as_mut().poll(context).map(Some)
@@ -171,6 +179,12 @@ pub(crate) async fn while_it_lasts<T>(permit: &SlotPermit, work: impl Future<Out
 }
 
 impl Slots {
+    /// The name of the session under which the node has its slots.
+    #[cfg(test)]
+    pub(crate) fn session_id(&self) -> SmolStr {
+        self.known().session.id().clone()
+    }
+
     /// The node has no slots.
     pub(crate) fn new(policies: Arc<Policies>, news: Arc<GateNews>, space: BucketSpace) -> Self {
         let known = Known {
@@ -183,7 +197,7 @@ impl Slots {
         };
         let (known, due, address) = (Mutex::new(known), Notify::new(), Address::default());
         let versions = (0..NUMBERS).map(|_| AtomicU32::new(0)).collect();
-        let (backlog, answered, made) = (AtomicUsize::new(0), AtomicU64::new(0), Instant::now());
+        let (backlog, answered, made) = (AtomicUsize::new(0), AtomicU64::new(0), instant());
         Self { policies, known, news, space, versions, backlog, answered, made, due, address }
     }
 
@@ -200,7 +214,7 @@ impl Slots {
 
     /// The cluster has answered.
     fn answered(&self) {
-        let at = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let at = u64::try_from(instant().saturating_duration_since(self.made).as_millis()).unwrap_or(u64::MAX);
         self.answered.store(at, Ordering::Relaxed);
     }
 
@@ -212,7 +226,7 @@ impl Slots {
             return false;
         }
         let answered = self.made + Duration::from_millis(self.answered.load(Ordering::Relaxed));
-        answered.elapsed() < ANSWERS_WITHIN
+        instant().saturating_duration_since(answered) < ANSWERS_WITHIN
     }
 
     /// Whether something happened to what a job waits for.
@@ -278,7 +292,7 @@ impl Slots {
         elsewhere: Option<Duration>,
     ) -> Result<SlotPermit, (NoSlot, Waits)> {
         let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
-        let (now, holds_for) = (Instant::now(), elsewhere.unwrap_or_default());
+        let (now, holds_for) = (instant(), elsewhere.unwrap_or_default());
         let mut known = self.known();
         let lasts = known.session.lasts(now);
         // First it is seen whether there are all: a slot that is taken and put back looks used.
@@ -358,7 +372,7 @@ impl Slots {
         let known = &mut *self.known();
         let Some(holder) = known.holders.get_mut(id) else { return };
         let watches = &known.watches;
-        holder.won(ask, written, Instant::now(), |session, block| self.is_over(watches, session, block));
+        holder.won(ask, written, instant(), |session, block| self.is_over(watches, session, block));
         known.due.insert(id.clone());
         self.changed(id);
         self.news.notify();

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use longshore_domain::SmolStr;
 use tokio_util::sync::CancellationToken;
 
+use crate::shared::clock::instant;
+
 /// One session. It begins to last with its first confirmed write, and once it was lost it stays so.
 #[derive(Debug)]
 pub(crate) struct OwnSession {
@@ -24,7 +26,7 @@ impl OwnSession {
     pub(crate) fn new() -> Self {
         Self {
             id: SmolStr::new(uuid::Uuid::now_v7().simple().to_string()),
-            made: Instant::now(),
+            made: instant(),
             lasts_for: AtomicU64::new(0),
             lost: CancellationToken::new(),
             here: AtomicUsize::new(0),
@@ -43,7 +45,7 @@ impl OwnSession {
         self.lasts_for.fetch_max(u64::try_from(lasts).unwrap_or(u64::MAX), Ordering::AcqRel);
     }
 
-    fn end(&self) -> Instant {
+    pub(super) fn end(&self) -> Instant {
         self.made + Duration::from_millis(self.lasts_for.load(Ordering::Acquire))
     }
 
@@ -54,7 +56,7 @@ impl OwnSession {
 
     /// Waits until it does not last any more.
     pub(crate) async fn lost(&self) {
-        while self.lasts(Instant::now()) {
+        while self.lasts(instant()) {
             let _ = tokio::time::timeout_at(self.end().into(), self.lost.cancelled()).await;
         }
     }

@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
-use longshore_backbone::concurrency::{SlotAnswer, SlotQuestion};
+use longshore_backbone::concurrency::{News, SlotAnswer, SlotQuestion, Wish};
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, Record};
 use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 
 use crate::concurrency::session::OwnSession;
 use crate::concurrency::{AtWork, Known, Slots};
+use crate::shared::clock::instant;
 
 /// So many sessions that have ended are remembered.
 const ENDED: usize = 1_024;
@@ -21,7 +21,7 @@ const RUNS_OF_A_LIMIT: usize = 100;
 const RUNS_IN_ALL: usize = 1_000;
 
 /// What the keeper has to do about a limit.
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Read its record.
     Read,
     /// Write this on that record, which has this revision; the limit allows so many.
@@ -40,7 +40,7 @@ impl Slots {
 
     /// Limits for which it is time are looked at again, and those that are not in use are forgotten.
     pub(super) fn check_again(&self) {
-        let now = Instant::now();
+        let now = instant();
         let Known { holders, due, .. } = &mut *self.known();
         holders.retain(|_, holder| !holder.is_over(now));
         due.extend(holders.iter().filter(|(_, holder)| holder.is_due(now)).map(|(id, _)| id.clone()));
@@ -53,7 +53,7 @@ impl Slots {
         max: usize,
         busy: &HashSet<ConcurrencyId>,
     ) -> (Vec<(ConcurrencyId, Step)>, Vec<ConcurrencyId>) {
-        let (now, mut steps, mut lacking) = (Instant::now(), Vec::new(), Vec::new());
+        let (now, mut steps, mut lacking) = (instant(), Vec::new(), Vec::new());
         let Known { holders, due, session, .. } = &mut *self.known();
         let lasts = session.lasts(now);
         due.retain(|id| {
@@ -79,13 +79,13 @@ impl Slots {
 
     /// The limits that lack slots.
     pub(super) fn lacking(&self) -> Vec<ConcurrencyId> {
-        let now = Instant::now();
+        let now = instant();
         self.known().holders.iter().filter(|(_, holder)| holder.lacks(now)).map(|(id, _)| id.clone()).collect()
     }
 
     /// Has the jobs that wait ask again.
     pub(super) fn ask_jobs_again(&self) {
-        let now = Instant::now();
+        let now = instant();
         let known = self.known();
         let mut any = false;
         for (id, _) in known.holders.iter().filter(|(_, holder)| holder.wants(now)) {
@@ -98,9 +98,17 @@ impl Slots {
         }
     }
 
+    /// Other nodes have written or wished something.
+    pub(crate) fn heard(&self, news: News) {
+        match news {
+            News::Record(id, record, revision) => self.learned(&id, record, revision),
+            News::Wish(Wish { session, limits }) => self.wished(&session, &limits),
+        }
+    }
+
     /// Another node lacks slots of these limits.
     pub(super) fn wished(&self, session: &str, limits: &[SmolStr]) {
-        let now = Instant::now();
+        let now = instant();
         let Known { holders, due, session: own, .. } = &mut *self.known();
         if own.id() == session {
             return;
@@ -114,7 +122,7 @@ impl Slots {
     }
 
     /// What is known of records may be old.
-    pub(super) fn read_again(&self) {
+    pub(crate) fn read_again(&self) {
         let Known { holders, due, .. } = &mut *self.known();
         holders.values_mut().for_each(Holder::forget_record);
         due.extend(holders.keys().cloned());
@@ -147,7 +155,7 @@ impl Slots {
 
     /// The session is lost: the node goes on under another one, without any slot. Returns the former one.
     pub(super) fn begin_again(&self) -> Arc<OwnSession> {
-        let now = Instant::now();
+        let now = instant();
         let Known { holders, due, session, .. } = &mut *self.known();
         session.lose();
         let former = std::mem::replace(session, Arc::new(OwnSession::new()));
@@ -159,7 +167,7 @@ impl Slots {
 
     /// The sessions of other nodes whose slots are wanted here.
     pub(super) fn watched(&self) -> Vec<SmolStr> {
-        let now = Instant::now();
+        let now = instant();
         let Known { holders, watches, .. } = &mut *self.known();
         let waits_for: HashSet<SmolStr> = holders.values().flat_map(|holder| holder.waits_for(now)).cloned().collect();
         let mut ended = 0;
@@ -176,7 +184,7 @@ impl Slots {
 
     /// A session was read. Says on which revision it may be ended.
     pub(super) fn found(&self, session: &SmolStr, found: Option<(&Session, u64)>) -> Option<u64> {
-        let (now, mut known) = (Instant::now(), self.known());
+        let (now, mut known) = (instant(), self.known());
         let watch = known.watches.entry(session.clone()).or_default();
         watch.found(found, now);
         watch.may_end(now)

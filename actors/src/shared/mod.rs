@@ -4,7 +4,9 @@
 
 use longshore_domain::{SmolStr, format_smolstr};
 
-// The node itself: `lifecycle` says whether it drains, `pressure` how short its machine is of memory and processor.
+// The node itself: `lifecycle` says whether it drains, `pressure` how short its machine is of memory and processor,
+// `clock` what time it is.
+pub(crate) mod clock;
 pub(crate) mod health;
 pub(crate) mod identity;
 pub(crate) mod lifecycle;
@@ -43,6 +45,4 @@ pub(crate) fn new_seal() -> SmolStr {
     format_smolstr!("{:016x}", rand::random::<u64>())
 }
 
-/// The cluster's time: for what is stored, and for what is judged by it. The only clock of this crate that is not
-/// monotonic; leases never rest on it.
-pub(crate) use longshore_backbone::clock::now;
+pub(crate) use clock::now;

@@ -2,6 +2,7 @@
 //! runs.
 
 use longshore_domain::job::Unique;
+use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{Run, RunState};
 
@@ -21,6 +22,12 @@ impl Hand<'_> {
     /// Performs an attempt that has begun, and has it judged; returns its retry, if that is held locally.
     pub(crate) async fn attempt(&self, running: RunningAttempt) -> Option<Box<HeldRetry>> {
         self.check_time(&running.attempt_state.run);
+        if !running.assignment.permits.has_slots(self.clock()) {
+            let RunningAttempt { assignment, attempt_state, .. } = running;
+            let outcome = Outcome::OverLimit(DeferReason::Concurrency);
+            conclude::judge(self, assignment, attempt_state, outcome).await;
+            return None;
+        }
         let is_over = running.assignment.lease_is_over(self.clock(), LENGTH);
         let may_begin = !is_over || self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork);
         *self.current() = Some(running);
@@ -100,6 +107,10 @@ impl Hand<'_> {
     /// Waits until something happens to the attempt, or only for a while. `None`: its node dies.
     async fn next_event(&self, work: &mut Work<'_>) -> Option<Option<Event>> {
         let now = || self.world.clock.get();
+        if self.has_lost_slots() {
+            return Some(Some(Event::SlotsLost));
+        }
+        work.call.takes_step();
         if now() >= work.until {
             return Some(Some(match &work.ends {
                 End::Returns(Outcome::Busy { .. }) => Event::Done(Outcome::Busy { started: work.started }),
@@ -114,6 +125,9 @@ impl Hand<'_> {
         }
         let until = if work.asked { work.until } else { work.until.min(work.from + LASTS + 1) };
         self.hold_until(until).await;
+        if self.has_lost_slots() {
+            return Some(Some(Event::SlotsLost));
+        }
         work.call.holds(self.is_stored());
         if self.is_lost() || self.is_released() || self.has_order_to_end(work.call.id) {
             return Some(Some(Event::Stopped { released: self.is_released() }));
@@ -219,8 +233,14 @@ impl<'w> Calling<'w> {
         if let Some(slots) = world.slots.filter(|slots| ledger.calls_on(node) >= *slots as usize) {
             ledger.accuse(plan, format!("called though its handlers are full: they take {slots}"));
         }
-        ledger.called(Call { id, plan, node, ack_token, claimed, leased_until }, is_of_this_server, now);
+        let slots = hand.plan.group.zip(hand.slots());
+        ledger.called(Call { id, plan, node, ack_token, claimed, leased_until, slots }, is_of_this_server, now);
         Self { world, id }
+    }
+
+    fn takes_step(&self) {
+        let (world, now) = (self.world, self.world.instant(self.world.clock.get()));
+        world.ledger.borrow_mut().takes_step(self.id, world.gated.most_of_a_key(), now);
     }
 
     fn holds(&self, claimed: bool) {

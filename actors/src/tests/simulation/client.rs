@@ -69,6 +69,12 @@ impl<'w> Client<'w> {
         (self.world.clock.get() < until).then_some(from)
     }
 
+    /// Waits in vain for an answer.
+    pub(crate) async fn no_answer(&self) -> Unclear {
+        self.world.pause(TIME_OUT).await;
+        Unclear
+    }
+
     /// An idempotent call, made until it is answered.
     async fn call<T>(&self, mut apply: impl FnMut(&mut Server) -> T) -> T {
         loop {

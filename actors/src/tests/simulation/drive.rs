@@ -9,6 +9,7 @@ use std::task::{Context, Waker};
 use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_repeat};
 use longshore_domain::{ErrorKind, Priority, Queue, Run, RunId, RunState};
 
+use crate::shared::clock::simulated;
 use crate::tests::simulation::client::set;
 use crate::tests::simulation::filter::{Wish, cancel_those};
 use crate::tests::simulation::intake::{job, submit, take_due};
@@ -23,6 +24,7 @@ use crate::tests::simulation::world::{
 };
 
 mod queues;
+mod slots;
 
 /// A world is stuck if something is still under way this long after the storm.
 const ENDS_WITHIN: i64 = 300_000;
@@ -70,13 +72,22 @@ pub(crate) struct Drive<'w> {
     /// When the server has something to do next, as far as nothing else happens before.
     serves_at: i64,
     floor: u64,
+    /// Since when jobs of each concurrency key wait, and none of them is at work.
+    idle_since: Vec<i64>,
 }
 
 /// Plays the world of this seed and kind; returns the first broken promise, if any.
 pub(crate) fn simulate(seed: (u64, Kind), mutation: Option<Mutation>, talks: bool) -> Option<String> {
     let world = World::new(seed, mutation, talks);
-    let mut drive =
-        Drive { world: &world, tried: Vec::new(), tasks: Vec::new(), agenda: Vec::new(), serves_at: 0, floor: 0 };
+    let mut drive = Drive {
+        world: &world,
+        tried: Vec::new(),
+        tasks: Vec::new(),
+        agenda: Vec::new(),
+        serves_at: 0,
+        floor: 0,
+        idle_since: Vec::new(),
+    };
     drive.play(0..RUNS);
     if world.plans.len() > RUNS && !world.is_broken() {
         world.say(|| "the lane is made anew".to_owned());
@@ -85,6 +96,7 @@ pub(crate) fn simulate(seed: (u64, Kind), mutation: Option<Mutation>, talks: boo
         drive.play(RUNS..world.plans.len());
     }
     drop(drive);
+    simulated::set(None);
     world.broken()
 }
 
@@ -218,7 +230,7 @@ impl<'w> Drive<'w> {
             world.accuse_stuck();
             return false;
         }
-        world.clock.set(now);
+        world.comes_to(now);
         while let Some((_, event)) = self.agenda.pop_if(|(at, _)| *at <= now) {
             self.happen(event, now);
             self.serves_at = now;
@@ -230,9 +242,11 @@ impl<'w> Drive<'w> {
         self.call_committers(now);
         for node in 0..3 {
             self.keep_leases(node, now);
+            self.keep_slots(node, now);
             self.run_queue(node, now);
         }
         self.go_on(now);
+        self.check_keys(now);
         true
     }
 
@@ -248,9 +262,11 @@ impl<'w> Drive<'w> {
         let next = tasks.chain(agenda).chain(keepers).chain(queues).fold(world.next_arrival.get(), i64::min);
         // Without a node that has pulled or is there, something else has to come first.
         let due = if due < NEVER { due.max(self.alive_at()) } else { NEVER };
-        self.serves_at = own.min(due).min(self.pulled_at(lanes)).min(self.looks_at());
+        self.serves_at = own.min(world.bucket.borrow().next()).min(due).min(self.pulled_at(lanes)).min(self.looks_at());
         let next = next.min(self.serves_at);
-        (next < NEVER).then_some(next)
+        // Sessions are renewed for ever, so that alone is nothing that happens.
+        let slots = (0..3).map(|node| self.keeps_slots_at(node, frozen_until[node]));
+        (next < NEVER).then(|| slots.fold(next, i64::min))
     }
 
     fn frozen_until(&self) -> [i64; 3] {
@@ -509,6 +525,8 @@ impl<'w> Drive<'w> {
     /// Does the work that the server does by itself.
     fn serve(&mut self, now: i64) {
         let world = self.world;
+        world.store_late_entries(now);
+        self.start_slow_work();
         loop {
             let late = world.server.borrow_mut().take_late(now);
             let Some(late) = late else { break };

@@ -2,12 +2,15 @@
 //! handler, and names the first broken promise.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
 
 use longshore_domain::events::{self, Event, EventKind};
 use longshore_domain::run::{DeferReason, EndLog};
 use longshore_domain::{ErrorKind, Run, RunId, RunState, SmolStr, State, Timestamp};
 
 use crate::attempt::conclude::SHORT_RETRY;
+use crate::concurrency::SlotPermit;
 
 /// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +109,8 @@ pub(crate) struct Call {
     pub(crate) claimed: bool,
     /// Its node believes that it holds the lease until then.
     pub(crate) leased_until: i64,
+    /// Its concurrency key, and the slots that it rests on.
+    pub(crate) slots: Option<(u32, Arc<SlotPermit>)>,
 }
 
 #[derive(Debug)]
@@ -261,6 +266,20 @@ impl Ledger {
         }
         self.pages[call.plan].calls += 1;
         self.calls.push(call);
+    }
+
+    /// A handler takes a step. No more jobs of its key are at work than there are slots: those whose nodes still have
+    /// theirs, and this one.
+    pub(crate) fn takes_step(&mut self, id: u64, most: usize, now: Instant) {
+        let Some(call) = self.calls.iter().find(|call| call.id == id) else { return };
+        let Some((key, _)) = &call.slots else { return };
+        let has_slot = |other: &Call| {
+            other.id == id || other.slots.as_ref().is_some_and(|(of, slots)| of == key && now < slots.lasts_until())
+        };
+        let at_work = self.calls.iter().filter(|other| has_slot(other)).count();
+        if at_work > most {
+            self.accuse(call.plan, format!("{at_work} jobs of its key are at work, with {most} slots"));
+        }
     }
 
     /// The lease of the delivery with this ack token was renewed, as its node believes, until then.

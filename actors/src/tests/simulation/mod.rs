@@ -14,8 +14,10 @@ mod world;
 
 mod client;
 
+mod gated;
 mod parking;
 mod queue;
+mod slots;
 mod sweep;
 
 mod publication;

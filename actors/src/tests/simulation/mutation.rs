@@ -32,6 +32,10 @@ enum Harm {
     PassedOver,
     /// It was cancelled, although the filter does not mean it, or nobody asked.
     Unmeant,
+    /// More jobs of its key are at work than there are slots.
+    OverSlots,
+    /// A slot that nobody uses does not come back.
+    SlotKept,
     /// Its handlers had more jobs of a node than they take.
     OverCapacity,
 }
@@ -57,6 +61,8 @@ impl Harm {
             Self::Stuck => &["stuck: "],
             Self::PassedOver => &["fits, and was left alone"],
             Self::Unmeant => &["does not fit, and was cancelled", "cancelled, though nobody asked"],
+            Self::OverSlots => &["jobs of its key are at work, with"],
+            Self::SlotKept => &["wait, and none of them is at work"],
             Self::OverCapacity => &["though its handlers are full"],
         }
     }
@@ -95,6 +101,11 @@ impl Mutation {
             Self::MadeWayWithoutConfirming => Kind::Replacing,
             Self::AckBeforeNextLink | Self::NextLinkNotRepeated => Kind::Chains,
             Self::ParkedJobsNotSearched | Self::SearchedOnce | Self::FilterNotKept => Kind::Filters,
+            Self::SessionOfTheDeadNeverEnded
+            | Self::SlotsOfTheDeadKeptForTheTimeLimit
+            | Self::SessionEndedWhileItLasts
+            | Self::WorkGoesOnWithoutItsSlots
+            | Self::SlotUsedBeforeItIsConfirmed => Kind::Slots,
             _ => Kind::Mixed,
         }
     }
@@ -219,4 +230,10 @@ mutations! {
     FullHandlersNotSeen: OverCapacity,
     ParkedJobsNeverWantedBack: Stuck,
     SweepNeverBeginsAgain: Stuck,
+    // Concurrency keys.
+    SessionOfTheDeadNeverEnded: SlotKept,
+    SlotsOfTheDeadKeptForTheTimeLimit: SlotKept,
+    SessionEndedWhileItLasts: OverSlots,
+    WorkGoesOnWithoutItsSlots: OverSlots,
+    SlotUsedBeforeItIsConfirmed: OverSlots,
 }

@@ -1,13 +1,13 @@
 //! Taking parked jobs back: which, how many and in which order is what ships; here is what the stream of parked jobs
 //! answers.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use longshore_backbone::Error;
 use longshore_backbone::parked::ParkedKind;
-use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Priority, Queue};
 
@@ -71,6 +71,12 @@ async fn look_with(mut parking: Parking<Due>, world: &World, node: usize, queue:
     queue.has_news();
 }
 
+impl TakesBack<'_> {
+    fn kind_of(&self, parked: &Due) -> Kind {
+        Kind::of(self.client.world.plans[parked.schedule.place.plan].job())
+    }
+}
+
 impl ParkedPorts for TakesBack<'_> {
     type Job = Due;
 
@@ -88,15 +94,19 @@ impl ParkedPorts for TakesBack<'_> {
         if found.is_empty() || self.client.world.is(Mutation::ParkedJobsNeverWantedBack) {
             return Ok(Vec::new());
         }
-        let job = self.client.world.plans[found[0].schedule.place.plan].job();
-        let (tenant, job_type, jobs) = (job.tenant.clone(), job.job_type.clone(), found.len() as u64);
-        let (queue, priority, key) = (Queue::main(), Priority::DEFAULT, KindKey::default());
-        Ok(vec![ParkedKind { tenant, queue, priority, job_type, key, jobs }])
+        let mut of_kinds: BTreeMap<Kind, u64> = BTreeMap::new();
+        found.iter().for_each(|parked| *of_kinds.entry(self.kind_of(parked)).or_default() += 1);
+        let (queue, priority) = (Queue::main(), Priority::DEFAULT);
+        let parked = |(Kind { tenant, job_type, key }, jobs)| {
+            let queue = queue.clone();
+            ParkedKind { tenant, queue, priority, job_type, key, jobs }
+        };
+        Ok(of_kinds.into_iter().map(parked).collect())
     }
 
-    async fn page(&self, _: &Kind, priority: Priority, from: u64) -> Result<(Vec<Read<Due>>, Option<u64>), Error> {
+    async fn page(&self, kind: &Kind, priority: Priority, from: u64) -> Result<(Vec<Read<Due>>, Option<u64>), Error> {
         let world = self.client.world;
-        let is_later = |parked: &&Due| parked.sequence >= from;
+        let is_later = |parked: &&Due| parked.sequence >= from && self.kind_of(parked) == *kind;
         let mut found =
             self.client.list(|server| server.parked.iter().filter(is_later).copied().collect::<Vec<Due>>()).await;
         found.sort_unstable_by_key(|parked| parked.sequence);
@@ -110,7 +120,7 @@ impl ParkedPorts for TakesBack<'_> {
         Ok((read.collect(), next))
     }
 
-    // Jobs of these worlds have no concurrency key.
+    // No key of these worlds has a line or an order.
 
     async fn is_open(&self, _: &Kind) -> Result<bool, Error> {
         Ok(true)
@@ -121,7 +131,7 @@ impl ParkedPorts for TakesBack<'_> {
     }
 
     async fn bring_next_back(&self, _: &Kind, _: &[Priority], _: &mut Sought) -> Result<(), Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has an order")
     }
 
     async fn bring_back(&self, job: Due) -> Result<bool, Error> {

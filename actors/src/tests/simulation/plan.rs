@@ -78,6 +78,8 @@ pub(crate) struct Plan {
     pub(crate) besides: Besides,
     /// Its idempotency key, which it shares with the next runs.
     pub(crate) key: Option<usize>,
+    /// Its concurrency key.
+    pub(crate) group: Option<u32>,
     /// When the key is free again.
     pub(crate) scope: Unique,
     /// It takes the place of the run that has its key, if that has not started.
@@ -268,6 +270,7 @@ impl Plan {
             way: Way::Bare,
             besides: Besides::Nothing,
             key: None,
+            group: None,
             scope: Unique::Window,
             replaces: false,
             payload: b"",
@@ -314,10 +317,12 @@ impl Plan {
 
     fn options_with_key(&self) -> Option<Box<JobOptions>> {
         let own_run_id = !self.has_derived_id();
-        if self.key.is_none() && !own_run_id {
+        if self.key.is_none() && self.group.is_none() && !own_run_id {
             return self.options.clone();
         }
-        let options = JobOptions { own_run_id, ..self.options.as_deref().cloned().unwrap_or_default() };
+        let concurrency_key = self.group.map(|group| group.to_string());
+        let options =
+            JobOptions { own_run_id, concurrency_key, ..self.options.as_deref().cloned().unwrap_or_default() };
         let Some(key) = self.key else { return Some(Box::new(options)) };
         Some(Box::new(JobOptions { idempotency_key: Some(key.to_string()), unique: self.scope, ..options }))
     }
@@ -381,6 +386,11 @@ impl Plan {
         let mut headers = Headers::new();
         headers.insert(NAME, then.job.as_str());
         Payload { headers: Some(Arc::new(headers)), ..Payload::default() }
+    }
+
+    /// Whether another job follows it in a chain.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.options.as_ref().is_some_and(|options| options.then.is_some())
     }
 
     pub(crate) fn has_derived_id(&self) -> bool {

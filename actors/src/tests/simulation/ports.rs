@@ -393,38 +393,39 @@ impl Server for Hand<'_> {
         Ok(self.client.write_claim(key_of(key), expected, (plan, claim.published, timed), taken_from).await?)
     }
 
-    // Jobs of these worlds have no concurrency key: lines have worlds of their own (`domain/tests/lines.rs`).
+    // No type of these worlds does more with the jobs of a key than to let them wait for a slot: lines and orders have
+    // worlds of their own (`domain/tests/lines.rs`, `orders.rs`).
 
     async fn read_line(&self, _: &ConcurrencyId) -> Result<(Line, u64), Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn write_line(&self, _: &ConcurrencyId, _: &Line, _: u64) -> Result<bool, Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn read_order(&self, _: &OrderId) -> Result<(Order, u64), Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn write_order(&self, _: &OrderId, _: &Order, _: u64, _: Duration) -> Result<bool, Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn waiting_in_order(&self, _: &OrderId, _: Waits, _: (u64, u64)) -> Result<Vec<Waiting>, Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn is_in_lane(&self, _: &OrderId, _: u64) -> Result<bool, Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn notify_cancelled(&self, _: &Tenant, _: &RunId) {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn take_out_parked(&self, _: &Run, _: &KindKey) -> Result<(), Error> {
-        unreachable!("no job has a concurrency key")
+        unreachable!("no key has a line or an order")
     }
 
     async fn ask_holder(&self, node: &str, question: &HolderQuestion, _: Duration) -> Option<HolderAnswer> {

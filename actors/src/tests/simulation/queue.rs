@@ -37,6 +37,7 @@ use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{Due, Message, NEVER};
+use crate::tests::simulation::slots::Keeping;
 use crate::tests::simulation::worker::{Kept, LENGTH};
 use crate::tests::simulation::world::{World, stamp};
 
@@ -48,7 +49,7 @@ const AGES: Duration = Duration::from_secs(86_400);
 const LANES: [QueueLane; 2] = [QueueLane::Of(Priority::DEFAULT), QueueLane::Returned];
 
 thread_local! {
-    /// The gates that no job of these worlds comes to: worlds share them, as nothing in them changes.
+    /// The gates that no job of most worlds comes to: those share them, as nothing in them changes.
     static UNUSED: Unused = Unused::new();
 }
 
@@ -74,12 +75,14 @@ impl Unused {
         Self { policies, names: Names::new("longshore"), here, remote: Handlers::new(), limits, breakers, slots }
     }
 
-    /// The gates of a node whose remote handlers take so many jobs at once; `None`: it has the handlers itself.
-    fn gates(&self, slots: Option<u32>, ages: Instant) -> Gates {
+    /// The gates of a node whose remote handlers take so many jobs at once; `None`: it has the handlers itself. They go
+    /// by these settings, if they have something to hold up.
+    fn gates(&self, slots: Option<u32>, own: Option<Arc<Policies>>, ages: Instant) -> Gates {
         let news = Arc::<GateNews>::default();
+        let policies = Arc::clone(own.as_ref().unwrap_or(&self.policies));
         let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
         let handlers = if slots.is_some() { &self.remote } else { &self.here };
-        let routing = Routing::new(Arc::clone(&self.policies), handlers.clone(), self.names.clone(), capacity);
+        let routing = Routing::new(policies, handlers.clone(), self.names.clone(), capacity);
         if slots.is_some() {
             let subject = routing.subject_of(&Tenant::default_tenant(), &job_type());
             let announced =
@@ -89,7 +92,11 @@ impl Unused {
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
         run_time_settings.is_present(ages);
         run_time_settings.were_read(ages);
-        let (limits, breakers, slots) = (Arc::clone(&self.limits), Arc::clone(&self.breakers), Arc::clone(&self.slots));
+        let (limits, breakers) = (Arc::clone(&self.limits), Arc::clone(&self.breakers));
+        let slots = match own {
+            Some(policies) => Arc::new(Slots::new(policies, Arc::clone(&news), BucketSpace::default())),
+            None => Arc::clone(&self.slots),
+        };
         Gates { routing: Arc::new(routing), limits, breakers, run_time_settings, slots, news }
     }
 }
@@ -137,6 +144,8 @@ pub(crate) struct NodeQueue {
     /// What takes parked jobs back; `None`: it is at it.
     pub(crate) parking: RefCell<Option<Parking<Due>>>,
     pub(crate) looks_at: Cell<i64>,
+    /// Its slots, if any job has a concurrency key.
+    pub(crate) keeping: Option<Rc<Keeping>>,
     /// The buffer knew of parked jobs when the loop last ran.
     pub(crate) knows_of_parked: Cell<bool>,
 }
@@ -144,7 +153,9 @@ pub(crate) struct NodeQueue {
 impl NodeQueue {
     fn new(world: &World) -> Self {
         let (now, at) = (world.clock.get(), world.instant(world.clock.get()));
-        let gates = UNUSED.with(|unused| unused.gates(world.announced_slots(), at + AGES));
+        let own = world.policies.clone();
+        let gates = UNUSED.with(|unused| unused.gates(world.announced_slots(), own, at + AGES));
+        let keeping = world.policies.is_some().then(|| Rc::new(Keeping::new(Arc::clone(&gates.slots))));
         let policy = QueuePolicy { concurrency: world.room, ..QueuePolicy::default() };
         let park = ParkGate::new(ParkedSpace::default(), Arc::clone(&gates.news));
         let closing = CancellationToken::new();
@@ -167,6 +178,7 @@ impl NodeQueue {
             reconnects: Cell::new(false),
             parking: RefCell::new(Some(Parking::new())),
             looks_at: Cell::new(now),
+            keeping,
             knows_of_parked: Cell::new(false),
         };
         world.paused.borrow().iter().for_each(|paused| queue.pauses(*paused, true));
@@ -204,6 +216,7 @@ impl NodeQueue {
     pub(crate) fn loses_its_server(&self, reconnects_at: i64) {
         self.outstanding.set([0; LANES.len()]);
         self.reconnects.set(true);
+        self.keeping.iter().for_each(|keeping| keeping.reads_again());
         self.runs_at.set(self.runs_at.get().min(reconnects_at));
         self.ticks_at.set(reconnects_at);
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::concurrency::News;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::{Run, RunState};
 
@@ -16,16 +17,19 @@ use crate::queue::gates::answer::Permits;
 use crate::tests::simulation::committer::Origin;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::Word;
+use crate::tests::simulation::slots::hear;
 use crate::tests::simulation::worker::{Hand, work_on};
 use crate::tests::simulation::world::World;
 
-/// Work that a committer begins and does not wait for.
+/// Work that a committer begins and does not wait for, and news on their way.
 #[derive(Debug)]
 pub(crate) enum Slow {
     ClearUp(Box<Commit>),
     Follow(Box<Commit>),
     /// The follow-up alone, by a mutation, before the events.
     Early(Box<Run>, FollowUp, Origin),
+    /// What another node wrote or wishes arrives.
+    Hears(News),
     /// A mutation holds a run locally which its node has only taken over.
     HeldTakenOver(Box<Commit>),
 }
@@ -66,6 +70,7 @@ pub(crate) async fn do_slowly(world: &World, node: usize, slow: Slow) {
             follow_up::follow(&world.hand_on(node, origin), Box::new(alone)).await;
             return;
         }
+        Slow::Hears(news) => return hear(world, node, news).await,
         Slow::HeldTakenOver(commit) => {
             Box::pin(hold_taken_over(world, node, commit)).await;
             Done::Over

@@ -10,16 +10,20 @@ use crate::tests::simulation::slow_work::do_slowly;
 impl Drive<'_> {
     /// Starts what the last step of a node has asked for; it may wake tasks that wait for others.
     pub(super) fn start_what_was_asked(&mut self, node: usize, wakes: bool, now: i64) {
-        let world = self.world;
         self.return_dropped(node);
+        self.start_slow_work();
+        self.call_committers(now);
+        if wakes {
+            self.wake_those_that_wait(node, now);
+        }
+    }
+
+    pub(super) fn start_slow_work(&mut self) {
+        let world = self.world;
         loop {
             let asked = world.slow.borrow_mut().pop();
             let Some((node, slow)) = asked else { break };
             self.spawn(node, false, Box::pin(do_slowly(world, node, slow)));
-        }
-        self.call_committers(now);
-        if wakes {
-            self.wake_those_that_wait(node, now);
         }
     }
 

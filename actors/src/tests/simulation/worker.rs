@@ -320,8 +320,11 @@ impl<'w> Hand<'w> {
 
     /// Lets time pass until `until`, for at most a part of the lease, or until the lease-keeper stops the attempt.
     pub(crate) async fn hold_until(&self, until: i64) {
-        let mut pause = pin!(self.world.pause((until - self.world.clock.get()).clamp(1, LEASE / 6)));
-        poll_fn(|context| if self.is_lost() { Poll::Ready(()) } else { pause.as_mut().poll(context) }).await;
+        let (slots, now) = (self.slots(), self.world.clock.get());
+        let lasts_until = slots.map_or(until, |slots| until.min(self.world.millis(slots.lasts_until())));
+        let mut pause = pin!(self.world.pause((lasts_until - now).clamp(1, LEASE / 6)));
+        let is_stopped = || self.is_lost() || self.has_lost_slots();
+        poll_fn(|context| if is_stopped() { Poll::Ready(()) } else { pause.as_mut().poll(context) }).await;
     }
 }
 

@@ -15,23 +15,27 @@ use longshore_backbone::delivery::AckToken;
 use longshore_backbone::renewal::ReplyTo;
 use longshore_chance::Chance;
 use longshore_domain::freshness::Freshness;
+use longshore_domain::policy::Policies;
 use longshore_domain::{RunId, SmolStr, Timestamp};
 use tokio::sync::mpsc;
 
 use crate::lease_keeper::{Book, Renewing};
 use crate::metrics::Metrics;
+use crate::shared::clock::simulated;
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::tests::simulation::committer::{Committing, Origin};
 use crate::tests::simulation::encoded::Encoded;
+use crate::tests::simulation::gated::{Bucket, Gated};
 use crate::tests::simulation::ledger::Ledger;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
 use crate::tests::simulation::ports::METRICS;
 use crate::tests::simulation::queue::{NodeQueue, Paused};
 use crate::tests::simulation::server::{DERIVED, Key, NEVER, Server, Stored, TIMED};
+use crate::tests::simulation::slots::Keeping;
 use crate::tests::simulation::slow_work::Slow;
 use crate::tests::simulation::sweep::Sweep;
 use crate::tests::simulation::window::OnItsWay;
@@ -77,6 +81,8 @@ pub(crate) enum Kind {
     Filters,
     /// Attempts last, and those who ask for their holders are slow to judge.
     LongAttempts,
+    /// Most jobs have concurrency keys.
+    Slots,
     /// Nodes freeze again and again, for no longer than they may hold a job, and runs are cancelled as they begin.
     ShortFreezes,
 }
@@ -193,7 +199,13 @@ pub(crate) struct Weather {
 pub(crate) struct World {
     pub(crate) kind: Kind,
     pub(crate) chance: Chance,
+    /// Read by all, and set by [`World::comes_to`].
     pub(crate) clock: Cell<i64>,
+    /// What holds jobs up.
+    pub(crate) gated: Gated,
+    /// The settings of the type by which the gates go, if they have something to hold up.
+    pub(crate) policies: Option<Arc<Policies>>,
+    pub(crate) bucket: RefCell<Bucket>,
     pub(crate) server: RefCell<Server>,
     pub(crate) nodes: [Node; 3],
     pub(crate) ack_tokens: AckTokens,
@@ -252,10 +264,13 @@ impl World {
         if chance.hits(1_000) {
             plans.extend((0..LATER_RUNS).map(|_| Plan::draw_bare(&chance)));
         }
-        let runs = plans.len();
+        let (runs, gated) = (plans.len(), Gated::draw((seed, kind), &mut plans));
         let world = Self {
             kind,
             clock: Cell::new(0),
+            gated,
+            policies: gated.policies(mutation),
+            bucket: RefCell::default(),
             server: RefCell::default(),
             nodes: Default::default(),
             ack_tokens: AckTokens::new(),
@@ -290,8 +305,15 @@ impl World {
             talks,
             chance,
         };
+        world.comes_to(0);
         (0..world.nodes.len()).for_each(|node| world.starts(node));
         world
+    }
+
+    /// All clocks show this time from now on.
+    pub(crate) fn comes_to(&self, now: i64) {
+        self.clock.set(now);
+        simulated::set(Some((self.instant(now), self.now())));
     }
 
     /// A node's process starts, with nothing in its memory.
@@ -329,6 +351,11 @@ impl World {
 
     pub(crate) fn now(&self) -> Timestamp {
         stamp(self.clock.get())
+    }
+
+    /// The slots of a node's process, if jobs of this world have concurrency keys and there was something for it.
+    pub(crate) fn keeping(&self, node: usize) -> Option<Rc<Keeping>> {
+        self.nodes[node].queue.borrow().as_ref()?.keeping.clone()
     }
 
     pub(crate) fn is_broken(&self) -> bool {
