@@ -25,7 +25,7 @@ use crate::address::Mailbox;
 use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::breakers::Breakers;
-use crate::shared::now;
+use crate::shared::clock::{instant, now};
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// Steps that are written at once.
@@ -160,15 +160,7 @@ impl Writes {
     fn begin(&mut self, of: BreakerKey) {
         let Some((number, step)) = self.part.breakers.doing(&of) else { return };
         let part = self.part.clone();
-        self.steps.spawn(async move {
-            let writer = part.breakers.writer();
-            let writing = Writing { part: &part, of: &of, step: &step, writer, number };
-            if let Err(error) = writing.carry_out().await {
-                let (tenant, job_type) = (&of.tenant, &of.job_type);
-                tracing::warn!(%tenant, %job_type, "a circuit breaker could not be written: {}", error.with_causes());
-            }
-            part.breakers.settled(&of);
-        });
+        self.steps.spawn(async move { write(&part, &part.breakers, part.lease, (&of, &step, number)).await });
     }
 
     /// Carries out an operator's order.
@@ -178,49 +170,103 @@ impl Writes {
             // Under a name of its own: a step of the node with a lower number may still be on its way.
             let writer = &format_smolstr!("{}-orders", part.breakers.writer());
             let number = part.breakers.next_number();
-            let done = Writing { part: &part, of: &of, step: &step, writer, number }.carry_out().await;
+            let (ports, breakers, lease) = (&part, &*part.breakers, part.lease);
+            let done = Writing { ports, breakers, lease, of: &of, step: &step, writer, number }.carry_out().await;
             // Who asked may have given up.
             let _ = reply.send(done);
         });
     }
 }
 
+/// Writes the step that a breaker of this node is to take, and settles it.
+pub(crate) async fn write<P: BreakerPorts>(
+    ports: &P,
+    breakers: &Breakers,
+    lease: Duration,
+    (of, step, number): (&BreakerKey, &Step, u64),
+) {
+    let writer = breakers.writer();
+    if let Err(error) = (Writing { ports, breakers, lease, of, step, writer, number }).carry_out().await {
+        let (tenant, job_type) = (&of.tenant, &of.job_type);
+        tracing::warn!(%tenant, %job_type, "a circuit breaker could not be written: {}", error.with_causes());
+    }
+    breakers.settled(of);
+}
+
+/// The cluster's records of breakers: the simulation answers, too.
+pub(crate) trait BreakerPorts {
+    /// As the method of [`BreakerRecords`].
+    async fn write(&self, breaker: &Breaker, expected: u64) -> Result<WrittenBreaker, Error>;
+    /// The same.
+    async fn read(&self, of: &BreakerKey) -> Result<Option<FoundBreaker>, Error>;
+    /// Publishes a change of state that this node has stored.
+    async fn announce(&self, breaker: &Breaker);
+    /// Waits for so long.
+    async fn pause(&self, wait: Duration);
+    /// Evenly 0 ≤ x < 1.
+    fn chance(&self) -> f64;
+}
+
+impl BreakerPorts for Part {
+    async fn write(&self, breaker: &Breaker, expected: u64) -> Result<WrittenBreaker, Error> {
+        self.records.write(breaker, expected).await
+    }
+
+    async fn read(&self, of: &BreakerKey) -> Result<Option<FoundBreaker>, Error> {
+        self.records.read(of).await
+    }
+
+    async fn announce(&self, breaker: &Breaker) {
+        announce(&self.system_events, breaker).await;
+    }
+
+    async fn pause(&self, wait: Duration) {
+        tokio::time::sleep(wait).await;
+    }
+
+    fn chance(&self) -> f64 {
+        rand::random()
+    }
+}
+
 /// A step on its way into a breaker's record.
-struct Writing<'a> {
-    part: &'a Part,
+struct Writing<'a, P> {
+    ports: &'a P,
+    breakers: &'a Breakers,
+    lease: Duration,
     of: &'a BreakerKey,
     step: &'a Step,
     writer: &'a SmolStr,
     number: u64,
 }
 
-impl Writing<'_> {
+impl<P: BreakerPorts> Writing<'_, P> {
     /// Judges the step on the newest record and writes the result, until it is stored or says nothing any more; returns
     /// the record as it is then.
     async fn carry_out(&self) -> Result<Breaker, Error> {
-        let Self { part: Part { records, breakers, lease, .. }, of, step, writer, number } = *self;
+        let Self { ports, breakers, lease, of, step, writer, number } = *self;
         let fresh = |now| Breaker::new(of.clone(), now);
         let Some(policy) = breakers.policy(&of.job_type) else { return Ok(fresh(now())) };
-        let until = Instant::now() + GIVE_UP_AFTER;
+        let until = instant() + GIVE_UP_AFTER;
         let (mut known, mut expected) = breakers.stored(of);
         // A result whose write was not confirmed: it may be stored.
         let mut unclear: Option<Breaker> = None;
         loop {
             let now = now();
             let base = known.take().filter(|breaker| !breaker.is_forgotten(now)).unwrap_or_else(|| fresh(now));
-            let by = By { writer, number, now, chance: rand::random(), policy, lease: *lease };
+            let by = By { writer, number, now, chance: ports.chance(), policy, lease };
             let Some(next) = base.after(step, by) else {
                 let is_ours = base.has_done(writer, number);
                 if is_ours && unclear.is_some_and(|unclear| unclear.period == base.period) {
-                    self.announce(&base).await;
+                    ports.announce(&base).await;
                 }
                 return Ok(base);
             };
-            let error = match records.write(&next, expected).await {
+            let error = match ports.write(&next, expected).await {
                 Ok(WrittenBreaker::Won(revision)) => {
                     breakers.learned(next.clone(), revision);
                     if next.period != base.period {
-                        self.announce(&next).await;
+                        ports.announce(&next).await;
                     }
                     return Ok(next);
                 }
@@ -241,16 +287,16 @@ impl Writing<'_> {
         expected: u64,
         until: Instant,
     ) -> Result<(Option<Breaker>, u64), Error> {
-        let Part { records, breakers, .. } = self.part;
+        let Self { ports, breakers, .. } = *self;
         loop {
             if let Some(error) = error.take() {
-                if Instant::now() >= until {
+                if instant() >= until {
                     return Err(error);
                 }
                 tracing::debug!("no answer about a circuit breaker, asking again: {error}");
-                tokio::time::sleep(AGAIN_AFTER).await;
+                ports.pause(AGAIN_AFTER).await;
             }
-            let (known, revision) = match records.read(self.of).await {
+            let (known, revision) = match ports.read(self.of).await {
                 Ok(Some(FoundBreaker { breaker, revision })) => {
                     breakers.learned(breaker.clone(), revision);
                     (Some(breaker), revision)
@@ -266,38 +312,38 @@ impl Writing<'_> {
             };
             if revision == expected {
                 // Another write may be in flight.
-                tokio::time::sleep(UNDECIDED).await;
+                ports.pause(UNDECIDED).await;
             }
             return Ok((known, revision));
         }
     }
+}
 
-    /// Publishes a change of state that this node has stored.
-    async fn announce(&self, breaker: &Breaker) {
-        let BreakerKey { tenant, job_type, key } = &breaker.of;
-        let mut details = json!({"tenant": tenant, "type": job_type});
-        if let Some(key) = key {
-            details["key"] = json!(key);
-        }
-        let event = match &breaker.state {
-            State::Closed { .. } => {
-                tracing::info!(%tenant, %job_type, key = key.as_deref(), "its circuit breaker has closed");
-                "breaker_closed"
-            }
-            State::Open { until, times, cause, .. } => {
-                tracing::warn!(%tenant, %job_type, key = key.as_deref(), %until, cause = cause.as_str(), "its circuit breaker has opened");
-                details["cause"] = json!(cause);
-                details["until"] = json!(until);
-                details["times_opened"] = json!(times);
-                "breaker_opened"
-            }
-            State::HalfOpen { times, .. } => {
-                details["times_opened"] = json!(times);
-                "breaker_half_open"
-            }
-        };
-        self.part.system_events.publish_of_type(event, job_type, details).await;
+/// Publishes a change of state that this node has stored.
+async fn announce(system_events: &SystemEvents, breaker: &Breaker) {
+    let BreakerKey { tenant, job_type, key } = &breaker.of;
+    let mut details = json!({"tenant": tenant, "type": job_type});
+    if let Some(key) = key {
+        details["key"] = json!(key);
     }
+    let event = match &breaker.state {
+        State::Closed { .. } => {
+            tracing::info!(%tenant, %job_type, key = key.as_deref(), "its circuit breaker has closed");
+            "breaker_closed"
+        }
+        State::Open { until, times, cause, .. } => {
+            tracing::warn!(%tenant, %job_type, key = key.as_deref(), %until, cause = cause.as_str(), "its circuit breaker has opened");
+            details["cause"] = json!(cause);
+            details["until"] = json!(until);
+            details["times_opened"] = json!(times);
+            "breaker_opened"
+        }
+        State::HalfOpen { times, .. } => {
+            details["times_opened"] = json!(times);
+            "breaker_half_open"
+        }
+    };
+    system_events.publish_of_type(event, job_type, details).await;
 }
 
 #[cfg(test)]

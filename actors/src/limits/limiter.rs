@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::address::Mailbox;
 use crate::limits::Limits;
-use crate::shared::now;
+use crate::shared::clock::{instant, now};
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often tokens that are not used are looked for, while this node knows any limit.
@@ -47,13 +47,36 @@ pub(crate) enum Message {
 }
 
 /// The outcome of a request.
-enum Outcome {
+pub(crate) enum Outcome {
     /// The block, when the request was sent, by both clocks, and how many nodes hold tokens.
     Granted(Lease, (Instant, Timestamp), usize),
     /// There are too few until then.
     Refused(Timestamp, (Instant, Timestamp)),
     /// It is not known what became of it: it is repeated.
     Unclear,
+}
+
+/// The cluster's records of limits. Each method is the method of [`Backbone`] that has its name, where nothing else is
+/// said: the simulation answers, too.
+pub(crate) trait LimitPorts {
+    async fn read_limit(&self, id: &LimitId) -> Result<(Option<Record>, u64), Error>;
+    async fn write_limit(&self, id: &LimitId, next: &Record, expected: u64, lasts: Duration) -> Result<bool, Error>;
+    /// Waits for a part of this time.
+    async fn pause(&self, most: Duration);
+}
+
+impl LimitPorts for Backbone {
+    async fn read_limit(&self, id: &LimitId) -> Result<(Option<Record>, u64), Error> {
+        self.read_limit(id).await
+    }
+
+    async fn write_limit(&self, id: &LimitId, next: &Record, expected: u64, lasts: Duration) -> Result<bool, Error> {
+        self.write_limit(id, next, expected, lasts).await
+    }
+
+    async fn pause(&self, most: Duration) {
+        tokio::time::sleep(most.mul_f64(rand::random::<f64>())).await;
+    }
 }
 
 /// What the limiter is given.
@@ -65,19 +88,34 @@ pub(crate) struct Part {
 
 struct Limiter {
     part: Part,
-    /// The requests on their way, and whose they are.
-    requests: JoinSet<(LimitId, Ask, Outcome)>,
-    busy: HashSet<LimitId>,
+    asking: Asking,
+    /// The requests on their way.
+    requests: JoinSet<Option<Answered>>,
     /// Reads and writes beside them.
     errands: JoinSet<()>,
+}
+
+/// What is to be asked of the cluster.
+pub(crate) enum Request {
+    /// A block of this limit.
+    Lease(LimitId, RateLimit, Ask),
+    /// Back goes a block of which so many tokens were not used.
+    GiveBack(LimitId, RateLimit, Ask, u32),
+}
+
+/// The answer to a request for a block.
+pub(crate) struct Answered {
+    id: LimitId,
+    ask: Ask,
+    outcome: Outcome,
 }
 
 /// Gets tokens until the process ends.
 pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut holds = part.backbone.listen_for_holds().await.map_err(|error| error.with_causes())?;
     part.limits.ask_again();
-    let (requests, errands) = (JoinSet::new(), JoinSet::new());
-    let mut limiter = Limiter { part, requests, busy: HashSet::new(), errands };
+    let asking = Asking::new(Arc::clone(&part.limits));
+    let mut limiter = Limiter { part, asking, requests: JoinSet::new(), errands: JoinSet::new() };
     limiter.ask();
     limiter.announce_holds();
     let (mut look, mut tick) = (tokio::time::interval(CHECK_EVERY), tokio::time::interval(TICK));
@@ -91,27 +129,47 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
                 Message::HoldAsked => limiter.announce_holds(),
             },
             Some(answered) = limiter.requests.join_next() => {
-                let (id, ask, outcome) = answered.map_err(|error| error.to_string())?;
-                limiter.answered(&id, &ask, outcome);
+                if let Some(answered) = answered.map_err(|error| error.to_string())? {
+                    limiter.asking.answered(answered);
+                }
             }
             Some(done) = limiter.errands.join_next() => done.map_err(|error| error.to_string())?,
             hold = holds.next() => match hold {
                 Some(hold) => limiter.part.limits.add_hold(&hold),
                 None => return Err(SUBSCRIPTION_ENDED.to_owned()),
             },
-            _ = tick.tick(), if knows_any => limiter.tick(),
+            _ = tick.tick(), if knows_any => {
+                let requests = limiter.asking.tick();
+                limiter.send(requests);
+            }
             _ = look.tick() => limiter.look(),
         }
     }
 }
 
-impl Limiter {
-    /// Asks the cluster for the limits that want tokens.
-    fn ask(&mut self) {
-        let limits = &self.part.limits;
-        limits.is_notified.store(false, Ordering::Release);
-        let now = Instant::now();
-        let mut known = limits.known();
+/// Which limits the cluster is asked about.
+pub(crate) struct Asking {
+    limits: Arc<Limits>,
+    busy: HashSet<LimitId>,
+}
+
+impl Asking {
+    pub(crate) fn new(limits: Arc<Limits>) -> Self {
+        Self { limits, busy: HashSet::new() }
+    }
+
+    /// Whether a job has found too few tokens; `None`: no limit is known.
+    #[cfg(test)]
+    pub(crate) fn is_called(&self) -> Option<bool> {
+        let is_called = self.limits.is_notified.load(Ordering::Acquire);
+        (is_called || self.limits.knows_any()).then_some(is_called)
+    }
+
+    /// The limits that want tokens.
+    pub(crate) fn ask(&mut self) -> Vec<Request> {
+        self.limits.is_notified.store(false, Ordering::Release);
+        let (now, mut requests) = (instant(), Vec::new());
+        let mut known = self.limits.known();
         let asking: Vec<LimitId> = known.asking.drain().collect();
         let mut later = Vec::new();
         for id in asking {
@@ -121,50 +179,59 @@ impl Limiter {
                 continue;
             }
             let Some(ask) = holder.ask(now) else { continue };
-            let (backbone, limit) = (self.part.backbone.clone(), *holder.limit());
             self.busy.insert(id.clone());
-            self.requests.spawn(async move {
-                let outcome = lease(&backbone, (&id, &limit), &ask).await;
-                (id, ask, outcome)
-            });
+            requests.push(Request::Lease(id, *holder.limit(), ask));
         }
         known.asking.extend(later);
+        requests
     }
 
-    fn answered(&mut self, id: &LimitId, ask: &Ask, outcome: Outcome) {
-        self.busy.remove(id);
-        let limits = &self.part.limits;
-        let mut known = limits.known();
-        let Some(holder) = known.holders.get_mut(id) else { return };
+    pub(crate) fn answered(&mut self, Answered { id, ask, outcome }: Answered) {
+        self.busy.remove(&id);
+        let mut known = self.limits.known();
+        let Some(holder) = known.holders.get_mut(&id) else { return };
         match outcome {
             Outcome::Granted(lease, sent, holders) => holder.granted(ask.number, lease, sent, holders),
             Outcome::Refused(until, sent) => holder.refused(ask.number, until, sent),
             Outcome::Unclear => {
-                known.asking.insert(id.clone());
+                known.asking.insert(id);
             }
         }
         drop(known);
-        limits.news.notify();
+        self.limits.news.notify();
     }
 
     /// Gives back what is not used, asks again for what is still wanted, and forgets limits that were not used for
     /// long.
-    fn tick(&mut self) {
-        let now = Instant::now();
-        let mut known = self.part.limits.known();
-        let mut back = Vec::new();
+    pub(crate) fn tick(&mut self) -> Vec<Request> {
+        let now = instant();
+        let mut known = self.limits.known();
+        let mut requests = Vec::new();
         for (id, holder) in &mut known.holders {
             let limit = *holder.limit();
-            back.extend(holder.give_back(now).into_iter().map(|(ask, unused)| (id.clone(), limit, ask, unused)));
+            let back = holder.give_back(now).into_iter();
+            requests.extend(back.map(|(ask, unused)| Request::GiveBack(id.clone(), limit, ask, unused)));
         }
         let busy = &self.busy;
         known.holders.retain(|id, holder| busy.contains(id) || !holder.is_over(now));
         drop(known);
-        for (id, limit, ask, unused) in back {
+        requests.extend(self.ask());
+        requests
+    }
+}
+
+impl Limiter {
+    /// Asks the cluster for the limits that want tokens.
+    fn ask(&mut self) {
+        let requests = self.asking.ask();
+        self.send(requests);
+    }
+
+    fn send(&mut self, requests: Vec<Request>) {
+        for request in requests {
             let backbone = self.part.backbone.clone();
-            self.errands.spawn(async move { give_back(&backbone, (&id, &limit), (&ask, unused)).await });
+            self.requests.spawn(async move { carry_out(&backbone, request).await });
         }
-        self.ask();
     }
 
     /// Reads the holds that may have been missed, and announces those again whose write failed.
@@ -196,19 +263,33 @@ impl Limiter {
     }
 }
 
+/// Does what is asked for.
+pub(crate) async fn carry_out<S: LimitPorts>(server: &S, request: Request) -> Option<Answered> {
+    match request {
+        Request::Lease(id, limit, ask) => {
+            let outcome = lease(server, (&id, &limit), &ask).await;
+            Some(Answered { id, ask, outcome })
+        }
+        Request::GiveBack(id, limit, ask, unused) => {
+            give_back(server, (&id, &limit), (&ask, unused)).await;
+            None
+        }
+    }
+}
+
 /// Asks for a block until it is known whether there is one, or other nodes were faster too often.
-async fn lease(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), ask: &Ask) -> Outcome {
+async fn lease<S: LimitPorts>(server: &S, (id, limit): (&LimitId, &RateLimit), ask: &Ask) -> Outcome {
     for turn in 0..TURNS {
-        let read = backbone.read_limit(id).await;
+        let read = server.read_limit(id).await;
         let Ok((record, revision)) = read.inspect_err(|error| failed(id, error)) else { return Outcome::Unclear };
-        let sent = (Instant::now(), now());
+        let sent = (instant(), now());
         match Record::lease(record.as_ref(), limit, ask, sent.1) {
             Answer::Has(lease) => return Outcome::Granted(lease, sent, record.map_or(1, |record| record.holders())),
             Answer::NotBefore(at) => return Outcome::Refused(at, sent),
             Answer::Granted(next, lease) => {
-                match backbone.write_limit(id, &next, revision, next.matters_for(limit)).await {
+                match server.write_limit(id, &next, revision, next.matters_for(limit)).await {
                     Ok(true) => return Outcome::Granted(lease, sent, next.holders()),
-                    Ok(false) => pause(turn).await,
+                    Ok(false) => pause(server, turn).await,
                     // There is no room for its key.
                     Err(error) if error.is_stream_full() => return Outcome::Refused(sent.1.plus(NO_ROOM), sent),
                     Err(error) => {
@@ -223,21 +304,20 @@ async fn lease(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), ask: &A
 }
 
 /// Gives a block back. If that fails, its tokens count as used.
-async fn give_back(backbone: &Backbone, (id, limit): (&LimitId, &RateLimit), (ask, unused): (&Ask, u32)) {
+async fn give_back<S: LimitPorts>(server: &S, (id, limit): (&LimitId, &RateLimit), (ask, unused): (&Ask, u32)) {
     for turn in 0..RETURNS {
-        let Ok((Some(record), revision)) = backbone.read_limit(id).await else { return };
+        let Ok((Some(record), revision)) = server.read_limit(id).await else { return };
         let Some(next) = record.give_back(limit, ask, unused, now()) else { return };
         // After an unclear answer the record shows whether the block is still listed.
-        if matches!(backbone.write_limit(id, &next, revision, next.matters_for(limit)).await, Ok(true)) {
+        if matches!(server.write_limit(id, &next, revision, next.matters_for(limit)).await, Ok(true)) {
             return;
         }
-        pause(turn).await;
+        pause(server, turn).await;
     }
 }
 
-async fn pause(turn: u32) {
-    let most = PAUSE.min(Duration::from_millis(1 << turn.min(3)));
-    tokio::time::sleep(most.mul_f64(rand::random::<f64>())).await;
+async fn pause<S: LimitPorts>(server: &S, turn: u32) {
+    server.pause(PAUSE.min(Duration::from_millis(1 << turn.min(3)))).await;
 }
 
 fn failed(id: &LimitId, error: &Error) {

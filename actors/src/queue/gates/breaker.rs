@@ -2,14 +2,13 @@
 //! of them start as probes.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::Assignment;
 use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::breakers::{Admitted, Breakers};
-use crate::shared::now;
+use crate::shared::clock::{instant, now};
 
 /// Whether the job's type has breakers. An invalid job calls no service.
 pub(crate) fn applies_to(breakers: &Breakers, assignment: &Assignment) -> bool {
@@ -21,9 +20,7 @@ pub(crate) fn ask(breakers: &Arc<Breakers>, assignment: &Assignment) -> Answer {
     match breakers.admit(&assignment.job) {
         None => Answer::Go(Permits::default()),
         Some(Admitted::Go(pass)) => Answer::Go(Permits { breaker: Some(pass), ..Permits::default() }),
-        Some(Admitted::NotBefore(at)) => {
-            Answer::NotBefore(Instant::now() + at.since(now()), DeferReason::BreakerOpen, 0)
-        }
+        Some(Admitted::NotBefore(at)) => Answer::NotBefore(instant() + at.since(now()), DeferReason::BreakerOpen, 0),
         Some(Admitted::WhenChanged) => Answer::WhenFreed(Some(DeferReason::BreakerOpen)),
         Some(Admitted::WhenRead) => Answer::WhenFreed(None),
     }

@@ -11,6 +11,8 @@ use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::perform::claim_running;
 use crate::attempt::running::RunningAttempt;
 use crate::attempt::stop::{self, Event, Handler, Owner};
+use crate::queue::gates::answer::Permits;
+use crate::tests::simulation::gated::Gated;
 use crate::tests::simulation::handler::{End, Script, millis, script};
 use crate::tests::simulation::ledger::Call;
 use crate::tests::simulation::mutation::Mutation;
@@ -20,12 +22,11 @@ use crate::tests::simulation::world::{LASTS, LEASE, World, stamp};
 
 impl Hand<'_> {
     /// Performs an attempt that has begun, and has it judged; returns its retry, if that is held locally.
-    pub(crate) async fn attempt(&self, running: RunningAttempt) -> Option<Box<HeldRetry>> {
+    pub(crate) async fn attempt(&self, mut running: RunningAttempt) -> Option<Box<HeldRetry>> {
         self.check_time(&running.attempt_state.run);
-        if !running.assignment.permits.has_slots(self.clock()) {
+        if let Some(lacks) = self.lacks(&mut running.assignment.permits) {
             let RunningAttempt { assignment, attempt_state, .. } = running;
-            let outcome = Outcome::OverLimit(DeferReason::Concurrency);
-            conclude::judge(self, assignment, attempt_state, outcome).await;
+            conclude::judge(self, assignment, attempt_state, Outcome::OverLimit(lacks)).await;
             return None;
         }
         let is_over = running.assignment.lease_is_over(self.clock(), LENGTH);
@@ -42,6 +43,15 @@ impl Hand<'_> {
         }
         conclude::judge(self, assignment, attempt_state, outcome).await;
         None
+    }
+
+    /// What the attempt that is to start has no more, if beginning took longer than it was good for.
+    fn lacks(&self, permits: &mut Permits) -> Option<DeferReason> {
+        if !permits.has_slots(self.clock()) {
+            return Some(DeferReason::Concurrency);
+        }
+        let are_good = permits.spend(self.clock()) || self.world.is(Mutation::TokensUsedAfterTheirLease);
+        (!are_good).then_some(DeferReason::RateLimited)
     }
 
     /// An attempt that was judged had the time then that it needs. One whose claim was taken up was judged before that.
@@ -212,6 +222,9 @@ impl<'w> Calling<'w> {
                 ledger.accuse(hand.index, format!("its handler was called after its end: {}", state.as_str()));
             }
         }
+        if let Some(other) = world.comes_before(hand.index) {
+            ledger.accuse(hand.index, format!("it is called before run {other} of its key, which comes first"));
+        }
         match (hand.plan.key, hand.plan.scope) {
             (Some(key), Unique::Window) if round == 1 => ledger.called_for_key(key, hand.index),
             (Some(key), Unique::Active) => {
@@ -234,6 +247,12 @@ impl<'w> Calling<'w> {
             ledger.accuse(plan, format!("called though its handlers are full: they take {slots}"));
         }
         let slots = hand.plan.group.zip(hand.slots());
+        if world.is_open_to_all(node) {
+            ledger.accuse(plan, "its handler is called though its breaker is open");
+        }
+        if let Gated::Limited(limit) = world.gated {
+            ledger.starts(plan, &limit, now);
+        }
         ledger.called(Call { id, plan, node, ack_token, claimed, leased_until, slots }, is_of_this_server, now);
         Self { world, id }
     }

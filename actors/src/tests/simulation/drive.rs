@@ -12,6 +12,7 @@ use longshore_domain::{ErrorKind, Priority, Queue, Run, RunId, RunState};
 use crate::shared::clock::simulated;
 use crate::tests::simulation::client::set;
 use crate::tests::simulation::filter::{Wish, cancel_those};
+use crate::tests::simulation::gated::Gated;
 use crate::tests::simulation::intake::{job, submit, take_due};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::operator::{REPLAYS, attend, cancel, reschedule};
@@ -23,8 +24,8 @@ use crate::tests::simulation::world::{
     AckTokens, Kind, LEASE, OLD_READ_MAX, OrderToStop, RUNS, STORM, Weather, World, stamp,
 };
 
+mod gates;
 mod queues;
-mod slots;
 
 /// A world is stuck if something is still under way this long after the storm.
 const ENDS_WITHIN: i64 = 300_000;
@@ -72,8 +73,8 @@ pub(crate) struct Drive<'w> {
     /// When the server has something to do next, as far as nothing else happens before.
     serves_at: i64,
     floor: u64,
-    /// Since when jobs of each concurrency key wait, and none of them is at work.
-    idle_since: Vec<i64>,
+    /// Since when jobs of each concurrency key wait, and none of them is at work; and when one was last seen to wait.
+    idle_since: Vec<(i64, i64)>,
 }
 
 /// Plays the world of this seed and kind; returns the first broken promise, if any.
@@ -118,7 +119,15 @@ impl<'w> Drive<'w> {
             let node = world.chance.below(3) as usize;
             self.plan_for(storm(world.chance.between(0, STORM)), Event::Drain(node));
         }
-        let anew = if world.kind == Kind::LanesMadeAnew { 5 } else { u32::from(world.chance.hits(1_000)) };
+        // An order numbers its runs by the sequences of one lane.
+        let is_kept = world.gated == Gated::Ordered;
+        let anew = if is_kept {
+            0
+        } else if world.kind == Kind::LanesMadeAnew {
+            5
+        } else {
+            u32::from(world.chance.hits(1_000))
+        };
         for _ in 0..anew {
             self.plan_for(storm(world.chance.between(1_000, STORM)), Event::MakeLaneAnew);
         }
@@ -243,6 +252,8 @@ impl<'w> Drive<'w> {
         for node in 0..3 {
             self.keep_leases(node, now);
             self.keep_slots(node, now);
+            self.ask_for_tokens(node, now);
+            self.write_breakers(node, now);
             self.run_queue(node, now);
         }
         self.go_on(now);
@@ -265,8 +276,8 @@ impl<'w> Drive<'w> {
         self.serves_at = own.min(world.bucket.borrow().next()).min(due).min(self.pulled_at(lanes)).min(self.looks_at());
         let next = next.min(self.serves_at);
         // Sessions are renewed for ever, so that alone is nothing that happens.
-        let slots = (0..3).map(|node| self.keeps_slots_at(node, frozen_until[node]));
-        (next < NEVER).then(|| slots.fold(next, i64::min))
+        let gates = (0..3).map(|node| self.runs_gates_at(node, frozen_until[node]));
+        (next < NEVER).then(|| gates.fold(next, i64::min))
     }
 
     fn frozen_until(&self) -> [i64; 3] {

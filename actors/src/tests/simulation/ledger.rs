@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_domain::events::{self, Event, EventKind};
+use longshore_domain::limit::RateLimit;
 use longshore_domain::run::{DeferReason, EndLog};
 use longshore_domain::{ErrorKind, Run, RunId, RunState, SmolStr, State, Timestamp};
 
 use crate::attempt::conclude::SHORT_RETRY;
 use crate::concurrency::SlotPermit;
+use crate::tests::simulation::handler::millis;
 
 /// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,8 @@ struct Page {
     pub(crate) calls: u32,
     /// A record said that it runs.
     has_run: bool,
+    /// When one last said that, or that it has ended.
+    went_on_at: i64,
     /// The first time that it was scheduled for: each submission with a delay counts the delay from its own time.
     due: Option<Timestamp>,
     /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
@@ -117,6 +121,8 @@ pub(crate) struct Call {
 pub(crate) struct Ledger {
     pages: Vec<Page>,
     pub(crate) calls: Vec<Call>,
+    /// When handlers were called, in a world with a rate limit.
+    starts: Vec<i64>,
     /// Keys, and their runs whose handler was called.
     of_keys: Vec<(usize, usize)>,
     broken: Option<String>,
@@ -127,6 +133,7 @@ impl Ledger {
         Self {
             pages: (0..runs).map(|_| Page::default()).collect(),
             calls: Vec::new(),
+            starts: Vec::new(),
             of_keys: Vec::new(),
             broken: None,
         }
@@ -142,6 +149,11 @@ impl Ledger {
 
     pub(crate) fn accuse(&mut self, plan: usize, what: impl Into<String>) {
         self.broken.get_or_insert_with(|| format!("run {plan}: {}", what.into()));
+    }
+
+    /// When a record last said that it runs, or that it has ended.
+    pub(crate) fn went_on_at(&self, plan: usize) -> i64 {
+        self.pages[plan].went_on_at
     }
 
     /// Whether a record said at any time that it runs.
@@ -180,6 +192,9 @@ impl Ledger {
         }
         if after.attempt > after.max_attempts {
             self.accuse(plan, format!("attempt {} of {}", after.attempt, after.max_attempts));
+        }
+        if after.state == RunState::Running || after.state.is_terminal() {
+            self.pages[plan].went_on_at = now.millis();
         }
         if after.state == RunState::Running {
             self.pages[plan].has_run = true;
@@ -266,6 +281,18 @@ impl Ledger {
         }
         self.pages[call.plan].calls += 1;
         self.calls.push(call);
+    }
+
+    /// A handler is called. No more are in any span that ends now than the limit allows.
+    pub(crate) fn starts(&mut self, plan: usize, limit: &RateLimit, now: i64) {
+        self.starts.push(now);
+        for (first, from) in self.starts.iter().enumerate() {
+            // Both ends count.
+            let (started, span) = (self.starts.len() - first, now - from + 1);
+            if started as f64 > limit.bound(millis(span)) {
+                return self.accuse(plan, format!("{started} jobs were started within {span} ms, beyond their rate"));
+            }
+        }
     }
 
     /// A handler takes a step. No more jobs of its key are at work than there are slots: those whose nodes still have

@@ -14,11 +14,14 @@ mod world;
 
 mod client;
 
+mod breaking;
 mod gated;
+mod order;
 mod parking;
 mod queue;
 mod slots;
 mod sweep;
+mod tokens;
 
 mod publication;
 

@@ -34,6 +34,12 @@ enum Harm {
     Unmeant,
     /// More jobs of its key are at work than there are slots.
     OverSlots,
+    /// It starts before a run that comes first in the order of its key.
+    Overtakes,
+    /// More jobs start than their rate allows.
+    OverRate,
+    /// It starts while its breaker is open.
+    Unprotected,
     /// A slot that nobody uses does not come back.
     SlotKept,
     /// Its handlers had more jobs of a node than they take.
@@ -62,6 +68,9 @@ impl Harm {
             Self::PassedOver => &["fits, and was left alone"],
             Self::Unmeant => &["does not fit, and was cancelled", "cancelled, though nobody asked"],
             Self::OverSlots => &["jobs of its key are at work, with"],
+            Self::Overtakes => &["of its key, which comes first"],
+            Self::Unprotected => &["though its breaker is open"],
+            Self::OverRate => &["beyond their rate"],
             Self::SlotKept => &["wait, and none of them is at work"],
             Self::OverCapacity => &["though its handlers are full"],
         }
@@ -106,6 +115,13 @@ impl Mutation {
             | Self::SessionEndedWhileItLasts
             | Self::WorkGoesOnWithoutItsSlots
             | Self::SlotUsedBeforeItIsConfirmed => Kind::Slots,
+            Self::LaneNotReadForAnOrder
+            | Self::ParkedNotReadForAnOrder
+            | Self::OnlyTheLastOfABatchLookedAt
+            | Self::JobThatNoNodeHasMetTakenForEnded
+            | Self::NextInOrderNotTakenBack => Kind::Ordered,
+            Self::TokensUsedAfterTheirLease | Self::TokensOfALostWriteUsed | Self::LimitOverwritten => Kind::Limited,
+            Self::BreakersOfOthersNotHeard | Self::ProbeOfTheDeadKept => Kind::Breaks,
             _ => Kind::Mixed,
         }
     }
@@ -236,4 +252,17 @@ mutations! {
     SessionEndedWhileItLasts: OverSlots,
     WorkGoesOnWithoutItsSlots: OverSlots,
     SlotUsedBeforeItIsConfirmed: OverSlots,
+    // Their order.
+    LaneNotReadForAnOrder: Overtakes,
+    ParkedNotReadForAnOrder: Overtakes | SlotKept | Stuck,
+    OnlyTheLastOfABatchLookedAt: Overtakes,
+    JobThatNoNodeHasMetTakenForEnded: Overtakes,
+    NextInOrderNotTakenBack: SlotKept | Stuck,
+    // Rate limits.
+    TokensUsedAfterTheirLease: OverRate,
+    TokensOfALostWriteUsed: OverRate,
+    LimitOverwritten: OverRate,
+    // Circuit breakers.
+    BreakersOfOthersNotHeard: Unprotected,
+    ProbeOfTheDeadKept: Stuck,
 }

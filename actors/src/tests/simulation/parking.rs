@@ -9,17 +9,19 @@ use futures_util::FutureExt as _;
 use longshore_backbone::Error;
 use longshore_backbone::parked::ParkedKind;
 use longshore_domain::rank::Rank;
-use longshore_domain::{Priority, Queue};
+use longshore_domain::{Lane, Priority, Queue};
 
 use crate::attempt::assignment::number_of;
+use crate::attempt::order;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::parking::rounds::{IDLE_LOOK_EVERY, LOOK_EVERY, ParkedPorts, Parking, Read, Sought};
 use crate::shared::kind::Kind;
 use crate::tests::simulation::client::Client;
-use crate::tests::simulation::intake::take_back;
+use crate::tests::simulation::intake::{job, take_back};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::queue::NodeQueue;
 use crate::tests::simulation::server::{Due, NEVER};
+use crate::tests::simulation::worker::{Delivery, Hand};
 use crate::tests::simulation::world::{World, stamp};
 
 /// How many parked jobs a node reads at once.
@@ -120,18 +122,31 @@ impl ParkedPorts for TakesBack<'_> {
         Ok((read.collect(), next))
     }
 
-    // No key of these worlds has a line or an order.
+    // No key of these worlds has a line.
 
     async fn is_open(&self, _: &Kind) -> Result<bool, Error> {
         Ok(true)
     }
 
-    fn has_order(&self, _: &Kind) -> bool {
-        false
+    fn has_order(&self, kind: &Kind) -> bool {
+        order::has_order(&self.buffer().gates.routing.policies, kind)
     }
 
-    async fn bring_next_back(&self, _: &Kind, _: &[Priority], _: &mut Sought) -> Result<(), Error> {
-        unreachable!("no key has an order")
+    async fn bring_next_back(&self, kind: &Kind, _: &[Priority], _: &mut Sought) -> Result<(), Error> {
+        let (world, node) = (self.client.world, self.client.node);
+        let parked = self.client.list(|server| server.parked.clone()).await;
+        let Some(of_kind) = parked.iter().find(|parked| self.kind_of(parked) == *kind) else { return Ok(()) };
+        if world.is(Mutation::NextInOrderNotTakenBack) {
+            return Ok(());
+        }
+        let message = job(of_kind.schedule.place.plan, world.clock.get());
+        let hand = Hand::new(world, node, Delivery::of_stored(message, world.clock.get()));
+        let id = order::of_kind(kind, Lane::new(&Queue::main(), Priority::DEFAULT));
+        for parked in hand.next_in_order(&id).await? {
+            self.buffer().coming_back(kind, 1, self.instant());
+            self.bring_back(parked).await?;
+        }
+        Ok(())
     }
 
     async fn bring_back(&self, job: Due) -> Result<bool, Error> {

@@ -32,6 +32,13 @@ pub(crate) enum Way {
     Follows(usize),
 }
 
+impl Way {
+    /// The run that a forged message names.
+    pub(crate) fn is_forged(self) -> Option<usize> {
+        if let Self::Forged(parent) = self { Some(parent) } else { None }
+    }
+}
+
 /// What else a client that submits does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Besides {
@@ -80,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) key: Option<usize>,
     /// Its concurrency key.
     pub(crate) group: Option<u32>,
+    /// The jobs of such a key start in their order.
+    pub(crate) is_ordered: bool,
     /// When the key is free again.
     pub(crate) scope: Unique,
     /// It takes the place of the run that has its key, if that has not started.
@@ -271,6 +280,7 @@ impl Plan {
             besides: Besides::Nothing,
             key: None,
             group: None,
+            is_ordered: false,
             scope: Unique::Window,
             replaces: false,
             payload: b"",
@@ -335,6 +345,7 @@ impl Plan {
                 backoff: self.backoff.clone(),
                 max_snoozes: u32::MAX,
                 no_handler_grace: GRACE,
+                ordered: self.is_ordered,
                 ..TypePolicy::default()
             };
             Policies { default_type, ..Policies::default() }

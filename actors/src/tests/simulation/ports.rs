@@ -49,7 +49,7 @@ use crate::tests::simulation::world::{Kind, LEASE, PRESENCE_EVERY, World, stamp}
 /// A node has this long to say whether it holds a job.
 const ANSWERS_WITHIN: i64 = 60;
 
-static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
+pub(super) static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
 thread_local! {
     /// Each thread counts for itself, and nobody reads it: threads that count together wait for each other. Threads end
     /// with the test.
@@ -393,39 +393,38 @@ impl Server for Hand<'_> {
         Ok(self.client.write_claim(key_of(key), expected, (plan, claim.published, timed), taken_from).await?)
     }
 
-    // No type of these worlds does more with the jobs of a key than to let them wait for a slot: lines and orders have
-    // worlds of their own (`domain/tests/lines.rs`, `orders.rs`).
+    // No key of these worlds has a line: those have worlds of their own (`domain/tests/lines.rs`).
 
     async fn read_line(&self, _: &ConcurrencyId) -> Result<(Line, u64), Error> {
-        unreachable!("no key has a line or an order")
+        unreachable!("no key has a line")
     }
 
     async fn write_line(&self, _: &ConcurrencyId, _: &Line, _: u64) -> Result<bool, Error> {
-        unreachable!("no key has a line or an order")
+        unreachable!("no key has a line")
     }
 
-    async fn read_order(&self, _: &OrderId) -> Result<(Order, u64), Error> {
-        unreachable!("no key has a line or an order")
+    async fn read_order(&self, id: &OrderId) -> Result<(Order, u64), Error> {
+        self.order(id).await
     }
 
-    async fn write_order(&self, _: &OrderId, _: &Order, _: u64, _: Duration) -> Result<bool, Error> {
-        unreachable!("no key has a line or an order")
+    async fn write_order(&self, id: &OrderId, order: &Order, expected: u64, _: Duration) -> Result<bool, Error> {
+        self.put_order(id, order, expected).await
     }
 
-    async fn waiting_in_order(&self, _: &OrderId, _: Waits, _: (u64, u64)) -> Result<Vec<Waiting>, Error> {
-        unreachable!("no key has a line or an order")
+    async fn waiting_in_order(&self, id: &OrderId, waits: Waits, range: (u64, u64)) -> Result<Vec<Waiting>, Error> {
+        self.waiting_in(id, waits, range).await
     }
 
-    async fn is_in_lane(&self, _: &OrderId, _: u64) -> Result<bool, Error> {
-        unreachable!("no key has a line or an order")
+    async fn is_in_lane(&self, _: &OrderId, sequence: u64) -> Result<bool, Error> {
+        Ok(self.has_in_lane(sequence).await)
     }
 
     async fn notify_cancelled(&self, _: &Tenant, _: &RunId) {
-        unreachable!("no key has a line or an order")
+        unreachable!("no key has a line")
     }
 
     async fn take_out_parked(&self, _: &Run, _: &KindKey) -> Result<(), Error> {
-        unreachable!("no key has a line or an order")
+        unreachable!("no key has a line")
     }
 
     async fn ask_holder(&self, node: &str, question: &HolderQuestion, _: Duration) -> Option<HolderAnswer> {

@@ -16,7 +16,7 @@ use longshore_backbone::wire::subject::Names;
 use longshore_domain::policy::{Policies, QueuePolicy};
 use longshore_domain::pressure::HeldBack;
 use longshore_domain::setting::{Pause, PauseOf, Setting, SettingKey};
-use longshore_domain::{JobType, Priority, Queue, QueueLane, Tenant};
+use longshore_domain::{JobType, Priority, Queue, QueueLane, SmolStr, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
@@ -35,11 +35,14 @@ use crate::shared::gate_news::GateNews;
 use crate::shared::park_permits::ParkGate;
 use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
+use crate::tests::simulation::breaking::Breaking;
+use crate::tests::simulation::gated::Gated;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{Due, Message, NEVER};
 use crate::tests::simulation::slots::Keeping;
+use crate::tests::simulation::tokens::Limiting;
 use crate::tests::simulation::worker::{Kept, LENGTH};
-use crate::tests::simulation::world::{World, stamp};
+use crate::tests::simulation::world::{LEASE, World, stamp};
 
 /// How many workers may be awake without waiting.
 const WAKE_PERMITS: usize = 2;
@@ -76,10 +79,10 @@ impl Unused {
     }
 
     /// The gates of a node whose remote handlers take so many jobs at once; `None`: it has the handlers itself. They go
-    /// by these settings, if they have something to hold up.
-    fn gates(&self, slots: Option<u32>, own: Option<Arc<Policies>>, ages: Instant) -> Gates {
+    /// by these settings, if they have something to hold up; then the process has this name.
+    fn gates(&self, slots: Option<u32>, own: Option<(Arc<Policies>, SmolStr)>, ages: Instant) -> Gates {
         let news = Arc::<GateNews>::default();
-        let policies = Arc::clone(own.as_ref().unwrap_or(&self.policies));
+        let policies = Arc::clone(own.as_ref().map_or(&self.policies, |(policies, _)| policies));
         let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
         let handlers = if slots.is_some() { &self.remote } else { &self.here };
         let routing = Routing::new(policies, handlers.clone(), self.names.clone(), capacity);
@@ -92,10 +95,13 @@ impl Unused {
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
         run_time_settings.is_present(ages);
         run_time_settings.were_read(ages);
-        let (limits, breakers) = (Arc::clone(&self.limits), Arc::clone(&self.breakers));
-        let slots = match own {
-            Some(policies) => Arc::new(Slots::new(policies, Arc::clone(&news), BucketSpace::default())),
-            None => Arc::clone(&self.slots),
+        let (limits, breakers, slots) = match own {
+            Some((policies, name)) => (
+                Arc::new(Limits::new(&name, Arc::clone(&policies), Arc::clone(&news))),
+                Arc::new(Breakers::new(Arc::clone(&policies), &name, Arc::clone(&news))),
+                Arc::new(Slots::new(policies, Arc::clone(&news), BucketSpace::default())),
+            ),
+            None => (Arc::clone(&self.limits), Arc::clone(&self.breakers), Arc::clone(&self.slots)),
         };
         Gates { routing: Arc::new(routing), limits, breakers, run_time_settings, slots, news }
     }
@@ -146,16 +152,25 @@ pub(crate) struct NodeQueue {
     pub(crate) looks_at: Cell<i64>,
     /// Its slots, if any job has a concurrency key.
     pub(crate) keeping: Option<Rc<Keeping>>,
+    /// Its limits, if there is one.
+    pub(crate) limiting: Option<Rc<Limiting>>,
+    /// Its breakers, if there is one.
+    pub(crate) breaking: Option<Rc<Breaking>>,
     /// The buffer knew of parked jobs when the loop last ran.
     pub(crate) knows_of_parked: Cell<bool>,
 }
 
 impl NodeQueue {
-    fn new(world: &World) -> Self {
+    fn new(world: &World, node: usize) -> Self {
         let (now, at) = (world.clock.get(), world.instant(world.clock.get()));
-        let own = world.policies.clone();
+        let own = world.policies.clone().map(|policies| (policies, world.nodes[node].writer.borrow().clone()));
         let gates = UNUSED.with(|unused| unused.gates(world.announced_slots(), own, at + AGES));
-        let keeping = world.policies.is_some().then(|| Rc::new(Keeping::new(Arc::clone(&gates.slots))));
+        let has_keys = matches!(world.gated, Gated::Keys(_) | Gated::Ordered);
+        let keeping = has_keys.then(|| Rc::new(Keeping::new(Arc::clone(&gates.slots))));
+        let breaks = world.gated == Gated::Breaks;
+        let breaking = breaks.then(|| Rc::new(Breaking::new(Arc::clone(&gates.breakers))));
+        let is_limited = matches!(world.gated, Gated::Limited(_));
+        let limiting = is_limited.then(|| Rc::new(Limiting::new(Arc::clone(&gates.limits))));
         let policy = QueuePolicy { concurrency: world.room, ..QueuePolicy::default() };
         let park = ParkGate::new(ParkedSpace::default(), Arc::clone(&gates.news));
         let closing = CancellationToken::new();
@@ -179,6 +194,8 @@ impl NodeQueue {
             parking: RefCell::new(Some(Parking::new())),
             looks_at: Cell::new(now),
             keeping,
+            limiting,
+            breaking,
             knows_of_parked: Cell::new(false),
         };
         world.paused.borrow().iter().for_each(|paused| queue.pauses(*paused, true));
@@ -193,6 +210,12 @@ impl NodeQueue {
     pub(crate) fn is_empty(&self) -> bool {
         let held = self.buffer().held();
         held.back == 0 && held.of.iter().all(|held| *held == 0)
+    }
+
+    /// Whether a job of such a run is in the buffer: none stays there for longer than its lease.
+    pub(crate) fn holds(&self, is_it: impl Fn(usize) -> bool, now: i64) -> bool {
+        let has_lease = |kept: &Kept| now - kept.delivery.sent_at < LEASE;
+        self.kept.borrow().iter().any(|kept| has_lease(kept) && is_it(kept.delivery.message.place.plan))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -350,7 +373,7 @@ impl World {
     /// The queue of a node's process, which makes it once there is something for it.
     pub(crate) fn queue(&self, node: usize) -> Rc<NodeQueue> {
         let mut queue = self.nodes[node].queue.borrow_mut();
-        Rc::clone(queue.get_or_insert_with(|| Rc::new(NodeQueue::new(self))))
+        Rc::clone(queue.get_or_insert_with(|| Rc::new(NodeQueue::new(self, node))))
     }
 
     /// The same, if it was made.

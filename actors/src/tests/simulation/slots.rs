@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use longshore_backbone::Error;
+use longshore_backbone::breakers::FoundBreaker;
 use longshore_backbone::concurrency::{News, Wish, Written};
 use longshore_domain::SmolStr;
+use longshore_domain::breaker::record::Breaker;
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, Record};
 
@@ -135,6 +137,12 @@ pub(crate) async fn hear(world: &World, node: usize, news: News) {
 impl World {
     /// The nodes that are there hear of what was stored.
     pub(crate) fn republishes(&self, key: &str, entry: &Entry, revision: u64) {
+        if let Entry::Breaker(breaker) = entry {
+            for node in (0..self.nodes.len()).filter(|node| self.breaking(*node).is_some()) {
+                let breaker = Breaker::clone(breaker);
+                self.begin_slow(node, Slow::LearnsOf(FoundBreaker { breaker, revision }));
+            }
+        }
         let Entry::Slots(record) = entry else { return };
         let id = key.strip_prefix("slots.").and_then(ConcurrencyId::read).expect("records of slots have such keys");
         for node in self.nodes_with_slots() {
@@ -224,8 +232,9 @@ impl Gated {
     /// How many jobs of a key run at once.
     pub(crate) fn most_of_a_key(self) -> usize {
         match self {
-            Self::No => usize::MAX,
+            Self::No | Self::Limited(_) | Self::Breaks => usize::MAX,
             Self::Keys(slots) => slots as usize,
+            Self::Ordered => 1,
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::breakers::FoundBreaker;
 use longshore_backbone::concurrency::News;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::{Run, RunState};
@@ -14,6 +15,7 @@ use crate::commit::follow_up::{self, Done};
 use crate::commit::{Commit, Payload};
 use crate::ports::{Ports as _, RunPorts as _};
 use crate::queue::gates::answer::Permits;
+use crate::tests::simulation::breaking::learn_of;
 use crate::tests::simulation::committer::Origin;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::Word;
@@ -30,6 +32,7 @@ pub(crate) enum Slow {
     Early(Box<Run>, FollowUp, Origin),
     /// What another node wrote or wishes arrives.
     Hears(News),
+    LearnsOf(FoundBreaker),
     /// A mutation holds a run locally which its node has only taken over.
     HeldTakenOver(Box<Commit>),
 }
@@ -70,6 +73,7 @@ pub(crate) async fn do_slowly(world: &World, node: usize, slow: Slow) {
             follow_up::follow(&world.hand_on(node, origin), Box::new(alone)).await;
             return;
         }
+        Slow::LearnsOf(found) => return learn_of(world, node, found).await,
         Slow::Hears(news) => return hear(world, node, news).await,
         Slow::HeldTakenOver(commit) => {
             Box::pin(hold_taken_over(world, node, commit)).await;

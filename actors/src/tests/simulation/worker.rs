@@ -221,7 +221,7 @@ impl<'w> Hand<'w> {
     /// Identifies the message.
     pub(crate) fn message(&self) -> MessageId {
         let Message { sequence, at, .. } = self.delivery.message;
-        MessageId { stream: self.world.stream.clone(), sequence, at: stamp(at) }
+        MessageId { stream: self.world.stream(&self.delivery.message), sequence, at: stamp(at) }
     }
 
     /// Whose run this is, and the key of its record. If the message names another's run, two may be meant.

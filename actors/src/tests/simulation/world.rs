@@ -16,7 +16,7 @@ use longshore_backbone::renewal::ReplyTo;
 use longshore_chance::Chance;
 use longshore_domain::freshness::Freshness;
 use longshore_domain::policy::Policies;
-use longshore_domain::{RunId, SmolStr, Timestamp};
+use longshore_domain::{Priority, Queue, RunId, SmolStr, Timestamp};
 use tokio::sync::mpsc;
 
 use crate::lease_keeper::{Book, Renewing};
@@ -26,18 +26,20 @@ use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
+use crate::tests::simulation::breaking::Breaking;
 use crate::tests::simulation::committer::{Committing, Origin};
 use crate::tests::simulation::encoded::Encoded;
 use crate::tests::simulation::gated::{Bucket, Gated};
 use crate::tests::simulation::ledger::Ledger;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
-use crate::tests::simulation::ports::METRICS;
+use crate::tests::simulation::ports::{METRICS, NAMES};
 use crate::tests::simulation::queue::{NodeQueue, Paused};
-use crate::tests::simulation::server::{DERIVED, Key, NEVER, Server, Stored, TIMED};
+use crate::tests::simulation::server::{DERIVED, Key, Message, NEVER, Server, Stored, TIMED};
 use crate::tests::simulation::slots::Keeping;
 use crate::tests::simulation::slow_work::Slow;
 use crate::tests::simulation::sweep::Sweep;
+use crate::tests::simulation::tokens::Limiting;
 use crate::tests::simulation::window::OnItsWay;
 use crate::tests::simulation::worker::LENGTH;
 
@@ -83,6 +85,12 @@ pub(crate) enum Kind {
     LongAttempts,
     /// Most jobs have concurrency keys.
     Slots,
+    /// Most jobs have such keys, and an order.
+    Ordered,
+    /// Jobs start at a rate.
+    Limited,
+    /// Their type has a circuit breaker.
+    Breaks,
     /// Nodes freeze again and again, for no longer than they may hold a job, and runs are cancelled as they begin.
     ShortFreezes,
 }
@@ -229,7 +237,7 @@ pub(crate) struct World {
     pub(crate) slots: Option<u32>,
     /// What an operator has paused.
     pub(crate) paused: RefCell<Vec<Paused>>,
-    pub(crate) stream: SmolStr,
+    stream: SmolStr,
     /// How often the server was killed.
     pub(crate) server_life: Cell<u32>,
     /// Any moment: leases count from it on the nodes' own clocks.
@@ -288,7 +296,7 @@ impl World {
             room: chance.pick(&[4, 4, 4, 1]),
             slots: if kind.parks() { Some(1) } else { chance.pick(&[None, None, Some(1), Some(2), Some(4)]) },
             paused: RefCell::default(),
-            stream: SmolStr::from("LANE"),
+            stream: SmolStr::from(NAMES.lane_stream(&Queue::main(), Priority::DEFAULT)),
             server_life: Cell::new(0),
             start: Instant::now(),
             published: RefCell::new(vec![None; runs]),
@@ -308,6 +316,11 @@ impl World {
         world.comes_to(0);
         (0..world.nodes.len()).for_each(|node| world.starts(node));
         world
+    }
+
+    /// The stream of a message.
+    pub(crate) fn stream(&self, message: &Message) -> SmolStr {
+        if message.returned { SmolStr::new_static("RETURNED") } else { self.stream.clone() }
     }
 
     /// All clocks show this time from now on.
@@ -356,6 +369,16 @@ impl World {
     /// The slots of a node's process, if jobs of this world have concurrency keys and there was something for it.
     pub(crate) fn keeping(&self, node: usize) -> Option<Rc<Keeping>> {
         self.nodes[node].queue.borrow().as_ref()?.keeping.clone()
+    }
+
+    /// The same of its limits, in a world that has one.
+    pub(crate) fn limiting(&self, node: usize) -> Option<Rc<Limiting>> {
+        self.nodes[node].queue.borrow().as_ref()?.limiting.clone()
+    }
+
+    /// The same of its breakers.
+    pub(crate) fn breaking(&self, node: usize) -> Option<Rc<Breaking>> {
+        self.nodes[node].queue.borrow().as_ref()?.breaking.clone()
     }
 
     pub(crate) fn is_broken(&self) -> bool {
