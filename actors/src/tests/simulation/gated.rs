@@ -16,18 +16,15 @@ use longshore_domain::policy::{Policies, TypePolicy};
 
 use crate::tests::simulation::breaking;
 use crate::tests::simulation::client::{Client, Fate, Unclear};
-use crate::tests::simulation::handler::{TIME_LIMIT, millis};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::{Plan, Way};
 use crate::tests::simulation::server::NEVER;
 use crate::tests::simulation::world::{Kind, World};
 
-/// One in so many mixed worlds has concurrency keys, one an order of them, one a rate limit, and one
-/// a circuit breaker.
-const ONE_IN_WITH_KEYS: u64 = 8;
-const ONE_IN_WITH_ORDER: u64 = 16;
-const ONE_IN_WITH_LIMIT: u64 = 16;
-const ONE_IN_WITH_BREAKER: u64 = 16;
+/// One in so many mixed worlds has concurrency keys, one an order of them, and one a circuit breaker.
+const ONE_IN_WITH_KEYS: u64 = 16;
+const ONE_IN_WITH_ORDER: u64 = 32;
+const ONE_IN_WITH_BREAKER: u64 = 32;
 /// How long an entry is stored that says as much as none.
 const EMPTY_LASTS: i64 = 1_000;
 /// How many keys such a world has.
@@ -59,7 +56,6 @@ impl Gated {
             Kind::Ordered => Self::Ordered,
             Kind::Mixed if seed % ONE_IN_WITH_ORDER == 5 => Self::Ordered,
             Kind::Limited => Self::Limited(draw_limit(&chance)),
-            Kind::Mixed if seed % ONE_IN_WITH_LIMIT == 9 => Self::Limited(draw_limit(&chance)),
             Kind::Breaks => Self::Breaks,
             Kind::Mixed if seed % ONE_IN_WITH_BREAKER == 13 => Self::Breaks,
             _ => return Self::No,
@@ -96,8 +92,7 @@ impl Gated {
         };
         let concurrency_hold =
             if mutation == Some(Mutation::SlotsOfTheDeadKeptForTheTimeLimit) { Hold::Timeout } else { Hold::Lease };
-        let timeout = millis(TIME_LIMIT);
-        let default_type = TypePolicy { key_concurrency, ordered, concurrency_hold, timeout, ..TypePolicy::default() };
+        let default_type = TypePolicy { key_concurrency, ordered, concurrency_hold, ..TypePolicy::default() };
         Some(Arc::new(Policies { default_type, ..Policies::default() }))
     }
 }

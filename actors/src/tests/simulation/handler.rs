@@ -10,7 +10,7 @@ use crate::tests::simulation::plan::Behaviour;
 use crate::tests::simulation::world::World;
 
 /// An attempt may last this long.
-pub(crate) const TIME_LIMIT: i64 = 3_000;
+const TIME_LIMIT: i64 = 3_000;
 
 /// One call.
 pub(crate) struct Script {

@@ -4,14 +4,14 @@
 use super::Drive;
 use crate::tests::simulation::breaking::run_todo;
 use crate::tests::simulation::gated::{Gated, KEYS};
-use crate::tests::simulation::server::{NEVER, Schedule};
+use crate::tests::simulation::server::{Message, NEVER, Schedule};
 use crate::tests::simulation::slots::run_errand;
 use crate::tests::simulation::tokens::run_request;
 use crate::tests::simulation::world::{LEASE, Node};
 
 /// Once all faults are over, a job waits no longer for a slot of a key that no job uses: a lease until its message
 /// comes again, a lease until a dead node's session is ended, and the time that parking and the next pull take.
-const SLOT_COMES_BACK_WITHIN: i64 = 5 * LEASE;
+const SLOT_COMES_BACK_WITHIN: i64 = 20 * LEASE;
 /// A message that no node has for longer than this was put off.
 const ON_ITS_WAY: i64 = LEASE * 3 / 2;
 
@@ -76,11 +76,15 @@ impl Drive<'_> {
         for key in 0..KEYS {
             let is_of_key = |plan: usize| world.plans[plan].group == Some(key);
             let server = world.server.borrow();
-            let has_its_turn = |schedule: &Schedule| world.gated == Gated::Ordered && is_of_key(schedule.place.plan);
+            // The run whose turn it is may wait for its time, or be put off.
+            let is_ordered = world.gated == Gated::Ordered;
+            let has_its_turn = |schedule: &Schedule| is_ordered && is_of_key(schedule.place.plan);
+            let is_put_off = |message: &Message| is_ordered && message.until > now && is_of_key(message.place.plan);
             let ledger = world.ledger.borrow();
             let went_on = |plan: usize| is_of_key(plan) && ledger.went_on_at(plan) == now;
             let is_at_work = ledger.calls.iter().any(|call| is_of_key(call.plan))
                 || (0..world.plans.len()).any(went_on)
+                || server.lane.iter().any(is_put_off)
                 || server.schedules.iter().any(has_its_turn)
                 || server.due.iter().any(|due| has_its_turn(&due.schedule));
             let is_buffered = |node: &Node| {
