@@ -196,6 +196,27 @@ fn a_write_that_another_came_before_gives_no_slot() {
     assert!(taken.len() < 2, "the other node has {} of the two", 2 - taken.len());
 }
 
+/// Given a slot that is given back, when another node's write comes first and this node hears of that before its own is
+/// refused, then the slot is given back once more: the record would list it for as long as this node lives.
+#[test]
+fn a_slot_that_could_not_be_given_back_is_given_back_again() {
+    let mut scene = Scene::new();
+    let _ = scene.take("call", None);
+    scene.keep();
+    scene.slots.leave();
+    let (ask, base, revision, max) = scene.next_write().unwrap();
+    let other = Ask { session: "other".into(), keeps: 0, wants: 1, ..ask.clone() };
+    let others = scene.slots.after(&base, &other, max);
+    scene.records.insert(scene.id(), (others.clone(), revision + 1));
+    scene.reads(&others, revision + 1);
+    scene.slots.lost(&scene.id(), &ask);
+    scene.slots.check_again();
+    assert_eq!(scene.keep(), 1);
+    let own = scene.slots.session().id().clone();
+    let record = &scene.records[&scene.id()].0;
+    assert_eq!((record.of(&own).slots, record.of("other").slots), (0, 1));
+}
+
 #[test]
 fn at_most_so_many_limits_are_written_at_once_and_none_that_is_busy() {
     let scene = Scene::new();

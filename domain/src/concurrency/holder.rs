@@ -293,6 +293,9 @@ impl Holder {
         if keeps < self.granted && self.share(now).is_some() {
             self.rests_until = now + REST;
         }
+        // Until what is given back was written, the record may list more: if another write comes first, it is written
+        // once more.
+        self.is_unclear |= keeps < self.granted;
         let known = self.known.as_ref()?;
         let number = self.next;
         let ask = Ask { session: self.session.clone(), number, keeps, wants, holds_for };
