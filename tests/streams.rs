@@ -251,7 +251,9 @@ async fn a_client_that_goes_on_elsewhere_misses_nothing_and_has_nothing_twice() 
     let (mut on, mut jobs, mut frames, mut ends) = (0, Vec::new(), Vec::<Frame>::new(), 0);
     let mut follower = Follower::of(nodes[on].http(), "/v1/events", None).await;
     for fault in 0..=faults {
-        jobs.extend(world.publish("sleep").many((0..each).map(|_| json!({"ms": 20}))).await);
+        // Some end after half of them have, so the client has not had everything when a fault comes.
+        let bodies = (0..each).map(|number| json!({"ms": number % 50 * 10}));
+        jobs.extend(world.publish("sleep").many(bodies).await);
         let is_last = fault == faults;
         let until = if is_last { jobs.len() } else { jobs.len() - each / 2 };
         while ends < until {
