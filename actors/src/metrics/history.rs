@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn nodes_are_added_slot_by_slot() {
-        let one = vec![(7, counted(1, &[1, 1, 1])), (6, counted(2, &[0, 0, 0]))];
-        let other = vec![(7, counted(10, &[0, 98, 99, 100]))];
+        let one = vec![(7, counted(1, &[1, 1, 1, 1])), (6, counted(2, &[0, 0, 0, 0]))];
+        let other = vec![(7, counted(10, &[0, 97, 99, 99]))];
         let points = together([one, other].into_iter());
         let shown: Vec<_> = points.iter().map(|point| (point.at.millis(), point.enqueued, point.wait)).collect();
         let times = Quantiles { p50_ms: 3, p99_ms: 5 };
