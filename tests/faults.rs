@@ -1,5 +1,6 @@
 //! Faults on purpose do to attempts what they say, marked, until their time is over, and lose no job.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::http::{on_a_free_port, page};
-use crate::{AT_ONCE, in_future, rules, world};
+use crate::{AT_ONCE, in_future, rules, times, world};
 
 const WITHIN: Duration = Duration::from_secs(120);
 const INJECTED: &str = "longshore_faults_injected_total";
@@ -278,24 +279,47 @@ async fn a_fault_strikes_its_share_and_is_gone_at_its_time() {
     .await;
 }
 
-/// Every attempt of some hundreds of jobs fails for a while, on two nodes of which one dies: all complete after it.
+/// Every attempt of some hundreds of jobs fails for a while, on two nodes of which one dies: all complete after it, and
+/// their retries are spread out. `LONGSHORE_TEST_STORM` says how many; the times of the retries are printed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_loses_no_job() {
-    let world = world().await;
-    let (one, other) = (node(&world).name("one").start().await, node(&world).name("other").start().await);
-    set(&world, json!({"type": "echo", "kind": "storm", "until": in_future(Duration::from_secs(4))})).await;
-    let receipts = world.publish("echo").many((0..300).map(|number| json!(number))).await;
+    let (world, count) = (world().await, times("LONGSHORE_TEST_STORM", 300));
+    let node = |name: &str| {
+        node(&world)
+            .name(name)
+            .with("types.echo", "backoff = { base = '1s', factor = 3.0, jitter = 'proportional', spread = 0.25 }")
+    };
+    let (one, other) = (node("one").start().await, node("other").start().await);
+    let lasts = Duration::from_secs(4) + Duration::from_millis(count as u64);
+    set(&world, json!({"type": "echo", "kind": "storm", "until": in_future(lasts)})).await;
+    let receipts = world.publish("echo").many((0..count).map(|number| json!(number))).await;
     let struck = async |node: &Node| Scrape::of(node).await.value(INJECTED, &[("kind", "storm")]).unwrap_or_default();
     eventually("a storm", WITHIN, async || {
-        let struck = struck(&one).await;
-        if struck >= 300.0 { Ok(()) } else { Err(format!("{struck}")) }
+        let struck = struck(&one).await + struck(&other).await;
+        if struck >= count as f64 { Ok(()) } else { Err(format!("{struck}")) }
     })
     .await;
     one.kill9().await;
     let killed = Interruption { node: Some("one".to_owned()), at: Timestamp::now() };
+    let mut retries = BTreeMap::<(u32, i64), usize>::new();
     for receipt in &receipts {
         let record = world.wait(&receipt.run_id).await;
         assert_eq!((record.state.as_str(), record.attempt > 1), ("completed", true), "{}", receipt.run_id);
+        for pair in record.attempts.windows(2) {
+            let failed = pair[0].error.as_ref().is_some_and(|error| error.kind == "retryable");
+            if let (true, Some(ended), Some(started)) = (failed, pair[0].ended_at, pair[1].started_at) {
+                let after = started.duration_since(ended).as_millis() as i64;
+                let least = 750 * 3_i64.pow(pair[0].attempt - 1);
+                assert!(after >= least, "{}: {after} ms after attempt {}", receipt.run_id, pair[0].attempt);
+                *retries.entry((pair[0].attempt, after / 250)).or_default() += 1;
+            }
+        }
+    }
+    assert!(retries.keys().filter(|(attempt, _)| *attempt == 1).count() > 1, "all retries at once: {retries:?}");
+    let most = retries.values().copied().max().unwrap_or(1);
+    for ((attempt, quarter), runs) in &retries {
+        let bar = "#".repeat((runs * 60).div_ceil(most));
+        println!("retry {attempt} after {:>6.2} s {runs:>6} {bar}", *quarter as f64 / 4.0);
     }
     assert_eq!(first_error(&world, &receipts[7].run_id).await.1, "injected: storm");
     assert!(struck(&other).await >= 1.0);

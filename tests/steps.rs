@@ -283,7 +283,7 @@ async fn a_step_is_asked_for_and_stored_as_the_contract_says() {
     let handler = world.handler("order").start(move |job: Job| {
         let sender = sender.clone();
         async move {
-            let long = "x".repeat(70_000);
+            let (large, long) = ("x".repeat(500_000), "x".repeat(600_000));
             for (signal, body) in [
                 ("step-put", json!({"name": "charge", "n": 1, "result": {"big": 12345678901234567890_u64}})),
                 ("step-put", json!({"name": "charge", "n": 1, "result": {"big": 12345678901234567890_u64}})),
@@ -297,6 +297,8 @@ async fn a_step_is_asked_for_and_stored_as_the_contract_says() {
                 ("step-get", json!("nonsense")),
                 ("step-put", json!({"name": "charge", "n": 2, "result": long})),
                 ("step-put", json!({"name": "nothing", "n": 1, "result": null})),
+                ("step-put", json!({"name": "large", "n": 1, "result": large})),
+                ("step-get", json!({"name": "large", "n": 1})),
             ] {
                 sender.send(step(&job, signal, &body).await.unwrap()).unwrap();
             }
@@ -315,14 +317,16 @@ async fn a_step_is_asked_for_and_stored_as_the_contract_says() {
         assert_eq!(next().await.0, 400);
     }
     assert_eq!(next().await.0, 200, "null is a result");
+    assert_eq!(next().await.0, 200);
+    assert_eq!(next().await.1["result"].as_str().map(str::len), Some(500_000));
     let end = world.wait(&run).await;
     assert_eq!(end.state, "dead");
     let found = world.request("runs.get", json!({"run_id": run})).await;
     let names: Vec<&str> = found["steps"].as_array().unwrap().iter().filter_map(|step| step["name"].as_str()).collect();
-    assert_eq!(names, ["charge", "nothing"], "{found}");
+    assert_eq!(names, ["charge", "nothing", "large"], "{found}");
     let events = world.events(&run).await;
     let steps = events.iter().filter(|logged| logged.event.event == EventName::StepCompleted).count();
-    assert_eq!(steps, 2);
+    assert_eq!(steps, 3);
 }
 
 /// A handler in Rust: a step that has finished is not done again by later attempts and rounds, those that failed are.

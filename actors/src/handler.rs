@@ -176,7 +176,7 @@ impl Context {
     }
 
     /// A step of the work that is not done twice: its result is stored, and given back to whatever attempt of the run
-    /// comes to the step again, on any node. The result is at most 64 KiB of JSON.
+    /// comes to the step again, on any node. The result is at most 512 KiB of JSON.
     ///
     /// At least once, not exactly: if node or process die between the work and the storing, the work is done again. So
     /// give [`Context::step_key`] to a service that takes idempotency keys. Steps are found by name and number of use,
@@ -482,8 +482,8 @@ mod tests {
         assert!(error.permanent && error.message.contains("at work already"), "{error}");
         let error = context.step("a.b", || async { Ok(()) }).await.unwrap_err();
         assert!(error.permanent && error.message.contains("name: "), "{error}");
-        let long = context.step("long", || async { Ok("x".repeat(70_000)) }).await.unwrap_err();
-        assert!(long.permanent && long.message.contains("65536 are kept"), "{long}");
+        let long = context.step("long", || async { Ok("x".repeat(600_000)) }).await.unwrap_err();
+        assert!(long.permanent && long.message.contains("524288 are kept"), "{long}");
         assert_eq!(context.step("charge", || async { Ok(3) }).await, Ok(3), "a failed one is over");
     }
 }

@@ -19,7 +19,7 @@ use crate::shared::now;
 /// Answers a handler's question about a step, or stores its result.
 ///
 /// # Errors
-/// A status as HTTP has them, and the reason: 409, the lease is lost, or the step has a result; 503, nobody can say.
+/// A status as HTTP has them, and the reason: 400, the result fits into no message; 409, the lease is lost, or the step has a result; 503, nobody can say.
 pub(crate) async fn take(
     ports: &NodePorts,
     current: &CurrentAttempt,
@@ -40,6 +40,13 @@ pub(crate) async fn take(
         }
         return Ok(found);
     };
+    let (size, max) = (result.get().len(), ports.backbone.max_in_answer());
+    if size > max {
+        return Err((
+            400,
+            format!("result: has {size} bytes, {max} fit into a message by this NATS server's max_payload"),
+        ));
+    }
     let result = StepResult { result, at: now(), attempt };
     match ports.backbone.put_step(&tenant, &run_id, call, &result).await.map_err(unavailable)? {
         StepStored::Taken => Err((409, "the step has a result already: two uses of it at the same time".to_owned())),

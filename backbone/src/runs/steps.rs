@@ -19,8 +19,8 @@ use crate::messages::{raw, request, scan};
 use crate::wire::header::{self, names};
 use crate::wire::json::any_json;
 
-/// Maximum bytes of a result.
-pub const RESULT_MAX: usize = 64 << 10;
+/// Maximum bytes of a result. It must also fit into a message ([`Backbone::max_in_answer`]).
+pub const RESULT_MAX: usize = 512 << 10;
 
 /// What a handler says of a step: the body of the signals `step-get`, without a result, and `step-put`, with one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -227,6 +227,6 @@ mod tests {
         }
         let long = "x".repeat(RESULT_MAX);
         let error = read(&format!(r#"{{"name":"a","n":1,"result":"{long}"}}"#)).unwrap_err();
-        assert_eq!(error, "result: has 65538 bytes, 65536 are kept");
+        assert_eq!(error, "result: has 524290 bytes, 524288 are kept");
     }
 }

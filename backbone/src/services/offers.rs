@@ -242,6 +242,10 @@ impl Offers {
     async fn describe(&self, message: Message) {
         let Some(reply) = message.reply.filter(|reply| self.backbone.may_answer(reply)) else { return };
         let Some(verb) = micro::verb(&message.subject) else { return };
+        // Who looks for services finds those that do something.
+        if self.calls.iter().all(|calls| calls.is_withdrawn) {
+            return;
+        }
         let taken = self.calls.iter().filter(|calls| !calls.is_withdrawn);
         let body = self.shown.describe(verb, taken.map(|calls| calls.endpoint.as_ref())).to_string();
         self.backbone.work().publish(reply, Bytes::from(body)).await;

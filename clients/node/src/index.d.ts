@@ -56,7 +56,7 @@ export class Context {
   /** An idempotency key for what the next step of this name does outside; the same in every attempt. */
   stepKey(name: string): string;
   /**
-   * The result of `work`, which is not done again once its result is stored, whatever dies. It is JSON of at most 64 KiB.
+   * The result of `work`, which is not done again once its result is stored, whatever dies. It is JSON of at most 512 KiB.
    * Throws `Cancelled` if the attempt has lost its job.
    */
   step<T>(name: string, work: () => T | Promise<T>): Promise<T>;

@@ -77,7 +77,7 @@ class Context:
         """The result of `work`, which is not done again once its result is stored, whatever dies.
 
         On the event loop: `await ctx.step(…)`, where `work` is a coroutine function or a function that runs in a
-        thread. In a handler's thread: `ctx.step(…)`. The result is JSON of at most 64 KiB. Raises `Cancelled` if
+        thread. In a handler's thread: `ctx.step(…)`. The result is JSON of at most 512 KiB. Raises `Cancelled` if
         the attempt has lost its job.
         """
         if _is_on(self._loop):
