@@ -47,8 +47,12 @@ async fn a_client_asks_for_a_job_and_ends_it() {
     complete(&world, job).await;
     let ended = world.wait("r").await;
     assert_eq!((ended.state.as_str(), ended.result), ("completed", Some(json!(7))));
-    let events: Vec<String> = world.events("r").await.iter().map(|logged| logged.event.event.to_string()).collect();
-    assert_eq!(events, ["enqueued", "started", "deferred", "completed"]);
+    // An event follows its record by a moment.
+    eventually("the events of the run", WITHIN, async || {
+        let events: Vec<String> = world.events("r").await.iter().map(|logged| logged.event.event.to_string()).collect();
+        if events == ["enqueued", "started", "deferred", "completed"] { Ok(()) } else { Err(format!("{events:?}")) }
+    })
+    .await;
 
     world.submit(json!({"type": "pulled", "run_id": "again", "payload_base64": "AP8="})).await;
     let asked = json!({"types": ["pulled"], "wait_ms": 9_000, "lease_ms": 1_000});
