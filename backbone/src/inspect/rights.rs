@@ -58,7 +58,7 @@ impl Names {
         publish.push(format!("$JS.API.CONSUMER.DELETE.{}.*", self.events_stream()));
         publish.push(format!("$JS.API.STREAM.PURGE.{}", self.bucket_stream("checkpoints")));
         publish.extend(["$JS.ACK.>", "$SRV.INFO", "$SYS.REQ.ACCOUNT.PING.CONNZ", "_INBOX.>"].map(str::to_owned));
-        let planes = ["api", "nodes", "cancel", "events", "ends", "holder"];
+        let planes = ["api", "nodes", "cancel", "events", "ends", "holder", "work"];
         let mut subscribe: Vec<String> = planes.map(|plane| format!("{own}.{plane}.>")).to_vec();
         subscribe.extend(["$SRV.>", "_INBOX.>"].map(str::to_owned));
         subscribe.push(self.key("control", "holds.>"));
