@@ -19,7 +19,8 @@ use crate::shared::now;
 /// Answers a handler's question about a step, or stores its result.
 ///
 /// # Errors
-/// A status as HTTP has them, and the reason: 400, the result fits into no message; 409, the lease is lost, or the step has a result; 503, nobody can say.
+/// A status as HTTP has them, and the reason: 400, the result fits into no message; 409, the lease is lost, or the step
+/// has a result; 503, nobody can say.
 pub(crate) async fn take(
     ports: &NodePorts,
     current: &CurrentAttempt,
