@@ -21,8 +21,8 @@ use crate::tests::simulation::plan::{Plan, Way};
 use crate::tests::simulation::server::NEVER;
 use crate::tests::simulation::world::{Kind, World};
 
-/// One in so many mixed worlds has concurrency keys, and one a circuit breaker. None has an order: in the mixed world of
-/// seed 27397 a job of an order was called before the one that goes first, and why is not known yet.
+/// One in so many mixed worlds has concurrency keys, and one a circuit breaker. None has an order: in the mixed world
+/// of seed 27397 a job of an order was called before the one that goes first, and why is not known yet.
 const ONE_IN_WITH_KEYS: u64 = 16;
 const ONE_IN_WITH_BREAKER: u64 = 32;
 /// How long an entry is stored that says as much as none.
