@@ -51,8 +51,8 @@ impl Gated {
             Kind::Ordered => Self::Ordered,
             Kind::Limited => Self::Limited(draw_limit(&chance)),
             Kind::Breaks => Self::Breaks,
-            // Mixed worlds have none yet. With keys or an order those of seeds 43491 and 27397 are broken, and why is not
-            // known.
+            // Mixed worlds have none yet: with keys or an order those of seeds 43491 and 27397 are broken, and why is
+            // not known.
             _ => return Self::No,
         };
         let of: Vec<Option<u32>> = plans.iter().map(|_| chance.hits(7_500).then(|| chance.below(KEYS))).collect();
