@@ -332,6 +332,8 @@ async fn nothing_in_a_payload_makes_another_e_mail() {
         ("subject", json!("s\r\nBcc: b@b.test"), "subject: has a line break"),
         ("headers", json!({"X-A": "a\r\nBcc: b@b.test"}), "headers: X-A: has a line break"),
         ("headers", json!({"X-A: b\r\nBcc": "a"}), "headers: \"X-A: b\\r\\nBcc\" is no header"),
+        ("headers", json!({"X-A\r\nBcc": "b@b.test"}), "headers: \"X-A\\r\\nBcc\" is no header"),
+        ("headers", json!({"X-A\r\n\r\nhello": "a"}), "headers: \"X-A\\r\\n\\r\\nhello\" is no header"),
         ("headers", json!({"bcc": "b@b.test"}), "headers: bcc cannot be set"),
         ("headers", json!({"Content-Type": "text/html"}), "headers: Content-Type cannot be set"),
         (

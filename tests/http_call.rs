@@ -92,6 +92,10 @@ impl Service {
                 stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n").await?;
                 while stream.write_all(&[b'7'; 65_536]).await.is_ok() {}
             }
+            ["long"] => {
+                let headers = "Content-Type: application/json\r\nX-A: 1\r\n";
+                stream.write_all(&answer(200, headers, &format!("\"\u{1}{}\"", "\u{e4}".repeat(80_000)))).await?;
+            }
             ["zipped"] => {
                 stream
                     .write_all(
@@ -227,7 +231,8 @@ async fn a_status_completes_the_job_fails_it_or_has_it_tried_again() {
 async fn a_service_that_misbehaves_costs_no_more_than_its_attempt() {
     let (world, service) = (world().await, Service::start().await);
     let once = format!("max_attempts = 1\ntimeout = '4s'\n{AT_ONCE}");
-    let _node = with(world.node(), "call", &once, "max_response = 1000").start().await;
+    let node = with(world.node(), "long", "", "max_response = '256 KiB'");
+    let _node = with(node, "call", &once, "max_response = 1000").start().await;
 
     for (path, kind, says) in [
         ("/hang", "timeout", "took longer than its limit of 4s"),
@@ -243,6 +248,14 @@ async fn a_service_that_misbehaves_costs_no_more_than_its_attempt() {
         assert!(end == kind && text.contains(says) && text.len() < 2_000, "{path}: {end} {text}");
         assert!(!text.contains("set-cookie") && (path != "/json" || text.contains("\"x-a\":\"1, 2\"")), "{text}");
     }
+    // What is longer than a record keeps is there in part.
+    let run = world.publish("long").json(get(&service.url("/long"))).await;
+    let result = world.wait(&run).await.result.unwrap();
+    assert_eq!((&result["status"], &result["headers"]["x-a"]), (&json!(200), &json!("1")));
+    let body = result["body"].as_str().unwrap();
+    assert!(body.len() > 60_000 && body.starts_with("\"\u{1}\u{e4}") && body.ends_with('\u{e4}'), "{}", body.len());
+    assert!(result["truncated"] == true && result.to_string().len() <= 64 << 10, "{}", result.to_string().len());
+
     let quick = json!({"method": "GET", "url": service.url("/hang"), "timeout_ms": 50});
     assert_eq!(end_of(&world, "call", quick).await, ("retryable".to_owned(), "no answer within 50 ms".to_owned()));
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

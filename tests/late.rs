@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::gateway::head_and_body;
 use crate::http::on_a_free_port;
-use crate::{times, world};
+use crate::{kill_all, times, world};
 
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -165,15 +165,7 @@ async fn what_ended_late_is_not_lost_whatever_dies() {
         };
         assert_eq!(ended, None, "{}", job.run_id);
     });
-    let faults = async {
-        one.kill9().await;
-        one.restart().await;
-        world.server().kill9().await;
-        world.server().restart().await.unwrap();
-        other.kill9().await;
-        other.restart().await;
-    };
-    tokio::join!(futures_util::future::join_all(ends), faults);
+    tokio::join!(futures_util::future::join_all(ends), kill_all(&world, &one, &other));
     for job in &held {
         let state = world.wait_as("default", &job.run_id, WITHIN).await.state;
         let expected = if job.json().as_u64().unwrap() % 2 == 0 { "completed" } else { "dead" };

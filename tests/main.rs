@@ -126,6 +126,16 @@ async fn recover(nodes: &[Node], nth: usize) {
     }
 }
 
+/// One node, the server and the other node are killed in turn, each started again before the next.
+async fn kill_all(world: &World, one: &Node, other: &Node) {
+    one.kill9().await;
+    one.restart().await;
+    world.server().kill9().await;
+    world.server().restart().await.unwrap();
+    other.kill9().await;
+    other.restart().await;
+}
+
 /// A world with one server.
 async fn world() -> World {
     use_binary();

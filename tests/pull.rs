@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::gateway::head_and_body;
 use crate::http::on_a_free_port;
-use crate::{times, world};
+use crate::{kill_all, times, world};
 
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -75,8 +75,13 @@ async fn a_client_asks_for_a_job_and_ends_it() {
         let refused = world.try_request("default", "work.next", asked).await.unwrap_err();
         assert!(refused.code == 400 && refused.message.contains(reason), "{refused}");
     }
-    let refused = world.try_request("_all", "work.next", json!({"types": ["a"]})).await.unwrap_err();
-    assert!(refused.message.starts_with("tenant: is missing"), "{refused}");
+    for (asked, reason) in [
+        (json!({"types": ["a"]}), "tenant: is missing; work asked for under _all needs the job's tenant"),
+        (json!({"types": ["a"], "tenant": "_"}), "tenant: "),
+    ] {
+        let refused = world.try_request("_all", "work.next", asked).await.unwrap_err();
+        assert!(refused.code == 400 && refused.message.starts_with(reason), "{refused}");
+    }
 }
 
 /// What pullers were handed, and what of it they ended.
@@ -148,12 +153,7 @@ async fn pulled_jobs_are_done_whatever_dies() {
     let world = world().await;
     let (one, other) = (node(&world, "one").start().await, node(&world, "other").start().await);
     let work = pulled(&world, times("LONGSHORE_TEST_PULLED", 60), async {
-        one.kill9().await;
-        one.restart().await;
-        world.server().kill9().await;
-        world.server().restart().await.unwrap();
-        other.kill9().await;
-        other.restart().await;
+        kill_all(&world, &one, &other).await;
     });
     for (run, mut attempts) in work.await.handed {
         let all = attempts.len();

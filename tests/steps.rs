@@ -259,11 +259,12 @@ async fn a_late_result_of_a_frozen_node_is_refused() {
     frozen.sigcont();
     // What came during the freeze may have gone with a connection that the server has ended meanwhile.
     let refused = loop {
-        if let Some((code, _)) = step(&first, "step-put", &late).await {
-            break code;
+        if let Some((headers, _)) = first.request("step-put", late.to_string()).await {
+            break headers;
         }
     };
-    assert_eq!(refused, 409);
+    assert_eq!(refused.get("Nats-Service-Error-Code").unwrap().as_str(), "409");
+    assert_eq!(refused.get("Longshore-Cancel").unwrap().as_str(), "true", "it learns that it has to stop");
     let question = json!({"name": "charge", "n": 1});
     assert_eq!(step(&second, "step-get", &question).await, Some((200, json!({}))));
     let result = json!({"name": "charge", "n": 1, "result": "of the second"});
@@ -302,6 +303,9 @@ async fn a_step_is_asked_for_and_stored_as_the_contract_says() {
             ] {
                 sender.send(step(&job, signal, &body).await.unwrap()).unwrap();
             }
+            let other = json!({"name": "charge", "n": 1, "result": 3}).to_string();
+            let (headers, _) = job.request("step-put", other).await.unwrap();
+            sender.send((0, json!(headers.get("Longshore-Cancel").unwrap().as_str()))).unwrap();
             Reply::error(422, "no more")
         }
     });
@@ -319,6 +323,7 @@ async fn a_step_is_asked_for_and_stored_as_the_contract_says() {
     assert_eq!(next().await.0, 200, "null is a result");
     assert_eq!(next().await.0, 200);
     assert_eq!(next().await.1["result"].as_str().map(str::len), Some(500_000));
+    assert_eq!(next().await.1, json!("false"), "of two uses at the same time the attempt that is refused goes on");
     let end = world.wait(&run).await;
     assert_eq!(end.state, "dead");
     let found = world.request("runs.get", json!({"run_id": run})).await;

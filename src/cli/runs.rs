@@ -12,7 +12,7 @@ use longshore_backbone::wire::api::{
     WaitingFor, Word,
 };
 use longshore_domain::run::{Step, whole_millis};
-use longshore_domain::{BatchId, Queue, RunId, RunState, Timestamp};
+use longshore_domain::{BatchId, JobType, Queue, RunId, RunState, Timestamp};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -319,6 +319,8 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
         ("node", record.node.as_deref()),
         ("duplicate_of", record.duplicate_of.as_ref().map(RunId::as_str)),
         ("batch", record.batch_id.as_ref().map(BatchId::as_str)),
+        ("follows", record.parent_run_id.as_ref().map(RunId::as_str)),
+        ("then", record.children.first().map(RunId::as_str).or(record.then.as_ref().map(JobType::as_str))),
         ("result_content_type", record.result_content_type.as_deref()),
     ];
     lines.extend(record.trace_id.map(|trace| ("trace", trace.to_string())));
@@ -459,12 +461,13 @@ round  attempt  started                     took  node  error
         let record = |result: &str| {
             let record = json!({"run_id": "r", "tenant": "default", "queue": "main", "priority": 5, "type": "t",
                 "state": "completed", "round": 1, "max_attempts": 12, "attempts": [], "tags": ["a", "b c"],
-                "result_base64": result});
+                "parent_run_id": "p", "then": "email", "children": ["r-then"], "result_base64": result});
             let record = serde_json::from_str(&record.to_string()).unwrap();
             anstream::adapter::strip_str(&show(&record, Timestamp::parse("2026-11-21T12:05:00Z").unwrap())).to_string()
         };
         let text = record("dHdvIHdvcmRz");
         assert!(text.contains("tags       a, b c\n") && text.contains("result     two words\n"), "{text}");
+        assert!(text.contains("follows    p\nthen       r-then\n"), "{text}");
         let bytes = record("/w==");
         assert!(bytes.contains("result     1 bytes that are not text; --json has them\n"), "{bytes}");
     }

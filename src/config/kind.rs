@@ -155,7 +155,7 @@ impl Kind for f64 {
     }
 }
 
-/// A number of bytes: a whole number, or with a unit, `"64MiB"`.
+/// A number of bytes: a whole number, or with a unit, `"64MiB"` or `"64 MiB"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
 
@@ -169,7 +169,7 @@ impl Kind for Size {
     fn read(value: &Value) -> Result<Self, String> {
         let of_text = |text: &str| {
             let (unit, size) = SIZES.iter().find(|(unit, _)| text.ends_with(unit))?;
-            text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(*size)
+            text.strip_suffix(unit)?.trim_end().parse::<u64>().ok()?.checked_mul(*size)
         };
         let size = match value {
             Value::Integer(bytes) => u64::try_from(*bytes).ok(),
@@ -507,6 +507,7 @@ mod tests {
             assert_eq!(Size::read(&size.write().unwrap()), Ok(size));
         }
         assert_eq!(Size(4 << 30).write(), Some(Value::String("4GiB".to_owned())));
+        assert_eq!(read("\"256 KiB\""), Ok(Size(256 << 10)));
     }
 
     #[test]

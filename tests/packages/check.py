@@ -111,8 +111,10 @@ async def main():
 
         job = await client.submit("t.wait", "cancel")
         await asyncio.wait_for(until("waits"), 30)
+        errors = noted().count("on_error")
         await client.cancel(job["run_id"])
         await asyncio.wait_for(until("stopped"), 30)
+        await asyncio.wait_for(until("on_error", errors + 1), 30)
         try:
             await client.cancel("no-such-run")
             raise AssertionError("a run that is unknown was cancelled")

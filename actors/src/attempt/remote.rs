@@ -192,7 +192,8 @@ async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Cont
         SignalKind::StepGet(body) => step(ports, current, StepCall::read(body, false)).await,
         SignalKind::StepPut(body) => step(ports, current, StepCall::read(body, true)).await,
     };
-    let is_lost = matches!(&body, Err((409, _)));
+    // Where the step has another result the attempt goes on.
+    let is_lost = matches!(&body, Err((409, _))) && steps::is_lost(ports, current);
     let left = |at: Instant| at.saturating_duration_since(Instant::now());
     let deadline = clock::stops_at(current).map(|at| now().plus(left(at)));
     let cancelled = is_lost || context.cancellation.is_cancelled();

@@ -67,6 +67,11 @@ pub(crate) async fn take(
     }
 }
 
+/// Whether the attempt has lost its lease, or is over.
+pub(super) fn is_lost(ports: &NodePorts, current: &CurrentAttempt) -> bool {
+    doer(ports, current).is_none()
+}
+
 /// Of which run and attempt a step is.
 struct Doer {
     tenant: Tenant,

@@ -55,9 +55,7 @@ pub(crate) async fn next(
 /// Reads what is asked: what is wanted, and the lease.
 fn read(api: &Api, asker: &str, asked: NextRequest) -> Result<(Wanted, Duration), ApiError> {
     let NextRequest { types, tenant, wait_ms, lease_ms } = asked;
-    let tenant = filter::whose(asker, tenant.as_ref())?;
-    let tenant =
-        tenant.ok_or_else(|| ApiError::malformed("tenant: is missing; the operator names whose jobs are meant"))?;
+    let tenant = filter::whose_one(asker, tenant.as_ref(), "work", "job")?;
     if types.is_empty() || types.len() > TYPES_MAX {
         return Err(wrong("types", format!("has {} types; 1 to {TYPES_MAX} are allowed", types.len())));
     }

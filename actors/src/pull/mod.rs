@@ -113,7 +113,8 @@ impl Pullers {
         if state.waiting.back().is_some_and(|puller| !puller.has_job) {
             state.unsaid.push(wanted.clone());
         }
-        state.expect(wanted, until.saturating_duration_since(Instant::now()) + ASKS_AGAIN_WITHIN);
+        let waits = until.saturating_duration_since(Instant::now());
+        state.expect(&wanted.tenant, &wanted.types, waits + ASKS_AGAIN_WITHIN);
         drop(state);
         self.for_receiver.notify_one();
         Place { pullers: Arc::clone(self), number, woken }
@@ -128,8 +129,8 @@ impl Pullers {
 
     /// A puller works on a job of this type for so long.
     fn works(&self, tenant: &Tenant, job_type: &JobType, lease: Duration) {
-        let of = Wanted { node: String::new(), tenant: tenant.clone(), types: vec![job_type.clone()], wait_ms: 0 };
-        self.state().expect(&of, lease.clamp(ASKS_AGAIN_WITHIN, AT_WORK_MAX));
+        let lasts = lease.clamp(ASKS_AGAIN_WITHIN, AT_WORK_MAX);
+        self.state().expect(tenant, std::slice::from_ref(job_type), lasts);
     }
 
     fn take(&self, number: u64) -> Option<Box<IncomingCall>> {
@@ -222,10 +223,10 @@ impl State {
     }
 
     /// Has these types received for so long at least.
-    fn expect(&mut self, wanted: &Wanted, lasts: Duration) {
+    fn expect(&mut self, tenant: &Tenant, types: &[JobType], lasts: Duration) {
         let until = Instant::now() + lasts;
-        for job_type in &wanted.types {
-            let received = self.received.entry(offer(&wanted.tenant, job_type)).or_insert(until);
+        for job_type in types {
+            let received = self.received.entry(offer(tenant, job_type)).or_insert(until);
             *received = until.max(*received);
         }
     }

@@ -109,8 +109,10 @@ impl Payload {
     fn own_headers(&self, mut builder: MessageBuilder) -> Result<MessageBuilder, HandlerError> {
         for (name, text) in &self.headers {
             let lower = name.to_ascii_lowercase();
-            let known = HeaderName::new_from_ascii(name.clone())
-                .map_err(|_| wrong("headers", &format!("{name:?} is no header")))?;
+            // The library takes control characters in a name: with a line break it could add others.
+            let known = Some(name).filter(|name| name.bytes().all(|byte| byte.is_ascii_graphic()));
+            let known = known.and_then(|name| HeaderName::new_from_ascii(name.clone()).ok());
+            let known = known.ok_or_else(|| wrong("headers", &format!("{name:?} is no header")))?;
             if OWN.contains(&lower.as_str()) || lower.starts_with("content-") {
                 return Err(wrong("headers", &format!("{name} cannot be set")));
             }

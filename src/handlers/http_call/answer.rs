@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, SET_COOKIE};
 use longshore_actors::HandlerError;
+use longshore_backbone::wire::record::RESULT_MAX;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -33,27 +34,48 @@ enum Body<'a> {
     Text(&'a str),
 }
 
-/// The answer as JSON: its body as JSON if it is that as a whole, else as text, or else in base64.
+/// The answer as JSON: its body as JSON if it is that as a whole, else as text, or else in base64. Of one that a record
+/// would not keep it has the beginning of the body, so that status and headers are there all the same.
 ///
 /// # Errors
 /// None that is known.
-pub(super) fn result(answer: &Answer) -> Result<Bytes, HandlerError> {
+pub(super) fn result(mut answer: Answer) -> Result<Bytes, HandlerError> {
+    loop {
+        let result = written(&answer)?;
+        if result.len() <= RESULT_MAX {
+            return Ok(result.into());
+        }
+        answer.body.truncate(answer.body.len() * RESULT_MAX / result.len());
+        answer.truncated = true;
+    }
+}
+
+fn written(answer: &Answer) -> serde_json::Result<Vec<u8>> {
     let body = body(answer);
-    let reply = Reply {
+    serde_json::to_vec(&Reply {
         status: answer.status,
         headers: headers(answer),
         body_base64: (body.is_none() && !answer.body.is_empty()).then(|| STANDARD.encode(&answer.body)),
         body,
         truncated: answer.truncated,
-    };
-    Ok(serde_json::to_vec(&reply)?.into())
+    })
 }
 
 fn body(answer: &Answer) -> Option<Body<'_>> {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let json = || serde_json::from_slice(&answer.body).ok().filter(|_| kind.contains("json") && !answer.truncated);
-    let text = || std::str::from_utf8(&answer.body).ok().filter(|text| !text.is_empty());
-    json().map(Body::Json).or_else(|| text().map(Body::Text))
+    json().map(Body::Json).or_else(|| text(answer).filter(|text| !text.is_empty()).map(Body::Text))
+}
+
+/// The body, if it is text; one that was cut may end within a letter.
+fn text(answer: &Answer) -> Option<&str> {
+    match std::str::from_utf8(&answer.body) {
+        Ok(text) => Some(text),
+        Err(error) if answer.truncated && error.error_len().is_none() => {
+            std::str::from_utf8(&answer.body[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    }
 }
 
 /// Names in small letters; a header that is there several times has all values, with commas between them. Cookies are

@@ -119,7 +119,7 @@ impl HttpCall {
             }
             () = context.cancelled() => return Err(HandlerError::retryable("the call was stopped")),
         };
-        self.judge(&answer)
+        self.judge(answer)
     }
 
     /// The answer, behind at most so many redirects as are followed.
@@ -149,7 +149,7 @@ impl HttpCall {
         }
     }
 
-    fn judge(&self, answer: &Answer) -> Result<Success, HandlerError> {
+    fn judge(&self, answer: Answer) -> Result<Success, HandlerError> {
         let status = answer.status;
         if self.meaning.is_success(status) {
             return Ok(Success::from(answer::result(answer)?));

@@ -171,7 +171,8 @@ class Worker:
             for hook in self._after:
                 await run(hook, (context, result), self._executor)
             return written(result)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as raised:
+            error = Cancelled("cancelled") if isinstance(raised, asyncio.CancelledError) else raised
             for hook in self._on_error:
                 try:
                     await run(hook, (context, error), self._executor)
