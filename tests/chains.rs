@@ -259,7 +259,7 @@ async fn a_wrong_link_is_refused_by_name() {
     let _node = quick(&world, "node").start().await;
     let of = |wrong: Value| json!({"type": "work", "then": {"type": "work", "then": wrong}});
     for (job, says) in [
-        (json!({"type": "work", "then": {"queue": "main"}}), "then: missing field `type`"),
+        (json!({"type": "work", "then": {"queue": "main"}}), "then.type: is missing"),
         (json!({"type": "work", "then": {"type": "a b"}}), "then.type \"a b\""),
         (of(json!({"type": "work", "queue": "no"})), "then.then.queue: "),
         (of(json!({"type": "work", "max_attempts": 0})), "then.then.max_attempts: "),

@@ -92,7 +92,7 @@ async fn faults_are_checked_listed_and_ended() {
     let wrong = [
         (json!({"kind": "retryable", "until": in_future(Duration::from_secs(90_000))}), "until: "),
         (json!({"kind": "retryable", "until": "2020-01-01T00:00:00.000Z"}), "until: "),
-        (json!({"kind": "retryable"}), "missing field `until`"),
+        (json!({"kind": "retryable"}), "until: is missing"),
         (json!({"kind": "retryable", "until": until, "probability": 1.5}), "probability: "),
         (json!({"kind": "latency", "until": until}), "delay_ms: "),
         (json!({"kind": "fail_at_step", "until": until}), "step: "),
@@ -104,6 +104,8 @@ async fn faults_are_checked_listed_and_ended() {
         let error = world.try_request("_all", "faults.set", fault.clone()).await.unwrap_err();
         assert!(error.code == 400 && error.message.contains(says), "{fault}: {error}");
     }
+    let nobodys = json!({"type": "_", "kind": "storm", "until": until});
+    assert_eq!(world.try_request("_all", "faults.set", nobodys).await.unwrap_err().code, 400);
     let fault = json!({"type": "echo", "kind": "storm", "until": until});
     assert_eq!(world.try_request("default", "faults.set", fault).await.unwrap_err().code, 403);
 

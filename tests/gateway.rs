@@ -65,8 +65,13 @@ async fn a_tenant_with_a_rate_limit_reads_what_is_left_of_it() {
         let said = answer.head.lines().find_map(|line| line.strip_prefix("ratelimit: \"tenant\";")).unwrap();
         let (r, t) = said.trim().split_once(";t=").unwrap();
         assert!(t.parse::<u64>().unwrap() <= 3_600, "{said}");
-        // What a node has taken beyond its own use is given back within a lease.
+        // A token that the node is asking for at this moment may be missing.
         assert!(r.strip_prefix("r=").unwrap().parse::<u64>().unwrap() <= left, "{said}");
+        eventually("all that is left", Duration::from_secs(30), async || {
+            let reads = curl(&node, "/v1/runs?tenant=small", &[]).head;
+            if reads.contains(&format!("ratelimit: \"tenant\";r={left};t=")) { Ok(()) } else { Err(reads) }
+        })
+        .await;
     }
     let reads = curl(&node, "/v1/runs?tenant=small", &[]);
     assert!(reads.status() == 200 && reads.head.contains("ratelimit: \"tenant\";r="), "{}", reads.head);
@@ -150,6 +155,7 @@ async fn jobs_are_submitted_in_every_form() {
     assert!(ended.head.contains("wait=60"), "{}", ended.head);
     let waiting = with("Prefer: respond-async", r#"{"type":"echo","delay_ms":3600000}"#);
     assert_eq!((waiting.status(), &waiting.body["state"]), (202, &json!("scheduled")), "{}", waiting.body);
+    assert!(waiting.has("preference-applied: respond-async") && waiting.head.contains("location: /v1/runs/"));
 
     let bytes = ["-H", "Content-Type: text/csv", "-H", "Longshore-Header-Source: shop", "--data-binary", "a,\u{e9}\n"];
     let raw = curl(&node, "/v1/jobs/never.served?priority=2&tags=x,y&tenant=acme", &bytes);
@@ -162,6 +168,81 @@ async fn jobs_are_submitted_in_every_form() {
 
     let batch = ask(&node, "/v1/jobs", &json!({"jobs": [{"type": "echo"}, {"tpye": 1}]}));
     assert_eq!((&batch.body["jobs"][0]["state"], &batch.body["jobs"][1]["code"]), (&json!("enqueued"), &json!(400)));
+    for (form, body) in [(JSON[1], r#"{"jobs":[{"type":"echo"}]}"#), ("Content-Type: application/x-ndjson", &job)] {
+        let keyed = curl(&node, "/v1/jobs", &["-H", form, "-H", "Idempotency-Key: k", "-d", body]);
+        assert_eq!((keyed.status(), &keyed.body["errors"][0]["pointer"]), (400, &json!("/Idempotency-Key")), "{form}");
+    }
+}
+
+/// What a client says beside the body reaches the handler: its own headers, and the trace, whether nodes write traces
+/// or not. A compressed body is refused, as no handler would know of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_gets_the_headers_that_came_over_http() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let (jobs, mut called) = tokio::sync::mpsc::unbounded_channel();
+    let handle = move |job: longshore_harness::Job| {
+        jobs.send(
+            ["traceparent", "x-of", "Content-Type"]
+                .map(|name| job.headers.get(name).map(|value| value.as_str().to_owned())),
+        )
+        .unwrap();
+        async { longshore_harness::Reply::json(json!(1)) }
+    };
+    let _handler = world.handler("work").start(handle).await;
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let trace = format!("traceparent: {parent}");
+    let own = ["-H", "Longshore-Header-X-Of: a", "-H", "Longshore-Header-X-Of: b"];
+    let raw =
+        [&["-H", &trace, "-H", "Content-Type: text/csv", "-H", "Prefer: wait=60", "-d", "a,b"], &own[..]].concat();
+
+    let run = curl(&node, "/v1/jobs/work", &raw);
+    let [got, list, form] = called.recv().await.unwrap();
+    assert_eq!([got.as_deref(), list.as_deref(), form.as_deref()], [Some(parent), Some("a, b"), Some("text/csv")]);
+    assert_eq!(
+        (run.status(), &run.body["trace_id"]),
+        (200, &json!("4bf92f3577b34da6a3ce929d0e0e4736")),
+        "{}",
+        run.body
+    );
+    let compressed = curl(&node, "/v1/jobs/work", &["-H", "Content-Encoding: gzip", "-d", "a"]);
+    assert_eq!((compressed.status(), &compressed.body["code"]), (415, &json!("wrong_content_type")));
+}
+
+/// Every path has `OPTIONS`, and says 405 and its methods to any other; nothing under `/v1` is kept by anybody.
+#[tokio::test]
+async fn each_path_says_which_methods_it_has() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    for (path, methods) in [
+        ("/v1/jobs", "POST"),
+        ("/v1/jobs/echo", "POST,GET,HEAD"),
+        ("/v1/runs/r", "DELETE,GET,HEAD"),
+        ("/v1/runs/r/stream", "GET,HEAD"),
+        ("/v1/events", "GET,HEAD"),
+        ("/v1/session", "GET,HEAD,DELETE,POST"),
+        ("/healthz", "GET,HEAD"),
+        ("/metrics", "GET,HEAD"),
+        ("/openapi.json", "GET,HEAD"),
+        ("/", "GET,HEAD"),
+    ] {
+        let sorted = |allow: &str| {
+            let mut methods: Vec<String> = allow.split(',').map(|method| method.trim().to_owned()).collect();
+            methods.sort_unstable();
+            methods
+        };
+        let allowed = |head: &str| sorted(head.lines().find_map(|line| line.strip_prefix("allow: ")).unwrap());
+        let wrong = curl(&node, path, &["-X", "PATCH"]);
+        assert_eq!((wrong.status(), &wrong.body["code"]), (405, &json!("wrong_method")), "{path}: {}", wrong.head);
+        assert_eq!(allowed(&wrong.head), sorted(methods), "{path}");
+        let (options, _) = head_and_body(&node, path, &["-X", "OPTIONS"]);
+        assert!(options.starts_with("HTTP/1.1 204 "), "{path}: {options}");
+        assert_eq!(allowed(&options), sorted(methods), "{path}");
+        assert!(!path.starts_with("/v1") || options.contains("cache-control: no-store"), "{path}: {options}");
+    }
+    assert!(curl(&node, "/v1/session", &[]).has("cache-control: no-store"));
+    let (head, body) = head_and_body(&node, "/v1/runs", &["-I"]);
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("etag: ") && body.is_empty(), "{head}");
 }
 
 /// Lines are answered in their order, 2,500 in three slices; a line that is no job harms no other.
@@ -215,6 +296,7 @@ async fn lists_and_queues_are_read_as_http_clients_expect_it() {
 
     let queue = curl(&node, "/v1/queues/main", &[]);
     assert_eq!((&queue.body["queue"], &queue.body["depth"]), (&json!("main"), &json!(0)), "{}", queue.body);
+    assert!(queue.head.contains("etag: "), "{}", queue.head);
     assert_eq!(curl(&node, "/v1/queues/nothing", &[]).status(), 404);
 
     let put = curl(&node, "/v1/schedules/s", &[JSON[0], JSON[1], "-X", "PUT", "-d", r#"{"type":"noop","every":"1h"}"#]);
@@ -224,6 +306,14 @@ async fn lists_and_queues_are_read_as_http_clients_expect_it() {
     let (head, body) = head_and_body(&node, "/v1/schedules/s", &["-H", &format!("If-None-Match: {tag}")]);
     assert!(head.starts_with("HTTP/1.1 304 ") && head.contains(&format!("etag: {tag}")), "{head}");
     assert_eq!(body, "");
+    let waited = curl(&node, "/v1/runs/run-0?wait=0", &[]);
+    let tag_of_run = waited.head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned();
+    for known in [format!("\"a\", W/{tag_of_run}"), "*".to_owned()] {
+        let (head, _) = head_and_body(&node, "/v1/runs/run-0", &["-H", &format!("If-None-Match: {known}")]);
+        assert!(head.starts_with("HTTP/1.1 304 "), "{known}: {head}");
+    }
+    assert_eq!(curl(&node, "/v1/runs/run-0", &["-H", "If-None-Match: \"a\""]).status(), 200);
+    assert_eq!(curl(&node, "/v1/jobs/none", &[]).body["run_id"], "none");
     assert_eq!(curl(&node, "/v1/schedules/s", &["-X", "DELETE"]).status(), 200);
     assert_eq!(curl(&node, "/v1/schedules/s", &[]).status(), 404);
 }
@@ -300,7 +390,7 @@ async fn the_document_of_the_api_is_valid() {
     let node = on_a_free_port(world.node()).env("LONGSHORE_HTTP__AUTH", "keys").start().await;
     let document = curl(&node, "/openapi.json", &[]);
     assert_eq!((document.status(), &document.body["openapi"]), (200, &json!("3.1.0")), "{}", document.head);
-    assert!(document.has("content-type: application/json"), "{}", document.head);
+    assert!(document.has("content-type: application/json; charset=utf-8"), "{}", document.head);
 
     let file = world.dir().join("openapi.json");
     std::fs::write(&file, document.body.to_string()).unwrap();
@@ -342,6 +432,12 @@ async fn a_run_is_explained_and_its_payload_is_read() {
     let gone = curl(&node, &format!("/v1/runs/{done}/payload"), &[]);
     assert_eq!((gone.status(), &gone.body["code"]), (404, &json!("not_kept")), "{}", gone.body);
 
+    // What was submitted as JSON is JSON, also where no type was named.
+    let json = ask(&node, "/v1/jobs", &json!({"type": "noop", "payload": {"a": 1}, "delay_ms": 3_600_000})).body;
+    let path = format!("/v1/runs/{}/payload", json["run_id"].as_str().unwrap());
+    let (head, body) = head_and_body(&node, &path, &[]);
+    assert!(head.contains("content-type: application/json; charset=utf-8") && body == r#"{"a":1}"#, "{head} {body}");
+
     let why = curl(&node, &format!("/v1/runs/{dead}/why"), &[]);
     let lines = why.body["lines"].as_array().unwrap_or_else(|| panic!("{}", why.body));
     let says = |text: &str| lines.iter().any(|line| line["text"].as_str().unwrap().contains(text));
@@ -373,10 +469,29 @@ async fn a_change_of_a_schedule_that_is_not_as_it_was_is_refused() {
         let refused = with(method, &tag(&read), body);
         assert_eq!((refused.status(), &refused.body["code"]), (412, &json!("changed")), "{}", refused.body);
     }
-    assert_eq!(with("PUT", "\"x\"", job).status(), 400);
+    for post in ["pause", "run-now", "backfill?from=2026-01-01T00:00:00Z&until=2026-01-01T01:00:00Z"] {
+        let tag_of = |tag: &str| format!("If-Match: {tag}");
+        let path = format!("/v1/schedules/s/{post}");
+        let refused = curl(&node, &path, &["-X", "POST", "-H", &tag_of(&tag(&read))]);
+        assert_eq!((refused.status(), &refused.body["code"]), (412, &json!("changed")), "{post}: {}", refused.body);
+    }
+    let run_now =
+        curl(&node, "/v1/schedules/s/run-now", &["-X", "POST", "-H", &format!("If-Match: {}", tag(&changed))]);
+    assert_eq!(run_now.status(), 200, "{}", run_now.body);
+    assert_eq!(with("PUT", "\"x\"", job).status(), 412);
     assert_eq!(curl(&node, "/v1/schedules/s", &[]).body["every"], "1h");
+    assert_eq!(with("PUT", &format!("\"x\", {}", tag(&changed)), r#"{"type":"noop","every":"2h"}"#).status(), 200);
+    let again = with("PUT", "*", r#"{"type":"noop","every":"1h"}"#);
+    assert_eq!(again.status(), 200, "{}", again.body);
+    let changed = again;
+    for (path, with) in [("/v1/jobs", ["-d", "{}"]), ("/v1/queues/main/resume", ["-X", "POST"])] {
+        let refused = curl(&node, path, &[&with[..], &[JSON[0], JSON[1], "-H", "If-Match: \"x\""]].concat());
+        assert_eq!((refused.status(), &refused.body["errors"][0]["pointer"]), (400, &json!("/If-Match")), "{path}");
+    }
     assert_eq!(with("DELETE", &tag(&changed), "").status(), 200);
-    assert_eq!(with("PUT", &tag(&changed), job).status(), 412, "it is gone");
+    for gone in [tag(&changed), "*".to_owned()] {
+        assert_eq!(with("PUT", &gone, job).status(), 412, "it is gone");
+    }
 }
 
 /// Given a gateway and no node that works, when jobs are submitted and a queue is put, then they wait, the depth that a

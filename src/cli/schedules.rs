@@ -248,7 +248,7 @@ async fn run_now(global: &Global, one: One) -> anyhow::Result<Ended> {
 
 async fn backfill(api: &Api, asked: Backfill) -> anyhow::Result<Ended> {
     let Backfill { id, from, until, dry_run, json } = asked;
-    let request = BackfillRequest { id, tenant: None, from, until, dry_run };
+    let request = BackfillRequest { id, tenant: None, from, until, dry_run, if_updated_at: None };
     let answer = api.ask_within::<SchedulesBackfill>(request, FILLING).await?;
     let Backfilled { deduplicated, failed, failed_in_all, started } = answer.read()?;
     let outcome = Outcome { done: started, failed, failed_in_all, more: false };

@@ -10,8 +10,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 /// Headers of an answer that a page may read, beside those that it always may.
-const EXPOSED: HeaderValue =
-    HeaderValue::from_static("ETag, Link, Location, Preference-Applied, Retry-After, X-Request-Id");
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "ETag, Link, Location, Preference-Applied, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id",
+);
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 

@@ -16,7 +16,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
 use futures_util::FutureExt as _;
 use longshore_actors::Observer;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -158,8 +161,8 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
     let (node, http) = (&guard.node, &guard.http);
     let base_path: Arc<str> = http.base_path.as_str().into();
     let admitted = from_fn_with_state(guard.clone(), asker::admit);
-    let mut api = gateway::router(Arc::clone(node), bodies.clone(), Arc::clone(&base_path))
-        .merge(streams::router(Arc::clone(node)));
+    let streams = streams::router(Arc::clone(node));
+    let mut api = gateway::router(Arc::clone(node), bodies.clone(), Arc::clone(&base_path), streams);
     let mut open = pages::router(Arc::clone(node))
         .merge(page::router())
         .merge(session::router(guard.clone(), bodies.clone()))
@@ -169,12 +172,23 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
         true => api = api.merge(metrics.layer(from_fn(asker::must_read_all))),
         false => open = open.merge(metrics),
     }
-    let mut all = open.merge(api.layer(admitted));
+    let mut all = open.merge(api.layer(admitted)).method_not_allowed_fallback(gateway::other_method);
+    all = all.layer(from_fn(no_store));
     if !http.cors_origins.is_empty() {
         all = all.layer(from_fn_with_state(Arc::from(http.cors_origins.as_slice()), cors::answer));
     }
     all = all.layer(from_fn_with_state(Arc::clone(node), requests::observe));
     base_path::under(&base_path, all)
+}
+
+/// What is true only now is kept by no intermediary.
+async fn no_store(request: Request, next: Next) -> Response {
+    let is_api = request.uri().path().starts_with("/v1");
+    let mut answer = next.run(request).await;
+    if is_api {
+        answer.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    answer
 }
 
 /// As many open files as the system allows: each client that follows events takes one, and NATS needs some.

@@ -9,6 +9,7 @@ use axum::http::header;
 use axum::routing::get;
 use longshore_backbone::wire::api::{self, Declaration, Effect, Endpoint as _, HttpRoute, Method, Scope};
 use longshore_backbone::wire::header::names;
+use longshore_domain::name::TOKEN_MAX;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -21,7 +22,8 @@ type Fields = Map<String, Value>;
 /// The route of the document.
 pub(super) fn router(http: &Http) -> Router {
     let text = document(http).to_string();
-    let answer = ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache")], text);
+    let answer =
+        ([(header::CONTENT_TYPE, "application/json; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")], text);
     Router::new().route("/openapi.json", get(|| async { answer }))
 }
 
@@ -149,10 +151,7 @@ impl Document {
             if declaration.name == api::RunsGet::NAME {
                 operation.parameters.push(waits());
             }
-            if schema["properties"].get("if_updated_at").is_some()
-                && method != Method::Get
-                && !path.ends_with("/run-now")
-            {
+            if schema["properties"].get("if_updated_at").is_some() && method != Method::Get {
                 operation
                     .parameters
                     .push(header("If-Match", "The `ETag` of the schedule: 412 if it was changed since."));
@@ -429,7 +428,8 @@ fn query(name: &str, schema: &Value) -> Value {
 }
 
 fn tenant() -> Value {
-    json!({"name": "tenant", "in": "query", "description": "The tenant, if not the key's own; `_all` are all.", "schema": {"type": "string"}})
+    let schema = json!({"type": "string", "maxLength": TOKEN_MAX, "pattern": "^(_|_all|[A-Za-z0-9-][A-Za-z0-9_-]*)$"});
+    json!({"name": "tenant", "in": "query", "description": "The tenant, if not the key's own; `_all` are all.", "schema": schema})
 }
 
 fn waits() -> Value {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use longshore_actors::Observer;
@@ -17,7 +17,7 @@ use super::problem::problem;
 /// The media type of the metrics: the text format of Prometheus.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
-const JSON: &str = "application/json";
+const JSON: &str = "application/json; charset=utf-8";
 
 /// Known once the node has started.
 type Node = Arc<OnceLock<Observer>>;
@@ -75,7 +75,11 @@ async fn metrics(State(shown): State<Shown>) -> Response {
     page(StatusCode::OK, METRICS, node.metrics().await)
 }
 
-async fn unknown(uri: Uri) -> Response {
+async fn unknown(method: Method, uri: Uri) -> Response {
+    // `OPTIONS *` is about the server as a whole.
+    if method == Method::OPTIONS && uri.path() == "*" {
+        return StatusCode::NO_CONTENT.into_response();
+    }
     if uri.path().starts_with("/v1") {
         return problem(ApiError::not_found(format!("there is no {}; docs/contract.md lists the routes", uri.path())));
     }

@@ -68,9 +68,11 @@ fn respond(status: StatusCode, error: ApiError) -> Response {
 
 /// The field that the message begins with, as a JSON pointer, and the rest: `set.tags: …` is about `/set/tags`.
 fn field(message: &str) -> Option<(String, &str)> {
-    let (path, detail) = message.split_once(": ")?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '[' | ']');
-    if path.is_empty() || !path.chars().all(plain) {
+    let (path, rest) = message.split_at(message.find(|c| !plain(c))?);
+    // What is no name is said after it: `queue "a b" has a blank`.
+    let detail = rest.strip_prefix(": ").or_else(|| rest.strip_prefix(' ').filter(|rest| rest.starts_with('"')))?;
+    if path.is_empty() {
         return None;
     }
     Some((
@@ -89,6 +91,8 @@ mod tests {
             ("set.headers.a: is no text", Some("/set/headers/a")),
             ("jobs[3].type: is missing", Some("/jobs/3/type")),
             ("limit: is above 500", Some("/limit")),
+            ("then.type \"a b\" has a blank at byte 1", Some("/then/type")),
+            ("type 7 is no type", None),
             ("the request is not JSON: EOF", None),
             ("nothing is wrong", None),
         ] {

@@ -49,7 +49,7 @@ pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, mut req
     let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
     let id = of(request.headers()).unwrap_or_else(|| Uuid::now_v7().to_string());
     let span = node.get().and_then(|node| span(node, &mut request));
-    let (trace_id, run_id) = (span.as_ref().map(RequestSpan::trace_id), run_of(route, request.uri().path()));
+    let (trace_id, run_id) = (span.as_ref().map(RequestSpan::trace_id), run_of(method, route, request.uri().path()));
     let said = Said { request_id: Some(id.clone()), trace_id, run_id };
     let mut answer = SAID.scope(said, next.run(request)).await;
     let (status, took) = (answer.status().as_u16(), begun.elapsed());
@@ -69,8 +69,10 @@ pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, mut req
 }
 
 /// The run that a path names where its route has one.
-fn run_of(route: &str, path: &str) -> Option<RunId> {
-    let at = route.split('/').position(|part| part == "{run_id}")?;
+fn run_of(method: &str, route: &str, path: &str) -> Option<RunId> {
+    // What is a run's id to `GET /v1/jobs/<id>` is a type to `POST`.
+    let is_run = |part: &str| part == "{run_id}" || (part == "{name}" && method != "POST");
+    let at = route.split('/').position(is_run)?;
     RunId::parse(path.split('/').nth(at)?).ok()
 }
 

@@ -10,7 +10,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use longshore_backbone::api_keys::SESSION_SECONDS;
-use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope};
+use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, read};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -51,8 +51,7 @@ async fn log_in(State(sessions): State<Sessions>, request: Request) -> Response 
         }
         same_site(&parts.headers)?;
         let body = bodies.json(&parts.headers, body).await?;
-        let LogIn { key } =
-            serde_json::from_slice(&body.bytes).map_err(|error| ApiError::malformed(error.to_string()))?;
+        let LogIn { key } = read(&body.bytes)?;
         let (text, key) = guard.node()?.api().log_in(key.trim()).await?.ok_or_else(unauthorized)?;
         tracing::info!(key = %key.id, "a session was opened");
         let mut answer = whose(&guard, Some(&key));

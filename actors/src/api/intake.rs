@@ -175,6 +175,9 @@ fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Su
     let mut headers = headers(&submit, &options)?;
     let own = header::size_of(&headers);
     let trace = tracer.map(|tracer| traced::begun(tracer, &mut headers));
+    if trace.is_none() {
+        traced::passed_on(&mut headers);
+    }
     let in_headers = header::size_of(&headers);
     if in_headers > header::HEADERS_MAX {
         let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);

@@ -117,6 +117,9 @@ pub(super) async fn left(
     Ok((record, left, next_at))
 }
 
+/// How often what is left is read until nothing comes in between.
+const TRIES: usize = 3;
+
 /// How much a tenant with a rate limit may submit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantRate {
@@ -124,7 +127,7 @@ pub struct TenantRate {
     pub quota: u64,
     /// The span in seconds, rounded up.
     pub window: u64,
-    /// Jobs that are left now, among all nodes.
+    /// Jobs that are left now: those that any node may have, and those that this one has tokens for.
     pub left: u64,
     /// Seconds until there are more, rounded up.
     pub more_in: u64,
@@ -134,12 +137,21 @@ pub struct TenantRate {
 pub(super) async fn rate_of(api: &Api, tenant: &Tenant) -> Option<TenantRate> {
     let id = LimitId { scope: Scope::Tenant(tenant.clone()), key: None };
     let limit = api.limits.limit_of(&id.scope)?;
-    let (_, left, next_at) = left(api, &id, Some(&limit)).await.ok()?;
+    let mut at_hand = api.limits.at_hand(&id);
+    let mut tries = 1..=TRIES;
+    let (left, next_at) = loop {
+        let (_, left, next_at) = left(api, &id, Some(&limit)).await.ok()?;
+        // A block that came meanwhile may be counted twice, or nowhere.
+        let before = std::mem::replace(&mut at_hand, api.limits.at_hand(&id));
+        if before == at_hand || tries.next().is_none() {
+            break (left? + u64::from(before.min(at_hand)), next_at);
+        }
+    };
     let seconds = |span: Duration| u64::try_from(span.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
     Some(TenantRate {
         quota: limit.rate.into(),
         window: seconds(limit.per),
-        left: left?,
+        left,
         more_in: next_at.map_or(0, |at| seconds(at.since(now()))),
     })
 }

@@ -142,18 +142,12 @@ fn whose(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
     filter::whose_one(asker, named, "an id", "schedule")
 }
 
-/// Only changes have a condition.
-fn is_unconditional(asked: &ScheduleRequest) -> Result<(), ApiError> {
-    match asked.if_updated_at {
-        Some(_) => Err(ApiError::malformed("if_updated_at: is for changes of a schedule")),
-        None => Ok(()),
-    }
-}
-
 /// `schedules.get`
 pub(crate) async fn get(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    is_unconditional(&asked)?;
+    if asked.if_updated_at.is_some() {
+        return Err(ApiError::malformed("if_updated_at: is for changes of a schedule, and for what starts its runs"));
+    }
     let found = find(api, &tenant, &asked.id).await?.schedule;
     found.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
 }
@@ -263,8 +257,8 @@ pub(crate) async fn run_now(
     asked: ScheduleRequest,
 ) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    is_unconditional(&asked)?;
-    match firing::run_now(api, &tenant, &asked.id).await {
+    let may = |found: &Recurring| must_be_as(asked.if_updated_at, Some(found));
+    match firing::run_now(api, &tenant, &asked.id, may).await {
         Ok(Some(schedule)) => Ok(shown(&schedule)),
         Ok(None) => Err(unknown(&tenant, &asked.id)),
         Err(Delay::Job(error)) => Err(error),
@@ -277,6 +271,7 @@ pub(crate) async fn run_now(
 pub(crate) async fn backfill(api: &Api, asker: &str, asked: BackfillRequest) -> Result<Encoded<Backfilled>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     let schedule = find(api, &tenant, &asked.id).await?.schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
+    must_be_as(asked.if_updated_at, Some(&schedule))?;
     let times = times_to_fill(&schedule, &asked, now())?;
     if asked.dry_run {
         let started = times.len() as u64;

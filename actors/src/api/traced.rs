@@ -7,7 +7,7 @@ use longshore_domain::Job;
 
 use crate::api::Api;
 use crate::shared::now;
-use crate::trace::{Submission, Tracer};
+use crate::trace::{Submission, Tracer, context};
 
 tokio::task_local! {
     /// The trace context of the request that is served.
@@ -21,6 +21,12 @@ pub(super) fn begun(tracer: &Tracer, headers: &mut Headers) -> Submission {
     submission.trace.put(submission.trace.parent, headers);
     submission.trace.put_state(headers);
     submission
+}
+
+/// Passes the trace context of the request on, as it is, to a job whose headers name none: this node writes no traces.
+pub(super) fn passed_on(headers: &mut Headers) {
+    let outer = OUTER.try_with(Clone::clone).ok().flatten();
+    context::pass_on(outer.as_ref(), headers);
 }
 
 /// Has a job taken, and writes its span down.

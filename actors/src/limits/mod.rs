@@ -360,6 +360,11 @@ impl Limits {
         Some(holder)
     }
 
+    /// The tokens of a limit that this node has.
+    pub(crate) fn at_hand(&self, id: &LimitId) -> u32 {
+        self.known().holders.get(id).map_or(0, |holder| holder.at_hand(Instant::now()))
+    }
+
     /// Whether parked jobs of this kind make no sense to have before some time; where tokens are at hand, how many.
     pub(crate) fn room(&self, kind: &Kind, now: Instant) -> Option<Expected> {
         if self.held_until(&kind.tenant, &kind.job_type, &kind.key).is_some() {

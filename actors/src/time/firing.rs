@@ -85,10 +85,18 @@ pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server:
 }
 
 /// Starts a run of the schedule beside its times; `None`: there is no such schedule.
-pub(crate) async fn run_now(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<Option<Recurring>, Delay> {
+pub(crate) async fn run_now(
+    api: &Api,
+    tenant: &Tenant,
+    id: &ScheduleId,
+    may: impl Fn(&Recurring) -> Result<(), ApiError>,
+) -> Result<Option<Recurring>, Delay> {
     let mut started = None;
     loop {
         let Some(mut at) = Place::find(api, tenant, id).await? else { return Ok(None) };
+        if started.is_none() {
+            may(&at.schedule).map_err(Delay::Job)?;
+        }
         // What is pending is carried out first, then this run in the same way.
         let next = match (at.schedule.progress.pending, started) {
             (Some(due), _) => carry_out(api, &at.schedule, due).await?,

@@ -117,11 +117,24 @@ impl JobTrace {
     /// Puts what the publisher's tracing system has added beside that, unless it is there. It is left out if it is
     /// longer than what the standard has everybody pass on.
     pub(crate) fn put_state(&self, headers: &mut Headers) {
-        const PASSED_ON: usize = 512;
-        let state = self.state.as_deref().filter(|state| state.len() <= PASSED_ON);
-        if let Some(state) = state.filter(|_| !header::has(headers, TRACE_STATE)) {
-            headers.insert(TRACE_STATE, state);
-        }
+        put_state(self.state.as_deref(), headers);
+    }
+}
+
+fn put_state(state: Option<&str>, headers: &mut Headers) {
+    const PASSED_ON: usize = 512;
+    let state = state.filter(|state| state.len() <= PASSED_ON);
+    if let Some(state) = state.filter(|_| !header::has(headers, TRACE_STATE)) {
+        headers.insert(TRACE_STATE, state);
+    }
+}
+
+/// Puts the context of a request into the headers of the job that it submits, unless they name one.
+pub(crate) fn pass_on(outer: Option<&TraceContext>, headers: &mut Headers) {
+    let Some(outer) = outer.filter(|outer| parse(&outer.parent).is_some()) else { return };
+    if !header::has(headers, TRACE_PARENT) {
+        headers.insert(TRACE_PARENT, outer.parent.trim());
+        put_state(outer.state.as_deref(), headers);
     }
 }
 

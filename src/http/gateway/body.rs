@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use longshore_backbone::wire::api::{ApiError, Code};
@@ -54,8 +54,9 @@ impl Bodies {
     /// A body of any kind.
     ///
     /// # Errors
-    /// As [`Bodies::json`], but 415.
+    /// As [`Bodies::json`], but 415 for a compressed body alone.
     pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
+        as_it_is(headers)?;
         // Said before the body is sent, if the client asks first (`Expect: 100-continue`).
         let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if length.is_some_and(|length| length > self.max) {
@@ -92,6 +93,19 @@ fn add(room: &mut Option<OwnedSemaphorePermit>, more: Option<OwnedSemaphorePermi
         (Some(room), Some(more)) => room.merge(more),
         (None, more) => *room = more,
         (_, None) => {}
+    }
+}
+
+/// # Errors
+/// 415: the body is compressed, which nothing here reads, and no handler would know.
+pub(super) fn as_it_is(headers: &HeaderMap) -> Result<(), ApiError> {
+    let named = headers.get_all(header::CONTENT_ENCODING).iter();
+    match named.map(HeaderValue::as_bytes).all(|coding| coding.eq_ignore_ascii_case(b"identity")) {
+        true => Ok(()),
+        false => {
+            let message = "Content-Encoding: the body must come as it is";
+            Err(of_http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong_content_type", message))
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::body::{self, media_type};
+use super::conditions::unconditional;
 use super::request::{Query, Target, fields_of, raw, value_of};
 use super::{Gateway, Variables, WAIT_MAX, asker, shown, variables};
 use crate::http::problem::{of_http, problem};
@@ -39,9 +40,11 @@ pub(super) async fn submit(State(gateway): State<Gateway>, request: Request) -> 
     }
     let answer = async {
         let (parts, body) = request.into_parts();
+        unconditional(&parts.headers)?;
         let query = only_tenant(Query::read(&parts)?)?;
         let body = gateway.bodies.json(&parts.headers, body).await?;
         if names_jobs(&body.bytes) {
+            no_key(&parts.headers)?;
             let target = Target::of(&api::SubmitBatch::DECLARATION, query, Vec::new(), body.bytes.clone())?;
             return Ok(shown(StatusCode::OK, gateway.ask(&api::SubmitBatch::DECLARATION, target, &parts).await?));
         }
@@ -59,6 +62,7 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
     let answer = async {
         let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
         let (parts, body) = request.into_parts();
+        unconditional(&parts.headers)?;
         let mut query = Query::read(&parts)?;
         let mut fields = BTreeMap::from([("type".to_owned(), raw(&name)?)]);
         for (name, value) in query.take_all_but_tenant() {
@@ -88,15 +92,19 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
 
 /// The headers that go on to the handler: `Longshore-Header-<name>`, and the payload's media type.
 fn own_headers(headers: &HeaderMap) -> Result<BTreeMap<String, String>, ApiError> {
-    let mut own = BTreeMap::new();
+    let mut own = BTreeMap::<String, String>::new();
     for (name, value) in headers {
         let name = match name.as_str().strip_prefix(OWN) {
+            Some("content-type") => return Err(ApiError::malformed("Content-Type: is that of the body; leave it out")),
             Some(name) => name,
             None if name == header::CONTENT_TYPE => "Content-Type",
             None => continue,
         };
         let value = value.to_str().map_err(|_| ApiError::malformed(format!("{name}: is not ASCII")))?;
-        own.insert(name.to_owned(), value.to_owned());
+        // Lines of one name are one list (RFC 9110, 5.3), as any proxy may have written them.
+        own.entry(name.to_owned())
+            .and_modify(|list| *list = format!("{list}, {value}"))
+            .or_insert_with(|| value.to_owned());
     }
     Ok(own)
 }
@@ -135,6 +143,17 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     if key.is_empty() { Err(wrong("is empty")) } else { Ok(Some(key)) }
 }
 
+/// # Errors
+/// 400: a key is named for several jobs. It is not passed over: who repeats them relies on it.
+fn no_key(headers: &HeaderMap) -> Result<(), ApiError> {
+    match headers.contains_key("idempotency-key") {
+        true => {
+            Err(ApiError::malformed("Idempotency-Key: is for one job; each of several has its own idempotency_key"))
+        }
+        false => Ok(()),
+    }
+}
+
 /// The job with the key of the header.
 fn with_key(job: &[u8], key: &str) -> Result<Bytes, ApiError> {
     let mut fields = fields_of(job)?;
@@ -148,21 +167,37 @@ fn with_key(job: &[u8], key: &str) -> Result<Bytes, ApiError> {
     serde_json::to_vec(&fields).map(Bytes::from).map_err(|error| ApiError::malformed(error.to_string()))
 }
 
-/// Which answer a client prefers (RFC 7240).
-enum Prefer {
-    Answer,
-    /// The run, as it is after so many seconds, or when it has ended.
-    Run(u64),
+/// Which answer a client prefers (RFC 7240): the run as it is after so many seconds, or once it has ended; or at once.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Prefer {
+    wait: Option<u64>,
+    respond_async: bool,
 }
 
-fn prefer(headers: &HeaderMap) -> Prefer {
-    let words = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
-    let words: Vec<&str> = words.flat_map(|value| value.split([',', ';'])).map(str::trim).collect();
-    let wait = words.iter().find_map(|word| word.strip_prefix("wait=")?.trim_matches('"').parse::<u64>().ok());
-    match wait {
-        Some(seconds) => Prefer::Run(seconds.min(WAIT_MAX)),
-        None if words.iter().any(|word| word.eq_ignore_ascii_case("respond-async")) => Prefer::Run(0),
-        None => Prefer::Answer,
+impl Prefer {
+    /// Of a preference that comes twice the first counts; what cannot be read is passed over.
+    fn of(headers: &HeaderMap) -> Self {
+        let mut prefer = Self::default();
+        let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+        for one in values.flat_map(|value| value.split(',')) {
+            let one = one.split(';').next().unwrap_or_default();
+            let (name, value) = one.split_once('=').unwrap_or((one, ""));
+            match name.trim().to_ascii_lowercase().as_str() {
+                "wait" if prefer.wait.is_none() => {
+                    prefer.wait = value.trim().trim_matches('"').parse().ok().map(|seconds: u64| seconds.min(WAIT_MAX));
+                }
+                "respond-async" => prefer.respond_async = true,
+                _ => {}
+            }
+        }
+        prefer
+    }
+
+    /// What of it an answer of this status keeps to.
+    fn applied(&self, status: StatusCode) -> Option<HeaderValue> {
+        let at_once = (self.respond_async && status == StatusCode::ACCEPTED).then(|| "respond-async".to_owned());
+        let applied: Vec<String> = at_once.into_iter().chain(self.wait.map(|wait| format!("wait={wait}"))).collect();
+        HeaderValue::from_str(&applied.join(", ")).ok().filter(|applied| !applied.is_empty())
     }
 }
 
@@ -175,10 +210,14 @@ impl Gateway {
             .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))?;
         let run_id = submitted.run_id.as_str();
         let status = if submitted.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
-        let mut answer = match prefer(&parts.headers) {
-            Prefer::Answer => shown(status, answer),
-            Prefer::Run(seconds) => self.waited(&tenant, run_id, seconds, parts).await?,
+        let prefer = Prefer::of(&parts.headers);
+        let mut answer = match prefer {
+            Prefer { wait: None, respond_async: false } => shown(status, answer),
+            Prefer { wait, .. } => self.waited(&tenant, run_id, wait.unwrap_or(0), parts).await?,
         };
+        if let Some(applied) = prefer.applied(answer.status()) {
+            answer.headers_mut().insert("preference-applied", applied);
+        }
         let place = format!("{}/v1/runs/{run_id}", self.base_path);
         let place = if tenant == "default" { place } else { format!("{place}?tenant={tenant}") };
         if let Ok(place) = HeaderValue::from_str(&place) {
@@ -199,17 +238,16 @@ impl Gateway {
         let state = serde_json::from_slice::<State>(&run).ok();
         let state = state.and_then(|run| serde_json::from_value::<RunState>(run.state.into()).ok());
         let status = if state.is_some_and(RunState::is_terminal) { StatusCode::OK } else { StatusCode::ACCEPTED };
-        let mut answer = shown(status, run);
-        if let Ok(applied) = HeaderValue::from_str(&format!("wait={seconds}")) {
-            answer.headers_mut().insert("preference-applied", applied);
-        }
-        Ok(answer)
+        Ok(shown(status, run))
     }
 }
 
 /// Jobs, one a line, submitted as they come and answered in their order, a line each.
 fn lines(gateway: Gateway, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
+    unconditional(&parts.headers)?;
+    no_key(&parts.headers)?;
+    body::as_it_is(&parts.headers)?;
     let query = only_tenant(Query::read(&parts)?)?;
     let tenant = Target::of(&api::Submit::DECLARATION, query, Vec::new(), Bytes::new())?.tenant;
     let asker = asker(&parts)?;
@@ -369,13 +407,21 @@ mod tests {
 
     #[test]
     fn a_preference_is_bounded() {
-        let of = |value: &str| match prefer(&headers("prefer", value)) {
-            Prefer::Answer => None,
-            Prefer::Run(seconds) => Some(seconds),
-        };
-        let wanted = [("wait=5", Some(5)), ("respond-async, wait=2", Some(2)), ("wait=\"900\"", Some(60))];
-        for (value, seconds) in wanted.into_iter().chain([("respond-async", Some(0)), ("handling=lenient", None)]) {
-            assert_eq!(of(value), seconds, "{value}");
+        for (value, wait, respond_async, applied) in [
+            ("wait=5", Some(5), false, "wait=5"),
+            ("respond-async, wait=2", Some(2), true, "respond-async, wait=2"),
+            ("Wait = 3; a=b, wait=4, RESPOND-ASYNC", Some(3), true, "respond-async, wait=3"),
+            ("wait=\"900\"", Some(60), false, "wait=60"),
+            ("respond-async", None, true, "respond-async"),
+            ("handling=lenient; wait=7", None, false, ""),
+            ("wait=-1", None, false, ""),
+        ] {
+            let prefer = Prefer::of(&headers("prefer", value));
+            assert_eq!(prefer, Prefer { wait, respond_async }, "{value}");
+            let said = prefer.applied(StatusCode::ACCEPTED);
+            assert_eq!(said.as_ref().map_or("", |said| said.to_str().unwrap()), applied, "{value}");
         }
+        let both = Prefer::of(&headers("prefer", "respond-async, wait=2"));
+        assert_eq!(both.applied(StatusCode::OK).unwrap(), "wait=2", "the run has ended: it is answered as it is");
     }
 }

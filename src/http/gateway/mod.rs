@@ -1,12 +1,13 @@
 //! The API over HTTP: every endpoint at `POST /v1/api/<endpoint>` and at the routes of its declaration.
 //!
-//! Read in this order: this file (routes, and the answer to each), `request` (a request of the API from path, query and
-//! body), `body` (bodies within their bounds), `jobs` (the forms in which jobs are submitted), `rate` (what is left of
-//! a tenant's rate limit).
+//! Read in this order: this file (routes, and the answer to each), `request` (a request of the API from path, query
+//! and body), `body` (bodies within their bounds), `conditions` (`ETag`, and what asks about it), `jobs` (the forms in
+//! which jobs are submitted), `rate` (what is left of a tenant's rate limit).
 //! It translates names, headers and status codes, and decides nothing about a job: what the NATS API cannot be asked,
 //! it cannot be asked either.
 
 pub(super) mod body;
+mod conditions;
 pub(super) mod jobs;
 mod rate;
 pub(super) mod request;
@@ -23,14 +24,12 @@ use axum::routing::{MethodFilter, MethodRouter, post};
 use axum::{Router, middleware};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use longshore_actors::Observer;
 use longshore_backbone::service::{Request as ApiRequest, TraceContext};
 use longshore_backbone::wire::api::{self, ApiError, Code, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute};
 use longshore_backbone::wire::header::names;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use sha2::{Digest as _, Sha256};
 
 use super::asker::Asker;
 use super::problem::{of_http, problem};
@@ -54,8 +53,8 @@ pub(super) struct Gateway {
     base_path: Arc<str>,
 }
 
-/// Every route of the API.
-pub(super) fn router(node: Arc<OnceLock<Observer>>, bodies: Bodies, base_path: Arc<str>) -> Router {
+/// Every route of the API, those of the streams among them.
+pub(super) fn router(node: Arc<OnceLock<Observer>>, bodies: Bodies, base_path: Arc<str>, streams: Router) -> Router {
     let gateway = Gateway { node, bodies, base_path };
     let mut router = Router::new()
         .route("/v1/jobs", post(jobs::submit))
@@ -65,11 +64,8 @@ pub(super) fn router(node: Arc<OnceLock<Observer>>, bodies: Bodies, base_path: A
         router = router.route(path, methods);
     }
     let with_rate = middleware::from_fn_with_state(gateway.clone(), rate::with_rate);
-    router
-        .method_not_allowed_fallback(other_method)
-        .route_layer(with_rate)
-        .layer(middleware::map_response(no_store))
-        .with_state(gateway)
+    let router = router.with_state(gateway).merge(streams);
+    router.method_not_allowed_fallback(other_method).route_layer(with_rate)
 }
 
 /// The variables of a path, by their names.
@@ -104,14 +100,8 @@ fn filter(method: api::Method) -> MethodFilter {
     }
 }
 
-/// What is true only now is kept by no intermediary.
-async fn no_store(mut answer: Response) -> Response {
-    answer.headers_mut().entry(header::CACHE_CONTROL).or_insert(header::HeaderValue::from_static("no-store"));
-    answer
-}
-
 /// `OPTIONS` says which methods there are, as 405 does: axum adds `Allow` to both.
-async fn other_method(method: Method) -> Response {
+pub(super) async fn other_method(method: Method) -> Response {
     match method {
         Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
         _ => problem(of_http(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "Allow lists the methods of this path")),
@@ -125,6 +115,7 @@ async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: 
         let declaration = Declaration::named(&name)
             .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
         let (parts, body) = request.into_parts();
+        conditions::unconditional(&parts.headers)?;
         let query = Query::read(&parts)?;
         let body = gateway.bodies.json(&parts.headers, body).await?;
         let target = Target::of(declaration, query, Vec::new(), body.bytes)?;
@@ -187,38 +178,43 @@ impl Gateway {
     /// The answer at a route of the endpoint's declaration.
     async fn comfortable(
         &self,
-        declaration: &'static Declaration,
+        mut declaration: &'static Declaration,
         mut path: Vec<(String, String)>,
         request: Request,
     ) -> Result<Response, ApiError> {
         let (parts, body) = request.into_parts();
-        if let Some(tag) = parts.headers.get(header::IF_MATCH) {
-            path.push(("if_updated_at".to_owned(), updated_at(declaration, tag)?));
-        }
-        let mut query = Query::read(&parts)?;
+        let (mut query, reads) = (Query::read(&parts)?, declaration.effect == Effect::Reads);
         if declaration.name == api::RunsGet::NAME
             && let Some(seconds) = query.take("wait")
         {
-            let target = Target::of(&api::RunsWait::DECLARATION, query, with_wait(path, &seconds)?, Bytes::new())?;
-            return Ok(shown(StatusCode::OK, self.ask(&api::RunsWait::DECLARATION, target, &parts).await?));
+            (declaration, path) = (&api::RunsWait::DECLARATION, with_wait(path, &seconds)?);
         }
         let body = self.bodies.json(&parts.headers, body).await?;
+        if !reads && conditions::asks_for_a_schedule(declaration, &parts.headers)? {
+            let target = Target::of(declaration, query.clone(), path.clone(), body.bytes.clone())?;
+            path.push(("if_updated_at".to_owned(), self.as_it_was(declaration, target, &path, &parts).await?));
+        }
         let of_queue = declaration.name == api::QueuesList::NAME && !path.is_empty();
         let target = Target::of(declaration, query, path, body.bytes)?;
-        let answer = self.ask(declaration, target, &parts).await?;
-        if of_queue {
-            return Ok(shown(StatusCode::OK, only_queue(&answer)?));
-        }
+        let mut answer = self.ask(declaration, target, &parts).await?;
         if declaration.name == api::RunsPayload::NAME {
             return payload(&answer);
         }
+        if of_queue {
+            answer = only_queue(&answer)?;
+        }
         let next = next_page(declaration, &self.base_path, &parts.uri, &answer);
-        let reads = declaration.effect == Effect::Reads;
-        let tag = if reads || declaration.name == api::SchedulesPut::NAME { etag(&answer) } else { None };
-        let is_known = reads && tag.is_some() && tag.as_ref() == parts.headers.get(header::IF_NONE_MATCH);
-        let mut answer = match is_known {
-            true => StatusCode::NOT_MODIFIED.into_response(),
-            false => shown(StatusCode::OK, answer),
+        let has_tag = reads || declaration.name == api::SchedulesPut::NAME;
+        let tag = if has_tag { conditions::etag(&answer) } else { None };
+        let mut answer = match tag.as_ref().filter(|_| reads) {
+            Some(tag) => {
+                conditions::is_asked_for(&parts.headers, tag)?;
+                match conditions::is_known(&parts.headers, tag) {
+                    true => StatusCode::NOT_MODIFIED.into_response(),
+                    false => shown(StatusCode::OK, answer),
+                }
+            }
+            None => shown(StatusCode::OK, answer),
         };
         if let Some(next) = next {
             answer.headers_mut().insert(header::LINK, next);
@@ -227,6 +223,24 @@ impl Gateway {
             answer.headers_mut().insert(header::ETAG, tag);
         }
         Ok(answer)
+    }
+
+    /// When the schedule that this change is about was changed last, if the client has read it since.
+    async fn as_it_was(
+        &self,
+        declaration: &'static Declaration,
+        target: Target,
+        path: &[(String, String)],
+        parts: &Parts,
+    ) -> Result<String, ApiError> {
+        asker(parts)?.must_have(declaration.scope())?;
+        let body = serde_json::to_vec(&path.iter().cloned().collect::<BTreeMap<_, _>>());
+        let target = Target { tenant: target.tenant, body: body.unwrap_or_default().into() };
+        match self.ask_in_any_scope(&api::SchedulesGet::DECLARATION, target, parts).await {
+            Ok(schedule) => conditions::updated_at(&parts.headers, &schedule),
+            Err(error) if error.code == StatusCode::NOT_FOUND.as_u16() => Err(conditions::changed()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -262,6 +276,7 @@ fn payload(answer: &[u8]) -> Result<Response, ApiError> {
     let api::Payload { content_type, payload_base64 } =
         serde_json::from_slice(answer).map_err(|error| unreadable(error.to_string()))?;
     let bytes = STANDARD.decode(payload_base64).map_err(|error| unreadable(error.to_string()))?;
+    let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok();
     let mut answer = bytes.into_response();
     for (name, value) in [
         (header::CONTENT_DISPOSITION, "attachment"),
@@ -270,8 +285,9 @@ fn payload(answer: &[u8]) -> Result<Response, ApiError> {
     ] {
         answer.headers_mut().insert(name, header::HeaderValue::from_static(value));
     }
-    // Bytes of no known type are those of application/octet-stream, which axum has set.
-    if let Some(Ok(content_type)) = content_type.map(header::HeaderValue::try_from) {
+    // Handlers get a job that names no type as JSON. Other bytes are application/octet-stream, as axum has set.
+    let content_type = content_type.map_or_else(|| is_json.then(|| JSON.try_into()), |named| Some(named.try_into()));
+    if let Some(Ok(content_type)) = content_type {
         answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
     }
     Ok(answer)
@@ -288,30 +304,9 @@ fn next_page(declaration: &Declaration, base: &str, uri: &Uri, answer: &[u8]) ->
     }
     let cursor = serde_json::from_slice::<Page>(answer).ok()?.cursor?;
     let query = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-    let kept = query.filter(|pair| !pair.starts_with("cursor=")).map(|pair| format!("{pair}&")).collect::<String>();
+    let name_of = |pair: &'_ str| pair.split('=').next().unwrap_or_default().to_owned();
+    let is_cursor = |pair: &str| percent_encoding::percent_decode_str(&name_of(pair)).eq("cursor".bytes());
+    let kept = query.filter(|pair| !is_cursor(pair)).map(|pair| format!("{pair}&")).collect::<String>();
     let cursor = percent_encoding::utf8_percent_encode(&cursor, percent_encoding::NON_ALPHANUMERIC);
     header::HeaderValue::from_str(&format!("<{base}{}?{kept}cursor={cursor}>; rel=\"next\"", uri.path())).ok()
-}
-
-/// What an answer is known by: it changes with the answer. That of a schedule says when that was changed, too.
-fn etag(answer: &[u8]) -> Option<header::HeaderValue> {
-    #[derive(Deserialize)]
-    struct Schedule<'a> {
-        updated_at: &'a str,
-    }
-    let hash = STANDARD.encode(&Sha256::digest(answer)[..12]);
-    let changed = serde_json::from_slice::<Schedule<'_>>(answer).map(|schedule| format!("{};", schedule.updated_at));
-    header::HeaderValue::from_str(&format!("\"{}{hash}\"", changed.unwrap_or_default())).ok()
-}
-
-/// When a schedule was changed whose answer had this tag. That it fired since is no change.
-fn updated_at(declaration: &Declaration, tag: &header::HeaderValue) -> Result<String, ApiError> {
-    let changes =
-        [api::SchedulesPut::NAME, api::SchedulesDelete::NAME, api::SchedulesPause::NAME, api::SchedulesResume::NAME];
-    if !changes.contains(&declaration.name) {
-        return Err(ApiError::malformed("If-Match: is for changes of a schedule; leave it out"));
-    }
-    let tag = tag.to_str().ok().and_then(|tag| tag.strip_prefix('"')?.split_once(';'));
-    let wrong = || ApiError::malformed("If-Match: is not the ETag of a schedule");
-    tag.map(|(at, _)| at.to_owned()).ok_or_else(wrong)
 }

@@ -37,7 +37,7 @@ const NOT_TEXT: [&str; 20] = [
 ];
 
 /// The parameters of a query, each at most once, and the tenant that is meant where none is named.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::http) struct Query {
     parameters: BTreeMap<String, String>,
     unnamed: String,

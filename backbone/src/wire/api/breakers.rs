@@ -32,7 +32,7 @@ pub struct ResetRequest {
     /// The tenant.
     pub tenant: Tenant,
     /// The type.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "super::request::job_type")]
     pub job_type: JobType,
     /// The limit key, of a type that has a breaker per key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,7 +46,7 @@ pub struct TripRequest {
     /// The tenant.
     pub tenant: Tenant,
     /// The type.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "super::request::job_type")]
     pub job_type: JobType,
     /// The limit key, of a type that has a breaker per key.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,7 @@ pub struct ConcurrencyRequest {
 #[serde(deny_unknown_fields)]
 pub struct FreeRequest {
     /// The type.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "super::request::job_type")]
     pub job_type: JobType,
     /// The tenant of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]

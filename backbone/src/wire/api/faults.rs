@@ -12,7 +12,7 @@ use super::Word;
 #[serde(deny_unknown_fields)]
 pub struct SetFaultRequest {
     /// Attempts of this type.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "super::request::job_type")]
     pub job_type: JobType,
     /// What goes wrong.
     pub kind: FaultKind,

@@ -21,7 +21,7 @@ pub use encoded::Encoded;
 mod word;
 pub use word::Word;
 mod request;
-pub use request::{Nothing, about_tenant};
+pub use request::{Nothing, about_tenant, read};
 
 mod submit;
 pub use submit::{BatchAnswer, BatchItem, BatchRequest, Debounce, SubmitRequest, Submitted};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use longshore_domain::JobType;
 use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
@@ -21,7 +22,10 @@ pub(super) use crate::wire::json::any_json;
 pub struct Nothing {}
 
 /// Reads a request; the error names the field. No body at all is a request without fields.
-pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+///
+/// # Errors
+/// 400: it cannot be read.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let body = if body.is_empty() { b"{}" } else { body };
     // Serde would read an array as the fields in the order in which this program has them.
     if !body.trim_ascii_start().starts_with(b"{") {
@@ -40,7 +44,12 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
             }
             _ => in_words(&error.to_string()),
         };
-        if path == "." { ApiError::malformed(reason) } else { ApiError::malformed(format!("{path}: {reason}")) }
+        match missing(&reason) {
+            Some(name) if path == "." => ApiError::malformed(format!("{name}: is missing")),
+            Some(name) => ApiError::malformed(format!("{path}.{name}: is missing")),
+            None if path == "." => ApiError::malformed(reason),
+            None => ApiError::malformed(format!("{path}: {reason}")),
+        }
     })?;
     reader.end().map_err(|error| ApiError::malformed(error.to_string()))?;
     Ok(value)
@@ -120,6 +129,16 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
     }
 }
 
+/// Reads the type that a client names: one that a job may have, not what stands for one that cannot be read.
+pub(super) fn job_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<JobType, D::Error> {
+    JobType::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+/// The field that is missing, if that is the error.
+fn missing(reason: &str) -> Option<&str> {
+    reason.strip_prefix("missing field `")?.split('`').next()
+}
+
 /// The JSON reader's error, without the names of this program's types.
 pub(super) fn in_words(error: &str) -> String {
     let mut words = error.to_owned();
@@ -169,7 +188,7 @@ mod tests {
         assert!(DlqReplay::read(br#"{"all":true,"set":null}"#).unwrap().set.is_none());
         let submit = |body: &str| Submit::read(body.as_bytes()).unwrap_err().message;
         assert!(submit(r#"{"type":"a","maximum":1}"#).starts_with("maximum: unknown field `maximum`, expected one of"));
-        assert!(submit("{}").contains("missing field `type`"));
+        assert_eq!(submit("{}"), "type: is missing");
         assert!(submit(r#"{"type":"a","payload":{]}"#).starts_with("the request is not JSON: "));
         let limit = |body: &str| super::super::LimitsSet::read(body.as_bytes()).unwrap_err().message;
         assert!(limit(r#"{"type":"a","rate":5,"window":5}"#).starts_with("window: has a value of another kind"));

@@ -175,7 +175,7 @@ pub struct ScheduleRequest {
     /// Its tenant: needed under `_all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Tenant>,
-    /// For changes: only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
+    /// But for `get`: only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_updated_at: Option<Timestamp>,
 }
@@ -222,6 +222,9 @@ pub struct BackfillRequest {
     /// Only count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
+    /// Only if it was last changed at this time, as its `updated_at` says; else 412 `changed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_updated_at: Option<Timestamp>,
 }
 
 /// The outcome of a backfill.
@@ -359,8 +362,8 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_schedule_is_named() {
         for (body, said) in [
-            (r#"{"type":"t"}"#, "missing field `id`"),
-            (r#"{"id":"n","cron":"0 0 3 * * *"}"#, "missing field `type`"),
+            (r#"{"type":"t"}"#, "id: is missing"),
+            (r#"{"id":"n","cron":"0 0 3 * * *"}"#, "type: is missing"),
             (r#"{"id":"n","type":"t"}"#, "cron: is missing"),
             (r#"{"id":"n","type":"t","cron":"0 0 3 * * *","every":"5m"}"#, "every: stands beside cron"),
             (r#"{"id":"n","type":"t","every":"5m","every_ms":7}"#, "every_ms: stands beside every"),

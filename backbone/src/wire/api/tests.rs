@@ -333,9 +333,12 @@ fn check_schedules() -> [&'static str; 8] {
         check::<SchedulesDelete>(&[one, of, &as_it_was], &[&status]),
         check::<SchedulesPause>(&[one, of, &as_it_was], &[&status]),
         check::<SchedulesResume>(&[one, of, &as_it_was], &[&status]),
-        check::<SchedulesRunNow>(&[one, of], &[&status]),
+        check::<SchedulesRunNow>(&[one, of, &as_it_was], &[&status]),
         check::<SchedulesBackfill>(
-            &[&format!(r#"{{"id":"n",{span}}}"#), &format!(r#"{{"id":"n","tenant":"acme",{span},"dry_run":true}}"#)],
+            &[
+                &format!(r#"{{"id":"n",{span}}}"#),
+                &format!(r#"{{"id":"n","tenant":"acme",{span},"dry_run":true,"if_updated_at":"{TIME}"}}"#),
+            ],
             &[
                 r#"{"deduplicated":0,"failed":[],"started":31}"#,
                 r#"{"deduplicated":0,"failed":[{"error":"why","run_id":"n-1"}],"failed_in_all":101,"started":0}"#,
