@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use longshore_harness::World;
+use longshore_harness::{World, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
@@ -428,6 +428,40 @@ async fn dev_joins_a_cluster_only_if_the_command_line_says_so() {
         let err = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(ended.status.success() && err.contains("--server joins") != by_hand, "{err}");
     }
+}
+
+/// Given `dev` whose output nobody reads, when the pipe is full and the node has warnings to log, then it goes on with
+/// its jobs.
+#[tokio::test]
+async fn dev_works_on_when_nobody_reads_what_it_prints() {
+    const UNSERVED: usize = 16;
+    let world = world().await;
+    let mut dev = world.command(["dev", "--server", &world.urls()]);
+    let dev = dev.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut dev = dev.spawn().unwrap();
+    let mut said = BufReader::new(dev.stdout.take().unwrap()).lines();
+    while !said.next_line().await.unwrap().expect("dev ended").contains("Ctrl-C") {}
+
+    // Three lines each, of 50 bytes: more than a pipe holds.
+    let mut last = String::new();
+    for _ in 0..1_500 {
+        last = world.publish("echo").json(json!(1)).await;
+    }
+    assert_eq!(world.wait(&last).await.state, "completed");
+    for number in 0..UNSERVED {
+        world.publish(&format!("nobody.{number}")).json(json!(1)).await;
+    }
+    eventually("types without a handler", Duration::from_secs(60), async || {
+        let queues = world.try_request("_all", "queues.list", json!({})).await.map_err(|error| error.to_string())?;
+        let found = queues["no_handler"].as_array().map_or(0, Vec::len);
+        if found == UNSERVED { Ok(()) } else { Err(queues.to_string()) }
+    })
+    .await;
+    for _ in 0..20 {
+        let run = world.publish("echo").json(json!(1)).await;
+        assert_eq!(world.wait(&run).await.state, "completed");
+    }
+    assert!(dev.try_wait().unwrap().is_none(), "dev ended");
 }
 
 /// Given schedules that a file declared, when another file is compared with the cluster, then each difference is shown,

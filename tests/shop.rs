@@ -6,11 +6,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use longshore_harness::{Node, World};
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::packages::python_package;
-use crate::{times, world};
+use crate::{in_future, times, world};
 
 /// How long all orders may take.
 const WITHIN: Duration = Duration::from_secs(240);
@@ -20,12 +21,29 @@ fn free_port() -> u16 {
 }
 
 async fn node(world: &World, name: &str, settings: &str) -> Node {
-    world.node().name(name).config(settings).with("node", "lease = '2s'").start().await
+    let node = world.node().name(name).config(settings).with("faults", "allowed = true");
+    node.with("node", "lease = '2s'").start().await
 }
 
-/// Given services that fail, also after they have done their work, when nodes and the worker are killed and the server
-/// is restarted while orders go through, then each order is charged once and has one invoice, and one e-mail but where
-/// the acknowledgement was lost.
+/// A tenth of the attempts of each type meets a fault on purpose, beside those of the services themselves.
+async fn rehearse(world: &World) {
+    for (job_type, kind, step) in [
+        ("shop.charge", "fail_after_work", None),
+        ("shop.invoice", "fail_at_step", Some("write")),
+        ("shop.mail", "fail_after_work", None),
+    ] {
+        let until = in_future(2 * WITHIN);
+        let mut fault = json!({"type": job_type, "kind": kind, "probability": 0.1, "until": until});
+        if let Some(step) = step {
+            fault["step"] = json!(step);
+        }
+        world.try_request("_all", "faults.set", fault).await.unwrap();
+    }
+}
+
+/// Given services that fail, also after they have done their work, and faults on purpose, when nodes and the worker are
+/// killed and the server is restarted while orders go through, then each order is charged once and has one invoice, and
+/// one e-mail but where the acknowledgement was lost.
 #[tokio::test]
 async fn every_order_is_charged_once_whatever_fails() {
     let folder = tempfile::tempdir().unwrap();
@@ -39,6 +57,7 @@ async fn every_order_is_charged_once_whatever_fails() {
     let settings = std::fs::read_to_string(shop.join("longshore.toml")).unwrap();
     let settings = settings.replace(":9000/", &format!(":{charge}/")).replace(":9025", &format!(":{mail}"));
     let nodes = [node(&world, "n1", &settings).await, node(&world, "n2", &settings).await];
+    rehearse(&world).await;
 
     let orders = times("LONGSHORE_TEST_ORDERS", 120);
     let mut shop_runs = Command::new(python);
@@ -63,6 +82,13 @@ async fn every_order_is_charged_once_whatever_fails() {
             said += &format!("{line}\n");
         }
     }
-    println!("{said}");
+    let mut injected = 0;
+    for record in world.request("runs.list", json!({"limit": 500})).await["runs"].as_array().unwrap() {
+        let errors =
+            record["attempts"].as_array().into_iter().flatten().filter_map(|made| made["error"]["message"].as_str());
+        injected += errors.filter(|message| message.starts_with("injected: ")).count();
+    }
+    println!("{said}attempts that met a fault on purpose, of the last 500 runs: {injected}");
+    assert!(injected > 0, "{said}");
     assert!(shop_runs.wait().await.unwrap().success() && said.contains("all is well"), "{said}");
 }

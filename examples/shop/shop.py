@@ -11,8 +11,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import venv
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -45,6 +46,8 @@ def node(folder):
             os.environ["NATS_URL"] = found.group()
         print(line, end="")
         if "Ctrl-C" in line:
+            # A line for each event follows: a pipe that nobody reads would be full soon.
+            threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
             return process
     sys.exit("the node does not start")
 

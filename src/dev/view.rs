@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use longshore_backbone::wire::api::{NoHandler, QueueStatus, Queues};
@@ -43,11 +44,15 @@ const SHORT_NAME: usize = 24;
 
 /// The terminal, to which view and log write in turns.
 #[derive(Clone)]
-pub(crate) struct Screen(Arc<Mutex<Inner>>);
-
-struct Inner {
+pub(crate) struct Screen {
+    inner: Arc<Mutex<Inner>>,
+    /// Whether it is a terminal.
     live: bool,
-    muted: bool,
+    muted: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Inner {
     colours: bool,
     /// Lines of the picture at the bottom.
     drawn: u16,
@@ -64,18 +69,16 @@ impl Screen {
     /// `live`: a terminal, on which lines can be drawn again.
     pub(crate) fn new(live: bool) -> Self {
         let colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
-        let (picture, welcome) = (String::new(), String::new());
-        let (size, log_rows) = ((0, 0), 0);
-        Self(Arc::new(Mutex::new(Inner { live, muted: false, colours, drawn: 0, size, picture, log_rows, welcome })))
+        let inner = Arc::new(Mutex::new(Inner { colours, ..Inner::default() }));
+        Self { inner, live, muted: Arc::default() }
     }
 
     pub(crate) fn has_colours(&self) -> bool {
         self.lock().colours
     }
 
-    /// Whether it is a terminal.
     pub(crate) fn is_live(&self) -> bool {
-        self.lock().live
+        self.live
     }
 
     /// Where the log goes: above the picture on a terminal, else to stderr.
@@ -99,12 +102,12 @@ impl Screen {
 
     /// No log from now on: connections end with the server, which is expected.
     pub(crate) fn mute(&self) {
-        self.lock().muted = true;
+        self.muted.store(true, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A writer that panics leaves a broken picture behind, and the next one replaces it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,16 +171,16 @@ struct Lines(Screen);
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut inner = self.0.lock();
-        if inner.muted {
+        if self.0.muted.load(Ordering::Relaxed) {
             return Ok(bytes.len());
         }
-        if inner.live {
-            let out = inner.logged(&String::from_utf8_lossy(bytes));
-            inner.write(&out);
-        } else {
-            io::stderr().write_all(bytes)?;
+        if !self.0.live {
+            // Without the lock: a stdout that nobody reads must not stop the parts of the node that log.
+            return io::stderr().write(bytes);
         }
+        let mut inner = self.0.lock();
+        let out = inner.logged(&String::from_utf8_lossy(bytes));
+        inner.write(&out);
         Ok(bytes.len())
     }
 
@@ -203,8 +206,8 @@ pub(crate) struct View<'s> {
 
 impl<'s> View<'s> {
     pub(crate) fn new(screen: &'s Screen, namespace: &'s str, address: Option<String>) -> Self {
-        let live = screen.lock().live;
         let (latest, queues, no_handler, faults) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
+        let live = screen.live;
         Self { screen, live, namespace, address, latest, queues, no_handler, faults }
     }
 
