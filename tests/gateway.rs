@@ -353,6 +353,24 @@ async fn hostile_requests_are_refused_and_nothing_of_them_is_stored() {
         }
     }
 
+    // JSON that is nested without end ends no node, and a body without a length is not read to its end.
+    let deep = "[".repeat(400_000);
+    for body in [format!(r#"{{"type":"echo","x":{deep}"#), format!(r#"{{"type":"echo","then":{deep}"#), deep] {
+        let file = world.dir().join("deep.json");
+        std::fs::write(&file, body).unwrap();
+        let refused = curl(&node, "/v1/jobs", &[JSON[0], JSON[1], "--data-binary", &format!("@{}", file.display())]);
+        assert_eq!((refused.status(), &refused.body["code"]), (400, &json!("malformed")), "{}", refused.body);
+    }
+    let mut endless = TcpStream::connect(node.http()).await.unwrap();
+    let chunked = format!("POST /v1/jobs HTTP/1.1\r\n{head}Transfer-Encoding: chunked\r\n\r\n");
+    endless.write_all(chunked.as_bytes()).await.unwrap();
+    let piece = [&b"100000\r\n"[..], &[b' '; 1 << 20], b"\r\n"].concat();
+    let mut sent = 0;
+    while sent < 100 && endless.write_all(&piece).await.is_ok() {
+        sent += 1;
+    }
+    assert!(sent < 100, "the connection ends behind 8 MiB");
+
     assert_eq!(curl(&node, "/v1/runs", &[]).body["runs"], json!([]));
 }
 

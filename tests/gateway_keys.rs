@@ -47,6 +47,25 @@ fn id(key: &str) -> &str {
     key.split('_').nth(1).unwrap()
 }
 
+fn word(method: Method) -> &'static str {
+    match method {
+        Method::Get => "GET",
+        Method::Put => "PUT",
+        Method::Post => "POST",
+        Method::Delete => "DELETE",
+    }
+}
+
+/// The scope that an endpoint needs.
+fn needed(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Submits => "submit",
+        Effect::Reads => "read",
+        Effect::Changes => "operate",
+        Effect::HandsOut => "reveal",
+    }
+}
+
 /// Every endpoint is open to a key with its scope, and to no other; the operator's to keys of `_all` alone.
 #[tokio::test]
 async fn a_key_asks_within_its_scopes_and_tenant() {
@@ -57,12 +76,7 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
 
     for (tenant, keys) in [("acme", of("acme")), ("_all", of("_all"))] {
         for endpoint in ENDPOINTS {
-            let needed = match endpoint.effect {
-                Effect::Submits => "submit",
-                Effect::Reads => "read",
-                Effect::Changes => "operate",
-                Effect::HandsOut => "reveal",
-            };
+            let needed = needed(endpoint.effect);
             for (scope, key) in &keys {
                 // Nothing that such a request asks for is there; what is asked for by nothing, reads.
                 let body = if endpoint.effect == Effect::Reads { "{}" } else { r#"{"id":"no","run_id":"no"}"# };
@@ -111,6 +125,27 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
     assert_eq!(curl(&node, "/readyz", None, &[]).0, 200, "probes need no key");
 }
 
+/// Every route is open to a key with the scope of its endpoint, and to no other.
+#[tokio::test]
+async fn every_route_needs_the_scope_of_its_endpoint() {
+    let world = world().await;
+    let node = node(&world, "n1").await;
+    let keys = ["submit", "read", "operate", "reveal"].map(|scope| (scope, key(&world, "_all", scope)));
+    let declared = ENDPOINTS.iter().flat_map(|endpoint| endpoint.http.iter().map(|route| (route, endpoint.effect)));
+    let declared = declared.map(|(route, effect)| (word(route.0), route.1, needed(effect)));
+    let streams = ["/v1/events?since=x", "/v1/runs/no/stream"].map(|path| ("GET", path, "read"));
+    for (method, path, needed) in declared.chain(streams) {
+        let path = path.replace(['{', '}'], "");
+        let with = if method == "GET" { vec![] } else { vec!["-X", method, "-d", "{}"] };
+        for (scope, key) in &keys {
+            let (status, _, answer) = curl(&node, &path, Some(key), &with);
+            assert_eq!(status == 403, *scope != needed, "{method} {path} {scope}: {status} {answer}");
+            let names_it = answer["detail"].as_str().unwrap_or_default().contains(&format!("scope {needed}"));
+            assert_eq!(names_it, *scope != needed, "{method} {path} {scope}: {answer}");
+        }
+    }
+}
+
 /// No route lets a tenant's key out of its tenant, however another one is named.
 #[tokio::test]
 async fn no_route_leads_to_another_tenant() {
@@ -118,15 +153,7 @@ async fn no_route_leads_to_another_tenant() {
     let node = builder(&world, "n1").with("tenants.globex", "rate_limit = { rate = 2, per = '1h' }").start().await;
     let every = key(&world, "acme", "submit,read,operate,reveal");
     let streams = [("GET", "/v1/events"), ("GET", "/v1/runs/no/stream")];
-    let declared = ENDPOINTS.iter().flat_map(|endpoint| endpoint.http).map(|route| {
-        let method = match route.0 {
-            Method::Get => "GET",
-            Method::Put => "PUT",
-            Method::Post => "POST",
-            Method::Delete => "DELETE",
-        };
-        (method, route.1)
-    });
+    let declared = ENDPOINTS.iter().flat_map(|endpoint| endpoint.http).map(|route| (word(route.0), route.1));
     let others = ["globex", "_all", "_"];
     for ((method, path), other) in declared.chain(streams).flat_map(|route| others.map(|other| (route, other))) {
         let path = path.replace(['{', '}'], "");

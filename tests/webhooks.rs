@@ -283,6 +283,32 @@ async fn a_webhook_pauses_when_its_target_is_gone_and_goes_on_where_it_stopped()
     assert_eq!(dead["entries"].as_array().map(Vec::len), Some(1), "{first}: {dead}");
 }
 
+/// A webhook has the events of its queues alone, and is paused once one could not be delivered in all its attempts.
+#[tokio::test]
+async fn a_webhook_pauses_once_an_event_fails_to_the_end() {
+    let world = world().await;
+    let node =
+        world.node().with("webhooks", "allow = ['127.0.0.1/32']").with("queues.main", "").with("queues.bulk", "");
+    let _node =
+        node.with("types.'longshore.webhook'", "max_attempts = 2\nbackoff = { delays = ['100ms'] }").start().await;
+    let mut live = world.listen("longshore.events._sys.webhook_paused.>").await;
+    let target = target(|_| 503).await;
+    world
+        .request("webhooks.put", json!({"id": "shop", "url": target.url, "queues": ["bulk"], "events": ["completed"]}))
+        .await;
+    let other = world.publish("echo").json(json!(1)).await;
+    assert_eq!(world.wait(&other).await.state, "completed");
+    let run = world.publish("echo").queue("bulk").json(json!(2)).await;
+
+    let paused = live.next().await;
+    assert!(format!("{paused:?}").contains("in 2 attempts"), "{paused:?}");
+    let found = world.request("webhooks.get", json!({"id": "shop"})).await;
+    assert_eq!(found["paused"], true, "{found}");
+    let got = target.got();
+    assert!(got.len() == 2 && got[0].id() == got[1].id(), "{got:?}");
+    assert!(got.iter().all(|got| got.json()["data"]["run_id"] == json!(run)), "{got:?}");
+}
+
 /// After a rotation both secrets sign; a test is delivered; a deleted webhook gets nothing, and leaves no consumer.
 #[tokio::test]
 async fn a_webhook_is_tried_rotated_and_deleted() {
