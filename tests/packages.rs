@@ -124,6 +124,13 @@ async fn check(folder: &Path, python: String, readme: &str, interpreter: String,
     command.current_dir(folder).env("NATS_URL", world.urls());
     let checked = tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap();
     assert!(checked.as_ref().is_ok_and(|printed| printed.contains("all checked")), "{}", checked.unwrap_or_else(|e| e));
+
+    // The same worker, with the program that plays the node.
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["run", "--quiet", "--package", "xtask", "--", "conformance", "--", &interpreter]);
+    command.arg(folder.join(worker)).current_dir(root).env("NOTES", folder.join("conformance"));
+    let played = tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap();
+    assert!(played.as_ref().is_ok_and(|printed| printed.contains("pass")), "{}", played.unwrap_or_else(|e| e));
 }
 
 /// Given the wheel in a clean environment, when its README is run and its handlers succeed, fail, wait, are cancelled
