@@ -283,6 +283,56 @@ async fn a_busy_key_holds_up_nobody_and_its_jobs_keep_their_order() {
     assert!(deferred >= 60, "{deferred} were parked");
 }
 
+/// Given a retry that a node keeps while another node's job has the slot of its key, when the node stands still for so
+/// long that it gives its wish up, then the retry starts once the slot is free.
+#[tokio::test]
+async fn a_retry_that_waits_for_a_slot_goes_on_after_its_node_stood_still() {
+    let world = world().await;
+    let go = Arc::new(Notify::new());
+    let gate = Arc::clone(&go);
+    let handler = world.handler("counted").announce("longshore.slots", "64").start(move |job| {
+        let gate = Arc::clone(&gate);
+        async move {
+            match (job.json().as_str(), job.attempt) {
+                (Some("retried"), 1) => return Reply::error(503, "to be tried again"),
+                (Some("long"), _) => gate.notified().await,
+                _ => {}
+            }
+            Reply::json(json!(null))
+        }
+    });
+    let handler = handler.await;
+    let backoff = "backoff = { base = '400ms', factor = 1.0, max = '400ms', jitter = 'none' }";
+    let of_queue = |queue: &str| {
+        let node = world.node().with("node", "lease = '20s'").with("defaults", backoff);
+        node.with(&format!("queues.{queue}"), "concurrency = 4").with("types.counted", &served_by("remote", ""))
+    };
+    let one = of_queue("one").start().await;
+    let _other = of_queue("other").start().await;
+    let of_key = |queue: &'static str| world.publish("counted").queue(queue).header(KEY, "busy");
+    let retried = of_key("one").json(json!("retried")).await;
+    handler.called(1).await;
+    let long = of_key("other").json(json!("long")).await;
+    handler.called(2).await;
+    eventually("the retry waits for the slot", WITHIN, async || {
+        let run = world.request("runs.get", json!({"run_id": retried})).await;
+        if run["waiting_for"]["reason"] == "concurrency" { Ok(()) } else { Err(run.to_string()) }
+    })
+    .await;
+
+    one.sigstop();
+    tokio::time::sleep(FREEZE).await;
+    one.sigcont();
+    let noop = world.publish("noop").queue("one").json(json!(null)).await;
+    assert_eq!(world.wait(&noop).await.state, "completed");
+    go.notify_one();
+
+    for run in [&long, &retried] {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    assert_eq!(handler.calls().len(), 3);
+}
+
 /// Given a node that has the only slot of a key, when it is asked to end, then another node has the slot long before a
 /// lease is over.
 #[tokio::test]

@@ -38,12 +38,22 @@ impl Slots {
         !self.known().holders.is_empty()
     }
 
-    /// Limits for which it is time are looked at again, and those that are not in use are forgotten.
+    /// Limits for which it is time are looked at again, and those that are not in use are forgotten. Jobs may still wait
+    /// for one of those: a node that stood still gives up its wishes. They ask again, which is a new wish.
     pub(super) fn check_again(&self) {
         let now = instant();
-        let Known { holders, due, .. } = &mut *self.known();
-        holders.retain(|_, holder| !holder.is_over(now));
+        let mut known = self.known();
+        let Known { holders, due, .. } = &mut *known;
+        let mut any = false;
+        for (id, _) in holders.extract_if(|_, holder| holder.is_over(now)) {
+            self.changed(&id);
+            any = true;
+        }
         due.extend(holders.iter().filter(|(_, holder)| holder.is_due(now)).map(|(id, _)| id.clone()));
+        drop(known);
+        if any {
+            self.news.notify();
+        }
     }
 
     /// What to do about the limits that are due, at most `max` of them and none that is `busy`; and which slots are

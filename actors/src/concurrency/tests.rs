@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use longshore_domain::JobOptions;
+use longshore_domain::{JobOptions, Timestamp};
 use longshore_domain::policy::TypePolicy;
 
 use super::steps::Step;
 use super::*;
+use crate::shared::clock::simulated;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -61,6 +62,17 @@ impl Scene {
     }
 }
 
+impl Scene {
+    /// A job of `call` with this key asks for its slots: what it waits for.
+    fn waits_for(&self, key: &str) -> Waits {
+        let _ = self.take("call", Some(key));
+        let key = KindKey::of_keys(None, Some(key));
+        let id = self.slots.ids(&Tenant::default_tenant(), &JobType::parse("call").unwrap(), &key).remove(0).0;
+        let number = Slots::number_of(&id);
+        Waits { number, version: self.slots.versions[usize::from(number)].load(Ordering::Relaxed) }
+    }
+}
+
 #[test]
 fn a_job_gets_the_slots_of_its_key_and_its_type_or_none() {
     let mut scene = Scene::new();
@@ -103,14 +115,24 @@ fn a_lost_session_has_no_slots_and_what_rests_on_it_stops() {
 #[test]
 fn a_job_that_waits_is_asked_about_again_once_its_limit_has_changed() {
     let mut scene = Scene::new();
-    let _ = scene.take("call", Some("a"));
-    let key = KindKey::of_keys(None, Some("a"));
-    let id = scene.slots.ids(&Tenant::default_tenant(), &JobType::parse("call").unwrap(), &key).remove(0).0;
-    let number = Slots::number_of(&id);
-    let waits = Waits { number, version: scene.slots.versions[usize::from(number)].load(Ordering::Relaxed) };
+    let waits = scene.waits_for("a");
     assert!(!scene.slots.have_changed(waits) && !scene.slots.are_behind());
     scene.keep();
     assert!(scene.slots.have_changed(waits));
+}
+
+/// Given a job that waits for a slot of its key, when its node stood still for so long that it gave the wish up, then
+/// the job asks again, which is a new wish: no news of a limit without one would wake it.
+#[test]
+fn a_job_whose_wish_was_given_up_is_asked_about_again() {
+    let scene = Scene::new();
+    let waits = scene.waits_for("a");
+    scene.slots.check_again();
+    assert!(!scene.slots.have_changed(waits) && scene.slots.knows_any());
+    simulated::set(Some((Instant::now() + Duration::from_secs(3), Timestamp::default())));
+    scene.slots.check_again();
+    assert!(scene.slots.have_changed(waits) && !scene.slots.knows_any());
+    simulated::set(None);
 }
 
 #[test]

@@ -21,6 +21,10 @@ use crate::tests::simulation::plan::{Plan, Way};
 use crate::tests::simulation::server::NEVER;
 use crate::tests::simulation::world::{Kind, World};
 
+/// One in so many mixed worlds has concurrency keys, one an order of them, and one a circuit breaker.
+const ONE_IN_WITH_KEYS: u64 = 16;
+const ONE_IN_WITH_ORDER: u64 = 32;
+const ONE_IN_WITH_BREAKER: u64 = 32;
 /// How long an entry is stored that says as much as none.
 const EMPTY_LASTS: i64 = 1_000;
 /// How many keys such a world has.
@@ -48,11 +52,12 @@ impl Gated {
         let chance = Chance::new(!seed);
         let gated = match kind {
             Kind::Slots => Self::Keys(chance.pick(&[1, 1, 2, 3])),
+            Kind::Mixed if seed % ONE_IN_WITH_KEYS == 3 => Self::Keys(chance.pick(&[1, 1, 2, 3])),
             Kind::Ordered => Self::Ordered,
+            Kind::Mixed if seed % ONE_IN_WITH_ORDER == 5 => Self::Ordered,
             Kind::Limited => Self::Limited(draw_limit(&chance)),
             Kind::Breaks => Self::Breaks,
-            // Mixed worlds have none yet: with keys or an order those of seeds 43491 and 27397 are broken, and why is
-            // not known.
+            Kind::Mixed if seed % ONE_IN_WITH_BREAKER == 13 => Self::Breaks,
             _ => return Self::No,
         };
         let of: Vec<Option<u32>> = plans.iter().map(|_| chance.hits(7_500).then(|| chance.below(KEYS))).collect();

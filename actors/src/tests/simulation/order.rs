@@ -26,13 +26,13 @@ impl World {
         let number = turn(plan)?;
         let is_before = |other: &usize| {
             let of = &self.plans[*other];
-            // A run that is given another time takes its place when that has come.
-            if *other == plan || of.group != Some(group) || of.job.get().is_none() || of.reschedule_at.is_some() {
+            // A run that is delayed or given another time takes its place when that has come.
+            let is_put_off = || of.reschedule_at.is_some() || of.options.as_ref().is_some_and(|it| it.run_at.is_some());
+            if *other == plan || of.group != Some(group) || of.job.get().is_none() || is_put_off() {
                 return false;
             }
             match self.record(*other) {
                 Some(stored) => !stored.run.state.is_terminal() && turn(*other).is_some_and(|turn| turn < number),
-                None if of.options.as_ref().is_some_and(|options| options.run_at.is_some()) => false,
                 None => {
                     let is_its = |message: &Message| message.plan == *other && !message.moved;
                     self.server.borrow().lane.iter().any(|message| is_its(message) && message.sequence < number)
