@@ -31,7 +31,7 @@ pub(crate) async fn of(api: &Api, found: &Found) -> Option<WaitingFor> {
         };
         return Some(said(Reason::Stranded, what.to_owned()));
     }
-    match by_record(run) {
+    match by_record(run, now()) {
         Recorded::Says(waiting_for) => Some(waiting_for),
         Recorded::PutOff(reason, at) => Some(put_off(api, run, reason, Some(at)).await),
         Recorded::Waits => in_general(api, run).await.unwrap_or_else(|error| {
@@ -55,9 +55,11 @@ enum Recorded {
     Nothing,
 }
 
-fn by_record(run: &Run) -> Recorded {
+fn by_record(run: &Run, now: Timestamp) -> Recorded {
     match &run.state {
         State::Scheduled { at } => Recorded::Says(said(Reason::Schedule, format!("its time, {at}"))),
+        // Its back-off is over: it waits for something else, at the node that kept it.
+        State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) && *at <= now => Recorded::Waits,
         State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => {
             Recorded::Says(said(Reason::Retry, format!("its attempt {}, at {at}", run.next_attempt())))
         }
@@ -142,7 +144,11 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     if let Some(waiting_for) = breaker(api, run) {
         return Ok(Some(waiting_for));
     }
-    let parked = matches!(run.state, State::Enqueued { wait: Some(_) } | State::Retrying { .. });
+    let parked = match run.state {
+        State::Enqueued { wait } => wait.is_some(),
+        State::Retrying { wait } => is_deferred(run) || matches!(wait, Wait::Parked { .. }),
+        _ => false,
+    };
     if let Some(deferral) = run.deferral.as_ref().filter(|_| parked && is_deferred(run)) {
         return Ok(Some(put_off(api, run, deferral.reason, None).await));
     }

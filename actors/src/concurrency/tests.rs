@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use longshore_domain::{JobOptions, Timestamp};
 use longshore_domain::policy::TypePolicy;
+use longshore_domain::{JobOptions, Timestamp};
 
 use super::steps::Step;
 use super::*;

@@ -48,34 +48,39 @@ fn says(reason: &str, message: &str) -> Recorded {
 #[test]
 fn a_run_that_waits_for_a_time_says_which_and_for_which_attempt() {
     let scheduled = settled(fresh(), Settlement::Schedule { at: at(60) });
-    assert_eq!(by_record(&scheduled), says("schedule", "waits for its time, 1970-01-01T00:01:00.000Z"));
+    assert_eq!(by_record(&scheduled, at(8)), says("schedule", "waits for its time, 1970-01-01T00:01:00.000Z"));
     let failed = Settlement::Retry { at: at(60), failure: Failure::new(ErrorKind::Retryable, "no") };
     let retrying = settled(running(), failed);
-    assert_eq!(by_record(&retrying), says("retry", "waits for its attempt 2, at 1970-01-01T00:01:00.000Z"));
+    assert_eq!(by_record(&retrying, at(8)), says("retry", "waits for its attempt 2, at 1970-01-01T00:01:00.000Z"));
+    assert_eq!(by_record(&retrying, at(60)), Recorded::Waits, "its back-off is over: that is not what it waits for");
 }
 
 #[test]
 fn a_run_that_was_put_off_says_for_what_also_between_two_attempts() {
     let put_off = |reason| Recorded::PutOff(reason, at(9));
     let before_its_start = deferred(fresh(), DeferReason::RateLimited, None);
-    assert_eq!(by_record(&before_its_start), put_off(DeferReason::RateLimited));
+    assert_eq!(by_record(&before_its_start, at(8)), put_off(DeferReason::RateLimited));
     let snoozed = deferred(running(), DeferReason::Snoozed, Some(PutBack::Snoozed));
-    assert_eq!(by_record(&snoozed), put_off(DeferReason::Snoozed));
+    assert_eq!(by_record(&snoozed, at(8)), put_off(DeferReason::Snoozed));
 
     let failed = Settlement::Retry { at: at(6), failure: Failure::new(ErrorKind::Retryable, "no") };
     let retrying = settled(running(), failed);
     let paused = deferred(retrying, DeferReason::Paused, None);
-    assert_eq!(by_record(&paused), put_off(DeferReason::Paused), "its back-off is over: that is not what it waits for");
+    assert_eq!(
+        by_record(&paused, at(8)),
+        put_off(DeferReason::Paused),
+        "its back-off is over: that is not what it waits for"
+    );
 }
 
 #[test]
 fn a_run_in_its_lane_or_parked_waits_for_what_the_cluster_says_and_others_for_nothing() {
-    assert_eq!(by_record(&fresh()), Recorded::Waits);
+    assert_eq!(by_record(&fresh(), at(8)), Recorded::Waits);
     let parked = settled(fresh(), Settlement::Park { since: at(2), reason: Some(DeferReason::Busy) });
-    assert_eq!(by_record(&parked), Recorded::Waits);
-    assert_eq!(by_record(&running()), Recorded::Nothing);
+    assert_eq!(by_record(&parked, at(8)), Recorded::Waits);
+    assert_eq!(by_record(&running(), at(8)), Recorded::Nothing);
     for end in [Settlement::Cancel, Settlement::Expire] {
-        assert_eq!(by_record(&settled(fresh(), end)), Recorded::Nothing);
+        assert_eq!(by_record(&settled(fresh(), end), at(8)), Recorded::Nothing);
     }
 }
 

@@ -71,6 +71,10 @@ impl Gated {
             // Two submissions of an idempotency key are the same job.
             plan.group = if has_none { None } else { of[plan.key.unwrap_or(index)] };
             plan.is_ordered = gated == Self::Ordered;
+            // One with an id of its own has its job already.
+            if let Some(job) = plan.job.take() {
+                plan.name(job.run_id);
+            }
         }
         gated
     }

@@ -13,6 +13,7 @@ use longshore_domain::{Lane, Priority, Queue, RunId};
 use crate::attempt::order;
 use crate::tests::simulation::gated::{Entry, Gated};
 use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::plan::Plan;
 use crate::tests::simulation::ports::NAMES;
 use crate::tests::simulation::server::{Due, Message, Server};
 use crate::tests::simulation::worker::{Hand, seal_text};
@@ -24,11 +25,14 @@ impl World {
         let group = self.plans[plan].group.filter(|_| self.gated == Gated::Ordered)?;
         let turn = |plan: usize| Some(self.record(plan)?.run.turn.as_ref()?.number);
         let number = turn(plan)?;
+        // A run that is delayed or given another time takes its place when that has come; one that was published and
+        // submitted may have two.
+        let is_put_off = |of: &Plan| {
+            of.reschedule_at.is_some() || of.options.as_ref().is_some_and(|options| options.run_at.is_some())
+        };
         let is_before = |other: &usize| {
             let of = &self.plans[*other];
-            // A run that is delayed or given another time takes its place when that has come.
-            let is_put_off = || of.reschedule_at.is_some() || of.options.as_ref().is_some_and(|it| it.run_at.is_some());
-            if *other == plan || of.group != Some(group) || of.job.get().is_none() || is_put_off() {
+            if *other == plan || of.group != Some(group) || of.job.get().is_none() || is_put_off(of) {
                 return false;
             }
             match self.record(*other) {
@@ -39,6 +43,9 @@ impl World {
                 }
             }
         };
+        if is_put_off(&self.plans[plan]) {
+            return None;
+        }
         (0..self.plans.len()).find(is_before)
     }
 
