@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::address::Mailbox;
 use crate::fail_point;
 use crate::metrics::Metrics;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// The leases of this node.
 #[derive(Debug, Default)]
@@ -199,8 +199,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let length = backbone.storage().lease;
     let mut renewals = Renewals::open(&backbone).await.map_err(|error| error.with_causes())?;
     let asker = renewals.asker();
-    let mut tick = tokio::time::interval(tick_every(length));
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(tick_every(length));
     let mut renewing = Renewing::new(Arc::clone(&book), length);
     loop {
         tokio::select! {

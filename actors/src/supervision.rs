@@ -16,6 +16,7 @@ use longshore_domain::restart::{Restarts, Verdict};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::address::{Address, KeeperMessage, Mailbox};
 
@@ -26,6 +27,13 @@ const WITHIN: Duration = Duration::from_secs(10);
 
 /// How a child's loop ends, which it never should by itself; an error says why it cannot go on.
 pub(crate) type LoopEnd = Result<(), String>;
+
+/// Ticks for a loop, the first at once. One that comes late puts the next ones off: they never come in a burst.
+pub(crate) fn ticks(every: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
 
 /// Why a loop ends that receives no more deliveries.
 pub(crate) const SUBSCRIPTION_ENDED: &str = "the connection's subscription ended";

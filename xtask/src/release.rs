@@ -28,9 +28,9 @@ pub(crate) fn make(root: &Path, target: Option<&str>) -> anyhow::Result<()> {
     let host = host()?;
     let target = target.unwrap_or(&host);
     let mut build = cargo(root);
-    build.args(["build", "--release", "--locked", "--package", "longshore", "--target", target]);
+    build.args(["build", "--profile", "archive", "--locked", "--package", "longshore", "--target", target]);
     run(&mut build)?;
-    let binary = root.join("target").join(target).join("release/longshore");
+    let binary = root.join("target").join(target).join("archive/longshore");
     let archive = pack(root, &binary, (target, target))?;
     println!("{}", archive.display());
     Ok(())

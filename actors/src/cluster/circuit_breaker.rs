@@ -19,14 +19,13 @@ use longshore_domain::{SmolStr, format_smolstr};
 use ractor::RpcReplyPort;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::address::Mailbox;
 use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::breakers::Breakers;
 use crate::shared::clock::{instant, now};
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// Steps that are written at once.
 const AT_ONCE: usize = 64;
@@ -99,12 +98,6 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
         }
         more = writes.begin_all();
     }
-}
-
-fn ticks(every: Duration) -> Interval {
-    let mut ticks = tokio::time::interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }
 
 /// Reads all records, should the server have republished one in vain.

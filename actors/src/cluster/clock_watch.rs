@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::health::Health;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks at the machine's clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -35,8 +35,7 @@ pub(crate) struct Part {
 
 /// Keeps the clock until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(LOOK_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(LOOK_EVERY);
     let (mut asked, mut own) = (None::<Instant>, clock::own_ahead());
     loop {
         tick.tick().await;

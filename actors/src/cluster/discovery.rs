@@ -13,7 +13,7 @@ use crate::queue::dispatcher;
 use crate::queue::served::ServedQueues;
 use crate::shared::now;
 use crate::shared::routing::Routing;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How long services have to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
@@ -35,8 +35,7 @@ const UNTRIED_FOR: Duration = Duration::from_secs(15);
 /// few seconds if there was a job for remote handlers since the last time.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let Part { backbone, routing, queues } = part;
-    let mut tick = tokio::time::interval(PRESENCE_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(PRESENCE_EVERY);
     let mut warned = HashSet::new();
     loop {
         tokio::select! {

@@ -18,7 +18,7 @@ use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::identity::Identity;
 use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How often the dead letters are measured. Shorter than the time in which a failing system fills the last fifth of
 /// their stream.
@@ -38,8 +38,7 @@ pub(crate) struct Part {
 
 /// Watches until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(CHECK_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(CHECK_EVERY);
     let mut warned: Option<(Threat, Instant)> = None;
     loop {
         tick.tick().await;

@@ -18,7 +18,7 @@ use crate::shared::identity::Identity;
 use crate::shared::now;
 use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How long an answer may take: then it is said again, as an election may have swallowed it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -65,8 +65,7 @@ fn warn(repeats: &mut Repeats, why: &str) {
 
 /// Publishes this node's presence until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(PRESENCE_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(PRESENCE_EVERY);
     let (mut tight, mut repeats) = (false, Repeats::default());
     loop {
         tokio::select! {

@@ -11,7 +11,7 @@ use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::settings::PressureSettings;
 use crate::shared::pressure::{MachinePressure, shares};
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks. The system computes its averages every two seconds.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -29,8 +29,7 @@ pub(crate) struct Part {
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let load = MachineLoad::at(&part.settings.root);
     let mut pressure = Pressure::default();
-    let mut tick = tokio::time::interval(CHECK_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(CHECK_EVERY);
     loop {
         tick.tick().await;
         let load = load.clone();

@@ -13,7 +13,6 @@ use std::time::Duration;
 use longshore_backbone::Backbone;
 use longshore_domain::Queue;
 use longshore_domain::setting::PutQueue;
-use tokio::time::MissedTickBehavior;
 
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::{Dispatcher, Message};
@@ -22,7 +21,7 @@ use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::put_queues::PutQueues;
 use crate::shared::routing::Routing;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks whether a queue that closes has ended, and tries again what did not work.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -50,8 +49,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     if part.routing.policies.gateway {
         return std::future::pending().await;
     }
-    let mut tick = tokio::time::interval(CHECK_EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = ticks(CHECK_EVERY);
     loop {
         tokio::select! {
             _ = tick.tick() => {}

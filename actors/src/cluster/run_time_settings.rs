@@ -14,7 +14,6 @@ use longshore_backbone::nodes::Nodes;
 use longshore_backbone::run_time_settings::{REMOVED_KEPT, RunTimeSettings as Store, WrittenSetting, read_revision};
 use longshore_domain::setting::{PauseOf, SettingKey};
 use serde_json::json;
-use tokio::time::MissedTickBehavior;
 
 use crate::cluster::system_events::SystemEvents;
 use crate::limits::Limits;
@@ -22,7 +21,7 @@ use crate::queue::served::ServedQueues;
 use crate::shared::identity::Identity;
 use crate::shared::put_queues::PutQueues;
 use crate::shared::run_time_settings::RunTimeSettings;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// How often changes are asked for without an announcement.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -49,8 +48,7 @@ pub(crate) struct Part {
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut announcements = part.store.announcements().await.map_err(|error| error.with_causes())?;
     let mut connected = part.store.connected();
-    let mut tick = tokio::time::interval(ASK_EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = ticks(ASK_EVERY);
     // When changes were last read after which all settings are known.
     let mut read: Option<Instant> = None;
     loop {

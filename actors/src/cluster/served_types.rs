@@ -14,12 +14,11 @@ use std::time::Duration;
 use longshore_backbone::Error;
 use longshore_backbone::served_types::{Remembered, ServedTypes as Store};
 use longshore_domain::served::complete_from;
-use tokio::time::MissedTickBehavior;
 
 use crate::shared::now;
 use crate::shared::routing::Routing;
 use crate::shared::served_types::ServedTypes;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How often it tries again what did not work, and reads while a type has no handler.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -37,8 +36,7 @@ pub(crate) struct Part {
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let served = &part.routing.served;
     let mut connected = part.store.connected();
-    let mut tick = tokio::time::interval(LOOK_EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = ticks(LOOK_EVERY);
     part.routing.types_here().for_each(|job_type| served.saw(&job_type));
     let mut is_read = false;
     loop {

@@ -28,7 +28,7 @@ use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
 use crate::shared::health::Health;
 use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 mod findings;
 
@@ -62,8 +62,7 @@ struct Watch {
 
 /// Looks until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(LOOK_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(LOOK_EVERY);
     let mut queues = part.queues.names();
     let wanted = part.backbone.wanted_streams(queues.iter());
     let mut watch = Watch { part, wanted: Vec::new(), findings: Findings::default(), said_short: None };

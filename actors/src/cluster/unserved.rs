@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks: two questions, and some for each queue that no node serves.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
@@ -46,8 +46,7 @@ struct Unserved {
 
 /// Watches until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut tick = tokio::time::interval(CHECK_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(CHECK_EVERY);
     let (mut known, mut standstills) = (BTreeMap::new(), Standstills::default());
     loop {
         tick.tick().await;

@@ -14,14 +14,13 @@ use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::lease::Lease;
 use ractor::RpcReplyPort;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 use crate::address::Mailbox;
 use crate::concurrency::Slots;
 use crate::concurrency::errands::{Done, Errand, Part, Renewed};
 use crate::concurrency::session::OwnSession;
 use crate::shared::clock::instant;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// How often slots that are not used are looked for, and the session's lease, while any limit is known.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
@@ -72,11 +71,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut news = part.records.news().await.map_err(|error| error.with_causes())?;
     let mut questions = part.records.questions(&part.node).await.map_err(|error| error.with_causes())?;
     let mut connected = part.records.connected();
-    let (mut tick, mut wish) = (tokio::time::interval(TICK), tokio::time::interval(WISH_EVERY));
-    let mut watch = tokio::time::interval(watch_every(part.lease));
-    for interval in [&mut tick, &mut wish, &mut watch] {
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    }
+    let (mut tick, mut wish, mut watch) = (ticks(TICK), ticks(WISH_EVERY), ticks(watch_every(part.lease)));
     let mut keeper = Keeper::new(Arc::clone(&slots), part.lease);
     let (mut tasks, mut leaving) = (JoinSet::new(), Vec::new());
     loop {

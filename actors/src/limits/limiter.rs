@@ -13,12 +13,11 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::Timestamp;
 use longshore_domain::limit::{Answer, Ask, Lease, LimitId, RateLimit, Record};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 use crate::address::Mailbox;
 use crate::limits::Limits;
 use crate::shared::clock::{instant, now};
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// How often tokens that are not used are looked for, while this node knows any limit.
 const TICK: Duration = Duration::from_millis(30);
@@ -118,9 +117,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut limiter = Limiter { part, asking, requests: JoinSet::new(), errands: JoinSet::new() };
     limiter.ask();
     limiter.announce_holds();
-    let (mut look, mut tick) = (tokio::time::interval(CHECK_EVERY), tokio::time::interval(TICK));
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut look, mut tick) = (ticks(CHECK_EVERY), ticks(TICK));
     loop {
         let knows_any = limiter.part.limits.knows_any();
         tokio::select! {

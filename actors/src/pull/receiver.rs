@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::pull::Pullers;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks which jobs have waited for too long, and which types nobody asks for any more. The jobs that wait
 /// are signalled to be alive as often.
@@ -24,8 +24,7 @@ pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopE
     let (identity, pullers) = (&api.identity, &api.pullers);
     let opened = api.backbone.pulls(&identity.node, (crate::VERSION, identity.started_at)).await;
     let mut pulls = opened.map_err(|error| error.with_causes())?;
-    let (mut received, mut look) = (HashSet::new(), tokio::time::interval(LOOK_EVERY));
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut received, mut look) = (HashSet::new(), ticks(LOOK_EVERY));
     let mut is_closed = false;
     loop {
         tokio::select! {

@@ -28,7 +28,7 @@ use crate::ports::{Ports as _, RunPorts as _};
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::forward::{self, Forwarder, Wanted};
 use crate::shared::now;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -179,8 +179,7 @@ fn beyond(before: u64, delivered: u64) -> u64 {
 
 impl Fairness {
     async fn keep_looking(&mut self) {
-        let mut tick = tokio::time::interval(LOOK_EVERY);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tick = ticks(LOOK_EVERY);
         loop {
             tick.tick().await;
             self.forwarder.queue.deliveries.forget_unasked(Instant::now());

@@ -22,7 +22,7 @@ use crate::ports::RunPorts as _;
 use crate::queue::served::ServedQueues;
 use crate::shared::log_run::log_run;
 use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// Broken messages that it works on at once.
 const AT_ONCE: usize = 16;
@@ -41,8 +41,7 @@ const CLEARINGS: usize = 5;
 pub(crate) async fn run((ports, served): (Arc<NodePorts>, Arc<ServedQueues>)) -> LoopEnd {
     let mut connected = ports.backbone.connected();
     let mut questions = ports.backbone.custody_questions().await.map_err(|error| error.with_causes())?;
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(TICK);
     let mut asked = BTreeMap::new();
     let clear = async {
         loop {

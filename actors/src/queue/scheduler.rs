@@ -31,7 +31,7 @@ use crate::queue::high_water_marks::HighWaterMarks;
 use crate::queue::returning::Returning;
 use crate::shared::gate_news::GateNews;
 use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 use crate::trace::Tracer;
 
 /// Deliveries that may be older than they seem by this much are worth a warning: this node, or its server, stood still.
@@ -117,8 +117,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut scheduler = Scheduler::new((backbone, metrics, policies), Arc::clone(&queue), puller, marks, freshness);
     scheduler.tracer = tracer;
     scheduler.marks.known().await;
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(TICK);
     let mut known = gate_news.count();
     loop {
         let hold_off = queue.buffer.hold_off();

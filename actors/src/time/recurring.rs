@@ -26,7 +26,7 @@ use crate::api::{Api, schedules};
 use crate::cluster::presence;
 use crate::metrics::Restored;
 use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 
 /// Pages of 256 schedules in a round.
 const PAGES: usize = 40;
@@ -59,8 +59,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     }
     // As long as an election takes; shorter where leases are.
     let grace = (part.api.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
-    let mut tick = tokio::time::interval(grace);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(grace);
     let mut from = 1;
     loop {
         tick.tick().await;

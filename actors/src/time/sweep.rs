@@ -32,7 +32,7 @@ use crate::metrics::{Metrics, Restored};
 use crate::shared::identity::Identity;
 use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::supervision::{LoopEnd, ticks};
 use crate::time::due::{self, DueJob, StoredPorts};
 use crate::time::stranded;
 
@@ -81,8 +81,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         published: None,
         named: HashSet::new(),
     };
-    let mut tick = tokio::time::interval(grace);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = ticks(grace);
     loop {
         tick.tick().await;
         if let Err(error) = sweep.round().await {
