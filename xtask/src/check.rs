@@ -33,7 +33,6 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
         ("RUST_TEST_THREADS", test_threads().to_string().into()),
     ];
     step("tests", || cargo(root, &["test", "--workspace"], &found))?;
-    step("simulation", || worlds(root))?;
     println!("all checks passed in {}", seconds(begun.elapsed()));
     Ok(())
 }
@@ -70,14 +69,27 @@ fn library(root: &Path) -> anyhow::Result<()> {
 /// How many worlds the simulation plays: a million runs.
 const WORLDS: &str = "84000";
 
-/// Plays the worlds.
-fn worlds(root: &Path) -> anyhow::Result<()> {
-    play(root, "no_promise_is_broken_in_any_world")
-}
-
 /// Plays the simulation in full: the worlds, then every mutation, about as long again.
 pub(crate) fn simulation(root: &Path) -> anyhow::Result<()> {
     play(root, "simulation")
+}
+
+/// The seeds of the chaos, on one server and on three.
+const SEEDS: [&str; 3] = ["7", "107", "206"];
+
+/// What takes too long for every check, and is run before a release: the simulation in full, and the chaos.
+pub(crate) fn soak(root: &Path) -> anyhow::Result<()> {
+    step("simulation", || simulation(root))?;
+    cargo(root, &["build", "--release", "--bin", "longshore"], &[])?;
+    for servers in ["1", "3"] {
+        for seed in SEEDS {
+            let jobs = ["--jobs", "5000", "--nodes", "3", "--clocks", "3", "--servers", servers, "--seed", seed];
+            let chaos = ["run", "--release", "-p", "longshore-harness", "--bin", "chaos", "--"].into_iter().chain(jobs);
+            let chaos: Vec<&str> = chaos.collect();
+            step(&format!("chaos, servers: {servers}, seed: {seed}"), || cargo(root, &chaos, &[]))?;
+        }
+    }
+    Ok(())
 }
 
 /// What the simulation calls most: our own crates, and the dependencies in which it was a third of the time without

@@ -2,7 +2,7 @@
 //! python3 with pip, and that only if no new enough nats-server is on PATH.
 //!
 //! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation,
-//! in full; `cargo xtask release` makes the archive of a release; `cargo xtask vendor` fetches the dashboard's library.
+//! in full; `cargo xtask soak` that and the chaos; `cargo xtask release` makes the archive of a release; `cargo xtask vendor` fetches the dashboard's library.
 //! `cargo xtask conformance` checks a handler of any language.
 
 mod check;
@@ -18,6 +18,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask check        all checks, in the order in which they fail soonest
        cargo xtask tidy         only the rules that no compiler checks
        cargo xtask simulation   a million simulated runs, and every mutation
+       cargo xtask soak         what takes too long for every check: the simulation in full, and the chaos
        cargo xtask release [TARGET]   an archive of the optimised program, with its checksum
        cargo xtask conformance -- COMMAND   checks the handler that the command starts, in any language
        cargo xtask vendor       the files of lit-html, which the dashboard uses, once more from its package";
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         ["check"] => check::all(root),
         ["tidy"] => tidy::check(root),
         ["simulation"] => check::simulation(root),
+        ["soak"] => check::soak(root),
         ["release"] => release::make(root, None),
         ["release", target] => release::make(root, Some(target)),
         ["conformance", "--", command @ ..] | ["conformance", command @ ..] => conformance::run(command),
