@@ -13,7 +13,7 @@ use longshore_domain::{Lane, Priority, Queue, RunId};
 use crate::attempt::order;
 use crate::tests::simulation::gated::{Entry, Gated};
 use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::plan::Plan;
+use crate::tests::simulation::plan::{Plan, Way};
 use crate::tests::simulation::ports::NAMES;
 use crate::tests::simulation::server::{Due, Message, Server};
 use crate::tests::simulation::worker::{Hand, seal_text};
@@ -25,8 +25,7 @@ impl World {
         let group = self.plans[plan].group.filter(|_| self.gated == Gated::Ordered)?;
         let turn = |plan: usize| Some(self.record(plan)?.run.turn.as_ref()?.number);
         let number = turn(plan)?;
-        // A run that is delayed or given another time takes its place when that has come; one that was published and
-        // submitted may have two.
+        // A run that is delayed or given another time takes its place when that has come.
         let is_put_off = |of: &Plan| {
             of.reschedule_at.is_some() || of.options.as_ref().is_some_and(|options| options.run_at.is_some())
         };
@@ -43,7 +42,8 @@ impl World {
                 }
             }
         };
-        if is_put_off(&self.plans[plan]) {
+        // One with an id of its own may be published more than once, and then has more than one place.
+        if is_put_off(&self.plans[plan]) || self.plans[plan].way != Way::Bare {
             return None;
         }
         (0..self.plans.len()).find(is_before)
