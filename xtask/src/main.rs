@@ -2,8 +2,8 @@
 //! python3 with pip, and that only if no new enough nats-server is on PATH.
 //!
 //! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation,
-//! in full; `cargo xtask soak` that and the chaos; `cargo xtask release` makes the archive of a release; `cargo xtask vendor` fetches the dashboard's library.
-//! `cargo xtask conformance` checks a handler of any language.
+//! in full; `cargo xtask soak` that and the chaos; `cargo xtask release` makes the archive of a release;
+//! `cargo xtask vendor` fetches the dashboard's library; `cargo xtask conformance` checks a handler of any language.
 
 mod check;
 mod conformance;

@@ -38,8 +38,8 @@ impl Slots {
         !self.known().holders.is_empty()
     }
 
-    /// Limits for which it is time are looked at again, and those that are not in use are forgotten. Jobs may still wait
-    /// for one of those: a node that stood still gives up its wishes. They ask again, which is a new wish.
+    /// Limits for which it is time are looked at again, and those that are not in use are forgotten. Jobs may still
+    /// wait for one of those: a node that stood still gives up its wishes. They ask again, which is a new wish.
     pub(super) fn check_again(&self) {
         let now = instant();
         let mut known = self.known();
