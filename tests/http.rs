@@ -27,7 +27,7 @@ async fn readiness(address: SocketAddr) -> (u16, Vec<String>) {
     let page = get(address, "/readyz").await.unwrap();
     let body = page.json();
     assert_eq!(body["ready"], page.status == 200, "{body}");
-    assert_eq!(page.media_type, "application/json");
+    assert_eq!(page.media_type, "application/json; charset=utf-8");
     let reasons = body["reasons"].as_array().unwrap().iter().map(|reason| reason.as_str().unwrap().to_owned());
     (page.status, reasons.collect())
 }
