@@ -93,6 +93,12 @@ pub(crate) async fn come<P: Ports>(
                 return Ok(AtBegin::Owned);
             }
             Next::After(_) => return Ok(AtBegin::waits(assignment)),
+            // All of its batch have ended, and it is among them: another attempt brought it to its end meanwhile. Cut
+            // again, the batch would have it once more, for ever.
+            Next::Cut if order.batch().iter().any(|member| member.is(&me)) => {
+                let stored = ports.server().read_record(&id.tenant, &me.run_id).await?;
+                return Ok(AtBegin::Overtaken(stored.map(Box::new)));
+            }
             Next::Cut => {
                 let next = cut(ports.server(), &id, Some(&me), ports.now()).await?.order;
                 match ports.server().write_order(&id, &next, revision, LASTS).await {
