@@ -121,8 +121,8 @@ fn no_promise_is_broken_in_any_world() {
     say(&format!("{runs} runs in {worlds} worlds, seeds {from} to {last}, on {cores} cores: {took:.1} s"));
 }
 
-/// Worlds in which faults of the product were found: a run ended elsewhere whose order was cut for ever, and a wish for a
-/// slot that was given up while its job waited.
+/// Worlds in which faults of the product were found: a run ended elsewhere whose order was cut for ever, and a wish for
+/// a slot that was given up while its job waited.
 #[test]
 fn worlds_that_showed_faults_keep_their_promises() {
     for seed in [16_005, 43_491] {

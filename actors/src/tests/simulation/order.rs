@@ -42,8 +42,10 @@ impl World {
                 }
             }
         };
-        // One with an id of its own may be published more than once, and then has more than one place.
-        if is_put_off(&self.plans[plan]) || self.plans[plan].way != Way::Bare {
+        // One with an id of its own may be published more than once, and then has more than one place. In a lane that
+        // was made anew, a job has the id of a former one until a node has met it.
+        let made_anew = self.server.borrow().made_anew;
+        if is_put_off(&self.plans[plan]) || self.plans[plan].way != Way::Bare || made_anew {
             return None;
         }
         (0..self.plans.len()).find(is_before)

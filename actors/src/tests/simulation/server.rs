@@ -153,6 +153,8 @@ pub(crate) struct Late {
 pub(crate) struct Server {
     sequence: u64,
     lane_sequence: u64,
+    /// The lane was made anew at some time.
+    pub(crate) made_anew: bool,
     pub(crate) lane: Vec<Message>,
     acked: Vec<Message>,
     /// Replies to deliveries; they arrive later than they should.
@@ -400,6 +402,7 @@ impl Server {
     /// The lane's stream is deleted and created again: its sequences begin at 1 again. It is empty by then.
     pub(crate) fn make_lane_anew(&mut self) {
         self.lane_sequence = 0;
+        self.made_anew = true;
         self.acked.clear();
         self.late_words.clear();
     }
