@@ -459,6 +459,10 @@ async fn what_all_nodes_have_counted_is_kept_for_an_hour() {
     assert_eq!(at.len(), both["points"].as_array().unwrap().len(), "a time stands once: {both}");
     let timed = |point: &serde_json::Value| point["wait"]["p50_ms"].as_u64() <= point["wait"]["p99_ms"].as_u64();
     assert!(both["points"].as_array().unwrap().iter().all(timed), "{both}");
+    let said = world.command(["nodes", "stats"]).output().await.unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    let rows: Vec<Vec<&str>> = said.lines().map(|row| row.split_whitespace().collect()).collect();
+    assert!(rows[3][..4] == ["hour", "41", "41", "1"] && said.contains("of one, other, counted since "), "{said}");
     one.kill9().await;
     let stats = world.try_request("_all", "nodes.stats", json!({})).await.unwrap();
     assert_eq!(stats["nodes"], json!(["other"]));

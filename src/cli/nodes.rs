@@ -1,18 +1,20 @@
 //! `longshore nodes` and `longshore health`: the nodes that are there, and whether the cluster takes work.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use longshore::http;
 use longshore_backbone::wire::api::{
     Health, HealthRequest, InForce, LogLevel, LogLevelRequest, NodeSettings, NodeStatus, Nodes, NodesList,
-    NodesLogLevel, NodesSettings, Nothing, SettingsRequest,
+    NodesLogLevel, NodesSettings, NodesStats, Nothing, Quantiles, SettingsRequest, Stats, StatsPoint,
 };
+use longshore_domain::Timestamp;
 use serde::Deserialize;
 
 use super::client::Api;
-use super::output::{self, BAD, GOOD, PENDING};
+use super::output::{self, BAD, GOOD, PENDING, number, took};
 use super::{Ended, Global, Lists};
 
 #[derive(Debug, Subcommand)]
@@ -20,6 +22,12 @@ pub(crate) enum Command {
     /// The nodes: what the command shows without a subcommand
     List {
         /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// What all nodes have counted together in the last hour (operators)
+    Stats {
+        /// JSON for machines: every ten seconds
         #[arg(long)]
         json: bool,
     },
@@ -75,6 +83,7 @@ pub(crate) async fn nodes(global: &Global, command: Command) -> anyhow::Result<E
     let json = match command {
         Command::LogLevel(arguments) => return log_level(global, arguments).await,
         Command::Settings(arguments) => return settings(global, arguments).await,
+        Command::Stats { json } => return stats(global, json).await,
         Command::List { json } => json,
     };
     let api = Api::connect(global).await?;
@@ -111,6 +120,44 @@ async fn settings(global: &Global, SettingsArguments { node, json }: SettingsArg
         output::say(output::table(&rows, &[]).trim_end())?;
     }
     Ok(Ended::Success)
+}
+
+async fn stats(global: &Global, json: bool) -> anyhow::Result<Ended> {
+    let answer = Api::connect(global).await?.ask::<NodesStats>(Nothing {}).await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::say(counted(&answer.read()?).trim_end())?;
+    }
+    Ok(Ended::Success)
+}
+
+/// The spans that are added up.
+const SPANS: [(&str, Duration); 3] = [
+    ("minute", Duration::from_secs(60)),
+    ("10 minutes", Duration::from_secs(600)),
+    ("hour", Duration::from_secs(3_600)),
+];
+
+/// What was counted, added up over the last minute, ten minutes and hour. Times of which 99 of 100 are shorter do not
+/// add up: the longest of any ten seconds is shown.
+fn counted(Stats { nodes, points, .. }: &Stats) -> String {
+    let heading = ["last", "enqueued", "ended", "failed", "p99 wait", "p99 run"].map(str::to_owned).to_vec();
+    let row = |(name, span): (&str, Duration)| {
+        let from = points.last().map_or_else(Timestamp::default, |last| last.at.minus(span));
+        let within = || points.iter().filter(|point| point.at > from);
+        let sum = |of: fn(&StatsPoint) -> u64| number(within().map(of).sum());
+        let longest = |of: fn(&StatsPoint) -> Option<Quantiles>| {
+            let longest = within().filter_map(of).map(|times| times.p99_ms).max();
+            longest.map_or_else(|| "–".to_owned(), |millis| format!("≤ {}", took(millis)))
+        };
+        let sums = [sum(|point| point.enqueued), sum(|point| point.ended), sum(|point| point.failed)];
+        let times = [longest(|point| point.wait), longest(|point| point.run)];
+        std::iter::once(name.to_owned()).chain(sums).chain(times).collect()
+    };
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(SPANS.map(row)).collect();
+    let since = points.first().map_or_else(String::new, |first| format!(", counted since {}", first.at));
+    format!("{}of {}{since}\n", output::table(&rows, &[1, 2, 3]), nodes.join(", "))
 }
 
 fn rows(answer: &Nodes) -> Vec<Vec<String>> {
@@ -180,6 +227,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_was_counted_is_added_up_by_span() {
+        let times = |p99: u64| json!({"p50_ms": 1, "p99_ms": p99});
+        let point = |nth: u64| {
+            let at = format!("2026-11-21T12:{:02}:{:02}.000Z", nth / 6, nth % 6 * 10);
+            json!({"at": at, "enqueued": 100, "ended": nth, "failed": 1, "wait": times(nth)})
+        };
+        let points: Vec<_> = (0..120).map(point).collect();
+        let answer: Stats =
+            serde_json::from_value(json!({"every_ms": 10_000, "nodes": ["n1", "n2"], "points": points})).unwrap();
+        let shown = anstream::adapter::strip_str(&counted(&answer)).to_string();
+        assert_eq!(
+            shown,
+            "\
+last        enqueued  ended  failed  p99 wait  p99 run
+minute           600    699       6  ≤ 119 ms  –
+10 minutes     6,000  5,370      60  ≤ 119 ms  –
+hour          12,000  7,140     120  ≤ 119 ms  –
+of n1, n2, counted since 2026-11-21T12:00:00.000Z
+"
+        );
+        let nothing = Stats { every_ms: 10_000, nodes: vec!["n1".to_owned()], points: Vec::new() };
+        assert!(counted(&nothing).ends_with("\nof n1\n"), "{}", counted(&nothing));
+    }
 
     #[test]
     fn nodes_are_shown_with_their_load() {
