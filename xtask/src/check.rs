@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::{release, tidy, vendor};
+use crate::{page_types, release, tidy, vendor};
 
 /// Runs every check on the workspace at `root`.
 pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
@@ -17,6 +17,7 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     step("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
     step("tidy", || tidy::check(root))?;
     step("vendored files", || vendor::check(root))?;
+    step("the dashboard's types", || page_types::check(root))?;
     step("lints", || cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))?;
     step("the library alone", || library(root))?;
     let deny = [("RUSTDOCFLAGS", "-D warnings".into())];

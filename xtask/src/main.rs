@@ -3,10 +3,11 @@
 //!
 //! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation,
 //! in full; `cargo xtask soak` that and the chaos; `cargo xtask release` makes the archive of a release;
-//! `cargo xtask vendor` fetches the dashboard's library; `cargo xtask conformance` checks a handler of any language.
+//! `cargo xtask vendor` fetches the dashboard's library, `cargo xtask types` checks its types; `cargo xtask conformance` checks a handler of any language.
 
 mod check;
 mod conformance;
+mod page_types;
 mod release;
 mod sbom;
 mod tidy;
@@ -21,6 +22,7 @@ const USAGE: &str = "usage: cargo xtask check        all checks, in the order in
        cargo xtask soak         what takes too long for every check: the simulation in full, and the chaos
        cargo xtask release [TARGET]   an archive of the optimised program, with its checksum
        cargo xtask conformance -- COMMAND   checks the handler that the command starts, in any language
+       cargo xtask types        the types of the dashboard's modules, by TypeScript's compiler
        cargo xtask vendor       the files of lit-html, which the dashboard uses, once more from its package";
 
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["release"] => release::make(root, None),
         ["release", target] => release::make(root, Some(target)),
         ["conformance", "--", command @ ..] | ["conformance", command @ ..] => conformance::run(command),
+        ["types"] => page_types::check(root),
         ["vendor"] => vendor::fetch(root),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };

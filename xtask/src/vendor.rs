@@ -14,11 +14,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256, Sha512};
 
-const PACKAGE: &str = "lit-html@3.3.3";
-const ARCHIVE: &str = "lit-html-3.3.3.tgz";
-/// As package-lock.json has it.
-const INTEGRITY: &str =
-    "sha512-el8M6jK2o3RXBnrSHX3ZKrsN8zEV63pSExTO1wYJz7QndGYZ8353e2a5PPX+qHe2aGayfnchQmkAojaWAREOIA==";
+const LIT_HTML: Package = Package {
+    name: "lit-html@3.3.3",
+    archive: "lit-html-3.3.3.tgz",
+    integrity: "sha512-el8M6jK2o3RXBnrSHX3ZKrsN8zEV63pSExTO1wYJz7QndGYZ8353e2a5PPX+qHe2aGayfnchQmkAojaWAREOIA==",
+};
 const FOLDER: &str = "src/http/page/vendor";
 /// Each file, and its SHA-256.
 const FILES: [(&str, &str); 6] = [
@@ -30,17 +30,39 @@ const FILES: [(&str, &str); 6] = [
     ("lit-html.js", "b878e7f95dec8a9b6e9b217faca6b6a11bad82ebc44c0caa77419ed83edd81f2"),
 ];
 
+/// A package of npm's registry.
+pub(crate) struct Package {
+    pub(crate) name: &'static str,
+    pub(crate) archive: &'static str,
+    /// As package-lock.json has it.
+    pub(crate) integrity: &'static str,
+}
+
+impl Package {
+    /// Fetches its archive into a folder.
+    pub(crate) fn fetch(&self, folder: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        output(Command::new("npm").args(["pack", "--ignore-scripts", self.name]).current_dir(folder)).map(drop)
+    }
+
+    /// Compares the archive with its hash.
+    pub(crate) fn verify(&self, folder: &Path) -> anyhow::Result<()> {
+        let Self { name, archive, integrity: wanted } = self;
+        let bytes = fs::read(folder.join(archive)).with_context(|| format!("npm has not written {archive}"))?;
+        let integrity = format!("sha512-{}", STANDARD.encode(Sha512::digest(&bytes)));
+        ensure!(integrity == *wanted, "{name} is {integrity}, and not {wanted}: nothing is written");
+        Ok(())
+    }
+}
+
 /// Fetches the package and writes its files.
 pub(crate) fn fetch(root: &Path) -> anyhow::Result<()> {
     let folder = root.join("target/vendor");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    output(Command::new("npm").args(["pack", "--ignore-scripts", PACKAGE]).current_dir(&folder))?;
-    let archive = fs::read(folder.join(ARCHIVE)).with_context(|| format!("npm has not written {ARCHIVE}"))?;
-    let integrity = format!("sha512-{}", STANDARD.encode(Sha512::digest(&archive)));
-    ensure!(integrity == INTEGRITY, "{PACKAGE} is {integrity}, and not {INTEGRITY}: nothing is written");
+    LIT_HTML.fetch(&folder)?;
+    LIT_HTML.verify(&folder)?;
     for (name, _) in FILES {
         let member = format!("package/{name}");
-        let bytes = output(Command::new("tar").args(["-xzOf", ARCHIVE, &member]).current_dir(&folder))?;
+        let bytes = output(Command::new("tar").args(["-xzOf", LIT_HTML.archive, &member]).current_dir(&folder))?;
         let path = root.join(FOLDER).join(name);
         fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
@@ -57,12 +79,18 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
         for byte in Sha256::digest(&bytes) {
             write!(hash, "{byte:02x}")?;
         }
-        ensure!(hash == expected, "{} is not that of {PACKAGE}: `cargo xtask vendor` writes it again", path.display());
+        ensure!(
+            hash == expected,
+            "{} is not that of {}: `cargo xtask vendor` writes it again",
+            path.display(),
+            LIT_HTML.name
+        );
     }
     Ok(())
 }
 
-fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+/// What a command says, if it succeeds.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {
         bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));

@@ -25,15 +25,23 @@ export function address(path, query = {}) {
 /** A segment of a path. */
 export const part = encodeURIComponent;
 
-/** The text of an answer. `body` is an object, or JSON as text that is to be sent as it is. */
+/**
+ * The text of an answer. `body` is an object, or JSON as text that is to be sent as it is.
+ * @param {string} method
+ * @param {string} path
+ * @param {{query?: object, body?: unknown, signal?: AbortSignal, as?: string}} [options]
+ */
 export async function askText(method, path, { query, body, signal, as } = {}) {
   const who = as === undefined ? tenant() : as;
   const url = new URL(address(path, { ...query, tenant: who || undefined }), document.baseURI);
-  const request = { method, signal, headers: {}, cache: 'no-store' };
+  /** @type {Record<string, string>} */
+  const headers = {};
+  /** @type {RequestInit} */
+  const request = { method, signal, headers, cache: 'no-store' };
   if (method !== 'GET') {
-    request.headers['Content-Type'] = 'application/json';
+    headers['Content-Type'] = 'application/json';
     // A header of fetch holds no other signs.
-    if (state.reason) request.headers['Longshore-Reason'] = part(state.reason);
+    if (state.reason) headers['Longshore-Reason'] = part(state.reason);
     request.body = typeof body === 'string' ? body : JSON.stringify(body ?? {});
   }
   let answer;

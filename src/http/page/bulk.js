@@ -35,7 +35,11 @@ export async function run({ title, path, body, done, total }) {
   dispatchEvent(new Event('reload'));
 }
 
-/** Shows what is meant and how many, then acts. More than 100 are confirmed by their number. */
+/**
+ * Shows what is meant and how many, then acts. More than 100 are confirmed by their number.
+ * @param {{verb: string, title: string, what: string, path: string, body: object, done: string, danger?: boolean,
+ *   fields?: import('./widgets.js').Field[], change?: (said: any) => object}} what
+ */
 export async function askForMany({ verb, title, what, path, body, done, danger = false, fields = [], change = () => ({}) }) {
   let seen;
   try {

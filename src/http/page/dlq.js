@@ -11,7 +11,7 @@ import { checkbox, filters, forEach, key, options, wanted } from './runs.js';
 import { askFirst, button, card, columns, heading, line, list, ofTenant, pill, runLink, stale, table, time } from './widgets.js';
 import { filter } from './router.js';
 
-const FIELDS = ['queue', 'type', 'tag', 'error_kind', 'since', 'until'];
+const FIELDS = ['queue', 'type', 'tag', 'search', 'error_kind', 'since', 'until'];
 const PAGE = 50;
 
 async function load(route, signal) {

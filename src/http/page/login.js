@@ -9,7 +9,7 @@ let busy = false;
 
 async function opened(event) {
   event.preventDefault();
-  const key = new FormData(event.target).get('key').trim();
+  const key = String(new FormData(event.target).get('key')).trim();
   busy = true;
   error = '';
   changed();

@@ -108,7 +108,7 @@ const tenants = () => {
 
 function search(event) {
   event.preventDefault();
-  const text = new FormData(event.target).get('id').trim();
+  const text = String(new FormData(event.target).get('id')).trim();
   if (!text) return;
   event.target.reset();
   find(text, tenants());
@@ -190,12 +190,12 @@ function draw() {
   const root = document.getElementById('app');
   if (state.session === undefined) render(state.error ? failed(state.error) : nothing, root);
   else render(state.session ? shell() : loginView(), root);
-  const dialog = root.querySelector('dialog:not([open])');
+  const dialog = /** @type {HTMLDialogElement} */ (root.querySelector('dialog:not([open])'));
   if (dialog) {
     dialog.showModal();
-    dialog.querySelector('input, select, textarea, footer button:last-of-type')?.focus();
+    /** @type {HTMLElement} */ (dialog.querySelector('input, select, textarea, footer button:last-of-type'))?.focus();
   }
-  const badge = root.querySelector('.environment');
+  const badge = /** @type {HTMLElement} */ (root.querySelector('.environment'));
   if (badge && /^[#\w(),.% ]+$/.test(state.session.environment_color ?? '')) badge.style.setProperty('--badge', state.session.environment_color);
 }
 
@@ -217,7 +217,7 @@ function pressed(event) {
   const typing = event.target.closest?.('input:not([type=checkbox]), select, textarea, dialog');
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !state.session) return;
   const { key } = event;
-  const rows = [...document.querySelectorAll('main a.row-link')];
+  const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main a.row-link')]);
   const at = rows.findIndex((row) => row.closest('tr') === document.activeElement?.closest?.('tr'));
   const goes = before === 'g' && NAVIGATION.find(([, , , letter]) => letter === key);
   before = key;
@@ -227,7 +227,7 @@ function pressed(event) {
   else if (key === '?') help();
   else if (key === 'j') rows[Math.min(at + 1, rows.length - 1)]?.focus();
   else if (key === 'k') rows[Math.max(at - 1, 0)]?.focus();
-  else if (key === 'x') rows[at]?.closest('tr').querySelector('input[type=checkbox]')?.click();
+  else if (key === 'x') /** @type {HTMLElement} */ (rows[at]?.closest('tr').querySelector('input[type=checkbox]'))?.click();
   else if (key === 'p') pause();
   else return;
   event.preventDefault();
@@ -256,7 +256,9 @@ addEventListener('reload', () => {
 });
 document.addEventListener('visibilitychange', () => { if (!document.hidden && !state.paused) load(); });
 document.addEventListener('click', (event) => {
-  for (const menu of document.querySelectorAll('details.menu[open]')) if (!menu.contains(event.target)) menu.open = false;
+  const target = /** @type {Node} */ (event.target);
+  const menus = /** @type {NodeListOf<HTMLDetailsElement>} */ (document.querySelectorAll('details.menu[open]'));
+  for (const menu of menus) if (!menu.contains(target)) menu.open = false;
 });
 setInterval(changed, 1000);
 setInterval(lookForFaults, 5000);

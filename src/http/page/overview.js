@@ -34,6 +34,11 @@ async function load(_route, signal) {
   return { ...queues, health, nodes: nodes.nodes, breakers: breakers.breakers, dead: dead.runs };
 }
 
+/**
+ * @param {string} name
+ * @param {unknown} value
+ * @param {{unit?: string, note?: unknown, plot?: unknown, bad?: boolean, href?: string}} [more]
+ */
 const tile = (name, value, { unit = '', note = nothing, plot = nothing, bad = false, href } = {}) => {
   const body = html`<span class="name">${name}</span><span class="value ${bad ? 'bad' : ''}">${value}<small>${unit}</small></span>${plot}<span class="note">${note}</span>`;
   return href ? html`<a class="tile" href=${href}>${body}</a>` : html`<div class="tile">${body}</div>`;

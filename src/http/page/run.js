@@ -39,7 +39,10 @@ async function load({ parts: [, tenant, id] }, signal) {
   return said;
 }
 
-/** Its events, from the first on; each may have changed the record. */
+/**
+ * Its events, from the first on; each may have changed the record.
+ * @param {{parts: string[]}} route
+ */
 function open({ parts: [, tenant, id] }) {
   events = [];
   note = '';
@@ -118,7 +121,7 @@ function acts(data) {
       ${button('Discard', () => askFirst({ title: `Discard ${record.run_id}`, text: html`<p>The dead letter is deleted with its payload; the run ends as discarded.</p>`, danger: true, label: 'Discard', act: () => act('Discarded', 'DELETE', `v1/dlq/${part(record.run_id)}`, record) }), { kind: 'danger-text' })}` : nothing}
     ${waits ? html`${button('Run now', () => tried(act('It starts now', 'POST', `${path(record)}/run-now`, record)))}
       ${button('Reschedule', () => askFirst({ title: `Reschedule ${record.run_id}`, fields: LATER, label: 'Reschedule', act: (said) => act('Rescheduled', 'POST', `${path(record)}/reschedule`, record, start(said)) }))}` : nothing}
-    ${ended ? button('Erase', () => askFirst({ title: `Erase ${record.run_id}`, text: html`<p>Payload, result, progress, log, tags and error texts are removed for good; identity and times stay. The event log keeps its lines until they are too old.</p>`, danger: true, label: 'Erase', act: () => act('Erased', 'POST', `${path(record)}/erase`, record) }), { kind: 'quiet danger-text' })
+    ${ended ? button('Erase', () => askFirst({ title: `Erase ${record.run_id}`, text: html`<p>Payload, result, progress, log, tags, search values and error texts are removed for good; identity and times stay. The event log keeps its lines until they are too old.</p>`, danger: true, label: 'Erase', act: () => act('Erased', 'POST', `${path(record)}/erase`, record) }), { kind: 'quiet danger-text' })
       : button('Cancel', () => askFirst({ title: `Cancel ${record.run_id}`, text: html`<p>${record.state === 'running' ? 'Its handler is asked to stop; the run ends as cancelled whether it obeys or not.' : 'It will not start.'}</p>`, danger: true, label: 'Cancel the run', act: () => act('Cancelled', 'POST', `${path(record)}/cancel`, record) }), { kind: 'danger-text' })}`;
 }
 
@@ -143,6 +146,7 @@ const facts = (record) => html`<dl class="facts">
   ${fact('Followed by', record.children?.length ? record.children.map((child) => other(record, child)) : record.then)}
   ${fact('Batch', record.batch_id)}
   ${fact('Tags', record.tags?.length ? record.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`) : undefined)}
+  ${fact('Found by', record.search?.length ? record.search.map((search) => html`<a class="tag" href=${to('runs', { search })}>${line(search)}</a>`) : undefined)}
   ${fact('Trace', record.trace_id ? html`<span class="mono">${record.trace_id}</span>` : undefined)}
   ${fact('Erased', record.erased_at ? time(record.erased_at) : undefined)}</dl>`;
 

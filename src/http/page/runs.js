@@ -12,7 +12,7 @@ import { filter, to } from './router.js';
 
 export const STATES = ['scheduled', 'enqueued', 'running', 'retrying', 'completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
 export const KINDS = ['retryable', 'permanent', 'timeout', 'lease_expired', 'panic', 'no_handler', 'invalid', 'cancelled'];
-const FIELDS = ['state', 'queue', 'type', 'tag', 'error_kind', 'since', 'until'];
+const FIELDS = ['state', 'queue', 'type', 'tag', 'search', 'error_kind', 'since', 'until'];
 const PAGE = 50;
 
 /** The filter of an address, as the API takes it. */
@@ -134,7 +134,7 @@ function duration(run) {
 export const filters = (query, { states = STATES } = {}) => html`<div class="filters" role="search" aria-label="Filter">
   ${states.length ? choice('state', 'State', [['', 'any'], ...states.map((name) => [name, name])], filter) : nothing}
   ${word('queue', 'Queue', { placeholder: 'any' }, filter)}${word('type', 'Type', { placeholder: 'any, whole' }, filter)}
-  ${word('tag', 'Tag', { placeholder: 'any' }, filter)}
+  ${word('tag', 'Tag', { placeholder: 'any' }, filter)}${word('search', 'Value in payload', { placeholder: 'whole, of a search field' }, filter)}
   ${choice('error_kind', 'Error kind', [['', 'any'], ...KINDS.map((name) => [name, name.replace('_', ' ')])], filter)}
   ${choice('since', 'Ended or waiting since', [...SINCE, ...(query.since && !SINCE.some(([value]) => value === query.since) ? [[query.since, query.since]] : [])], filter)}
   ${[...FIELDS].some((name) => query[name]) ? button('Clear', () => filter(Object.fromEntries(FIELDS.map((name) => [name, '']))), { kind: 'quiet' }) : nothing}</div>`;

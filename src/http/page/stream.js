@@ -22,7 +22,13 @@ function says(word) {
   changed();
 }
 
-/** Follows a stream until it is closed; a later call closes it. `taken` gets each event once. */
+/**
+ * Follows a stream until it is closed; a later call closes it. `taken` gets each event once.
+ * @param {string} path
+ * @param {Record<string, any>} query
+ * @param {(event: any) => void} taken
+ * @param {{reset?: (said: {reason: string}) => void, end?: () => void}} [more]
+ */
 export function follow(path, query, taken, { reset = () => {}, end = () => {} } = {}) {
   stop();
   const seen = new Set();

@@ -42,18 +42,36 @@ export const runLink = (run) => html`<a class="row-link mono" href=${to(['run', 
 /** The tenant before a name, where that is not clear. */
 export const ofTenant = (name) => (tenant() === '_all' && name && name !== 'default' ? html`<span class="faint">${name} / </span>` : nothing);
 
+/**
+ * @param {unknown} text
+ * @param {(event: Event) => void} act
+ * @param {{kind?: string, disabled?: boolean, title?: string, name?: string}} [more]
+ */
 export const button = (text, act, { kind = '', disabled = false, title = '', name } = {}) => html`<button
   type="button" class="button ${kind}" ?disabled=${disabled} title=${title} @click=${act}>${name ? icon(name) : nothing}${text}</button>`;
 
 export const card = (title, body, side = nothing) => html`<section class="card">
   <header><h2>${title}</h2><div class="side">${side}</div></header>${body}</section>`;
 
-/** The head of a page: its name, what it can do, and how the same is had elsewhere. */
+/**
+ * A request of the API.
+ * @typedef {{method?: string, path: string, query?: Record<string, any>, body?: unknown}} Asked
+ * @typedef {{words?: string[], request?: Asked, json?: string}} Elsewhere
+ */
+
+/**
+ * The head of a page: its name, what it can do, and how the same is had elsewhere.
+ * @param {unknown} title
+ * @param {{sub?: unknown, acts?: unknown, as?: Elsewhere}} [more]
+ */
 export const heading = (title, { sub = nothing, acts = nothing, as } = {}) => html`<header class="heading">
   <div class="titles"><h1>${title}</h1>${sub === nothing ? nothing : html`<p class="sub">${sub}</p>`}</div>
   <div class="acts">${acts}${as ? asMenu(as) : nothing}</div></header>`;
 
-/** A list in one of its states: failed with the reason, not loaded yet, empty, or there. */
+/**
+ * A list in one of its states: failed with the reason, not loaded yet, empty, or there.
+ * @param {{data: unknown, error?: Error, items: any[], empty: unknown, body?: (items: any[]) => unknown}} list
+ */
 export function list({ data, error, items, empty, body }) {
   if (error && !data) return failed(error);
   if (!data) return html`<div class="empty" aria-busy="true">Loading …</div>`;
@@ -72,7 +90,7 @@ export const stale = () => (state.error && state.data
   ? html`<div class="banner amber" role="status">Stale since ${clock(state.loadedAt)}: ${line(state.error.message)}
       ${button('Try again', () => dispatchEvent(new Event('reload')), { kind: 'small' })}</div>` : nothing);
 
-/** A column that can be left out on a narrow screen is named `{ head, wide: true }`. */
+/** A column that is left out on a narrow screen has `wide` in its `kind`. */
 export const table = (caption, heads, rows) => html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
   <caption class="hidden">${caption}</caption>
   <thead><tr>${heads.map((head) => {
@@ -126,7 +144,10 @@ export function source(text, { label = 'Copy' } = {}) {
     ${button(label, () => copy(text), { kind: 'small' })}</div>`;
 }
 
-/** A request as curl has it. */
+/**
+ * A request as curl has it.
+ * @param {Asked} asked
+ */
 export function curl({ method = 'GET', path, query = {}, body }) {
   const who = tenant() === 'default' ? undefined : tenant();
   const url = new URL(address(path, { ...query, tenant: query.tenant ?? who }), document.baseURI).href;
@@ -139,7 +160,10 @@ export function curl({ method = 'GET', path, query = {}, body }) {
 /** A command of `longshore`, with its tenant. */
 export const command = (words) => ['longshore', ...(tenant() === 'default' ? [] : ['--tenant', tenant()]), ...words.map(quoted)].join(' ');
 
-/** The same on the command line, with curl and as JSON. */
+/**
+ * The same on the command line, with curl and as JSON.
+ * @param {Elsewhere} as
+ */
 function asMenu({ words, request, json }) {
   const entries = [
     words && ['Copy as command', command(words)],
@@ -155,14 +179,23 @@ function asMenu({ words, request, json }) {
 }
 
 /**
+ * An input of a form.
+ * @typedef {{name: string, label: unknown, type?: string, value?: any, options?: any[], hint?: unknown, required?: boolean,
+ *   placeholder?: string, rows?: number, list?: string[]}} Field
+ */
+
+/**
  * Asks before something is done. `fields` are inputs by name; `typed` must be written before; `act` gets the form's
  * values and may take its time.
+ * @param {{title: string, text?: unknown, fields?: Field[], typed?: string, act?: (said: any) => Promise<unknown>, label?: string,
+ *   danger?: boolean}} asked
  */
 export function askFirst({ title, text = nothing, fields = [], typed, act, label = 'Do it', danger = false }) {
   state.dialog = { title, text, fields, typed, act, label, danger, error: undefined, busy: false };
   changed();
 }
 
+/** @param {Field} field */
 export function field({ name, label, type = 'text', value = '', options, hint, required = false, placeholder = '', rows = 6, list: known }) {
   const id = `field-${name}`;
   const described = hint ? `${id}-hint` : nothing;
@@ -184,8 +217,12 @@ export function field({ name, label, type = 'text', value = '', options, hint, r
   return html`<div class="field"><label for=${id}>${label}</label>${input}${hint ? html`<p class="hint" id=${described}>${hint}</p>` : nothing}</div>`;
 }
 
-/** What a form says, without its empty fields. */
+/**
+ * What a form says, without its empty fields.
+ * @returns {Record<string, string>}
+ */
 export function values(form) {
+  /** @type {Record<string, any>} */
   const said = {};
   for (const [name, value] of new FormData(form)) if (value !== '') said[name] = value;
   return said;
