@@ -76,6 +76,7 @@ mod retries; // failures are retried by their policy, permanent ones are not
 mod rust_program; // a program in Rust has handlers of its own and a client in a few lines
 mod same_key; // a key is any text, and the same JSON under it the same job
 mod schedules; // a recurring schedule starts a run at each of its times, once, and none early
+mod search; // a run is found by what its payload says where its type declares it, and in no other way
 mod shop; // the shop of the examples charges, invoices and mails each order once, whatever fails
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs
 mod steps; // a finished step of a job is not done again, whatever dies

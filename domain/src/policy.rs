@@ -13,6 +13,7 @@ use crate::concurrency::{Hold, OnBusy};
 use crate::fairness::{FairBy, FairnessKey};
 use crate::key::ReleaseOn;
 use crate::limit::{RateLimit, Scope};
+use crate::search::{self, Place};
 use crate::{Job, JobType, Queue, Tenant};
 
 /// How jobs of one type are treated.
@@ -48,6 +49,8 @@ pub struct TypePolicy {
     pub payload_max: Option<u64>,
     /// What its payloads must look like; `None`: anything.
     pub schemas: Option<Schemas>,
+    /// Where in its payloads the values are by which its runs are found, at most [`search::PLACES_MAX`].
+    pub search: Vec<Place>,
     /// How long the record of an ended run is kept, however it ended; `None`: as the storage settings say.
     pub keep: Option<Duration>,
     /// How many of its jobs may start; each key has a limit of its own.
@@ -107,6 +110,7 @@ impl Default for TypePolicy {
             max_snoozes: 1_000,
             payload_max: None,
             schemas: None,
+            search: Vec::new(),
             keep: None,
             rate_limit: None,
             limit: None,
@@ -245,6 +249,12 @@ impl Policies {
             FairnessKey::Tenant(tenant) => self.tenants.get(tenant).map_or(1, |policy| policy.weight),
             FairnessKey::Type(job_type) => self.of(job_type).weight,
         }
+    }
+
+    /// What a run of this type is found by, as its payload has it.
+    #[must_use]
+    pub fn searched(&self, job_type: &JobType, payload: &[u8]) -> Vec<String> {
+        search::values(&self.of(job_type).search, payload)
     }
 
     /// Maximum number of attempts in a round of this job.

@@ -347,11 +347,13 @@ fn step_name(step: &Step) -> String {
 /// Fields that the job's client and handler wrote.
 fn said(record: &Record) -> impl Iterator<Item = (&'static str, String)> {
     let tags = (!record.tags.is_empty()).then(|| record.tags.join(", "));
+    let search = (!record.search.is_empty()).then(|| record.search.join(", "));
     let bytes = record.result_bytes.map(|bytes| bytes.to_string());
     let text = record.result_base64.as_deref().map(decoded);
     let json = |json: &RawValue| json.get().to_owned();
     let said = [
         ("tags", tags),
+        ("search", search),
         ("progress", record.progress.as_deref().map(json)),
         ("result", record.result.as_deref().map(json).or(text)),
         ("result_bytes", bytes),

@@ -27,6 +27,9 @@ pub(crate) struct Filter {
     /// With this tag
     #[arg(long, value_name = "TEXT")]
     tag: Option<String>,
+    /// With this value, whole, at a place of the payload that its type declares (types.<type>.search)
+    #[arg(long, value_name = "VALUE")]
+    search: Option<String>,
     /// Whose last error is of this kind
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(ERROR_KINDS).try_map(word::<ErrorKind>))]
     error_kind: Option<ErrorKind>,
@@ -54,8 +57,8 @@ pub(crate) struct Which {
 impl Filter {
     /// The filter in the form of the API.
     pub(crate) fn wanted(self) -> api::Filter {
-        let Self { queue, job_type, tag, error_kind, since, until } = self;
-        api::Filter { queue, job_type, tag, state: None, error_kind, fingerprint: None, since, until }
+        let Self { queue, job_type, tag, search, error_kind, since, until } = self;
+        api::Filter { queue, job_type, tag, search, state: None, error_kind, fingerprint: None, since, until }
     }
 }
 
@@ -117,13 +120,14 @@ mod tests {
             queue: Some(Queue::main()),
             job_type: Some(JobType::parse("email.send").unwrap()),
             tag: Some("a".to_owned()),
+            search: Some("7".to_owned()),
             error_kind: Some(ErrorKind::Timeout),
             since: Some(moment("2026-11-21T13:00:00+01:00").unwrap()),
             until: None,
         };
         let which = Which { id: None, all: false, filter };
         let request = Selection::of(which.chosen(api::Filter::default()).unwrap());
-        let expected = json!({"queue": "main", "type": "email.send", "tag": "a", "error_kind": "timeout",
+        let expected = json!({"queue": "main", "type": "email.send", "tag": "a", "search": "7", "error_kind": "timeout",
             "since": "2026-11-21T12:00:00.000Z"});
         assert_eq!(serde_json::to_value(request).unwrap(), expected);
     }

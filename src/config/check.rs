@@ -178,6 +178,7 @@ impl Checker<'_> {
                 self.problems.push(problem);
                 None
             }),
+            search: section.get(&entry::search::SEARCH).0,
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
             breaker: self.breaker(section),

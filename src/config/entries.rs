@@ -29,6 +29,7 @@ pub(crate) mod http;
 mod intake;
 mod never_served;
 pub(crate) mod pressure;
+pub(crate) mod search;
 pub(crate) mod telemetry;
 pub(crate) mod webhooks;
 
@@ -36,6 +37,7 @@ use fairness::{QUEUE_FAIR_BY, TENANT_WEIGHT, TYPE_WEIGHT};
 use intake::{ADMISSION, IDEMPOTENCY};
 pub(crate) use intake::{
     ADMISSION_TENANTS, ADMISSION_TYPES, IDEMPOTENCY_ON_MISMATCH, IDEMPOTENCY_RELEASE_ON, IDEMPOTENCY_WINDOW,
+    PAYLOAD_MAX,
 };
 pub(crate) use never_served::NEVER_SERVED_GRACE;
 
@@ -354,6 +356,7 @@ static TYPE: Table = Table::of(
         One(&SCHEMA),
         One(&SCHEMAS),
         One(&SCHEMA_VERSION),
+        One(&search::SEARCH),
         One(&RETRYABLE_CODES),
         One(&PERMANENT_CODES),
         Field::Table { name: "rate_limit", table: &RATE_LIMIT, or: None },
@@ -446,14 +449,6 @@ pub(crate) static KEEP: Entry<Option<Duration>> = Entry::new(
 )
 .example("\"1h\"")
 .at_least(|| Some(secs(1)));
-
-pub(crate) static PAYLOAD_MAX: Entry<Option<Size>> = Entry::new(
-    "payload_max",
-    || TypePolicy::default().payload_max.map(Size),
-    "The largest payload of a job; if it is not set, what the server's max_payload allows.",
-)
-.example("\"64KiB\"")
-.at_least(|| Some(Size(1)));
 
 pub(crate) static RETRYABLE_CODES: Entry<Vec<u16>> = Entry::new(
     "retryable_codes",

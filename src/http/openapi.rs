@@ -365,7 +365,8 @@ impl Rest {
             needed.retain(|field| field != name);
             if name == "run_id" {
                 // Beside a run's id stands no filter; the queue of runs.reschedule is the new one.
-                let filter = ["type", "tag", "state", "error_kind", "fingerprint", "since", "until", "all", "limit"];
+                let filter =
+                    ["type", "tag", "search", "state", "error_kind", "fingerprint", "since", "until", "all", "limit"];
                 let moves = fields.contains_key("run_at");
                 fields.retain(|name, _| !filter.contains(&name.as_str()) && (moves || name != "queue"));
                 fields.retain(|name, _| !(moves && name == "set"));

@@ -248,6 +248,9 @@ async fn decide<P: DeadLetterPorts>(
             run.replay(ports.now());
             run.queue = change.queue.clone().unwrap_or(run.queue);
             run.priority = change.priority.unwrap_or(run.priority);
+            if let Some(payload) = &change.payload {
+                run.search = ports.policies().searched(&run.job_type, payload);
+            }
             if let Some(options) = &change.options {
                 run.max_attempts = options.max_attempts.unwrap_or(run.max_attempts);
                 run.keep_ms = options.keep.map(whole_millis).or(run.keep_ms);

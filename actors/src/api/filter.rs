@@ -97,19 +97,26 @@ pub(crate) fn cursor(text: Option<&str>) -> Result<u64, ApiError> {
 impl Filter {
     /// Whether it asks for nothing that only a run's record says.
     pub(crate) fn fits_whatever_runs_say(&self) -> bool {
-        let api::Filter { queue: _, job_type: _, tag, state, error_kind, fingerprint, since, until: _ } = &self.wanted;
-        tag.is_none() && state.is_none() && error_kind.is_none() && fingerprint.is_none() && since.is_none()
+        let api::Filter { queue: _, job_type: _, tag, search, state, error_kind, fingerprint, since, until: _ } =
+            &self.wanted;
+        tag.is_none()
+            && search.is_none()
+            && state.is_none()
+            && error_kind.is_none()
+            && fingerprint.is_none()
+            && since.is_none()
     }
 
     /// Whether a run is meant. `since` and `until` compare the time it ended or, if it has not ended, the time since
     /// when it waits.
     pub(crate) fn fits(&self, run: &Run) -> bool {
         let at = run.state.ended_at().or(run.enqueued_at).unwrap_or(run.origin);
-        let api::Filter { queue, job_type, tag, state, error_kind, fingerprint, since, until } = &self.wanted;
+        let api::Filter { queue, job_type, tag, search, state, error_kind, fingerprint, since, until } = &self.wanted;
         self.tenant.as_ref().is_none_or(|tenant| run.tenant == *tenant)
             && queue.as_ref().is_none_or(|queue| run.queue == *queue)
             && job_type.as_ref().is_none_or(|job_type| run.job_type == *job_type)
             && tag.as_ref().is_none_or(|tag| run.tags.contains(tag))
+            && search.as_ref().is_none_or(|value| run.search.contains(value))
             && state.is_none_or(|state| run.state == state)
             && error_kind.is_none_or(|kind| run.error.as_ref().is_some_and(|error| error.kind == kind))
             && since.is_none_or(|since| at >= since)

@@ -276,6 +276,7 @@ impl Ended {
             error: None,
             attempts: vec![attempt],
             tags: self.tags,
+            search: Vec::new(),
             duplicate_of: None,
             parent_run_id: None,
             then: None,

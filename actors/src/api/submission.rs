@@ -153,6 +153,7 @@ pub(super) async fn make_durable<P: SubmitPorts>(
 pub(super) fn new_run<P: SubmitPorts>(ports: &P, submission: &Submission) -> Run {
     let job = &submission.job;
     let mut run = Run::new(job, ports.max_attempts(job), ports.now());
+    run.search = ports.policies().searched(&job.job_type, &submission.payload);
     run.seal = ports.seal();
     ports.sign(&mut run);
     run.trace_id = trace::context::id_in(Some(&submission.headers));

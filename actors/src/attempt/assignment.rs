@@ -135,6 +135,7 @@ impl Assignment {
     /// Its run as if it had a record, for those who ask what waits.
     pub(crate) fn waiting_run(&self, policies: &Policies) -> Run {
         let mut run = Run::new(&self.job, policies.max_attempts(&self.job), self.since);
+        run.search = policies.searched(&self.job.job_type, &self.payload.body);
         run.trace_id = self.payload.trace_id();
         run
     }

@@ -91,6 +91,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     }
     out.push(b']');
     maybe(out, "tags", Some(&run.tags).filter(|tags| !tags.is_empty()));
+    maybe(out, "search", Some(&run.search).filter(|values| !values.is_empty()));
     maybe(out, "duplicate_of", run.state.duplicate_of());
     maybe(out, "parent_run_id", run.parent.as_ref());
     maybe(out, "then", run.then.as_ref());

@@ -90,6 +90,8 @@ pub struct Run {
     pub attempts: Vec<Attempt>,
     /// For people and filters.
     pub tags: Vec<String>,
+    /// The values of its payload by which it is found, if its type declares some ([`crate::search`]).
+    pub search: Vec<String>,
     /// Its last deferral.
     pub deferral: Option<Deferral>,
     /// How often it was deferred in this round; distinguishes the waits of one attempt.
@@ -160,6 +162,7 @@ impl Run {
             late: None,
             attempts: Vec::new(),
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
+            search: Vec::new(),
             deferral: None,
             deferrals: 0,
             parent: None,
@@ -349,6 +352,7 @@ impl Run {
             result.erase();
         }
         self.tags.clear();
+        self.search.clear();
         self.unique_key = None;
         for error in self.attempts.iter_mut().filter_map(|attempt| attempt.error.as_mut()).chain(&mut self.error) {
             error.message.clear();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use longshore_backbone::Storage;
-use longshore_domain::policy::OnMismatch;
+use longshore_domain::policy::{OnMismatch, TypePolicy};
 
-use crate::config::kind::{ReleasingEnd, Token, TypeName};
+use crate::config::kind::{ReleasingEnd, Size, Token, TypeName};
 use crate::config::schema::Field::Setting as One;
 use crate::config::schema::{Entry, Table};
 
@@ -46,3 +46,13 @@ pub(crate) static ADMISSION_TYPES: Entry<Vec<TypeName>> =
 pub(crate) static ADMISSION_TENANTS: Entry<Vec<Token>> =
     Entry::new("tenants", Vec::new, "The only tenants whose jobs are taken; any, if nothing is set.")
         .example("[\"default\", \"acme\"]");
+
+// of a type
+
+pub(crate) static PAYLOAD_MAX: Entry<Option<Size>> = Entry::new(
+    "payload_max",
+    || TypePolicy::default().payload_max.map(Size),
+    "The largest payload of a job; if it is not set, what the server's max_payload allows.",
+)
+.example("\"64KiB\"")
+.at_least(|| Some(Size(1)));

@@ -200,6 +200,7 @@ pub(super) fn on<P: Ports>(ports: &P, assignment: &Assignment, found: Option<Fou
 /// A run without a stored record.
 pub(super) fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
     let mut run = Run::new(&assignment.job, ports.max_attempts(&assignment.job), assignment.since);
+    run.search = ports.policies().searched(&assignment.job.job_type, &assignment.payload.body);
     run.origin = assignment.arrival.holding.message.at;
     run.round = assignment.arrival.round;
     run.trace_id = assignment.payload.trace_id();

@@ -79,8 +79,8 @@ pub struct Change {
 }
 
 /// The fields of a filter that narrows a list, whether `all` is set or not.
-pub(super) const LISTED: [&str; 11] =
-    ["tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "cursor", "state"];
+pub(super) const LISTED: [&str; 12] =
+    ["tenant", "queue", "type", "tag", "search", "error_kind", "since", "until", "all", "limit", "cursor", "state"];
 
 takes!(ListRequest of Fields: &LISTED);
 takes!(GroupsRequest of Fields: without_state(&LISTED));

@@ -36,6 +36,9 @@ pub(super) struct Fields {
     /// A tag of theirs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tag: Option<String>,
+    /// A value of theirs, whole, at a place of the payload that their type declares for search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) search: Option<String>,
     /// Their state.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RunState>")]
@@ -116,8 +119,21 @@ fn is_false(value: &bool) -> bool {
 }
 
 /// The fields of [`Selection`].
-pub(super) const SELECTION: [&str; 12] =
-    ["run_id", "tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "dry_run", "state"];
+pub(super) const SELECTION: [&str; 13] = [
+    "run_id",
+    "tenant",
+    "queue",
+    "type",
+    "tag",
+    "search",
+    "error_kind",
+    "since",
+    "until",
+    "all",
+    "limit",
+    "dry_run",
+    "state",
+];
 
 impl Fields {
     /// Refuses fields that the endpoint would ignore silently.
@@ -128,6 +144,7 @@ impl Fields {
             ("queue", self.queue.is_some()),
             ("type", self.job_type.is_some()),
             ("tag", self.tag.is_some()),
+            ("search", self.search.is_some()),
             ("state", self.state.is_some()),
             ("error_kind", self.error_kind.is_some()),
             ("fingerprint", self.fingerprint.is_some()),
@@ -160,6 +177,7 @@ impl Fields {
             queue: filter.queue.map(|queue| queue.to_string()),
             job_type: filter.job_type.map(|job_type| job_type.to_string()),
             tag: filter.tag,
+            search: filter.search,
             state: filter.state.map(|state| state.as_str().to_owned()),
             error_kind: filter.error_kind.map(|kind| kind.as_str().to_owned()),
             fingerprint: filter.fingerprint,
@@ -198,6 +216,7 @@ impl Fields {
             queue: name(self.queue.as_deref(), Queue::parse)?,
             job_type: name(self.job_type.as_deref(), JobType::parse)?,
             tag: self.tag.clone(),
+            search: self.search.clone(),
             state: word("state", self.state.as_deref())?,
             error_kind: word("error_kind", self.error_kind.as_deref())?,
             fingerprint: self.fingerprint.clone(),

@@ -146,6 +146,9 @@ pub struct Record {
     /// Its tags; absent if it has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// The values of its payload by which it is found, if its type declares some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
     /// The run that has its idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<RunId>,
@@ -164,7 +167,7 @@ pub struct Record {
     /// How long the job or its type asked to keep its record, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
-    /// Since when payload, result, progress, log, tags and error texts are gone.
+    /// Since when payload, result, progress, log, tags, search values and error texts are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
     /// The trace that it belongs to: 32 hexadecimal digits.

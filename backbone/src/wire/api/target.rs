@@ -15,6 +15,8 @@ pub struct Filter {
     pub job_type: Option<JobType>,
     /// With this tag.
     pub tag: Option<String>,
+    /// With this value at a place of the payload by which its type's runs are found.
+    pub search: Option<String>,
     /// In this state. `runs.cancel` and `dlq.list` only.
     pub state: Option<RunState>,
     /// With a last error of this kind.

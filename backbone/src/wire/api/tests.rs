@@ -162,7 +162,7 @@ fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
 }
 
 /// One filter with every field but `state`.
-const FILTER: &str = r#""tenant":"acme","queue":"main","type":"email.send","tag":"a","error_kind":"timeout","since":"2026-11-21T12:00:00.000Z","until":"2026-11-21T12:00:00.000Z""#;
+const FILTER: &str = r#""tenant":"acme","queue":"main","type":"email.send","tag":"a","search":"7","error_kind":"timeout","since":"2026-11-21T12:00:00.000Z","until":"2026-11-21T12:00:00.000Z""#;
 
 fn check_dead_letters() -> [&'static str; 5] {
     let (dead_letter, run) = (dead_letter(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);

@@ -83,6 +83,8 @@ pub(super) struct Fields {
     pub(super) attempts: Vec<Attempt>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) search: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) duplicate_of: Option<RunId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,6 +163,7 @@ impl Fields {
             late: self.late,
             attempts: self.attempts,
             tags: self.tags,
+            search: self.search,
             parent: self.parent_run_id,
             then: self.then,
             batch: self.batch_id,
