@@ -8,10 +8,11 @@
 //! it start now; [`quickest`]: not without the time that it needs; [`breaker`]: not while its service fails;
 //! [`fast_path`]: and without its record), [`limit`] (how many may, in the whole cluster), [`protocol`] (what a
 //! delivery means, given the run's record), [`backoff`], [`served`] (was a handler of its type ever online) and
-//! [`settlement`] (what follows an attempt), [`run`] (the record; [`search`]: what it is found by), [`events`] (the events that a record implies),
-//! [`publication`] (which of them are still to be published), [`follow_up`] (the steps after that). [`setting`] has
-//! what operators set while the cluster runs, [`fault`] what of it makes attempts fail, [`pressure`] how far a node
-//! holds back while its machine is short of memory, [`cluster_clock`] what time it is for all nodes.
+//! [`settlement`] (what follows an attempt), [`run`] (the record; [`search`]: what it is found by), [`events`] (the
+//! events that a record implies), [`publication`] (which of them are still to be published), [`follow_up`] (the steps
+//! after that). [`setting`] has what operators set while the cluster runs, [`fault`] what of it makes attempts fail,
+//! [`pressure`] how far a node holds back while its machine is short of memory, [`cluster_clock`] what time it is for
+//! all nodes.
 
 pub mod name;
 mod schema;

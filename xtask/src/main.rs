@@ -3,7 +3,8 @@
 //!
 //! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation,
 //! in full; `cargo xtask soak` that and the chaos; `cargo xtask release` makes the archive of a release;
-//! `cargo xtask vendor` fetches the dashboard's library, `cargo xtask types` checks its types; `cargo xtask conformance` checks a handler of any language.
+//! `cargo xtask vendor` fetches the dashboard's library, `cargo xtask types` checks its types; `cargo xtask
+//! conformance` checks a handler of any language.
 
 mod check;
 mod conformance;

@@ -1,4 +1,4 @@
-//! `cargo xtask types`: the types of the dashboard's modules, which JSDoc declares, as TypeScript's compiler checks them.
+//! `cargo xtask types`: the types of the dashboard's modules, which JSDoc declares, checked by TypeScript's compiler.
 //!
 //! The compiler is fetched once, from its package, in the version whose hash is pinned here. Where there is no Node, or
 //! no registry to fetch from, nothing is checked, and that is said.

@@ -1,8 +1,9 @@
 //! The dashboard: the files of this folder, as they are, from the program.
 //!
 //! They are written by hand as modules that browsers read, so nothing builds them; `vendor` is lit-html, which
-//! `cargo xtask vendor` fetches and compares. Types are declared in JSDoc, and `cargo xtask types` checks them. They hold no secret and are open to everybody; what the page shows, it
-//! asks the API for, as any client does. It may not decide anything: no file depends on who asks for it.
+//! `cargo xtask vendor` fetches and compares. Types are declared in JSDoc, and `cargo xtask types` checks them. They
+//! hold no secret and are open to everybody; what the page shows, it asks the API for, as any client does. It may not
+//! decide anything: no file depends on who asks for it.
 
 use std::sync::LazyLock;
 
