@@ -45,6 +45,24 @@ async fn counting(world: &World, job_type: &str) -> (Handler, Arc<AtomicUsize>) 
     (handler.await, most)
 }
 
+/// A handler that holds the job `"long"` until it is notified, and fails the first attempt of `"retried"`.
+async fn gated(world: &World) -> (Handler, Arc<Notify>) {
+    let go = Arc::new(Notify::new());
+    let gate = Arc::clone(&go);
+    let handler = world.handler("counted").announce("longshore.slots", "64").start(move |job| {
+        let gate = Arc::clone(&gate);
+        async move {
+            match (job.json().as_str(), job.attempt) {
+                (Some("retried"), 1) => return Reply::error(503, "to be tried again"),
+                (Some("long"), _) => gate.notified().await,
+                _ => {}
+            }
+            Reply::json(json!(null))
+        }
+    });
+    (handler.await, go)
+}
+
 /// Given a key that allows three at once and a backlog of its jobs on four nodes, when nodes are killed or frozen
 /// beyond their lease and started again, and the server is killed under their writes, then its handler never has more
 /// than three calls at once, every job completes, and jobs of another key and another type go on meanwhile.
@@ -240,20 +258,9 @@ async fn a_type_has_no_more_attempts_at_once_than_it_allows() {
 #[tokio::test]
 async fn a_busy_key_holds_up_nobody_and_its_jobs_keep_their_order() {
     let world = world().await;
-    let go = Arc::new(Notify::new());
-    let gate = Arc::clone(&go);
-    let handler = world.handler("counted").announce("longshore.slots", "64").start(move |job| {
-        let gate = Arc::clone(&gate);
-        async move {
-            if job.json() == json!("first") {
-                gate.notified().await;
-            }
-            Reply::json(json!(null))
-        }
-    });
-    let handler = handler.await;
+    let (handler, go) = gated(&world).await;
     let _node = world.node().with("types.counted", &served_by("remote", "")).start().await;
-    let first = world.publish("counted").header(KEY, "busy").json(json!("first")).await;
+    let first = world.publish("counted").header(KEY, "busy").json(json!("long")).await;
     handler.called(1).await;
     let waiting = world.publish("counted").header(KEY, "busy").many((0..80).map(|number| json!(number))).await;
     for key in 0..10 {
@@ -288,20 +295,7 @@ async fn a_busy_key_holds_up_nobody_and_its_jobs_keep_their_order() {
 #[tokio::test]
 async fn a_retry_that_waits_for_a_slot_goes_on_after_its_node_stood_still() {
     let world = world().await;
-    let go = Arc::new(Notify::new());
-    let gate = Arc::clone(&go);
-    let handler = world.handler("counted").announce("longshore.slots", "64").start(move |job| {
-        let gate = Arc::clone(&gate);
-        async move {
-            match (job.json().as_str(), job.attempt) {
-                (Some("retried"), 1) => return Reply::error(503, "to be tried again"),
-                (Some("long"), _) => gate.notified().await,
-                _ => {}
-            }
-            Reply::json(json!(null))
-        }
-    });
-    let handler = handler.await;
+    let (handler, go) = gated(&world).await;
     let backoff = "backoff = { base = '400ms', factor = 1.0, max = '400ms', jitter = 'none' }";
     let of_queue = |queue: &str| {
         let node = world.node().with("node", "lease = '20s'").with("defaults", backoff);

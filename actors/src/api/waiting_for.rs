@@ -58,11 +58,11 @@ enum Recorded {
 fn by_record(run: &Run, now: Timestamp) -> Recorded {
     match &run.state {
         State::Scheduled { at } => Recorded::Says(said(Reason::Schedule, format!("its time, {at}"))),
-        // Its back-off is over: it waits for something else, at the node that kept it.
-        State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) && *at <= now => Recorded::Waits,
-        State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => {
-            Recorded::Says(said(Reason::Retry, format!("its attempt {}, at {at}", run.next_attempt())))
-        }
+        State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => match *at > now {
+            true => Recorded::Says(said(Reason::Retry, format!("its attempt {}, at {at}", run.next_attempt()))),
+            // It waits for something else, at the node that kept it.
+            false => Recorded::Waits,
+        },
         State::Enqueued { wait: Some(Wait::Until(at)) } | State::Retrying { wait: Wait::Until(at) } => {
             let reason = run.deferral.as_ref().map(|deferral| deferral.reason);
             reason.map_or(Recorded::Nothing, |reason| Recorded::PutOff(reason, *at))

@@ -332,10 +332,6 @@ impl<T: HasPayload> Blocked<T> {
     /// Sets aside jobs that have waited for too long, to be parked; and those of their kind that are behind them, which
     /// would overtake them otherwise.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
-        if self.held.jobs == 0 {
-            // Keys make many kinds, all of whose jobs may be parked.
-            return;
-        }
         for (kind, waiting) in &mut self.kinds {
             let old = split_off(&mut waiting.jobs, &waited);
             waiting.are_parked |= !old.is_empty();

@@ -45,6 +45,7 @@ pub(super) fn result(mut answer: Answer) -> Result<Bytes, HandlerError> {
         if result.len() <= RESULT_MAX {
             return Ok(result.into());
         }
+        // What is beside the body is far shorter than that ([`HEADERS`]), so this comes to an end.
         answer.body.truncate(answer.body.len() * RESULT_MAX / result.len());
         answer.truncated = true;
     }
@@ -63,7 +64,8 @@ fn written(answer: &Answer) -> serde_json::Result<Vec<u8>> {
 
 fn body(answer: &Answer) -> Option<Body<'_>> {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let json = || serde_json::from_slice(&answer.body).ok().filter(|_| kind.contains("json") && !answer.truncated);
+    let is_json = kind.contains("json") && !answer.truncated;
+    let json = || is_json.then(|| serde_json::from_slice(&answer.body).ok()).flatten();
     json().map(Body::Json).or_else(|| text(answer).filter(|text| !text.is_empty()).map(Body::Text))
 }
 

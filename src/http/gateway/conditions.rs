@@ -3,19 +3,9 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use longshore_backbone::wire::api::{self, ApiError, Code, Declaration, Endpoint as _};
+use longshore_backbone::wire::api::{ApiError, Code, Declaration};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-
-/// Endpoints that ask for a schedule as it was: their field `if_updated_at`.
-const OF_SCHEDULES: [&str; 6] = [
-    api::SchedulesPut::NAME,
-    api::SchedulesDelete::NAME,
-    api::SchedulesPause::NAME,
-    api::SchedulesResume::NAME,
-    api::SchedulesRunNow::NAME,
-    api::SchedulesBackfill::NAME,
-];
 
 #[derive(Deserialize)]
 struct Schedule<'a> {
@@ -62,12 +52,12 @@ pub(super) fn unconditional(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Whether a change is one of a schedule as it was.
+/// Whether a change is one of a schedule as it was: each of them has the field `if_updated_at`.
 ///
 /// # Errors
 /// 400: it has another condition.
 pub(super) fn asks_for_a_schedule(declaration: &Declaration, headers: &HeaderMap) -> Result<bool, ApiError> {
-    if !OF_SCHEDULES.contains(&declaration.name) || headers.contains_key(header::IF_NONE_MATCH) {
+    if !declaration.name.starts_with("schedules.") || headers.contains_key(header::IF_NONE_MATCH) {
         return unconditional(headers).map(|()| false);
     }
     Ok(headers.contains_key(header::IF_MATCH))

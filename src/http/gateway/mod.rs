@@ -276,7 +276,9 @@ fn payload(answer: &[u8]) -> Result<Response, ApiError> {
     let api::Payload { content_type, payload_base64 } =
         serde_json::from_slice(answer).map_err(|error| unreadable(error.to_string()))?;
     let bytes = STANDARD.decode(payload_base64).map_err(|error| unreadable(error.to_string()))?;
-    let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok();
+    // Handlers get a job that names no type as JSON. Other bytes are application/octet-stream, as axum has it.
+    let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok();
+    let content_type = content_type.or_else(|| is_json().then(|| JSON.to_owned()));
     let mut answer = bytes.into_response();
     for (name, value) in [
         (header::CONTENT_DISPOSITION, "attachment"),
@@ -285,9 +287,7 @@ fn payload(answer: &[u8]) -> Result<Response, ApiError> {
     ] {
         answer.headers_mut().insert(name, header::HeaderValue::from_static(value));
     }
-    // Handlers get a job that names no type as JSON. Other bytes are application/octet-stream, as axum has set.
-    let content_type = content_type.map_or_else(|| is_json.then(|| JSON.try_into()), |named| Some(named.try_into()));
-    if let Some(Ok(content_type)) = content_type {
+    if let Some(Ok(content_type)) = content_type.map(header::HeaderValue::try_from) {
         answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
     }
     Ok(answer)
@@ -304,8 +304,10 @@ fn next_page(declaration: &Declaration, base: &str, uri: &Uri, answer: &[u8]) ->
     }
     let cursor = serde_json::from_slice::<Page>(answer).ok()?.cursor?;
     let query = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-    let name_of = |pair: &'_ str| pair.split('=').next().unwrap_or_default().to_owned();
-    let is_cursor = |pair: &str| percent_encoding::percent_decode_str(&name_of(pair)).eq("cursor".bytes());
+    let is_cursor = |pair: &str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        percent_encoding::percent_decode_str(name).eq("cursor".bytes())
+    };
     let kept = query.filter(|pair| !is_cursor(pair)).map(|pair| format!("{pair}&")).collect::<String>();
     let cursor = percent_encoding::utf8_percent_encode(&cursor, percent_encoding::NON_ALPHANUMERIC);
     header::HeaderValue::from_str(&format!("<{base}{}?{kept}cursor={cursor}>; rel=\"next\"", uri.path())).ok()
