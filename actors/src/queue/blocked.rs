@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use longshore_domain::JobType;
 use longshore_domain::run::DeferReason;
 
@@ -32,7 +33,9 @@ const PART_OF_LEASE: u32 = 6;
 /// The jobs that wait, by kind.
 #[derive(Debug)]
 pub(crate) struct Blocked<T> {
-    kinds: HashMap<Kind, Waiting<T>>,
+    kinds: HashMap<Kind, Waiting<T>, RandomState>,
+    /// Those of which jobs are here, or were a moment ago: keys make many kinds, all of whose jobs may be parked.
+    here: HashSet<Kind, RandomState>,
     /// The types of which jobs are parked, and their starts since.
     parked_types: HashMap<JobType, Starts>,
     held: Held,
@@ -62,7 +65,8 @@ impl<T: HasPayload> Blocked<T> {
     /// Nothing waits. Leases last for `lease`.
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
-            kinds: HashMap::new(),
+            kinds: HashMap::default(),
+            here: HashSet::default(),
             parked_types: HashMap::new(),
             held: Held::default(),
             behind: 0,
@@ -81,9 +85,8 @@ impl<T: HasPayload> Blocked<T> {
 
     /// The first job of each kind, and those that are to be parked.
     pub(crate) fn fronts(&self) -> impl Iterator<Item = &T> {
-        self.kinds
-            .values()
-            .filter_map(|waiting| waiting.jobs.front().or_else(|| waiting.behind.front()).map(|(_, job)| job))
+        self.with_jobs()
+            .filter_map(|(_, waiting)| waiting.jobs.front().or_else(|| waiting.behind.front()).map(|(_, job)| job))
             .chain(self.overdue.iter().map(|(_, job)| job))
     }
 
@@ -130,7 +133,8 @@ impl<T: HasPayload> Blocked<T> {
 
     /// The job that is meant, if it waits here, and why, as far as that is known and published.
     pub(crate) fn find(&self, is_meant: impl Fn(&T) -> bool) -> Option<(&T, Option<DeferReason>)> {
-        let each = self.kinds.values().map(|waiting| (waiting.jobs.iter().chain(&waiting.behind), waiting.reason));
+        let each = self.with_jobs();
+        let each = each.map(|(_, waiting)| (waiting.jobs.iter().chain(&waiting.behind), waiting.reason));
         let mut all = each.flat_map(|(jobs, reason)| jobs.map(move |(_, job)| (job, reason)));
         all.find(|(job, _)| is_meant(job))
     }
@@ -145,10 +149,23 @@ impl<T: HasPayload> Blocked<T> {
         self.opens.is_some() && !self.is_answered
     }
 
+    /// The kinds of which jobs are here.
+    fn with_jobs(&self) -> impl Iterator<Item = (&Kind, &Waiting<T>)> {
+        self.here.iter().filter_map(|kind| Some((kind, self.kinds.get(kind)?)))
+    }
+
+    /// The jobs of a kind, of which one is about to be here.
+    fn entered(&mut self, kind: Kind) -> &mut Waiting<T> {
+        if !self.here.contains(&kind) {
+            self.here.insert(kind.clone());
+        }
+        self.kinds.entry(kind).or_default()
+    }
+
     /// Keeps a job until it can start.
     pub(crate) fn keep(&mut self, kind: Kind, position: Position, job: T) {
         self.held.add(&job);
-        if insert(&mut self.kinds.entry(kind).or_default().jobs, position, job) == 0 {
+        if insert(&mut self.entered(kind).jobs, position, job) == 0 {
             // It has not been asked about as the first of its kind.
             self.none_could = None;
         }
@@ -158,7 +175,7 @@ impl<T: HasPayload> Blocked<T> {
     pub(crate) fn keep_behind(&mut self, kind: Kind, position: Position, job: T) {
         self.held.add(&job);
         self.behind += 1;
-        insert(&mut self.kinds.entry(kind).or_default().behind, position, job);
+        insert(&mut self.entered(kind).behind, position, job);
     }
 
     /// Takes the first in order of the jobs that go behind parked ones, to be parked.
@@ -166,13 +183,14 @@ impl<T: HasPayload> Blocked<T> {
         if self.behind == 0 {
             return None;
         }
-        let of_kinds = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.behind.is_empty());
-        let (kind, waiting) =
-            of_kinds.min_by_key(|(_, waiting)| waiting.behind.front().map(|(position, _)| *position))?;
-        let (_, job) = waiting.behind.pop_front()?;
+        let first = |waiting: &Waiting<T>| waiting.behind.front().map(|(position, _)| *position);
+        let of_kinds = self.with_jobs().filter_map(|(kind, waiting)| Some((first(waiting)?, kind)));
+        let (_, kind) = of_kinds.min_by_key(|(position, _)| *position)?;
+        let kind = kind.clone();
+        let (_, job) = self.kinds.get_mut(&kind)?.behind.pop_front()?;
         self.behind -= 1;
         self.held.remove(&job);
-        Some((kind.clone(), job))
+        Some((kind, job))
     }
 
     /// A job of this kind is being parked: later ones go behind it. It is on its way until what is returned is dropped.
@@ -297,11 +315,12 @@ impl<T: HasPayload> Blocked<T> {
         }
         (self.none_could, self.opens, self.is_answered) = (None, None, false);
         let (mut opens, over) = (None, self.counted_over);
-        let is_front = |waiting: &Waiting<T>| waiting.jobs.front().is_some_and(|(_, job)| may_be_asked(job));
-        let fronts = self.kinds.iter_mut().filter(|(_, waiting)| is_front(waiting));
-        let mut fronts: Vec<(&Kind, &mut Waiting<T>)> = fronts.collect();
-        fronts.sort_unstable_by_key(|(_, waiting)| waiting.jobs.front().map(|(place, _)| *place));
-        for (kind, waiting) in fronts {
+        let front = |kind| self.kinds.get(kind)?.jobs.front().filter(|(_, job)| may_be_asked(job));
+        let mut fronts: Vec<(Position, &Kind)> =
+            self.here.iter().filter_map(|kind| Some((front(kind)?.0, kind))).collect();
+        fronts.sort_unstable_by_key(|(place, _)| *place);
+        for (_, kind) in fronts {
+            let Some(waiting) = self.kinds.get_mut(kind) else { continue };
             let Some((_, front)) = waiting.jobs.front_mut() else { continue };
             match may_start(front) {
                 Ok(()) => {
@@ -332,7 +351,8 @@ impl<T: HasPayload> Blocked<T> {
     /// Sets aside jobs that have waited for too long, to be parked; and those of their kind that are behind them, which
     /// would overtake them otherwise.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
-        for (kind, waiting) in &mut self.kinds {
+        self.here.retain(|kind| {
+            let Some(waiting) = self.kinds.get_mut(kind) else { return false };
             let old = split_off(&mut waiting.jobs, &waited);
             waiting.are_parked |= !old.is_empty();
             let behind = split_off(&mut waiting.behind, &waited);
@@ -341,7 +361,8 @@ impl<T: HasPayload> Blocked<T> {
                 self.held.remove(&job);
                 self.overdue.push_back((kind.clone(), job));
             }
-        }
+            !waiting.jobs.is_empty() || !waiting.behind.is_empty()
+        });
     }
 
     /// Takes a job that has waited for too long.
