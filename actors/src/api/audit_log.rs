@@ -4,7 +4,6 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, AuditEntry, AuditPage, AuditRequest, Encoded, OPERATOR};
 
 use crate::api::Api;
-use crate::api::filter::unavailable;
 
 /// Entries of one page, if the client does not say, and at most.
 const PAGE: u64 = 100;
@@ -25,7 +24,7 @@ pub(super) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<
         (None, Some(since)) => api.backbone.page_since(&Source::Audit, &subject, since).await,
         (None, None) => api.backbone.page(&Source::Audit, &subject, 1).await,
     };
-    let page = page.map_err(|error| unavailable(&error))?;
+    let page = page?;
     let room = api.backbone.max_in_answer() / 2;
     let (mut entries, mut next, mut bytes) = (Vec::new(), page.next, 0);
     for stored in page.messages {

@@ -11,7 +11,7 @@ use longshore_domain::breaker::record::{BreakerKey, Step};
 use longshore_domain::duration::MAX_DURATION;
 
 use crate::api::Api;
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::cluster::circuit_breaker::Message;
 use crate::shared::now;
 
@@ -34,7 +34,7 @@ pub(crate) async fn list(
         return Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}")));
     }
     let from = filter::cursor(cursor.as_deref())?;
-    let mut found = backbone.breakers().all(tenant.as_ref()).await.map_err(|error| unavailable(&error))?;
+    let mut found = backbone.breakers().all(tenant.as_ref()).await?;
     // In the order in which they were written: one that changes meanwhile comes again, and none is left out.
     found.sort_unstable_by_key(|found| found.revision);
     let now = now();
@@ -87,7 +87,7 @@ async fn order(api: &Api, of: BreakerKey, step: Step) -> Result<Encoded<BreakerS
     let order = |reply| Message::Order(of.clone(), step.clone(), reply);
     match api.circuit_breaker.ask(ORDERED_WITHIN, order).await {
         Some(Ok(breaker)) => Ok(Encoded::of(&BreakerStatus::from(breaker))),
-        Some(Err(error)) => Err(unavailable(&error)),
+        Some(Err(error)) => Err(error.into()),
         None => Err(ApiError::unavailable("it was not confirmed in time: breakers.list says whether it was done")),
     }
 }

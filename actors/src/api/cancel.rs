@@ -12,7 +12,7 @@ use longshore_backbone::wire::record;
 use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::cancellation::{self, Only, present};
-use crate::api::filter::{self, Chosen, Filter, unavailable};
+use crate::api::filter::{self, Chosen, Filter};
 use crate::api::{Api, runs};
 use crate::attempt::assignment::Assignment;
 use crate::commit::encode::Destination as _;
@@ -124,7 +124,7 @@ async fn page_through<P: FilterPorts>(
             if many.cancelled >= limit {
                 return Ok(true);
             }
-            let page = ports.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
+            let page = ports.page(&place, &subject, at).await?;
             from = page.next;
             let meant = page.messages.into_iter().filter(|stored| !is_for_others(ports, filter, &place, stored));
             let mut found = meant.filter_map(|stored| whose(ports, &place, stored));
@@ -182,7 +182,7 @@ async fn places<P: FilterPorts>(ports: &P, filter: &Filter, pass: Pass) -> Resul
     let names = ports.server().names();
     let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
-        None => ports.declared_queues().await.map_err(|error| unavailable(&error))?,
+        None => ports.declared_queues().await?,
     };
     let tenant = filter.tenant.as_ref();
     let (mut places, mut again) = (Vec::new(), Vec::new());

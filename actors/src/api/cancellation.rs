@@ -22,7 +22,7 @@ use longshore_domain::run::{EndLog, Wait};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, QueueLane, Run, RunId, RunState, Tenant};
 
-use crate::api::filter::{Filter, unavailable};
+use crate::api::filter::Filter;
 use crate::attempt::{keys, line};
 use crate::commit::follow_up::{key_given_back, leave_key, note_logged};
 use crate::fail_point;
@@ -91,7 +91,7 @@ pub(crate) async fn one<P: CancelPorts>(
             return Err(ApiError::new(Code::WrongState, message));
         }
         if before.is_unseen() && !std::mem::replace(&mut asked, true) {
-            ports.note_cancel(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+            ports.note_cancel(tenant, run_id).await?;
             if ports.ask_who_runs((tenant, run_id), only_if_waiting).await? {
                 if only_if_waiting {
                     // It has begun, without a record.
@@ -115,7 +115,7 @@ pub(crate) async fn one<P: CancelPorts>(
         run.settle(Settlement::Cancel, ports.now());
         run.leave_end_log(carrier.logs_end_of(&before));
         ports.sign(&mut run);
-        match ports.server().write_record(&run, expected).await.map_err(|error| unavailable(&error))? {
+        match ports.server().write_record(&run, expected).await? {
             Written::Won(revision) => {
                 ports.metrics().run_ended(&run);
                 fail_point::pass("after-cancel");
@@ -139,12 +139,12 @@ async fn forget<P: CancelPorts>(
         if !filter.fits_whatever_runs_say() {
             return Ok(None);
         }
-        ports.take_out(place, message.sequence).await.map_err(|error| unavailable(&error))?;
+        ports.take_out(place, message.sequence).await?;
     }
     if let Some(revision) =
         ports.server().read_record(tenant, run_id).await.err().and_then(|error| error.unreadable_at())
     {
-        ports.remove_record((tenant, run_id), revision).await.map_err(|error| unavailable(&error))?;
+        ports.remove_record((tenant, run_id), revision).await?;
     }
     Ok(None)
 }
@@ -223,7 +223,7 @@ async fn clear_away<P: CancelPorts>(
     if may_take_over(ports, before, job.as_deref().or(read.as_ref())).await {
         return Ok(None);
     }
-    let was_there = ports.take_out(&place, sequence).await.map_err(|error| unavailable(&error))?;
+    let was_there = ports.take_out(&place, sequence).await?;
     Ok(was_there.then_some(trace))
 }
 
@@ -263,7 +263,7 @@ fn place_of_wait(run: &Run) -> Source {
 }
 
 async fn found_at<P: CancelPorts>(ports: &P, place: Source, run: &Run) -> Result<Option<Waiting>, ApiError> {
-    let found = ports.find(&place, run).await.map_err(|error| unavailable(&error))?;
+    let found = ports.find(&place, run).await?;
     Ok(found.map(|stored| waiting_as(ports, run, place, &stored)))
 }
 
@@ -355,14 +355,14 @@ pub(super) async fn present<P: CancelPorts>(
 ) -> Result<Option<Present>, ApiError> {
     let (mut found, unreadable) = match ports.server().read_record(tenant, run_id).await {
         Err(error) if error.unreadable_at().is_some() => (None, Some(error)),
-        read => (read.map_err(|error| unavailable(&error))?, None),
+        read => (read?, None),
     };
     let mut waiting = ports.waiting(tenant, run_id).await?;
     if found.is_none() && waiting.is_none() {
         waiting = ports.waiting_by_own_id(tenant, run_id).await?;
     }
     if let Some(error) = unreadable.as_ref().filter(|_| waiting.is_none()) {
-        return Err(unavailable(error));
+        return Err(error.into());
     }
     if found.is_none() && waiting.is_none() {
         // A job leaves its lane only once its run's record is stored.

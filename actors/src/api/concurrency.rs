@@ -19,7 +19,7 @@ use longshore_domain::concurrency::{ConcurrencyId, Record, Scope};
 use longshore_domain::{SmolStr, Tenant, Timestamp, format_smolstr};
 
 use crate::api::Api;
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::shared::now;
 
 /// Entries per page: if the client does not say, and at most.
@@ -48,7 +48,7 @@ pub(crate) async fn list(
         return Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}")));
     }
     let from = filter::cursor(cursor.as_deref())?;
-    let mut found = api.backbone.slots().all().await.map_err(|error| unavailable(&error))?;
+    let mut found = api.backbone.slots().all().await?;
     // In the order in which they were written: one that changes meanwhile comes again, and none is left out.
     found.sort_unstable_by_key(|found| found.revision);
     let is_seen = |id: &ConcurrencyId| match (&id.scope, &own) {
@@ -60,7 +60,7 @@ pub(crate) async fn list(
     });
     let (mut page, mut sessions, mut next, mut bytes) = (Vec::new(), Sessions::new(), None, 0);
     for FoundSlots { id, record, revision } in wanted {
-        let status = status(api, &id, &record, &mut sessions).await.map_err(|error| unavailable(&error))?;
+        let status = status(api, &id, &record, &mut sessions).await?;
         if status.holders.is_empty() {
             continue;
         }
@@ -80,9 +80,9 @@ pub(crate) async fn list(
 pub(crate) async fn free(api: &Api, asked: FreeRequest) -> Result<Encoded<Freed>, ApiError> {
     let (id, records) = (limit_of(&asked)?, api.backbone.slots());
     for _ in 0..TRIES {
-        let (record, revision) = records.read(&id).await.map_err(|error| unavailable(&error))?;
+        let (record, revision) = records.read(&id).await?;
         let mut sessions = Sessions::new();
-        read_sessions(&records, &record, &mut sessions).await.map_err(|error| unavailable(&error))?;
+        read_sessions(&records, &record, &mut sessions).await?;
         let is_of = |session: &str, node: &SmolStr| {
             sessions.get(session).is_some_and(|found| found.as_ref().is_some_and(|(found, _)| found.node == *node))
         };
@@ -95,8 +95,8 @@ pub(crate) async fn free(api: &Api, asked: FreeRequest) -> Result<Encoded<Freed>
             0 => Ok(Written::Won(revision)),
             _ => records.write(&id, &next, revision).await,
         };
-        if let Written::Won(_) = written.map_err(|error| unavailable(&error))? {
-            let mut page = [(id.clone(), status(api, &id, &next, &mut sessions).await.map_err(|e| unavailable(&e))?)];
+        if let Written::Won(_) = written? {
+            let mut page = [(id.clone(), status(api, &id, &next, &mut sessions).await?)];
             name_runs(&records, &mut page, None).await;
             let [(_, limit)] = page;
             return Ok(Encoded::of(&Freed { freed, limit }));

@@ -18,7 +18,7 @@ use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::api::Api;
-use crate::api::filter::{self, Filter, unavailable};
+use crate::api::filter::{self, Filter};
 use crate::shared::now;
 
 /// Entries on a page if the client does not say.
@@ -47,7 +47,7 @@ async fn recorded(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<R
     match api.backbone.read_record(tenant, run_id).await {
         Ok(found) => Ok(found.map(|found| found.run)),
         Err(error) if error.unreadable_at().is_some() => Ok(None),
-        Err(error) => Err(unavailable(&error)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
     let (mut entries, mut from) = (Vec::new(), Some(filter::cursor(asked.cursor.as_deref())?));
     let subject = subject(api, &filter);
     while let Some(at) = from {
-        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         from = page.next;
         let mut inspected = those_that_stand(api, &filter, page.messages);
         while let Some(dead_letter) = inspected.next().await {
@@ -127,7 +127,7 @@ pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Result<Enc
 pub(crate) async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<(StoredDeadLetter, Run), ApiError> {
     let run = recorded(api, tenant, run_id).await?;
     let dead_letter = api.backbone.find_dead_letter_for_certain(tenant, run_id, run.as_ref()).await;
-    let dead_letter = dead_letter.map_err(|error| unavailable(&error))?;
+    let dead_letter = dead_letter?;
     let judge =
         |dead_letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), dead_letter.run.round, dead_letter.run.origin);
     let dead_letter = dead_letter.filter(|dead_letter| judge(dead_letter) != DeadLetterVerdict::Stale);
@@ -206,7 +206,7 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Resu
     let (mut groups, mut seen, mut from) =
         (BTreeMap::<String, Count>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
     while let Some(at) = from.filter(|_| seen < GROUPED) {
-        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         seen += page.messages.len();
         from = page.next;
         let mut inspected = those_that_stand(api, &filter, page.messages);

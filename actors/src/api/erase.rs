@@ -7,7 +7,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadLetter, RunRequest};
 use longshore_backbone::wire::record;
 
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::shared::identity::Identity;
 use crate::shared::now;
 
@@ -24,16 +24,16 @@ pub(crate) async fn serve(
         let unknown = || ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record"));
         let (mut found, unreadable) = match backbone.read_record(&tenant, &run_id).await {
             Err(error) if error.unreadable_at().is_some() => (None, error.unreadable_at()),
-            read => (read.map_err(|error| unavailable(&error))?, None),
+            read => (read?, None),
         };
         if found.is_none() && unreadable.is_none() {
             let certain = backbone.read_record_for_certain(&tenant, &run_id).await;
-            found = certain.map_err(|error| unavailable(&error))?;
+            found = certain?;
         }
         let run = found.as_ref().map(|found| &found.run);
         // A letter that a server behind the others lacks would be left.
         let dead_letter = backbone.find_dead_letter_for_certain(&tenant, &run_id, run).await;
-        let dead_letter = dead_letter.map_err(|error| unavailable(&error))?;
+        let dead_letter = dead_letter?;
         if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_terminal()) {
             let state = found.run.state.as_str();
             let message = format!("run_id: {run_id} is {state}: only a run that has ended can be erased");
@@ -42,15 +42,15 @@ pub(crate) async fn serve(
         // First the dead letter and the checkpoints, which cannot be found again without the record.
         if let Some(dead_letter) = dead_letter {
             let erased = backbone.erase_message(&Source::DeadLetters, dead_letter.sequence).await;
-            erased.map_err(|error| unavailable(&error))?;
+            erased?;
             dead_letters += 1;
             continue;
         }
-        backbone.purge_checkpoints(&tenant, run_id.as_str()).await.map_err(|error| unavailable(&error))?;
+        backbone.purge_checkpoints(&tenant, run_id.as_str()).await?;
         if let Some(revision) = unreadable {
             // Nobody can say what of it is the run's identity, and what is not: all goes.
             let removed = backbone.remove_record(&tenant, &run_id, revision).await;
-            removed.map_err(|error| unavailable(&error))?;
+            removed?;
             return Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })));
         }
         let Some(found) = found else {
@@ -67,7 +67,7 @@ pub(crate) async fn serve(
         match backbone.write_record(&run, found.revision).await {
             Ok(Written::Won(_)) => return Ok(record::show(&run).into()),
             Ok(Written::Lost(_)) => {}
-            Err(error) => return Err(unavailable(&error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }

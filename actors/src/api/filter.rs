@@ -20,26 +20,6 @@ pub(crate) enum Chosen {
     Those(Filter),
 }
 
-/// The answer of an endpoint to which NATS did not answer; or the error says that asking again does not help.
-pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
-    match error.stored_instead() {
-        Some(stored) => {
-            let message = format!("{}; stored is: {stored}; {BY_HAND}", error.with_causes());
-            ApiError::new(Code::Unreadable, message)
-        }
-        None if error.is_stream_full() => ApiError::unavailable(error.with_causes()).hint(
-            "the stream, or the NATS server's store or disk, is full: raise the stream's bound under storage, or free \
-             some and restart the server",
-        ),
-        None => ApiError::unavailable(error.with_causes()),
-    }
-}
-
-/// What a person can do about it.
-const BY_HAND: &str = "if it is a run's record, runs.cancel ends the run, and runs.erase removes what is stored, so that \
-                       its job, if there is one, starts anew or becomes an invalid dead letter; any other key may be \
-                       deleted with a NATS client";
-
 /// The tenant whose runs are meant: a tenant sees only its own, the operator all (`None`), or those of a tenant it
 /// names.
 pub(crate) fn whose(asker: &str, named: Option<&Tenant>) -> Result<Option<Tenant>, ApiError> {

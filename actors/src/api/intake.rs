@@ -23,7 +23,6 @@ use longshore_domain::{BatchId, Job, JobOptions, JobType, Priority, Queue, RunId
 use crate::api::Api;
 use crate::api::debounce::Debounced;
 use crate::api::fields::{positive, span, wrong};
-use crate::api::filter::unavailable;
 use crate::api::keyed;
 use crate::api::refusals::{over_limit, too_many_wait};
 use crate::api::submission::{OnConflict, Submission, answer};
@@ -100,7 +99,7 @@ async fn take_member(
         return Ok(before);
     }
     let (tenant, run_id) = (checked.job.tenant.clone(), checked.job.run_id.clone());
-    let joined = batches::join(&api.backbone, &tenant, batch, &run_id).await.map_err(|error| unavailable(&error))?;
+    let joined = batches::join(&api.backbone, &tenant, batch, &run_id).await?;
     joined.map_err(|reason| wrong("batch_id", reason))?;
     let submitted = keyed::submit(api, checked, due).await;
     let is_it = match &submitted {
@@ -380,7 +379,7 @@ pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
             Ok(()) => ApiError::unavailable(format!("queue {} has no leader just now; try again", job.queue)),
             Err(refused) => refused,
         },
-        error => unavailable(error),
+        error => error.into(),
     }
 }
 
@@ -392,7 +391,7 @@ pub(crate) async fn must_be_declared(api: &Api, queue: &Queue) -> Result<(), Api
     match api.backbone.is_declared(queue).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(undeclared(queue)),
-        Err(error) => Err(unavailable(&error)),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -16,7 +16,6 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::Wait;
 use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 
-use crate::api::filter::unavailable;
 use crate::api::submission::{self, OnConflict, Submission, answer, is_stored};
 use crate::attempt::keys::{self, Key, OwnClaim, Owner, Wanted};
 use crate::fail_point;
@@ -53,7 +52,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
         let tenant = &submission.job.tenant;
         let mut claim = key.claim_of(submission.job.run_id.clone(), submission.print().clone(), false);
         let claimed = ports.server().claim_key(tenant, key.text, &claim, key.window).await;
-        let found = match claimed.map_err(|error| unavailable(&error))? {
+        let found = match claimed? {
             Claimed::Mine(revision) => {
                 let claim = OwnClaim { revision, taken_from: Vec::new() };
                 return begin(ports, &submission, claim, due).await;
@@ -65,7 +64,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
                 claim.taken_from = from;
                 let over = (found.revision, key.window);
                 let taken = ports.server().write_claim(tenant, key.text, &claim, over).await;
-                let Some(revision) = taken.map_err(|error| unavailable(&error))? else { continue };
+                let Some(revision) = taken? else { continue };
                 let claim = OwnClaim { revision, taken_from: claim.taken_from };
                 return begin(ports, &submission, claim, due).await;
             }
@@ -91,7 +90,7 @@ pub(crate) async fn repeated<P: SubmitPorts + WaitingPorts>(
     }
     let (tenant, Some(key)) = (&submission.job.tenant, keys::key_of(ports, &submission.job)) else { return Ok(None) };
     let claimed = ports.server().read_claim(tenant, key.text).await;
-    let Some(found) = claimed.map_err(|error| unavailable(&error))? else { return Ok(None) };
+    let Some(found) = claimed? else { return Ok(None) };
     match next(ports, submission, &found).await? {
         Next::Is(run_id, record) => is_taken(ports, found, (tenant, run_id, record)).await.map(Some),
         Next::GoOn | Next::Take(_) | Next::Replace(_) => Ok(None),
@@ -122,7 +121,7 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
             });
         }
     }
-    let holder = keys::holder(ports, (&job.tenant, &job.run_id), claim).await.map_err(|error| unavailable(&error))?;
+    let holder = keys::holder(ports, (&job.tenant, &job.run_id), claim).await?;
     let Some((run_id, record)) = holder else { return Ok(Next::Take(claim.taken_from.clone())) };
     // The very run that the client named, submitted again.
     if submission.own_id.as_ref() == Some(&run_id) {
@@ -230,7 +229,7 @@ async fn replace<P: SubmitPorts>(
     let owner = loop {
         let replaces = Some((run.origin, &mut revision));
         let wanted = Wanted { key, print: submission.print().clone(), replaces, again: false };
-        match keys::own(ports, job, wanted).await.map_err(|error| unavailable(&error))? {
+        match keys::own(ports, job, wanted).await? {
             // A node is about to begin its job, and has only confirmed the record: this one may not leave it at that,
             // as the other run would stay if that node dies.
             Owner::Unknown(Some(found)) if key::is_undecided(&found.run) => Found { run, revision } = *found,
@@ -255,7 +254,7 @@ async fn replace<P: SubmitPorts>(
     // The other run started meanwhile, or another submission, made at the same time, is later: this one makes way,
     // unless a node has found that out already.
     let own = Found { run: run.clone(), revision };
-    keys::make_way(ports, own, &holder).await.map_err(|error| unavailable(&error))?;
+    keys::make_way(ports, own, &holder).await?;
     tidy(ports, run, &holder).await;
     let state = match is_stored(ports, &job.tenant, &holder).await? {
         Some(found) => submission::mark_found(ports, found).await?,
@@ -271,7 +270,7 @@ async fn mark_owner<P: SubmitPorts>(ports: &P, own: Found, key: &Key<'_>) -> Res
         key.note_claimed(&mut run);
         run.published = true;
         ports.sign(&mut run);
-        match ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
+        match ports.server().write_record(&run, revision).await? {
             Written::Won(_) => return Ok(run.state.name()),
             // A node has taken the run up already.
             Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => {

@@ -19,7 +19,6 @@ use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 
 use crate::api::Api;
-use crate::api::filter::unavailable;
 use crate::shared::now;
 
 /// Keys that there may be, and sessions.
@@ -63,7 +62,7 @@ pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Result<Encoded
 
 /// How many keys, or sessions, there are.
 async fn count(backbone: &Backbone, sessions: bool) -> Result<usize, ApiError> {
-    let all = backbone.api_keys().all().await.map_err(|error| unavailable(&error))?;
+    let all = backbone.api_keys().all().await?;
     Ok(all.iter().filter(|stored| stored.session_of.is_some() == sessions).count())
 }
 
@@ -72,13 +71,13 @@ async fn store(backbone: &Backbone, key: KeyStatus, session_of: Option<String>) 
     let (id, text) = key_text(rand::random(), rand::random());
     let key = KeyStatus { id: id.clone(), ..key };
     let stored = StoredKey { key, sha256: Sha256::digest(&text).into(), session_of, revision: 0 };
-    backbone.api_keys().write(&stored).await.map_err(|error| unavailable(&error))?;
+    backbone.api_keys().write(&stored).await?;
     Ok((id, text))
 }
 
 /// The endpoint `keys.list`.
 pub(crate) async fn list(api: &Api) -> Result<Encoded<Keys>, ApiError> {
-    let stored = api.backbone.api_keys().all().await.map_err(|error| unavailable(&error))?;
+    let stored = api.backbone.api_keys().all().await?;
     let keys = stored.into_iter().filter(|stored| stored.session_of.is_none());
     let mut keys: Vec<KeyStatus> = keys.map(|stored| stored.key).collect();
     keys.sort_unstable_by(|one, other| one.id.cmp(&other.id));
@@ -92,9 +91,9 @@ pub(crate) async fn revoke(api: &Api, asked: RevokeKeyRequest) -> Result<Encoded
         return Err(ApiError::malformed("id: is not the id of a key, which keys.list shows"));
     }
     let keys = api.backbone.api_keys();
-    let stored = keys.get(&asked.id).await.map_err(|error| unavailable(&error))?;
+    let stored = keys.get(&asked.id).await?;
     let stored = stored.ok_or_else(|| ApiError::not_found(format!("id: no key {} is there", asked.id)))?;
-    keys.revoke(&asked.id).await.map_err(|error| unavailable(&error))?;
+    keys.revoke(&asked.id).await?;
     Ok(Encoded::of(&stored.key))
 }
 
@@ -177,7 +176,7 @@ impl KeyCheck {
         let session = self.counted(backbone, text).await?.filter(|stored| stored.session_of.is_some());
         let Some(session) = session else { return Ok(()) };
         let id = session.key.id;
-        backbone.api_keys().revoke(&id).await.map_err(|error| unavailable(&error))?;
+        backbone.api_keys().revoke(&id).await?;
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         Ok(())
     }
@@ -203,7 +202,7 @@ impl KeyCheck {
             return Ok(known);
         }
         let asked_at = Instant::now();
-        let stored = backbone.api_keys().get(id).await.map_err(|error| unavailable(&error))?;
+        let stored = backbone.api_keys().get(id).await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KNOWN {
             known.clear();

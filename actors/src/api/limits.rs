@@ -19,7 +19,7 @@ use longshore_domain::setting::{Setting, SettingKey};
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 
 use crate::api::Api;
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::pauses::{announce, write};
 use crate::shared::now;
 
@@ -45,13 +45,13 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result
         _ => true,
     };
     let scopes: Vec<Scope> = api.limits.scopes().into_iter().filter(is_seen).collect();
-    let parked = parked(api, own.as_ref()).await.map_err(|error| unavailable(&error))?;
+    let parked = parked(api, own.as_ref()).await?;
     let page: Vec<Scope> = scopes.iter().skip(skipped).take(limit).cloned().collect();
     let next = skipped.saturating_add(page.len());
     let cursor = (next < scopes.len()).then(|| (next + 1).to_string());
     let statuses = page.into_iter().map(|scope| status(api, scope, &parked));
     let statuses = futures_util::stream::iter(statuses).buffered(READ_AT_ONCE).try_collect();
-    let mut limits: Vec<LimitStatus> = statuses.await.map_err(|error| unavailable(&error))?;
+    let mut limits: Vec<LimitStatus> = statuses.await?;
     if own.is_some() {
         // Where a file of the operator lies is none of a tenant's business.
         limits.iter_mut().for_each(|limit| limit.set_in = None);
@@ -86,8 +86,8 @@ async fn change(api: &Api, scope: Scope, wanted: Option<Setting>) -> Result<Enco
     let key = SettingKey::Limit(scope.clone());
     let stored = write(api, &key, wanted, |_| false).await?;
     let unconfirmed = announce(api, stored.revision).await?;
-    let parked = parked(api, None).await.map_err(|error| unavailable(&error))?;
-    let limit = status(api, scope, &parked).await.map_err(|error| unavailable(&error))?;
+    let parked = parked(api, None).await?;
+    let limit = status(api, scope, &parked).await?;
     Ok(Encoded::of(&LimitChanged { limit, unconfirmed }))
 }
 

@@ -14,7 +14,6 @@ use longshore_domain::{JobType, Queue, Timestamp};
 use serde_json::json;
 
 use crate::api::Api;
-use crate::api::filter::unavailable;
 use crate::cluster::run_time_settings::resumed;
 use crate::cluster::served_types;
 use crate::fail_point;
@@ -101,7 +100,7 @@ async fn warning(api: &Api, job_type: Option<&JobType>) -> Option<String> {
 /// Which jobs are meant. A queue must be declared: a mistyped one would be paused in vain.
 async fn which(api: &Api, queue: Option<Queue>, job_type: Option<JobType>) -> Result<PauseOf, ApiError> {
     if let Some(queue) = &queue {
-        let declared = api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?;
+        let declared = api.backbone.declared_queues().await?;
         if !declared.contains(queue) {
             return Err(ApiError::not_found(format!("queue: {:?} is not declared", queue.as_str())));
         }
@@ -143,10 +142,9 @@ pub(super) async fn write(
             }
         };
         if Instant::now() >= until {
-            return Err(error.map_or_else(
-                || ApiError::unavailable("other writes come first, again and again"),
-                |error| unavailable(&error),
-            ));
+            return Err(
+                error.map_or_else(|| ApiError::unavailable("other writes come first, again and again"), ApiError::from)
+            );
         }
         tokio::time::sleep(AGAIN_AFTER).await;
     }
@@ -155,7 +153,7 @@ pub(super) async fn write(
 /// Waits until no node starts an attempt any more that the setting forbids.
 async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Result<(), ApiError> {
     let (store, from) = (api.backbone.run_time_settings(), Instant::now());
-    let found = store.read(key).await.map_err(|error| unavailable(&error))?;
+    let found = store.read(key).await?;
     let overtaken = || ApiError::unavailable("it was changed again meanwhile: queues.list says what holds");
     let stored_at = found.filter(|found| found.revision == stored.revision).ok_or_else(overtaken)?.at;
     let nodes = present(api).await?.into_iter();
@@ -166,7 +164,7 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
         Some(at) => unaware_for(at, now()),
     };
     let announced = store.announce(stored.revision, nodes.collect(), within).await;
-    let silent = announced.map_err(|error| unavailable(&error))?;
+    let silent = announced?;
     if !silent.is_empty() {
         let silent = silent.join(", ");
         tracing::warn!(%silent, "these nodes did not confirm a pause within {:?}; if they are alive, they start nothing until they have read it", from.elapsed());
@@ -178,11 +176,11 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
 pub(super) async fn announce(api: &Api, revision: u64) -> Result<Vec<String>, ApiError> {
     let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
     let announced = api.backbone.run_time_settings().announce(revision, nodes, CONFIRMED_WITHIN).await;
-    announced.map_err(|error| unavailable(&error))
+    announced.map_err(ApiError::from)
 }
 
 /// The nodes that were there within the last hour, and when each last said so.
 async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
-    let nodes = api.backbone.nodes().last_seen().await.map_err(|error| unavailable(&error))?;
+    let nodes = api.backbone.nodes().last_seen().await?;
     Ok(nodes.into_iter().map(|presence| (presence.node, presence.seen_at)).collect())
 }

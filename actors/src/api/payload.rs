@@ -8,7 +8,7 @@ use longshore_backbone::wire::api::{ApiError, Code, Encoded, Payload, RunRequest
 use longshore_backbone::wire::header::{self, names};
 use longshore_domain::{QueueLane, Run, RunId, State, Tenant};
 
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::{Api, dead_letters, runs};
 use crate::ports::WaitingPorts as _;
 
@@ -43,7 +43,7 @@ async fn dead(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Encoded<Payl
 /// The payload of a run that has not ended: its job waits for its time, is parked, or is in a lane.
 async fn waiting(api: &Api, run: &Run) -> Result<Option<Encoded<Payload>>, ApiError> {
     if let Some((lane, sequence)) = run.run_id.as_derived() {
-        let job = api.backbone.job_in_lane(&lane, sequence).await.map_err(|error| unavailable(&error))?;
+        let job = api.backbone.job_in_lane(&lane, sequence).await?;
         if let Some(job) = job {
             let content_type = job.headers.as_ref().and_then(|headers| header::value_of(headers, names::CONTENT_TYPE));
             return Ok(Some(shown(content_type, &job.payload)));
@@ -51,7 +51,7 @@ async fn waiting(api: &Api, run: &Run) -> Result<Option<Encoded<Payload>>, ApiEr
     }
     let lanes = [QueueLane::Returned, run.priority.into()].map(|lane| Source::Lane(run.queue.clone(), lane));
     for place in [Source::Schedules, Source::Parked].into_iter().chain(lanes) {
-        if let Some(stored) = api.find(&place, run).await.map_err(|error| unavailable(&error))? {
+        if let Some(stored) = api.find(&place, run).await? {
             return Ok(Some(shown(header::value_of(&stored.headers, names::CONTENT_TYPE), &stored.payload)));
         }
     }

@@ -15,7 +15,6 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Job, Lane, Priority, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::api::cancellation::{comes_by_a_node, is_of_wait};
-use crate::api::filter::unavailable;
 use crate::api::{Api, intake, runs};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
@@ -131,12 +130,12 @@ impl WaitingPorts for Api {
             return Ok(None);
         }
         let (backbone, names) = (&self.backbone, self.backbone.names());
-        for queue in backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
+        for queue in backbone.declared_queues().await? {
             for priority in Priority::all() {
                 let subject = names.jobs_where(Some(tenant), &Lane::new(&queue, priority), None);
                 let place = Source::Lane(queue.clone(), priority.into());
                 let found = find_in(backbone, &place, &subject, |stored| names_run(stored, run)).await;
-                if let Some(stored) = found.map_err(|error| unavailable(&error))? {
+                if let Some(stored) = found? {
                     let delivery = backbone.as_delivered(stored, &names.lane_stream(&queue, priority));
                     let assignment = Assignment::read(delivery, names, 0, backbone.max_on_arrival());
                     if assignment.job.run_id != *run {
@@ -187,7 +186,7 @@ impl CancelPorts for Api {
         let nodes = match self.recently_cancelled.nodes(NODES_KNOWN_FOR) {
             Some(nodes) => nodes,
             None => {
-                let present = self.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
+                let present = self.backbone.nodes().present(now()).await?;
                 let nodes: Arc<[String]> = present.into_iter().map(|presence| presence.node).collect();
                 self.recently_cancelled.set_nodes(&nodes);
                 nodes

@@ -9,7 +9,7 @@ use longshore_backbone::wire::api::{self, ApiError, CancelledRuns, Encoded, Purg
 
 use crate::api::Api;
 use crate::api::cancel;
-use crate::api::filter::{Filter, unavailable};
+use crate::api::filter::Filter;
 use crate::shared::now;
 
 /// Jobs that are stored later than so long after the request began are not meant. Else a purge of a queue into which
@@ -23,7 +23,7 @@ pub(crate) async fn purge(api: &Api, asked: PurgeRequest) -> Result<Encoded<Canc
         let message = format!("confirm: does not say {:?}, the queue whose jobs would be cancelled", queue.as_str());
         return Err(ApiError::malformed(message));
     }
-    let declared = api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?;
+    let declared = api.backbone.declared_queues().await?;
     if !declared.contains(&queue) {
         return Err(ApiError::not_found(format!("queue: {:?} is not declared", queue.as_str())));
     }

@@ -13,7 +13,6 @@ use longshore_domain::Queue;
 use longshore_domain::setting::{PutQueue, Setting, SettingKey};
 
 use crate::api::Api;
-use crate::api::filter::unavailable;
 use crate::api::pauses::write;
 use crate::shared::now;
 
@@ -39,13 +38,13 @@ pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Result<Encoded<Que
         );
         return Err(ApiError::new(Code::WrongState, message));
     }
-    api.backbone.declare(&queue, DECLARED_WITHIN).await.map_err(|error| unavailable(&error))?;
+    api.backbone.declare(&queue, DECLARED_WITHIN).await?;
     let key = SettingKey::Queue(queue.clone());
     let stored = write(api, &key, Some(Setting::Queue(wanted.clone())), |_| false).await?;
     let until = Instant::now() + SERVED_WITHIN;
     let nodes = present(api).await?.into_iter().map(|presence| presence.node).collect();
     let announced = api.backbone.run_time_settings().announce(stored.revision, nodes, SERVED_WITHIN).await;
-    let silent = announced.map_err(|error| unavailable(&error))?;
+    let silent = announced?;
     let (served_by, missing) = served(api, &queue, &wanted, until).await?;
     let unconfirmed: BTreeSet<String> = silent.into_iter().chain(missing).collect();
     let PutQueue { concurrency, aging_ms, nodes, fair_by } = wanted;
@@ -75,5 +74,5 @@ async fn served(
 }
 
 async fn present(api: &Api) -> Result<Vec<Presence>, ApiError> {
-    api.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))
+    api.backbone.nodes().present(now()).await.map_err(ApiError::from)
 }

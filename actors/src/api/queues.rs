@@ -16,7 +16,7 @@ use longshore_domain::setting::{Pause, PauseOf};
 use longshore_domain::{JobType, Priority, Queue, QueueLane, Tenant, Timestamp};
 
 use crate::api::Api;
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::cluster::counts::{StoredQueue, counts_of, stored};
 use crate::shared::now;
 
@@ -28,7 +28,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
     let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
     let backbone = &api.backbone;
     let read = tokio::try_join!(backbone.declared_queues(), present(api), backbone.timed());
-    let (mut queues, nodes, timed) = read.map_err(|error| unavailable(&error))?;
+    let (mut queues, nodes, timed) = read?;
     if let Some(only) = &only {
         queues.retain(|queue| queue == only);
         if queues.is_empty() {
@@ -36,7 +36,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
         }
     }
     let each = queues.iter().map(|queue| stored(backbone, queue, tenant.as_ref()));
-    let stored = try_join_all(each).await.map_err(|error| unavailable(&error))?;
+    let stored = try_join_all(each).await?;
     let parked = |tenant: &Tenant, job_type: &JobType| -> u64 {
         let kinds = stored.iter().flat_map(|stored| stored.parked.iter().chain(&stored.returned));
         kinds.filter(|kind| kind.tenant == *tenant && kind.job_type == *job_type).map(|kind| kind.jobs).sum()

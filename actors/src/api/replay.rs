@@ -18,7 +18,7 @@ use longshore_domain::{Priority, Queue};
 use crate::api::Api;
 use crate::api::dead_letter::{Action, Change, one, would};
 use crate::api::dead_letters;
-use crate::api::filter::{self, Chosen, unavailable};
+use crate::api::filter::{self, Chosen};
 
 /// Dead letters that one call works on at once, if no rate is set.
 const AT_ONCE: usize = 64;
@@ -124,11 +124,11 @@ async fn attend(
         Chosen::Those(filter) => filter,
     };
     // A run that dies again meanwhile is not taken again.
-    let last = api.backbone.last_sequence(&Source::DeadLetters).await.map_err(|error| unavailable(&error))?;
+    let last = api.backbone.last_sequence(&Source::DeadLetters).await?;
     let subject = dead_letters::subject(api, &filter);
     let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
     while let Some(at) = from.filter(|at| *at <= last) {
-        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         from = page.next;
         let dead_letters =
             page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(StoredDeadLetter::read);

@@ -19,7 +19,7 @@ use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 
-use crate::api::filter::{self, Chosen, Filter, unavailable};
+use crate::api::filter::{self, Chosen, Filter};
 use crate::api::{Api, intake, runs};
 use crate::fail_point;
 use crate::ports::{Server as _, WaitingPorts};
@@ -104,14 +104,14 @@ async fn those(
     (limit, dry_run): (u64, bool),
     change: &Change,
 ) -> Result<Outcome, ApiError> {
-    let last = api.backbone.last_sequence(&Source::Schedules).await.map_err(|error| unavailable(&error))?;
+    let last = api.backbone.last_sequence(&Source::Schedules).await?;
     let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
     let (done, mut failed) = (AtomicU64::new(0), Vec::new());
     for subject in [schedules, retries] {
         let mut from = Some(1);
         while let Some(at) = from.filter(|at| *at <= last) {
             let page = api.backbone.page(&Source::Schedules, &subject, at).await;
-            let page = page.map_err(|error| unavailable(&error))?;
+            let page = page?;
             from = page.next;
             let found = page.messages.into_iter().filter(|stored| stored.sequence <= last);
             let mut found = found.filter_map(|stored| whose(&stored)).peekable();
@@ -203,7 +203,7 @@ pub(crate) async fn alter<P: WaitingPorts>(
     mut change: impl FnMut(&mut Run, bool) -> Result<Option<Timestamp>, ApiError>,
 ) -> Result<Run, ApiError> {
     loop {
-        let mut found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+        let mut found = ports.server().read_record(tenant, run_id).await?;
         if found.is_none() {
             if let Some(waiting) = ports.waiting(tenant, run_id).await? {
                 return Err(wrong_state(&waiting.run));
@@ -214,19 +214,19 @@ pub(crate) async fn alter<P: WaitingPorts>(
             return Err(runs::unknown(tenant, run_id));
         };
         // The schedule is looked for by the run as it waits now; a change of queue or priority does not move it.
-        let standing = ports.find(&Source::Schedules, &run).await.map_err(|error| unavailable(&error))?;
+        let standing = ports.find(&Source::Schedules, &run).await?;
         let Some(at) = change(&mut run, standing.is_some())? else { return Ok(run) };
         // `submit` cannot mark the record any more once it is written here.
         run.published |= standing.is_some();
         ports.sign(&mut run);
-        match ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
+        match ports.server().write_record(&run, revision).await? {
             Written::Won(_) => fail_point::pass("after-rescheduling"),
             Written::Lost(_) => continue,
         }
         // Without a schedule the job is on its way into its lane, and finds the record.
         if let Some(Stored { headers, payload, .. }) = standing {
             let written = ports.server().schedule(&run, at, Some(&headers), payload).await;
-            written.map_err(|error| unavailable(&error))?;
+            written?;
         }
         return Ok(run);
     }

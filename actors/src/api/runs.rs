@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::api::Api;
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::{waiting_for, waits};
 use crate::attempt::assignment::Assignment;
 use crate::ports::InLane;
@@ -35,7 +35,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<E
         Some(mut found) => {
             if matches!(found.run.state, State::Running) {
                 // The record lists them with the attempt's end.
-                let steps = api.backbone.steps(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
+                let steps = api.backbone.steps(&tenant, &run_id).await?;
                 for step in steps {
                     found.run.list_step(step);
                 }
@@ -78,14 +78,14 @@ pub(crate) async fn recorded_for_certain(
     run_id: &RunId,
 ) -> Result<Option<Found>, ApiError> {
     if let Some((lane, sequence)) = run_id.as_derived() {
-        backbone.is_certainly_gone(&lane, sequence).await.map_err(|error| unavailable(&error))?;
+        backbone.is_certainly_gone(&lane, sequence).await?;
     }
-    backbone.read_record_for_certain(tenant, run_id).await.map_err(|error| unavailable(&error))
+    backbone.read_record_for_certain(tenant, run_id).await.map_err(ApiError::from)
 }
 
 /// The stored record of a run.
 pub(crate) async fn is_stored(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
-    api.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
+    api.backbone.read_record(tenant, run_id).await.map_err(ApiError::from)
 }
 
 /// The error for a run that is not known. If a type keeps only its failures, a run that completed at once looks like
@@ -118,7 +118,7 @@ pub(super) fn unknown(tenant: &Tenant, run_id: &RunId) -> ApiError {
 pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<InLane>, ApiError> {
     let Some((lane, sequence)) = run_id.as_derived() else { return Ok(None) };
     let found = api.backbone.job_in_lane(&lane, sequence).await;
-    let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
+    let Some(delivery) = found? else { return Ok(None) };
     let assignment = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival());
     let is_meant = assignment.job.tenant == *tenant && assignment.job.run_id == *run_id;
     Ok(is_meant.then(|| in_lane(api, assignment)))
@@ -168,7 +168,7 @@ pub(crate) async fn wait_for_end(
     until: Instant,
 ) -> Result<Waited, ApiError> {
     let subject = api.backbone.names().events_of_run(tenant, run_id);
-    let mut events = api.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
+    let mut events = api.backbone.listen(subject).await?;
     let mut check_every = CHECK_EVERY;
     let mut published: Option<Encoded<Record>> = None;
     loop {

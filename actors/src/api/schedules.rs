@@ -11,7 +11,7 @@ use longshore_backbone::wire::recurring::Recurring;
 use longshore_domain::recurring::{Timing, run_id};
 use longshore_domain::{ScheduleId, SmolStr, Tenant, Timestamp};
 
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::{Api, intake};
 use crate::shared::now;
 use crate::time::firing::{self, Delay};
@@ -38,7 +38,7 @@ pub(crate) async fn store(
     let timing = check(api, tenant, asked).await?;
     loop {
         let found = api.backbone.find_recurring(tenant, &asked.schedule.id).await;
-        let FoundRecurring { schedule, revision } = found.map_err(|error| unavailable(&error))?;
+        let FoundRecurring { schedule, revision } = found?;
         must_be_as(asked.schedule.if_updated_at, schedule.as_ref())?;
         let put = Recurring::put(asked, &timing, tenant, schedule.as_ref(), now());
         let put = Recurring { declared_by: declared_by.cloned(), ..put };
@@ -93,7 +93,7 @@ async fn change(
 /// Writes a schedule that was made or changed, and sets the tick for its next time. `None`: another write came first.
 pub(crate) async fn write(api: &Api, mut schedule: Recurring, revision: u64) -> Result<Option<Recurring>, ApiError> {
     schedule.token = api.identity.token();
-    match api.backbone.write_recurring(&schedule, revision).await.map_err(|error| unavailable(&error))? {
+    match api.backbone.write_recurring(&schedule, revision).await? {
         Put::Won(_) => {
             wake(api, &schedule).await;
             Ok(Some(schedule))
@@ -119,7 +119,7 @@ async fn wake(api: &Api, schedule: &Recurring) {
 
 /// The schedule; that there is none is certain, so that it may be said.
 async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, ApiError> {
-    api.backbone.find_recurring_for_certain(tenant, id).await.map_err(|error| unavailable(&error))
+    api.backbone.find_recurring_for_certain(tenant, id).await.map_err(ApiError::from)
 }
 
 /// When a schedule is due that is stored, perhaps by a newer node, which has zones that this one lacks.
@@ -163,7 +163,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: SchedulesRequest) -> Res
     let room = api.backbone.max_payload() / 4 * 3;
     let (mut schedules, mut bytes) = (Vec::new(), 0);
     while let Some(at) = from {
-        let page = api.backbone.some_recurring(tenant.as_ref(), at).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.some_recurring(tenant.as_ref(), at).await?;
         for (schedule, sequence) in page.found {
             let status = schedule.status();
             bytes += Encoded::of(&status).size() + 1;
@@ -204,7 +204,7 @@ pub(crate) async fn remove(
         let FoundRecurring { schedule, revision } = find(api, tenant, id).await?;
         let Some(schedule) = schedule.filter(&should) else { return Ok(None) };
         let removed = api.backbone.remove_recurring(tenant, id, revision).await;
-        match removed.map_err(|error| unavailable(&error))? {
+        match removed? {
             Put::Won(_) => {
                 if let Err(error) = api.backbone.remove_tick(tenant, id).await {
                     tracing::debug!(%id, %tenant, "the tick of a removed schedule stays: {}", error.with_causes());
@@ -262,7 +262,7 @@ pub(crate) async fn run_now(
         Ok(Some(schedule)) => Ok(shown(&schedule)),
         Ok(None) => Err(unknown(&tenant, &asked.id)),
         Err(Delay::Job(error)) => Err(error),
-        Err(Delay::Server(error)) => Err(unavailable(&error)),
+        Err(Delay::Server(error)) => Err(error.into()),
         Err(delay) => Err(ApiError::unavailable(delay.to_string())),
     }
 }

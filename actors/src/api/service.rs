@@ -19,7 +19,7 @@ use longshore_domain::Tenant;
 use serde_json::value::RawValue;
 
 use crate::api::audit::{self, Audit};
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
@@ -335,7 +335,7 @@ impl Control {
     }
 
     async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {
-        let nodes = queues::present(&self.part.api).await.map_err(|error| unavailable(&error))?;
+        let nodes = queues::present(&self.part.api).await?;
         Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
     }
 }

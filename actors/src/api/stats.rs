@@ -3,14 +3,13 @@
 use futures_util::future::join_all;
 use longshore_backbone::wire::api::{ApiError, Encoded, Stats};
 
-use crate::api::filter::unavailable;
 use crate::api::{Api, queues};
 use crate::cluster::node_name;
 use crate::metrics::history::{self, SLOT};
 
 /// The endpoint `nodes.stats`.
 pub(crate) async fn serve(api: &Api) -> Result<Encoded<Stats>, ApiError> {
-    let present = queues::present(api).await.map_err(|error| unavailable(&error))?;
+    let present = queues::present(api).await?;
     let (nodes, own) = (api.backbone.nodes(), &*api.identity.node);
     let asked = present.iter().map(async |presence| match &presence.node {
         node if node == own => Some((node.clone(), api.metrics.last_hour())),

@@ -19,7 +19,6 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::debounce::Debounced;
-use crate::api::filter::unavailable;
 use crate::api::keyed;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, Payload};
@@ -95,7 +94,7 @@ pub(super) async fn is_stored<P: SubmitPorts>(
     tenant: &Tenant,
     run_id: &RunId,
 ) -> Result<Option<Found>, ApiError> {
-    ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
+    ports.server().read_record(tenant, run_id).await.map_err(ApiError::from)
 }
 
 /// Writes the record, publishes the job or schedule, and marks both record and claim as published.
@@ -117,7 +116,7 @@ pub(super) async fn record_first<P: SubmitPorts>(
         };
     }
     fail_point::pass("before-note");
-    match ports.server().write_record(&run, 0).await.map_err(|error| unavailable(&error))? {
+    match ports.server().write_record(&run, 0).await? {
         Written::Won(revision) => {
             fail_point::pass("after-note");
             publish_recorded(ports, submission, &run).await?;
@@ -139,7 +138,7 @@ pub(super) async fn make_durable<P: SubmitPorts>(
         return Ok(schedule(ports, submission, run, at).await);
     }
     fail_point::pass("before-note");
-    match ports.server().write_record(run, 0).await.map_err(|error| unavailable(&error))? {
+    match ports.server().write_record(run, 0).await? {
         Written::Won(revision) => {
             fail_point::pass("after-note");
             publish_recorded(ports, submission, run).await?;
@@ -190,7 +189,7 @@ async fn mark<P: SubmitPorts>(
         Some(claim) => keys::mark_published(ports, job, claim, submission.print().clone()).await,
         None => Ok(Marked::Open),
     };
-    let marked = marked.map_err(|error| unavailable(&error))?;
+    let marked = marked?;
     if let (Marked::Own, Some(key)) = (&marked, keys::key_of(ports, job)) {
         key.note_claimed(&mut run);
     }
@@ -229,7 +228,7 @@ fn has_begun(run: &Run) -> bool {
 async fn mark_record<P: SubmitPorts>(ports: &P, run: &mut Run, revision: u64) -> Result<Option<Run>, ApiError> {
     run.published = true;
     ports.sign(run);
-    match ports.server().write_record(run, revision).await.map_err(|error| unavailable(&error))? {
+    match ports.server().write_record(run, revision).await? {
         Written::Won(_) => Ok(None),
         Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => Ok(Some(found.run)),
         Written::Lost(_) => Err(changes()),
@@ -271,7 +270,7 @@ async fn schedule_again<P: SubmitPorts>(
     run: &Run,
     at: Timestamp,
 ) -> Result<(), ApiError> {
-    if ports.has_schedule(run).await.map_err(|error| unavailable(&error))? {
+    if ports.has_schedule(run).await? {
         return Ok(());
     }
     let published = ports.server().published_at_redelivery(run);

@@ -25,7 +25,7 @@ use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, T
 
 use crate::api::Api;
 use crate::api::dead_letters;
-use crate::api::filter::{Filter, unavailable};
+use crate::api::filter::Filter;
 use crate::attempt::assignment::Assignment;
 use crate::shared::now;
 
@@ -121,7 +121,7 @@ impl<'a> Walk<'a> {
                 walk.at = if walk.legs.front() == Some(&from.leg) { from.at } else { 0 };
                 (walk.top, walk.began) = (from.top, from.began);
             }
-            None => walk.top = api.backbone.span_of_records().await.map_err(|error| unavailable(&error))?.last,
+            None => walk.top = api.backbone.span_of_records().await?.last,
         }
         Ok(walk)
     }
@@ -160,7 +160,7 @@ impl<'a> Walk<'a> {
     async fn records(&mut self) -> Result<Vec<Seen>, ApiError> {
         let backbone = &self.api.backbone;
         if self.backwards.is_none() {
-            let span = backbone.span_of_records().await.map_err(|error| unavailable(&error))?;
+            let span = backbone.span_of_records().await?;
             self.backwards = Some(backbone.records_backwards(self.filter.tenant.as_ref(), span.first));
         }
         let before = if self.at == 0 { self.top + 1 } else { self.at };
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
     async fn dead_letters(&mut self) -> Result<Vec<Seen>, ApiError> {
         let backbone = &self.api.backbone;
         if self.backwards.is_none() {
-            let span = backbone.span_of(&Source::DeadLetters).await.map_err(|error| unavailable(&error))?;
+            let span = backbone.span_of(&Source::DeadLetters).await?;
             let subject = dead_letters::subject(self.api, self.filter);
             self.backwards = Some(backbone.dead_letters_backwards(subject, span.first));
             self.at = if self.at == 0 { span.last + 1 } else { self.at };
@@ -204,7 +204,7 @@ impl<'a> Walk<'a> {
             .iter()
             .map(|dead_letter| (dead_letter.run.tenant.clone(), dead_letter.run.run_id.clone()))
             .collect();
-        let mut records = backbone.records_of(&ids).await.map_err(|error| unavailable(&error))?;
+        let mut records = backbone.records_of(&ids).await?;
         let mut seen = Vec::new();
         for (at, dead_letter) in dead_letters.into_iter().enumerate() {
             let found = records.remove(&at).map(|found| found.run);
@@ -220,7 +220,7 @@ impl<'a> Walk<'a> {
         let Some(backwards) = &mut self.backwards else {
             return Ok(Past { messages: Vec::new(), next: None, read: 0 });
         };
-        let past = backwards.before(&self.api.backbone, before).await.map_err(|error| unavailable(&error))?;
+        let past = backwards.before(&self.api.backbone, before).await?;
         self.inspected += past.read;
         self.searched_until = past.messages.iter().map(stored_at).min().or(self.searched_until);
         Ok(past)
@@ -240,7 +240,7 @@ impl<'a> Walk<'a> {
     async fn since(&mut self) -> Result<Vec<Seen>, ApiError> {
         let from = self.at.max(self.top + 1);
         let page = self.api.backbone.records_from(self.filter.tenant.as_ref(), from).await;
-        let page = page.map_err(|error| unavailable(&error))?;
+        let page = page?;
         self.has_read(&page.messages);
         let runs = self.read_records(&page.messages);
         let fit = runs.into_iter().filter(|(run, _)| run.origin <= self.began.plus(CAME_WITH) && self.filter.fits(run));
@@ -256,7 +256,7 @@ impl<'a> Walk<'a> {
             Some(since) if self.at == 0 => backbone.page_since(&source, &subject, since.minus(APART)).await,
             _ => backbone.page(&source, &subject, self.at).await,
         };
-        let page = page.map_err(|error| unavailable(&error))?;
+        let page = page?;
         self.has_read(&page.messages);
         let (delivered, ends_at) = (self.delivered(&source).await?, self.began.plus(CAME_WITH));
         let is_running = self.filter.wanted.state == Some(RunState::Running);
@@ -266,7 +266,7 @@ impl<'a> Walk<'a> {
             page.messages.into_iter().filter(|stored| !is_over(stored) && self.may_fit(&source, stored, delivered));
         let messages: Vec<Message> = may_fit.filter_map(|stored| self.read(&source, stored)).collect();
         let ids: Vec<_> = messages.iter().map(|message| (message.tenant.clone(), message.run_id.clone())).collect();
-        let mut records = backbone.records_of(&ids).await.map_err(|error| unavailable(&error))?;
+        let mut records = backbone.records_of(&ids).await?;
         let mut seen = Vec::new();
         for (at, message) in messages.into_iter().enumerate() {
             let sequence = message.sequence;
@@ -286,7 +286,7 @@ impl<'a> Walk<'a> {
             return Ok(u64::MAX);
         }
         let stream = self.api.backbone.names().lane_stream(queue, *lane);
-        self.api.backbone.delivered_up_to(&stream).await.map_err(|error| unavailable(&error))
+        self.api.backbone.delivered_up_to(&stream).await.map_err(ApiError::from)
     }
 
     /// Whether the run of a message can be in the wanted state, as far as the message alone says.
@@ -353,7 +353,7 @@ async fn legs(api: &Api, filter: &Filter) -> Result<VecDeque<Leg>, ApiError> {
     if wanted.state.is_some() || wanted.error_kind.is_none() {
         let queues = match &wanted.queue {
             Some(queue) => vec![queue.clone()],
-            None => api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
+            None => api.backbone.declared_queues().await?,
         };
         legs.extend(
             queues.into_iter().flat_map(|queue| QueueLane::all().map(move |lane| Leg::Lane(queue.clone(), lane))),

@@ -11,7 +11,7 @@ use longshore_domain::{BatchId, RunId, Tenant};
 
 use super::keeper::{NAMED, Standing, standing};
 use super::{on_failure, state};
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::{Api, cancellation, intake};
 use crate::commit::chain;
 use crate::shared::now;
@@ -53,7 +53,7 @@ pub(crate) async fn create(
     if let Some(found) = found {
         return same(found, &stored);
     }
-    let all = api.backbone.batches(Some(&stored.batch.tenant), 0).await.map_err(|error| unavailable(&error))?;
+    let all = api.backbone.batches(Some(&stored.batch.tenant), 0).await?;
     if all.iter().filter(|(stored, _)| stored.batch.ended_at.is_none()).count() >= OF_TENANT {
         return Err(ApiError::unavailable(format!("the tenant has {OF_TENANT} batches that have not ended")));
     }
@@ -90,12 +90,12 @@ fn same(found: StoredBatch, asked: &StoredBatch) -> Result<Encoded<BatchStatus>,
 }
 
 async fn find(api: &Api, tenant: &Tenant, id: &BatchId) -> Result<(Option<StoredBatch>, u64), ApiError> {
-    api.backbone.batch(tenant, id).await.map_err(|error| unavailable(&error))
+    api.backbone.batch(tenant, id).await.map_err(ApiError::from)
 }
 
 async fn write(api: &Api, stored: &StoredBatch, revision: u64) -> Result<bool, ApiError> {
     let written = api.backbone.write_batch(stored, revision).await;
-    written.map(|written| written.is_some()).map_err(|error| unavailable(&error))
+    written.map(|written| written.is_some()).map_err(ApiError::from)
 }
 
 async fn found(api: &Api, asker: &str, asked: &OneBatchRequest) -> Result<(StoredBatch, u64), ApiError> {
@@ -128,7 +128,7 @@ async fn with_members(api: &Api, stored: StoredBatch) -> Result<BatchStatus, Api
 
 async fn standing_of(api: &Api, stored: &StoredBatch) -> Result<Standing, ApiError> {
     let batch = &stored.batch;
-    let members = api.backbone.members(&batch.tenant, &batch.id).await.map_err(|error| unavailable(&error))?;
+    let members = api.backbone.members(&batch.tenant, &batch.id).await?;
     Ok(standing(members, on_failure(stored)))
 }
 
@@ -146,7 +146,7 @@ pub(crate) async fn awaited(api: &Api, asker: &str, asked: &RunRequest) -> Optio
 /// `batches.list`
 pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Result<Encoded<Batches>, ApiError> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
-    let all = api.backbone.batches(tenant.as_ref(), 0).await.map_err(|error| unavailable(&error))?;
+    let all = api.backbone.batches(tenant.as_ref(), 0).await?;
     let mut batches: Vec<BatchStatus> = all.into_iter().map(|(stored, _)| stored.batch).collect();
     batches.sort_unstable_by(|one, other| (&one.tenant, &one.id).cmp(&(&other.tenant, &other.id)));
     Ok(Encoded::of(&Batches { batches }))

@@ -20,7 +20,6 @@ use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::{completion, ended, on_failure, state, write};
-use crate::api::filter::unavailable;
 use crate::api::{Api, intake};
 use crate::cluster::presence;
 use crate::fail_point;
@@ -213,7 +212,7 @@ impl Kept {
 
     async fn members(&self, api: &Api) -> Result<Vec<Member>, ApiError> {
         let batch = &self.stored.batch;
-        api.backbone.members(&batch.tenant, &batch.id).await.map_err(|error| unavailable(&error))
+        api.backbone.members(&batch.tenant, &batch.id).await.map_err(ApiError::from)
     }
 
     /// Submits the job of a batch, unless a member has joined until the batch was said to complete.
@@ -265,7 +264,7 @@ impl Kept {
     async fn write(&mut self, api: &Api, state: BatchState) -> Result<bool, ApiError> {
         self.stored.batch.state = state.into();
         let written = api.backbone.write_batch(&self.stored, self.revision).await;
-        let written = written.map_err(|error| unavailable(&error))?;
+        let written = written?;
         self.revision = written.unwrap_or(self.revision);
         Ok(written.is_some())
     }
@@ -275,14 +274,14 @@ impl Kept {
     async fn all_were_met(&mut self, api: &Api) -> Result<bool, ApiError> {
         let (tenant, id) = (&self.stored.batch.tenant, &self.stored.batch.id);
         if self.lanes.is_none() {
-            let stand = api.backbone.stand_in_lanes(tenant).await.map_err(|error| unavailable(&error))?;
+            let stand = api.backbone.stand_in_lanes(tenant).await?;
             self.lanes = Some(stand.into_iter().map(|(place, last)| (place, 1, last)).collect());
         }
         let lanes = self.lanes.get_or_insert_default();
         for _ in 0..PAGES {
             let Some((place, from, last)) = lanes.front_mut() else { return Ok(true) };
             let read = api.backbone.first_of_batch(tenant, id, place, (*from, *last)).await;
-            let (is_there, next) = read.map_err(|error| unavailable(&error))?;
+            let (is_there, next) = read?;
             *from = next;
             if is_there {
                 return Ok(false);
@@ -302,7 +301,7 @@ impl Kept {
         self.next_record = first + asked.len();
         for member in asked {
             let found = api.backbone.read_record(&batch.tenant, &member.run_id).await;
-            let found = found.map_err(|error| unavailable(&error))?;
+            let found = found?;
             let has_ended = match found {
                 Some(found) if found.run.state.is_terminal() => Some(ended(&found.run)),
                 Some(_) => None,
@@ -310,7 +309,7 @@ impl Kept {
             };
             if let Some(ended) = has_ended.filter(|ended| member.ended != Some(*ended)) {
                 let written = write(&api.backbone, &batch.tenant, &batch.id, &member.run_id, Some(ended)).await;
-                written.map_err(|error| unavailable(&error))?;
+                written?;
             }
         }
         Ok(())

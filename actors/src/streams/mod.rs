@@ -22,7 +22,7 @@ use longshore_backbone::wire::logged::{EventFilter, Logged};
 use longshore_domain::{Run, SmolStr, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::{Api, runs};
 
 mod reader;
@@ -181,7 +181,7 @@ impl EventStreams {
         }
         let backbone = &self.api.backbone;
         let subject = backbone.names().event_log(run.tenant.as_str());
-        let page = backbone.page_of(&Source::Events, &subject, at.0, 1).await.map_err(|error| unavailable(&error))?;
+        let page = backbone.page_of(&Source::Events, &subject, at.0, 1).await?;
         let of_run = |line: &str| Logged::read(line).filter(|event| event.run_id == run.run_id.as_str()).is_some();
         let found = page.messages.iter().flat_map(lines).find(|(position, line)| *position == at && of_run(line));
         Ok(found.is_some_and(|(position, line)| {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::tail::{Heard, Known, LOOK_BACK};
-use super::{EventStreams, From, Interest, Logline, Position, UntilEnd, lines, unavailable};
+use super::{EventStreams, From, Interest, Logline, Position, UntilEnd, lines};
 use crate::shared::now;
 
 /// How long before a run was first published its history begins: clocks of nodes may differ.
@@ -120,7 +120,7 @@ impl EventStream {
     /// Goes on after a position: some messages before it are read again, so that what was published twice is known.
     async fn resume(&mut self, after: Position) -> Result<Start, ApiError> {
         let sequences = self.streams.api.backbone.sequences(&Source::Events).await;
-        let (first, last) = sequences.map_err(|error| unavailable(&error))?;
+        let (first, last) = sequences?;
         let has_it = (first..=last).contains(&after.0) || (first > last && after.0 == last);
         if !has_it {
             self.said.push_back(Step::Reset { oldest: Some((first, 1)) });
@@ -184,7 +184,7 @@ impl EventStream {
         let subject = backbone.names().event_log(self.interest.tenant.as_ref().map_or("*", Tenant::as_str));
         // Known before the page is read: what is logged later, the tail or the leader has.
         let last = match start {
-            Start::Since(_) => backbone.sequences(&Source::Events).await.map_err(|error| unavailable(&error))?.1,
+            Start::Since(_) => backbone.sequences(&Source::Events).await?.1,
             Start::At(_) => 0,
         };
         let page = {
@@ -195,7 +195,7 @@ impl EventStream {
                 Start::Since(since) => backbone.page_since(&source, &subject, since).await,
             }
         };
-        let page = page.map_err(|error| unavailable(&error))?;
+        let page = page?;
         if let Some(next) = page.next {
             self.phase = Phase::History(Start::At(next));
         } else {
@@ -217,7 +217,7 @@ impl EventStream {
         let backbone = &self.streams.api.backbone;
         let subject = backbone.names().event_log(self.interest.tenant.as_ref().map_or("*", Tenant::as_str));
         let found = if from < to { backbone.next_of(&Source::Events, &subject, from).await } else { Ok(None) };
-        let found = found.map_err(|error| unavailable(&error))?.filter(|found| found.sequence < to);
+        let found = found?.filter(|found| found.sequence < to);
         let Phase::Gap(_, _, heard) = std::mem::replace(&mut self.phase, Phase::Over) else { return Ok(()) };
         match found {
             Some(stored) => {

@@ -11,7 +11,7 @@ use serde_json::value::to_raw_value;
 use std::time::Duration;
 
 use super::{WebhookSettings, feed, message};
-use crate::api::filter::{self, unavailable};
+use crate::api::filter;
 use crate::api::{Api, intake};
 use crate::shared::now;
 
@@ -32,18 +32,18 @@ pub(crate) async fn put(api: &Api, asker: &str, asked: PutWebhookRequest) -> Res
     check(api, &asked).await?;
     let webhooks = api.backbone.webhooks();
     loop {
-        let (found, revision) = webhooks.find(&tenant, &asked.id).await.map_err(|error| unavailable(&error))?;
+        let (found, revision) = webhooks.find(&tenant, &asked.id).await?;
         let is_new = found.is_none();
         if is_new {
             has_room(api, &tenant).await?;
         }
         let (stored, is_made_here) = put_on(&asked, &tenant, found);
-        if !webhooks.write(&stored, revision).await.map_err(|error| unavailable(&error))? {
+        if !webhooks.write(&stored, revision).await? {
             continue;
         }
         if is_new {
             // It has every event from its answer on. If this fails, the feed makes the consumer, from then on, too.
-            webhooks.make_consumer(&stored.webhook).await.map_err(|error| unavailable(&error))?;
+            webhooks.make_consumer(&stored.webhook).await?;
         }
         return Ok(shown(stored, is_made_here));
     }
@@ -64,7 +64,7 @@ async fn check(api: &Api, asked: &PutWebhookRequest) -> Result<(), ApiError> {
 }
 
 async fn has_room(api: &Api, tenant: &Tenant) -> Result<(), ApiError> {
-    let (all, _) = api.backbone.webhooks().written_after(None, 0).await.map_err(|error| unavailable(&error))?;
+    let (all, _) = api.backbone.webhooks().written_after(None, 0).await?;
     let all = || all.iter().filter(|stored| !stored.deleted);
     if all().count() >= OF_ALL {
         return Err(ApiError::unavailable(format!("there are {OF_ALL} webhooks already")));
@@ -112,7 +112,7 @@ fn shown(stored: StoredWebhook, with_secret: bool) -> Encoded<WebhookStatus> {
 
 async fn found(api: &Api, asker: &str, asked: &WebhookRequest) -> Result<(StoredWebhook, u64), ApiError> {
     let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "webhook")?;
-    let found = api.backbone.webhooks().find(&tenant, &asked.id).await.map_err(|error| unavailable(&error))?;
+    let found = api.backbone.webhooks().find(&tenant, &asked.id).await?;
     match found {
         (Some(stored), revision) => Ok((stored, revision)),
         (None, _) => Err(unknown(&tenant, &asked.id)),
@@ -131,7 +131,7 @@ pub(crate) async fn get(api: &Api, asker: &str, asked: WebhookRequest) -> Result
 /// `webhooks.list`
 pub(crate) async fn list(api: &Api, asker: &str, asked: WebhooksRequest) -> Result<Encoded<Webhooks>, ApiError> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
-    let all = api.backbone.webhooks().written_after(tenant.as_ref(), 0).await.map_err(|error| unavailable(&error))?;
+    let all = api.backbone.webhooks().written_after(tenant.as_ref(), 0).await?;
     let mut webhooks: Vec<WebhookStatus> =
         all.0.into_iter().filter(|stored| !stored.deleted).map(|stored| stored.webhook).collect();
     webhooks.sort_unstable_by(|one, other| (&one.tenant, &one.id).cmp(&(&other.tenant, &other.id)));
@@ -167,7 +167,7 @@ async fn change(
         let (mut stored, revision) = found(api, asker, asked).await?;
         make(&mut stored);
         stored.webhook.updated_at = now();
-        if api.backbone.webhooks().write(&stored, revision).await.map_err(|error| unavailable(&error))? {
+        if api.backbone.webhooks().write(&stored, revision).await? {
             return Ok(stored);
         }
     }

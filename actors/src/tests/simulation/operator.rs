@@ -16,7 +16,6 @@ use longshore_domain::{Run, RunId, Tenant};
 
 use crate::api::cancellation::comes_by_a_node;
 use crate::api::dead_letter::{self, Action, Change as Replay};
-use crate::api::filter::unavailable;
 use crate::api::{cancellation, reschedule};
 use crate::ports::{CancelPorts, DeadLetterPorts, InLane, RunPorts as _, Server as _, WaitingPorts};
 use crate::tests::simulation::attempt::schedule_of;
@@ -132,7 +131,7 @@ impl WaitingPorts for Hand<'_> {
 
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
         let asked_at = self.world.clock.get();
-        let found = self.server().read_record(tenant, run).await.map_err(|error| unavailable(&error))?;
+        let found = self.server().read_record(tenant, run).await?;
         // A leader that was cut off cannot say so for certain.
         let was_cut = self.world.nodes[self.client.node].cut.get().1 > asked_at;
         if found.is_none() && was_cut {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
+
 /// Why a request was refused; the codes are the contract's, after HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -146,3 +148,29 @@ impl ApiError {
         Self::new(Code::Unavailable, message).hint(PASSES)
     }
 }
+
+/// The answer of an endpoint to which NATS did not answer; or the error says that asking again does not help.
+impl From<&Error> for ApiError {
+    fn from(error: &Error) -> Self {
+        let message = error.with_causes();
+        match error.stored_instead() {
+            Some(stored) => Self::new(Code::Unreadable, format!("{message}; stored is: {stored}; {BY_HAND}")),
+            None if error.is_stream_full() => Self::unavailable(message).hint(
+                "the stream, or the NATS server's store or disk, is full: raise the stream's bound under storage, or free \
+                 some and restart the server",
+            ),
+            None => Self::unavailable(message),
+        }
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+/// What a person can do about it.
+const BY_HAND: &str = "if it is a run's record, runs.cancel ends the run, and runs.erase removes what is stored, so that \
+                       its job, if there is one, starts anew or becomes an invalid dead letter; any other key may be \
+                       deleted with a NATS client";
