@@ -18,14 +18,14 @@ use crate::shared::kind::Kind;
 use crate::shared::park_permits::Position;
 
 /// How often parking polls while jobs are parked, while some of them could start, and while none are. It polls less
-/// often where that takes long, as keys make very many kinds: a poll takes a fiftieth of the time at most while nothing
-/// can start, up to a bound, and a fifth in any case.
+/// often where that takes long, as keys make very many kinds: a poll takes a hundredth of the time at most while
+/// nothing can start, up to a bound, and a fifth in any case.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) const SHORT_LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
-const AT_REST: u32 = 50;
+const AT_REST: u32 = 100;
 const AT_WORK: u32 = 4;
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(10);
 /// The least time between two polls, however often jobs are wanted back.
 const PAUSE: Duration = Duration::from_millis(5);
 /// At least so many messages of a kind are read ahead: more than may be on their way to be parked at once.

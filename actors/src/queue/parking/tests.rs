@@ -146,8 +146,8 @@ fn a_poll_that_takes_long_is_made_the_less_often() {
         (next.after.as_millis(), next.at_least.as_millis())
     };
     assert_eq!((after(short, true), after(short, false)), ((500, 5), (500, 5)));
-    assert_eq!((after(long, true), after(long, false)), ((2_000, 160), (500, 160)));
-    assert_eq!(after(LOOK_EVERY, true), (5_000, 2_000));
+    assert_eq!((after(long, true), after(long, false)), ((4_000, 160), (500, 160)));
+    assert_eq!(after(LOOK_EVERY, true), (10_000, 2_000));
 }
 
 #[test]
