@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use async_nats::ConnectOptions;
 use async_nats::jetstream::stream::{Config, RetentionPolicy};
-use longshore_harness::World;
+use longshore_harness::{World, http};
 use longshore_natsd::Options;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
+use crate::http::on_a_free_port;
 use crate::{use_binary, without_node, world};
 
 /// What the doctor found, and its exit code.
@@ -92,6 +93,26 @@ async fn doctor_says_what_a_sound_cluster_promises() {
         assert_eq!(nowhere.code, 3);
         node.stop().await;
     }
+}
+
+/// Given a stream that keeps more than its node's settings say, when the node's doctor is asked for over HTTP, then it
+/// finds that, by these settings, and what the command finds.
+#[tokio::test]
+async fn the_node_shows_what_its_doctor_finds() {
+    let world = world().await;
+    without_node(world.node()).await;
+    let node = on_a_free_port(world.node().name("smaller")).with("storage", "dlq_max_bytes = '64MiB'").start().await;
+    let page = http::get(node.http(), "/v1/doctor").await.unwrap();
+    assert_eq!(page.status, 200, "{page:?}");
+    let Value::Array(findings) = page.json()["findings"].clone() else { panic!("{page:?}") };
+    let found = Found { findings, code: 0 };
+    found.has("server", "fine", "nats-server 2.");
+    found.has("nodes", "fine", "1 there");
+    found.has("streams", "warning", "LONGSHORE_DLQ: max_bytes is");
+    let worst = page.json()["worst"].clone();
+    assert!(found.findings.iter().any(|finding| finding["level"] == worst), "{page:?}");
+    let asked = http::get(node.http(), "/v1/doctor?deep=yes").await.unwrap();
+    assert_eq!(asked.status, 400, "{asked:?}");
 }
 
 /// Given no server, one that is too old, and an account without JetStream, when one asks, then each is said.

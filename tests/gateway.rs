@@ -221,6 +221,7 @@ async fn each_path_says_which_methods_it_has() {
         ("/v1/runs/r/stream", "GET,HEAD"),
         ("/v1/events", "GET,HEAD"),
         ("/v1/session", "GET,HEAD,DELETE,POST"),
+        ("/v1/doctor", "GET,HEAD"),
         ("/healthz", "GET,HEAD"),
         ("/metrics", "GET,HEAD"),
         ("/openapi.json", "GET,HEAD"),

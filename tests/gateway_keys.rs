@@ -133,8 +133,8 @@ async fn every_route_needs_the_scope_of_its_endpoint() {
     let keys = ["submit", "read", "operate", "reveal"].map(|scope| (scope, key(&world, "_all", scope)));
     let declared = ENDPOINTS.iter().flat_map(|endpoint| endpoint.http.iter().map(|route| (route, endpoint.effect)));
     let declared = declared.map(|(route, effect)| (word(route.0), route.1, needed(effect)));
-    let streams = ["/v1/events?since=x", "/v1/runs/no/stream"].map(|path| ("GET", path, "read"));
-    for (method, path, needed) in declared.chain(streams) {
+    let further = ["/v1/events?since=x", "/v1/runs/no/stream", "/v1/doctor"].map(|path| ("GET", path, "read"));
+    for (method, path, needed) in declared.chain(further) {
         let path = path.replace(['{', '}'], "");
         let with = if method == "GET" { vec![] } else { vec!["-X", method, "-d", "{}"] };
         for (scope, key) in &keys {
@@ -144,6 +144,8 @@ async fn every_route_needs_the_scope_of_its_endpoint() {
             assert_eq!(names_it, *scope != needed, "{method} {path} {scope}: {answer}");
         }
     }
+    let (status, _, answer) = curl(&node, "/v1/doctor", Some(&key(&world, "acme", "read")), &[]);
+    assert!(status == 403 && answer["detail"].as_str().unwrap().contains("the operator's"), "{answer}");
 }
 
 /// No route lets a tenant's key out of its tenant, however another one is named.

@@ -3,16 +3,17 @@
 //! It only reads. Rights are those of the user that it runs as: run it with the credentials of a node.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use longshore::config::{Configuration, check_namespace};
 use longshore::http;
-use longshore_backbone::Client;
 use longshore_backbone::wire::api::{
     Health, HealthRequest, HealthStatus, NodeStatus, NodesList, Nothing, OPERATOR, Queues, QueuesList, QueuesRequest,
 };
-use serde_json::json;
+use longshore_backbone::{Client, Connection};
+use serde_json::{Value, json};
 
 use super::output::{self, BAD, FAINT, GOOD, PENDING, styled};
 use super::{Ended, File, Global, Usage};
@@ -38,19 +39,16 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let configuration = arguments.file.load(global)?;
-    let namespace = configuration.settings().storage.namespace.clone();
-    check_namespace(&namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;
+    let namespace = &configuration.settings().storage.namespace;
+    check_namespace(namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;
     let monitored = match arguments.monitor {
         Some(address) => Some(monitored(address).await),
         None => None,
     };
-    let findings = match Client::connect(&global.nats.connection()?, &namespace).await {
-        Ok(client) => facts(&client, &configuration, arguments.file.is_given(), monitored).await.findings(),
-        Err(error) => vec![findings::no_connection(&super::ended::text_of(&error.into()))],
-    };
-    let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Fine);
+    let findings = look(&global.nats.connection()?, &configuration, arguments.file.is_given(), monitored).await;
+    let worst = worst(&findings);
     if arguments.json {
-        output::json(&json!({"findings": findings, "worst": worst}))?;
+        output::json(&as_json(&findings))?;
     } else {
         output::say(shown(&findings, worst).trim_end())?;
     }
@@ -59,6 +57,36 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Level::Warning => Ended::Warned,
         Level::Failure => Ended::Failure,
     })
+}
+
+/// The doctor of the node that this program runs: it has the node's login and settings, and a connection of its own,
+/// as that shows what a connection may do.
+pub(crate) fn of_node(connection: Connection, configuration: &Configuration) -> http::Doctor {
+    let known = Arc::new((connection, configuration.clone()));
+    http::Doctor::new(move || {
+        let known = Arc::clone(&known);
+        async move { as_json(&look(&known.0, &known.1, true, None).await) }
+    })
+}
+
+async fn look(
+    connection: &Connection,
+    configuration: &Configuration,
+    has_settings: bool,
+    monitored: Option<Result<Monitored, String>>,
+) -> Vec<Finding> {
+    match Client::connect(connection, &configuration.settings().storage.namespace).await {
+        Ok(client) => facts(&client, configuration, has_settings, monitored).await.findings(),
+        Err(error) => vec![findings::no_connection(&super::ended::text_of(&error.into()))],
+    }
+}
+
+fn worst(findings: &[Finding]) -> Level {
+    findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Fine)
+}
+
+fn as_json(findings: &[Finding]) -> Value {
+    json!({"findings": findings, "worst": worst(findings)})
 }
 
 async fn facts(

@@ -48,7 +48,7 @@ mod nodes;
 pub(crate) mod queues;
 
 pub(crate) mod config;
-mod doctor;
+pub(crate) mod doctor;
 mod permissions;
 
 #[cfg(test)]

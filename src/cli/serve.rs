@@ -7,7 +7,7 @@ use longshore::{http, traces};
 use longshore_actors::Node;
 use serde_json::json;
 
-use super::{Ended, File, Global, output};
+use super::{Ended, File, Global, doctor, output};
 use crate::telemetry::{self, LogFormat};
 
 /// Why a node does not start.
@@ -34,6 +34,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 
     let mut signals = Signals::listen().context(UNHEARD)?;
     let http = http::Server::start(configuration.http()).await?;
+    if let Some(http) = &http {
+        http.examine_by(doctor::of_node(connection.clone(), &configuration));
+    }
     let mut node = tokio::select! {
         node = Node::start(settings, connection, configuration.handlers()) => node.context("the node cannot start")?,
         // The node has taken no job yet, so there is nothing to drain.

@@ -23,6 +23,7 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::cli::config::File;
+use crate::cli::doctor;
 use crate::cli::ended::Ended;
 use crate::cli::exact;
 use crate::cli::global::Global;
@@ -110,6 +111,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             let node = node.context("the node cannot start")?;
             if let Some(http) = &http {
                 http.show(node.observer());
+                http.examine_by(doctor::of_node(connection.clone(), &configuration));
             }
             screen.welcome(&welcome(&connection, server.as_ref(), &name, (named, http.as_ref())));
             let address = address(&connection, named);

@@ -19,7 +19,7 @@ use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, 
 
 use super::jwt::Jwt;
 use super::problem::{of_http, problem};
-use super::{cors, session};
+use super::{cors, doctor, session};
 use crate::config::{Auth, Http};
 
 /// How often a long answer looks whether its asker may still have it.
@@ -32,6 +32,7 @@ pub(super) struct Guard {
     pub(super) http: Arc<Http>,
     pub(super) jwt: Option<Arc<Jwt>>,
     pub(super) node: Arc<OnceLock<Observer>>,
+    pub(super) doctor: doctor::Known,
 }
 
 /// Who asks.

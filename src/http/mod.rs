@@ -3,7 +3,7 @@
 //! Read in this order: this file (the listeners and their life), `connections` (their bounds) and `tls`; `base_path`
 //! and `cors`, which come before any route; `pages` (probes and metrics) and `page` (the dashboard); `gateway` (the
 //! API) and `streams` (events), both for those that `asker` lets in with a key, a `session` or a `jwt`; `problem`
-//! (errors), `probe` (asks a node whether it is ready).
+//! (errors), `doctor` (what the program finds wrong), `probe` (asks a node whether it is ready).
 //! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
 //! for NATS or drains. Connections, their time, bodies and requests at work are bounded. Should it die,
 //! it is started again, and the node goes on.
@@ -30,6 +30,7 @@ mod asker;
 mod base_path;
 mod connections;
 mod cors;
+mod doctor;
 mod gateway;
 mod jwt;
 mod openapi;
@@ -44,6 +45,7 @@ mod tls;
 
 pub use crate::config::{Auth, Http, Listen};
 use asker::Guard;
+pub use doctor::Doctor;
 use gateway::body::Bodies;
 use jwt::Jwt;
 pub use probe::{page, ready};
@@ -76,6 +78,7 @@ pub struct Server {
     moved_from: Option<SocketAddr>,
     is_tls: bool,
     node: Arc<OnceLock<Observer>>,
+    doctor: doctor::Known,
     _tasks: JoinSet<()>,
 }
 
@@ -116,16 +119,18 @@ impl Server {
         // The kind has read one address at least.
         let Some(&(_, address, moved_from)) = listeners.first() else { return Ok(None) };
         let (node, is_tls, mut tasks) = (Arc::default(), tls.is_some(), JoinSet::new());
+        let doctor = doctor::Known::default();
         let (http, bodies) = (Arc::new(http.clone()), Bodies::new(http.max_body));
         let jwt = http.jwt.as_ref().map(Jwt::new);
         for (listener, address, _) in listeners {
-            let guard = Guard { address, http: Arc::clone(&http), jwt: jwt.clone(), node: Arc::clone(&node) };
+            let (http, jwt) = (Arc::clone(&http), jwt.clone());
+            let guard = Guard { address, http, jwt, node: Arc::clone(&node), doctor: Arc::clone(&doctor) };
             tasks.spawn(serve(listener, tls.clone(), guard, bodies.clone()));
         }
         if let Some(tls) = tls {
             tasks.spawn(async move { match tls.follow().await {} });
         }
-        Ok(Some(Self { address, moved_from, is_tls, node, _tasks: tasks }))
+        Ok(Some(Self { address, moved_from, is_tls, node, doctor, _tasks: tasks }))
     }
 
     /// Where it listens: the first address.
@@ -151,6 +156,11 @@ impl Server {
         node.expect_restarts("http");
         let _ = self.node.set(node);
     }
+
+    /// Has this one look for faults of the set-up from now on. Only the first call has an effect.
+    pub fn examine_by(&self, doctor: Doctor) {
+        let _ = self.doctor.set(doctor);
+    }
 }
 
 /// How long to wait before a listener that died is started again.
@@ -163,6 +173,7 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
     let admitted = from_fn_with_state(guard.clone(), asker::admit);
     let streams = streams::router(Arc::clone(node));
     let mut api = gateway::router(Arc::clone(node), bodies.clone(), Arc::clone(&base_path), streams);
+    api = api.merge(doctor::router(Arc::clone(&guard.doctor)));
     let mut open = pages::router(Arc::clone(node))
         .merge(page::router())
         .merge(session::router(guard.clone(), bodies.clone()))

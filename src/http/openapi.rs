@@ -38,6 +38,7 @@ pub(super) fn document(http: &Http) -> Value {
     of.jobs();
     of.streams();
     of.sessions();
+    of.doctor();
     of.pages(http.metrics_auth);
     let mut document = json!({
         "openapi": "3.1.0",
@@ -284,6 +285,24 @@ impl Document {
         self.paths["/v1/session"]["post"]["security"] = json!([]);
     }
 
+    /// What the program that runs the node finds wrong.
+    fn doctor(&mut self) {
+        let text = || json!({"type": "string"});
+        let level = json!({"type": "string", "enum": ["fine", "note", "warning", "failure"]});
+        let finding = json!({"type": "object", "required": ["check", "level", "text"],
+            "properties": {"check": text(), "level": &level, "text": text(), "remedy": text()}});
+        let found = json!({"type": "object", "required": ["findings", "worst"],
+            "properties": {"findings": {"type": "array", "items": finding}, "worst": &level}});
+        let operation = Operation {
+            id: "doctor".to_owned(),
+            summary: "What `longshore doctor` finds with the login and the settings of the node.".to_owned(),
+            needs: Some((Scope::Read, true)),
+            answers: vec![(200, json_answer(&found))],
+            ..Operation::default()
+        };
+        self.add(Method::Get, "/v1/doctor", operation);
+    }
+
     /// What is there without the API.
     fn pages(&mut self, metrics_auth: bool) {
         let text = |schema: Value| json!({"description": "So it is.", "content": {"text/plain": {"schema": schema}}});
@@ -513,6 +532,7 @@ mod tests {
             http: Arc::new(at(Listen::Off)),
             jwt: None,
             node: Arc::default(),
+            doctor: Arc::default(),
         };
         let mut router = router(&guard, &Bodies::new(1));
         let whole = whole();
@@ -533,6 +553,7 @@ mod tests {
         let sources = [
             include_str!("gateway/mod.rs"),
             include_str!("openapi.rs").split_once("mod tests").unwrap().0,
+            include_str!("doctor.rs"),
             include_str!("pages.rs"),
             include_str!("session.rs"),
             include_str!("streams.rs"),

@@ -3,6 +3,7 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get, part } from './api.js';
 import { number, span } from './format.js';
+import { to } from './router.js';
 import { may, toast } from './state.js';
 import { askFirst, bar, button, card, heading, line, list, pill, stale, table, time } from './widgets.js';
 
@@ -48,5 +49,5 @@ export default {
   load,
   view: (data, _route, error) => html`${heading('Nodes', { sub: 'Those that were seen within the last 10 s, and what each finds wrong.', as: { words: ['nodes'], request: { path: 'v1/nodes' }, json: data && JSON.stringify(data.nodes, null, 2) } })}${stale()}
     ${list({ data, error, items: data?.nodes ?? [], empty: 'No node is there.', body: (nodes) => nodes.map(nodeCard) })}
-    <p class="hint"><code>longshore doctor</code> looks for more: server, rights, streams, storage, clocks.</p>`,
+    <p class="hint">The <a href=${to('settings')}>doctor</a> looks for more: server, rights, streams, storage, clocks.</p>`,
 };

@@ -1,11 +1,12 @@
 // The settings in force on a node, where each was set, and what the nodes find wrong.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { get, part } from './api.js';
+import { ask, get, part } from './api.js';
 import { number } from './format.js';
 import { findings } from './nodes.js';
-import { button, card, choice, heading, line, list, pill, stale, table, word } from './widgets.js';
+import { button, card, choice, heading, line, list, pill, stale, table, time, word } from './widgets.js';
 import { filter } from './router.js';
+import { changed } from './state.js';
 
 /** So many nodes are compared. */
 const COMPARED = 20;
@@ -13,6 +14,33 @@ const COMPARED = 20;
 const OWN = ['node.name', 'http.listen'];
 /** What all nodes of a cluster are to have alike. */
 const ALIKE = ['node.lease', 'storage.', 'idempotency.'];
+
+/** What the doctor of the node that answers found last; it looks once as the page is opened, and when it is asked to. */
+let looked = { busy: false };
+
+async function look() {
+  looked = { ...looked, busy: true };
+  changed();
+  try {
+    looked = { busy: false, at: new Date().toISOString(), findings: (await ask('GET', 'v1/doctor', { as: '' })).findings };
+  } catch (error) {
+    looked = { busy: false, error: error.message };
+  }
+  changed();
+}
+
+const LEVELS = ['failure', 'warning', 'note', 'fine'];
+const COLOURS = { failure: 'red', warning: 'amber', note: 'blue', fine: 'green' };
+
+function doctor() {
+  const again = button(looked.busy ? 'Looking …' : 'Look again', look, { kind: 'small', disabled: looked.busy });
+  const by = html`by the node that answers${looked.at ? html`, ${time(looked.at)}` : nothing} ${again}`;
+  if (looked.error) return card('What the doctor finds', html`<div class="empty" role="alert">It could not look: ${line(looked.error)}</div>`, by);
+  if (!looked.findings) return card('What the doctor finds', html`<div class="empty" aria-busy="true">Looking …</div>`, by);
+  const rows = [...looked.findings].sort((one, other) => LEVELS.indexOf(one.level) - LEVELS.indexOf(other.level));
+  return card('What the doctor finds', table('Findings', ['Level', 'Of', 'What', 'What to do'], rows.map((found) => html`<tr><td>${pill(found.level, COLOURS[found.level])}</td>
+    <td>${found.check}</td><td class="value">${line(found.text)}</td><td class="value">${line(found.remedy)}</td></tr>`)), by);
+}
 
 const nameOf = ({ section, name }) => (section ? `${section}.${name}` : name);
 
@@ -71,7 +99,8 @@ function view(data, { query }, error) {
     sub: 'What is in force on a node, and where it was set. Secrets and payloads are left out.',
     as: { words: ['nodes', 'settings', data?.chosen ?? 'NODE'], request: { path: `v1/nodes/${part(data?.chosen ?? 'NODE')}/settings` }, json: data && JSON.stringify(data.own, null, 2) },
   })}${stale()}
-    ${data ? card('What the nodes find', found.length ? html`<ul class="findings">${found.map(([colour, text]) => html`<li class=${colour}>${line(text)}</li>`)}</ul>` : html`<div class="empty">${data.compared === 1 ? 'The node finds' : `The ${number(data.compared)} nodes find`} nothing wrong.</div>`, html`<code>longshore doctor</code> looks for more: server, rights, streams, clocks`) : nothing}
+    ${data ? card('What the nodes find', found.length ? html`<ul class="findings">${found.map(([colour, text]) => html`<li class=${colour}>${line(text)}</li>`)}</ul>` : html`<div class="empty">${data.compared === 1 ? 'The node finds' : `The ${number(data.compared)} nodes find`} nothing wrong.</div>`) : nothing}
+    ${doctor()}
     <div class="filters">${choice('node', 'Node', (data?.names ?? []).map((name, at) => [at ? name : '', name]), filter)}${word('text', 'Name has', { placeholder: 'max_age' }, filter)}
       ${choice('show', 'Show', [['', 'all'], ['set', 'what is set'], ['differ', 'what differs']], filter)}</div>
     ${data ? sections(data, query) : list({ data, error, items: [], empty: '' })}
@@ -81,6 +110,10 @@ function view(data, { query }, error) {
 export default {
   title: () => 'Settings',
   every: 10000,
+  open: () => {
+    look();
+    return () => { looked = { busy: false }; };
+  },
   load,
   view,
 };
