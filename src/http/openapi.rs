@@ -287,20 +287,14 @@ impl Document {
 
     /// What the program that runs the node finds wrong.
     fn doctor(&mut self) {
-        let text = || json!({"type": "string"});
-        let level = json!({"type": "string", "enum": ["fine", "note", "warning", "failure"]});
+        let (text, level) = (json!({"type": "string"}), json!({"enum": ["fine", "note", "warning", "failure"]}));
         let finding = json!({"type": "object", "required": ["check", "level", "text"],
-            "properties": {"check": text(), "level": &level, "text": text(), "remedy": text()}});
+            "properties": {"check": &text, "level": &level, "text": &text, "remedy": &text}});
         let found = json!({"type": "object", "required": ["findings", "worst"],
             "properties": {"findings": {"type": "array", "items": finding}, "worst": &level}});
-        let operation = Operation {
-            id: "doctor".to_owned(),
-            summary: "What `longshore doctor` finds with the login and the settings of the node.".to_owned(),
-            needs: Some((Scope::Read, true)),
-            answers: vec![(200, json_answer(&found))],
-            ..Operation::default()
-        };
-        self.add(Method::Get, "/v1/doctor", operation);
+        let summary = "What `longshore doctor` finds with the node's login and settings.".to_owned();
+        let (id, needs, answers) = ("doctor".to_owned(), Some((Scope::Read, true)), vec![(200, json_answer(&found))]);
+        self.add(Method::Get, "/v1/doctor", Operation { id, summary, needs, answers, ..Operation::default() });
     }
 
     /// What is there without the API.
