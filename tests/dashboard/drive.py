@@ -377,7 +377,7 @@ def work(browser, address):
     expect(page.locator("tr", has_text="rate_limit.rate")).to_contain_text(".toml:")
     expect(page.locator(".card", has_text="What the nodes find")).to_contain_text("nothing wrong")
     doctor = page.locator(".card", has_text="What the doctor finds")
-    expect(doctor.locator("tr", has_text="permissions")).to_contain_text("everything")
+    expect(doctor.locator("li", has_text="permissions")).to_contain_text("everything")
     expect(doctor.get_by_role("button", name="Look again")).to_be_enabled()
     page.get_by_label("Name has").fill("webhooks.allow")
     page.keyboard.press("Enter")

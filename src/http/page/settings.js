@@ -38,8 +38,8 @@ function doctor() {
   if (looked.error) return card('What the doctor finds', html`<div class="empty" role="alert">It could not look: ${line(looked.error)}</div>`, by);
   if (!looked.findings) return card('What the doctor finds', html`<div class="empty" aria-busy="true">Looking …</div>`, by);
   const rows = [...looked.findings].sort((one, other) => LEVELS.indexOf(one.level) - LEVELS.indexOf(other.level));
-  return card('What the doctor finds', table('Findings', ['Level', 'Of', 'What', 'What to do'], rows.map((found) => html`<tr><td>${pill(found.level, COLOURS[found.level])}</td>
-    <td>${found.check}</td><td class="value">${line(found.text)}</td><td class="value">${line(found.remedy)}</td></tr>`)), by);
+  return card('What the doctor finds', html`<ul class="findings">${rows.map((found) => html`<li class=${COLOURS[found.level]}>${pill(found.level, COLOURS[found.level])}
+    <strong>${found.check}</strong>: ${line(found.text)}${found.remedy ? html`<span class="faint"> – ${line(found.remedy)}</span>` : nothing}</li>`)}</ul>`, by);
 }
 
 const nameOf = ({ section, name }) => (section ? `${section}.${name}` : name);
