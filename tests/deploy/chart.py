@@ -54,6 +54,7 @@ REFUSED = [
     {"pools": {"main": {"queues": {"main": {"concurency": 1}}}}},
     {"scaling": {"minReplica": 0}},
     {"networkPolicy": {"enabled": "yes"}},
+    {"nats": {"enabled": "yes"}},
 ]
 
 
@@ -110,6 +111,16 @@ def fit(objects, values):
             gateway = "http://longshore-gateway.jobs.svc:8080"
             assert urls == {f"{gateway}/v1/queues/{queue}?tenant=_all" for queue in queues}, urls
         (Path(OUT) / f"{name}-{len(pools)}.toml").write_text(file)
+    # helm test: the doctor, with the gateway's settings and the nodes' way to NATS.
+    doctor, node = of("Pod")["longshore-doctor"], deployments["longshore-gateway"]["spec"]["template"]["spec"]
+    assert doctor["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    container = doctor["spec"]["containers"][0]
+    assert container["args"] == ["doctor", "--config", "/etc/longshore/settings/longshore.toml"], container
+    for field in ["env", "envFrom", "volumeMounts", "image", "securityContext"]:
+        assert container.get(field) == node["containers"][0].get(field), field
+    assert doctor["spec"]["volumes"] == node["volumes"]
+    own = "nats://longshore-nats:4222" if values["nats"]["enabled"] else "nats://nats:4222"
+    assert container["env"][0] == {"name": "NATS_URL", "value": values["connection"]["url"] or own}, container["env"]
     gateway = deployments["longshore-gateway"]["spec"]["template"]["metadata"]["labels"]
     assert of("Service")["longshore-gateway"]["spec"]["selector"].items() <= gateway.items()
 
@@ -119,7 +130,7 @@ messages = [message["error"] for message in lint(CHART)["messages"] if message["
 # It is off, and fetched by those who turn it on.
 assert messages == ["chart directory is missing these dependencies: nats"], messages
 others = []
-for values in [{}, ALL_ON]:
+for values in [{}, ALL_ON, {"nats": {"enabled": True}}]:
     objects, text = render(chart, values)
     others += validate(objects)
     fit(objects, chart.merge_values(values))

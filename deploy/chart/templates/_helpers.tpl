@@ -52,10 +52,14 @@ shutdown_grace = "{{ .pool.shutdownGraceSeconds | default 30 }}s"
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- define "longshore.url" -}}
+{{ .Values.connection.url | default (printf "nats://%snats:4222" (.Values.nats.enabled | ternary (printf "%s-" .Release.Name) "")) }}
+{{- end }}
+
 {{- define "longshore.connection" -}}
 env:
   - name: NATS_URL
-    value: {{ .Values.connection.url | quote }}
+    value: {{ include "longshore.url" . | quote }}
   # Records and events name the node: so they name the pod.
   - name: LONGSHORE_NODE__NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
