@@ -31,6 +31,7 @@ mod events; // events are published live and kept in order
 mod fail_points; // death between any two steps loses nothing
 mod fairness; // no tenant's flood keeps the jobs of others waiting beyond their share
 mod faults; // faults on purpose do what they say, marked, until their time is over, and lose no job
+mod format; // what one version has stored the next one reads
 mod frozen; // a node that was frozen starts no job that another node has taken
 mod gateway; // the API is asked over HTTP
 mod gateway_jwt; // tokens of an identity provider count as its keys, and no others do

@@ -30,6 +30,19 @@ pub enum Error {
         /// The oldest version that is accepted.
         needed: &'static str,
     },
+    /// A newer version has stored what this one cannot read.
+    #[error(
+        "what is stored here needs Longshore {version} or newer (format {needed}; this version knows up to {known}): \
+         install that on this node"
+    )]
+    TooNew {
+        /// The format that a reader must know.
+        needed: u32,
+        /// The first version that knows it.
+        version: String,
+        /// The newest format that this version knows.
+        known: u32,
+    },
     /// The server has no JetStream.
     #[error(
         "JetStream is not available at {url}: start nats-server with JetStream (-js), and see that the account may use it"

@@ -16,6 +16,7 @@ use longshore_domain::{Queue, QueueLane};
 
 use crate::clock::now;
 use crate::error::{Cause, Error};
+use crate::streams::format;
 use crate::streams::shape::{self, Change, Difference, first_sequence};
 use crate::streams::wanted::{self, Ground, WantedStream};
 use crate::wire::subject::Names;
@@ -62,6 +63,8 @@ pub(crate) async fn everything<'a>(
     let until = Instant::now() + READY_WITHIN;
     let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
     retry_until(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
+    let format = "the format of what is stored";
+    let is_marked = retry_until(until, format, || format::check(js, names)).await?;
     let records = [names.bucket_stream("runs"), names.events_stream()];
     let had_jobs = retry_until(until, "the run records", || holds_any(js, &records)).await?;
     let mut wanted: Vec<WantedStream> = wanted::common(ground).map(|stream| begins_late(stream, had_jobs)).collect();
@@ -74,6 +77,9 @@ pub(crate) async fn everything<'a>(
         Error::NoStreamLeft { stream, .. } => Error::NoStreamLeft { stream, needed },
         error => error,
     })?;
+    if !is_marked {
+        retry_until(until, format, || format::mark(js, names)).await?;
+    }
     if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
         // Perhaps the server has no memory for streams: jobs run all the same.
         let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -242,6 +248,9 @@ fn say_kept(stream: &str, kept: &[Difference]) {
 
 /// Whether an error may pass by itself soon.
 fn passes(error: &Error) -> bool {
+    if matches!(error, Error::Read { .. } | Error::Publish { .. }) {
+        return true;
+    }
     let (Error::Provision { source, .. } | Error::NoJetStream { source, .. }) = error else { return false };
     let is_passing = |error: &jetstream::Error| PASSING.contains(&error.error_code());
     if let Some(error) = source.downcast_ref::<AccountError>() {

@@ -1,7 +1,7 @@
 //! The run record's bytes: written by hand, for speed, and read with serde (`fields`).
 
 use super::api::{Encoded, Record, WaitingFor};
-use super::json::{Object, compact, field, maybe, number, quoted, text};
+use super::json::{Object, compact, field, json, maybe, number, quoted, text};
 use bytes::Bytes;
 use fields::Fields;
 use longshore_domain::run::{Attempt, EndLog, Holding, RunResult};
@@ -153,6 +153,12 @@ fn append_protocol(run: &Run, out: &mut Vec<u8>) {
     time(out, "origin", Some(run.origin));
     text(out, &[r#","token":"#]);
     quoted(out, &run.token);
+    run.unknown.iter().flat_map(|fields| fields.iter()).for_each(|(name, value)| {
+        out.push(b',');
+        quoted(out, name);
+        out.push(b':');
+        json(out, value);
+    });
 }
 
 fn append_holding(Holding { message, delivery }: &Holding, out: &mut Vec<u8>) {
@@ -274,7 +280,8 @@ const SHORT_MESSAGE: usize = 200;
 /// # Errors
 /// The text is not a record.
 pub fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
-    serde_json::from_str(text).map(Fields::into_run)
+    // What else is shown is made of other things than the run.
+    serde_json::from_str(text).map(|fields: Fields| Run { unknown: None, ..fields.into_run() })
 }
 
 /// A result as the record keeps it: JSON without blanks, anything else in base64, nothing above [`RESULT_MAX`]. What is

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use longshore_domain::recurring::{Overlap, Progress, SHOWN_AHEAD, Timing};
 use longshore_domain::{ScheduleId, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::api::{PutRequest, ScheduleSettings, ScheduleState, ScheduleStatus, SubmitRequest};
 
@@ -32,6 +33,9 @@ pub struct Recurring {
     /// Marks who wrote this version.
     #[serde(default)]
     pub token: SmolStr,
+    /// Fields that this version does not know: a newer one wrote them, and finds them again.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
 }
 
 impl Recurring {
@@ -66,6 +70,7 @@ impl Recurring {
             updated_at: now,
             progress,
             token: SmolStr::default(),
+            unknown: found.map(|found| found.unknown.clone()).unwrap_or_default(),
         }
     }
 

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
 pub use attempt::{Attempt, Detached, PutBack};
@@ -128,6 +129,8 @@ pub struct Run {
     pub origin: Timestamp,
     /// Identifies the writer of this version of the record.
     pub token: SmolStr,
+    /// Fields of the record that this version does not know: a newer one wrote them, and finds them again.
+    pub unknown: Option<Box<Map<String, Value>>>,
 }
 
 /// A time span as the record stores it, in whole milliseconds.
@@ -181,6 +184,7 @@ impl Run {
             held_by: None,
             origin: enqueued_at,
             token: SmolStr::default(),
+            unknown: None,
         }
     }
 
@@ -347,6 +351,8 @@ impl Run {
     /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
     pub fn erase(&mut self, now: Timestamp) {
         (self.progress, self.log, self.late) = (None, None, None);
+        // They may be personal as well.
+        self.unknown = None;
         self.steps.clear();
         if let State::Completed { result, .. } = &mut self.state {
             result.erase();

@@ -21,6 +21,7 @@ use longshore_domain::run::{
 use longshore_domain::{BatchId, JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::wire::json::any_json;
 
@@ -135,6 +136,9 @@ pub(super) struct Fields {
     pub(super) origin: Timestamp,
     #[serde(default)]
     pub(super) token: SmolStr,
+    /// All others.
+    #[serde(flatten)]
+    pub(super) unknown: Map<String, Value>,
 }
 
 impl Fields {
@@ -182,6 +186,7 @@ impl Fields {
             held_by: self.held_by,
             origin: self.origin,
             token: self.token,
+            unknown: (!self.unknown.is_empty()).then(|| Box::new(self.unknown)),
         };
         if run.accepted_by.is_none() {
             run.accepted_by = run.first_node().cloned();

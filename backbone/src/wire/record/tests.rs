@@ -120,6 +120,7 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
         held_by: there().then(holding),
         origin: at,
         token: words.into(),
+        unknown: (0..has % 3).map(|n| (format!("{words} of 9.9 {n}"), serde_json::json!([number, words]))).collect(),
     }
 }
 
@@ -130,7 +131,7 @@ fn run(state: RunState, has: u64, number: u64, words: &str) -> Run {
 /// The fields that describe a run. Does not compile when a field is added, which [`append`] must then write.
 fn fields_of(run: Run) -> Fields {
     #[rustfmt::skip]
-    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, steps, error, attempts, tags, search, parent, then, batch, deferral, deferrals, late, keep_ms, erased_at, trace_id, accepted_by, ended_by, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
+    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, steps, error, attempts, tags, search, parent, then, batch, deferral, deferrals, late, keep_ms, erased_at, trace_id, accepted_by, ended_by, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token, unknown } = run;
     let first = attempts.iter().find(|attempt| attempt.round == round).map(|first| &first.node);
     let (accepted_by, ended_by) =
         (accepted_by.filter(|node| first != Some(node)), ended_by.filter(|_| first.is_none()));
@@ -151,7 +152,7 @@ fn fields_of(run: Run) -> Fields {
     }
     let (run_at, parked) = (wait.map(Wait::run_at), matches!(wait, Some(Wait::Parked { .. })));
     #[rustfmt::skip]
-    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, steps, result, result_base64, result_content_type, result_bytes, error, attempts, tags, search, duplicate_of, parent_run_id: parent, then, batch_id: batch, deferral, deferrals, late, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, end_log, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
+    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, steps, result, result_base64, result_content_type, result_bytes, error, attempts, tags, search, duplicate_of, parent_run_id: parent, then, batch_id: batch, deferral, deferrals, late, parked, keep_ms, erased_at, trace_id, accepted_by, ended_by, died_at, end_log, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token, unknown: unknown.map(|unknown| *unknown).unwrap_or_default() };
     fields
 }
 
