@@ -173,12 +173,16 @@ struct Rule {
     annotations: BTreeMap<String, String>,
 }
 
-/// Each alert rests on metrics that there are, and says what is wrong and what to do.
+/// Each alert rests on metrics that there are, says what is wrong and what to do, and has a section in the runbook.
 #[test]
 fn every_alert_rests_on_metrics_that_a_node_has() {
     let rules: Rules = serde_saphyr::from_str(include_str!("../config/prometheus/alerts.yml")).unwrap();
     let rules: Vec<Rule> = rules.groups.into_iter().flat_map(|group| group.rules).collect();
     assert!(rules.len() >= 15);
+    let page = include_str!("../docs/runbook.md");
+    let sections: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let alerts: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
+    assert_eq!(sections, alerts, "each alert has a section in the runbook, and no other thing has");
     for Rule { alert, expr, labels, annotations } in rules {
         let named = read(&expr);
         assert!(named.wrong.is_empty(), "{alert}: {}", named.wrong.join("; "));

@@ -1,5 +1,6 @@
 //! A node needs no more rights than docs/operations.md grants.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_nats::ConnectOptions;
@@ -7,8 +8,9 @@ use async_nats::jetstream::consumer;
 use futures_util::StreamExt as _;
 use longshore_harness::{Reply, Scrape, World};
 use longshore_natsd::Options;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{mpsc, watch};
 
 use crate::http::on_a_free_port;
 use crate::{is_emptied, use_binary};
@@ -359,4 +361,120 @@ fn the_permissions_of_docker_compose_are_printed() {
         let file = std::fs::read_to_string(root.join(format!("permissions/{role}.conf"))).unwrap();
         assert_eq!(file, printed(&["permissions", role]), "longshore permissions {role}");
     }
+}
+
+/// A user's client of an account of `deploy/accounts.conf`.
+async fn client_of(world: &World, user: &str) -> async_nats::Client {
+    world.connect(ConnectOptions::with_user_and_password(user.into(), "p".into())).await
+}
+
+/// Asks a node as a tenant; `None`: nobody may be asked there.
+async fn asked_as(client: &async_nats::Client, subject: &str, body: Value) -> Option<Value> {
+    match client.request(subject.to_owned(), body.to_string().into()).await {
+        Ok(answer) => Some(serde_json::from_slice(&answer.payload).unwrap()),
+        Err(error) => {
+            assert_eq!(error.kind(), async_nats::RequestErrorKind::NoResponders, "{subject}: {error}");
+            None
+        }
+    }
+}
+
+/// Does each job of a tenant: it says that it has begun, waits for the word to go on, and answers with whose it is.
+async fn handler_of(client: &async_nats::Client, tenant: &'static str, go: watch::Receiver<bool>) {
+    let (client, subject) = (client.clone(), format!("longshore.work.{tenant}.>"));
+    let mut jobs = client.queue_subscribe(subject, "handlers".to_owned()).await.unwrap();
+    client.flush().await.unwrap();
+    tokio::spawn(async move {
+        while let Some(job) = jobs.next().await {
+            let (client, mut go, reply) = (client.clone(), go.clone(), job.reply.unwrap());
+            tokio::spawn(async move {
+                let mut begun = async_nats::HeaderMap::new();
+                begun.insert("Longshore-Signal", "progress");
+                client.publish_with_headers(reply.clone(), begun, format!("{:?}", "begun").into()).await.unwrap();
+                let _ = go.wait_for(|go| *go).await;
+                client.publish(reply, format!("{tenant:?}").into()).await.unwrap();
+            });
+        }
+    });
+}
+
+/// What the client hears of the subject, in this order.
+async fn heard(client: &async_nats::Client, subject: &str) -> mpsc::UnboundedReceiver<String> {
+    let (to, heard) = mpsc::unbounded_channel();
+    let mut messages = client.subscribe(subject.to_owned()).await.unwrap();
+    client.flush().await.unwrap();
+    tokio::spawn(async move {
+        while let Some(message) = messages.next().await {
+            let _ = to.send(message.subject.to_string());
+        }
+    });
+    heard
+}
+
+/// Given an account for each tenant, as the shipped file has them, when tenants submit jobs, do them with handlers of
+/// their own, follow and cancel them, then that works as in one account; and what one does in the other's name, or has
+/// answers written to, reaches nobody.
+#[tokio::test]
+async fn tenants_with_an_account_each_work_and_cannot_touch_one_another() {
+    use_binary();
+    let file = include_str!("../deploy/accounts.conf");
+    let passwords = ["$NODE_PASSWORD", "$ACME_PASSWORD", "$GLOBEX_PASSWORD"];
+    let extra = passwords.iter().fold(file.to_owned(), |file, password| file.replace(password, "p"));
+    let options = Options { max_file: longshore_harness::ROOM, extra, ..Options::default() };
+    let world = World::with_login(options, ConnectOptions::with_user_and_password("node".into(), "p".into())).await;
+    let node = world.node().with("node", "reply_prefix = '_'").with("defaults", "announcements = false");
+    let node = node.env("NATS_USER", "node").env("NATS_PASSWORD", "p").start().await;
+    let (acme, globex) = (client_of(&world, "acme").await, client_of(&world, "globex").await);
+    let (go, goes) = watch::channel(false);
+    for (client, tenant) in [(&acme, "acme"), (&globex, "globex")] {
+        handler_of(client, tenant, goes.clone()).await;
+    }
+    let mut events = heard(&acme, "longshore.events.acme.>").await;
+    let mut cancels = heard(&acme, "longshore.cancel.acme.>").await;
+    let mut strange = [heard(&globex, "longshore.events.acme.>").await, heard(&globex, "longshore.work.acme.>").await];
+
+    let job = |run: &str| json!({"type": "render", "run_id": run, "payload": 1});
+    for run in ["ends", "stops"] {
+        assert_eq!(asked_as(&acme, "longshore.api.acme.submit", job(run)).await.unwrap()["run_id"], run);
+    }
+    assert_eq!(asked_as(&globex, "longshore.api.globex.submit", job("ends")).await.unwrap()["run_id"], "ends");
+    let mut begun = BTreeSet::new();
+    while begun.len() < 2 {
+        let event = events.recv().await.unwrap();
+        if let [_, _, _, "progress", _, run, ..] = event.split('.').collect::<Vec<_>>()[..] {
+            begun.insert(run.to_owned());
+        }
+    }
+    // Another's names lead nowhere, and so does an answer that is to be written over another's record.
+    for subject in ["longshore.api.acme.runs.get", "longshore.api._all.runs.get", "longshore.api.acme.submit"] {
+        assert_eq!(asked_as(&globex, subject, json!({"run_id": "ends"})).await, None, "{subject}");
+    }
+    for subject in ["longshore.jobs.acme.main.p5.echo", "$KV.longshore_runs.acme.ends", "longshore.dlq.acme.main.echo"]
+    {
+        assert_eq!(asked_as(&globex, subject, json!({})).await, None, "{subject}");
+    }
+    let record = "$KV.longshore_runs.acme.ends";
+    globex.publish_with_reply("longshore.api.globex.runs.list", record, "{}".into()).await.unwrap();
+    globex.publish("longshore.cancel.acme.ends", "".into()).await.unwrap();
+    let listed = asked_as(&globex, "longshore.api.globex.runs.list", json!({})).await.unwrap();
+    assert_eq!(listed["runs"].as_array().unwrap().len(), 1, "{listed}");
+
+    let cancelled = asked_as(&acme, "longshore.api.acme.runs.cancel", json!({"run_id": "stops"})).await.unwrap();
+    assert_eq!(cancelled["run_id"], "stops", "{cancelled}");
+    assert_eq!(cancels.recv().await.unwrap(), "longshore.cancel.acme.stops");
+    go.send_replace(true);
+    for (tenant, run, state, result) in [
+        ("acme", "ends", "completed", json!("acme")),
+        ("acme", "stops", "cancelled", json!(null)),
+        ("globex", "ends", "completed", json!("globex")),
+    ] {
+        let record = world.wait_as(tenant, run, Duration::from_secs(60)).await;
+        assert_eq!((record.state.as_str(), record.result.unwrap_or_default()), (state, result), "{tenant} {run}");
+    }
+    assert!(strange.iter_mut().all(|heard| heard.try_recv().is_err()), "globex heard of acme");
+    let mut command = world.command(["submit", "echo", "1", "--wait"]);
+    let command = command.env("NATS_USER", "acme").env("NATS_PASSWORD", "p").env("LONGSHORE_TENANT", "acme");
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(node.stop().await.success());
 }
