@@ -5,6 +5,7 @@
 mod drawings;
 mod files;
 mod laws;
+mod ledger;
 mod length;
 mod links;
 mod log_lines;
@@ -24,6 +25,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     found.extend(files.iter().flat_map(width::breaches));
     found.extend(files.iter().flat_map(words::breaches));
     found.extend(drawings::breaches(root, &files));
+    found.extend(ledger::breaches(&files));
     found.extend(links::breaches(root, &files));
     if found.is_empty() {
         return Ok(());
