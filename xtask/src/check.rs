@@ -49,10 +49,10 @@ fn optimised(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> anyho
     cargo(root, &arguments, env)
 }
 
-/// How many tests run at once: half as many again as there are processors, because the promises wait for servers and
-/// leases more than they compute.
+/// How many tests run at once: three for each processor, because the promises wait for servers and leases more than
+/// they compute.
 fn test_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * 3 / 2
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * 3
 }
 
 /// Crates that only the program needs, and a program with handlers of its own does not.
