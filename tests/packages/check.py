@@ -114,6 +114,8 @@ async def main():
         errors = noted().count("on_error")
         await client.cancel(job["run_id"])
         await asyncio.wait_for(until("stopped"), 30)
+        # What asks a second time does not interrupt what the first one began.
+        await client.connection.publish(f"longshore.cancel.default.{job['run_id']}")
         await asyncio.wait_for(until("on_error", errors + 1), 30)
         try:
             await client.cancel("no-such-run")

@@ -115,7 +115,8 @@ async def after(ctx, result):
 
 
 @worker.on_error
-def on_error(ctx, error):
+async def on_error(ctx, error):
+    await asyncio.sleep(0.2)
     note("on_error")
 
 

@@ -138,9 +138,10 @@ class Context:
         raise RuntimeError(f"{word} of {request['name']}: {problem}")
 
     def cancel(self) -> None:
-        """Has the handler stopped; on the event loop only."""
-        self._cancelled.set()
-        self._on_cancel()
+        """Has the handler stopped, once: what it does then is not interrupted. On the event loop only."""
+        if not self._cancelled.is_set():
+            self._cancelled.set()
+            self._on_cancel()
 
     async def sent(self) -> None:
         """Returns once everything that was signalled is on its way."""
