@@ -185,6 +185,12 @@ impl Slots {
         self.known().session.id().clone()
     }
 
+    /// How many limits the cluster is to be asked about.
+    #[cfg(test)]
+    pub(crate) fn to_ask(&self) -> usize {
+        self.known().due.len()
+    }
+
     /// The node has no slots.
     pub(crate) fn new(policies: Arc<Policies>, news: Arc<GateNews>, space: BucketSpace) -> Self {
         let known = Known {

@@ -21,7 +21,7 @@ use crate::attempt::order;
 use crate::queue::blocked::wanted::Want;
 use crate::queue::blocked::{Blocked, Goes};
 use crate::queue::gates::Gates;
-use crate::queue::gates::answer::{HeldUp, Wakes};
+use crate::queue::gates::answer::{HeldUp, Permits, Wakes};
 use crate::queue::gates::handler_capacity;
 use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
@@ -458,16 +458,29 @@ impl HasPayload for Box<Assignment> {
     }
 }
 
-/// Has the job start, with the gates' permits, if they let it.
+/// Has the job start, with the gates' permits, if they let it. While the cluster is asked for its slot, it has the
+/// trial whether there are handlers, if that is not known: each of thousands of keys would have its slot brought
+/// otherwise.
 fn pass(gates: &Gates, assignment: &mut Assignment, now: Instant) -> Result<(), HeldUp> {
     match gates.ask(assignment, now) {
-        Ok(permits) => assignment.permits = permits,
+        Ok(permits) => {
+            let trial = assignment.permits.capacity.take();
+            assignment.permits = Permits { capacity: permits.capacity.or(trial), ..permits };
+            Ok(())
+        }
         Err(held_up) => {
-            assignment.permits.waits = held_up.waits;
-            return Err(held_up);
+            let permits = &mut assignment.permits;
+            permits.waits = held_up.waits;
+            match held_up.asks_for_slot() {
+                false => permits.capacity = None,
+                true if permits.capacity.is_none() => {
+                    assignment.permits.capacity = handler_capacity::trial(&gates.routing, assignment);
+                }
+                true => {}
+            }
+            Err(held_up)
         }
     }
-    Ok(())
 }
 
 /// Marks the job to be parked instead of started, if that is possible now.

@@ -139,6 +139,12 @@ impl Routing {
         self.capacity_of_kind(&job.tenant, &job.job_type).0
     }
 
+    /// The one place with the remote handlers of this job, if it is not known whether there are any.
+    pub(crate) fn trial_of(&self, job: &Job) -> Option<Capacity> {
+        let (capacity, is_known) = self.capacity_of_kind(&job.tenant, &job.job_type);
+        (!is_known).then_some(capacity)
+    }
+
     /// How many jobs of a kind could start at once, as far as its handlers go: `max` if they run in this node.
     pub(crate) fn free_places(&self, kind: &Kind, max: usize) -> Room {
         if self.handler_of(&kind.job_type).is_some() {

@@ -31,7 +31,7 @@ pub(crate) enum Answer {
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
     /// To be with a remote handler.
-    pub(crate) _capacity: Option<CapacityPermit>,
+    pub(crate) capacity: Option<CapacityPermit>,
     /// The report on its end to its circuit breaker.
     pub(crate) breaker: Option<BreakerPass>,
     /// Of its concurrency limits. The call of the handler has it, too, until the handler is done.
@@ -90,4 +90,11 @@ pub(crate) struct HeldUp {
     pub(crate) soon: usize,
     /// The slot that it waits for.
     pub(crate) waits: Option<Waits>,
+}
+
+impl HeldUp {
+    /// Whether the cluster is being asked for the slot that it waits for.
+    pub(crate) fn asks_for_slot(&self) -> bool {
+        self.waits.is_some() && self.reason.is_none()
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::attempt::assignment::Assignment;
 use crate::queue::gates::answer::{Answer, Permits};
+use crate::shared::capacity::CapacityPermit;
 use crate::shared::routing::Routing;
 
 /// Whether the job goes to remote handlers: an invalid job calls no handler, and a handler in this node has as much
@@ -22,13 +23,19 @@ fn until(opens: Option<Instant>) -> Answer {
     opens.map_or(Answer::WhenFreed(None), Answer::NoHandlerBefore)
 }
 
+/// The trial whether the job has handlers, if that is not known and no other job has it: one job at a time tries.
+pub(crate) fn trial(routing: &Routing, assignment: &Assignment) -> Option<CapacityPermit> {
+    let capacity = applies_to(routing, assignment).then(|| routing.trial_of(&assignment.job)).flatten()?;
+    routing.capacity.take(capacity)
+}
+
 /// Whether the job's handlers can take another job.
 pub(crate) fn ask(routing: &Routing, assignment: &Assignment) -> Answer {
     routing.discovery.saw_remote();
     let capacity = routing.capacity_of(&assignment.job);
     let opens = capacity.opens;
     match routing.capacity.take(capacity) {
-        Some(permit) => Answer::Go(Permits { _capacity: Some(permit), ..Permits::default() }),
+        Some(permit) => Answer::Go(Permits { capacity: Some(permit), ..Permits::default() }),
         None => until(opens),
     }
 }

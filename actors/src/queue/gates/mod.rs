@@ -67,7 +67,7 @@ impl Gates {
         is_new && concurrency::has_line(&self.routing.policies, &assignment.job)
     }
 
-    /// Asks the gates about the first job of its kind.
+    /// Asks the gates about the first job of its kind. It may have the trial of its handlers already.
     ///
     /// # Errors
     /// It cannot start now: says why, and until when if that is known.
@@ -81,7 +81,9 @@ impl Gates {
         let is_counted = concurrency::applies_to(&self.slots, assignment);
         // A job whose handlers are full takes nothing from the other gates. It does not take capacity first and give it
         // back either: the return of capacity wakes all that wait for it.
+        let tries = assignment.permits.capacity.is_some();
         if is_remote
+            && !tries
             && (is_limited || may_break || is_counted)
             && let Some(lacks) = handler_capacity::lacks(&self.routing, assignment)
         {
@@ -99,8 +101,8 @@ impl Gates {
         if may_break {
             permits.breaker = granted(breaker::ask(&self.breakers, assignment))?.breaker;
         }
-        if is_remote {
-            permits._capacity = granted(handler_capacity::ask(&self.routing, assignment))?._capacity;
+        if is_remote && !tries {
+            permits.capacity = granted(handler_capacity::ask(&self.routing, assignment))?.capacity;
         }
         Ok(permits)
     }

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use longshore_domain::JobType;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::{DeferReason, Run};
 use longshore_domain::setting::PauseOf;
+use longshore_domain::{JobOptions, JobType};
 
 use super::scene::{Incoming, Scene, job, kind, number, returned};
 use crate::attempt::assignment::Assignment;
@@ -55,6 +55,24 @@ async fn a_job_that_waits_starts_before_later_ones_of_its_type_as_soon_as_its_ha
     assert_eq!(scene.leave(), ["s4"]);
     drop(running);
     assert_eq!(scene.leave(), ["s3"]);
+}
+
+/// Given jobs of several keys, when it is not known whether their type has handlers, then one job asks for its slot, to
+/// try; once handlers are known, all do.
+#[tokio::test]
+async fn while_no_handler_is_known_one_key_at_a_time_asks_for_its_slot() {
+    let scene = scene();
+    let of_key = |number| {
+        let options = JobOptions { concurrency_key: Some(format!("k{number}")), ..JobOptions::default() };
+        Incoming { options: Some(options), ..job("unknown", 5, number) }
+    };
+    scene.arrive((1..=3).map(of_key));
+    assert!(scene.leave().is_empty());
+    let slots = &scene.buffer().gates.slots;
+    assert_eq!((slots.to_ask(), scene.held()), (1, (0, 3)));
+    scene.announces("unknown", 8);
+    assert!(scene.leave().is_empty());
+    assert_eq!(slots.to_ask(), 3);
 }
 
 /// A queue whose remote type was full when four of its jobs came: the fourth was parked, the others have ended.
