@@ -25,6 +25,12 @@ async fn node(world: &World, name: &str, settings: &str) -> Node {
     node.with("node", "lease = '2s'").start().await
 }
 
+/// The last lines.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join("\n")
+}
+
 /// A tenth of the attempts of each type meets a fault on purpose, beside those of the services themselves.
 async fn rehearse(world: &World) {
     for (job_type, kind, step) in [
@@ -63,6 +69,8 @@ async fn every_order_is_charged_once_whatever_fails() {
     let mut shop_runs = Command::new(python);
     shop_runs.arg(shop.join("shop.py")).arg(orders.to_string()).env("NATS_URL", world.urls());
     shop_runs.env("SHOP_CHARGE_PORT", charge.to_string()).env("SHOP_MAIL_PORT", mail.to_string());
+    let complaints = folder.path().join("complaints");
+    shop_runs.stderr(std::fs::File::create(&complaints).unwrap());
     let mut shop_runs = shop_runs.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(shop_runs.stdout.take().unwrap()).lines();
     let mut submitted = 0;
@@ -89,6 +97,7 @@ async fn every_order_is_charged_once_whatever_fails() {
         injected += errors.filter(|message| message.starts_with("injected: ")).count();
     }
     println!("{said}attempts that met a fault on purpose, of the last 500 runs: {injected}");
+    let is_well = shop_runs.wait().await.unwrap().success() && said.contains("all is well");
+    assert!(is_well, "{said}{}", tail(&std::fs::read_to_string(complaints).unwrap()));
     assert!(injected > 0, "{said}");
-    assert!(shop_runs.wait().await.unwrap().success() && said.contains("all is well"), "{said}");
 }

@@ -1,8 +1,9 @@
 //! All checks, one after the other, each with its duration; the first that fails ends the run.
 
 use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -25,7 +26,7 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     // `--workspace` although one program is wanted: with another choice of features, cargo would build everything once
     // more; as the tests have it, so that they find it built.
     step("the longshore binary", || {
-        optimised(root, &["build", "--profile", "test", "--workspace", "--bin", "longshore"], &[])
+        succeeds(optimised(root, &["build", "--profile", "test", "--workspace", "--bin", "longshore"], &[]))
     })?;
     step("the release archive", || release::pack(root, &binary()?, ("unoptimised", &release::host()?)).map(drop))?;
     let found = [
@@ -33,20 +34,63 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
         ("LONGSHORE_BIN", binary()?.into()),
         ("RUST_TEST_THREADS", test_threads().to_string().into()),
     ];
-    step("tests", || optimised(root, &["test", "--workspace"], &found))?;
+    step("tests", || tests(root, &found))?;
     println!("all checks passed in {}", seconds(begun.elapsed()));
     Ok(())
 }
 
-/// Runs cargo with what nodes spend their time in compiled with some optimisation: the promises are bound by the
-/// processor, and four fifths of that was unoptimised code. The program's own crate is not, as its tests take long to
-/// compile. Only here, as everybody else would wait for it.
-fn optimised(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> anyhow::Result<()> {
-    let crates = ["\"*\"", "longshore-backbone", "longshore-actors", "longshore-harness"];
-    let configs = crates.map(|name| format!("profile.test.package.{name}.opt-level=1"));
-    let configs = configs.iter().flat_map(|config| ["--config", config.as_str()]);
-    let arguments: Vec<&str> = arguments.iter().copied().chain(configs).collect();
-    cargo(root, &arguments, env)
+/// What nodes spend their time in, compiled with some optimisation, as the promises are bound by the processor. The
+/// other dependencies are not, nor is the program's own crate: they would take longer to compile than they save. Only
+/// here, as everybody else would wait for it.
+const OPTIMISED: [&str; 14] = [
+    "longshore-backbone",
+    "longshore-actors",
+    "longshore-harness",
+    "tokio",
+    "async-nats",
+    "serde_json",
+    "serde_core",
+    "bytes",
+    "memchr",
+    "hashbrown",
+    "futures-util",
+    "mio",
+    "smol_str",
+    "libmimalloc-sys",
+];
+
+fn optimised(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> Command {
+    let mut command = cargo_command(root, arguments, env);
+    for name in OPTIMISED {
+        command.args(["--config", &format!("profile.test.package.{name}.opt-level=1")]);
+    }
+    command
+}
+
+/// Lines of a panic that say what went wrong.
+const SAID: usize = 8;
+
+/// Runs all tests. What those that failed panicked with stands at the very end once more: their logs fill pages.
+fn tests(root: &Path, env: &[(&str, OsString)]) -> anyhow::Result<()> {
+    let mut tests = optimised(root, &["test", "--workspace", "--no-fail-fast"], env).stdout(Stdio::piped()).spawn()?;
+    let (mut panics, mut left) = (String::new(), 0_usize);
+    for line in BufReader::new(tests.stdout.take().context("the tests have no output")?).lines() {
+        let line = line?;
+        println!("{line}");
+        if line.starts_with("---- ") {
+            left = 1;
+        } else if line.contains("panicked at ") {
+            left = SAID;
+        }
+        if left > 0 {
+            left -= 1;
+            panics += &format!("\n{line}");
+        }
+    }
+    match tests.wait()? {
+        status if status.success() => Ok(()),
+        status => bail!("the tests ended with {status}{panics}"),
+    }
 }
 
 /// How many tests run at once: three for each processor, because the promises wait for servers and leases more than
@@ -166,12 +210,19 @@ fn binary() -> anyhow::Result<PathBuf> {
 }
 
 fn cargo(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> anyhow::Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    succeeds(cargo_command(root, arguments, env))
+}
+
+fn cargo_command(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root).envs(env.iter().map(|(name, value)| (name, value)));
+    command
+}
+
+fn succeeds(mut command: Command) -> anyhow::Result<()> {
     let status = command.status().context("cannot start cargo")?;
     if !status.success() {
-        bail!("`cargo {}` ended with {status}", arguments.join(" "));
+        bail!("{command:?} ended with {status}");
     }
     Ok(())
 }
