@@ -224,7 +224,7 @@ async fn a_link_has_its_own_payload_or_the_result_and_its_own_options() {
     let headers = "b,text/plain,".to_owned();
     assert_eq!(got[0], (second, "naïve\ntext".into(), headers), "the result, and no header of the chain");
     assert_eq!((got.len(), &got[1].0), (2, &third));
-    let events = world.events(&third).await;
+    let events = world.eventually_ends(&third).await;
     let events: Vec<EventName> = events.iter().map(|logged| logged.event.event).collect();
     use EventName::{Completed, Enqueued, Scheduled, Started};
     assert_eq!(events, [Scheduled, Enqueued, Started, Completed]);

@@ -14,7 +14,8 @@ async fn is_sound(three_servers: bool, rate: u32) {
     let report = chaos.run().await;
 
     println!("{report}");
-    assert!(report.is_sound(), "{:?}, {:?}", report.wrong, report.violations_by_kind());
+    let (wrong, violations) = (&report.wrong, report.violations_by_kind());
+    assert!(report.is_sound(), "the machine stood still for {:?}; {wrong:?}, {violations:?}", report.stalled);
 }
 
 /// Given jobs of every kind on three nodes, when faults of every kind happen all the while, then the history is sound.

@@ -122,7 +122,8 @@ async fn a_detached_attempt_lasts_as_long_as_its_worker_gives_signs() {
     assert_eq!((slow.state.as_str(), error.kind.as_str()), ("dead", "timeout"), "{}", error.message);
     assert!(slow.ended_at.unwrap().to_string().as_str() >= before.as_str().unwrap());
     assert_eq!(world.request("runs.get", json!({"run_id": "slow"})).await["progress"], json!({"done": 3}));
-    let progress = world.events("slow").await.iter().filter(|logged| logged.event.event == EventName::Progress).count();
+    let progress =
+        world.eventually_ends("slow").await.iter().filter(|logged| logged.event.event == EventName::Progress).count();
     assert_eq!(progress, 3);
     let refused = world.try_request("default", "runs.progress", sign).await.unwrap_err();
     assert_eq!(refused.code, 409, "{refused}");

@@ -329,7 +329,7 @@ async fn a_step_is_asked_for_and_stored_as_the_contract_says() {
     let found = world.request("runs.get", json!({"run_id": run})).await;
     let names: Vec<&str> = found["steps"].as_array().unwrap().iter().filter_map(|step| step["name"].as_str()).collect();
     assert_eq!(names, ["charge", "nothing", "large"], "{found}");
-    let events = world.events(&run).await;
+    let events = world.eventually_ends(&run).await;
     let steps = events.iter().filter(|logged| logged.event.event == EventName::StepCompleted).count();
     assert_eq!(steps, 3);
 }

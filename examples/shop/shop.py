@@ -53,6 +53,7 @@ def node(folder):
 
 
 async def orders(count, start_worker):
+    import nats.errors
     from longshore import Client
 
     follows = {"type": "shop.invoice", "then": {"type": "shop.mail"}}
@@ -60,7 +61,12 @@ async def orders(count, start_worker):
 
         async def order(number):
             payload = {"order": number, "cents": 100 + number, "mail": f"customer{number}@shop.example"}
-            run = await client.submit("shop.charge", payload, idempotency_key=f"order {number}", then=follows)
+            while True:
+                try:
+                    run = await client.submit("shop.charge", payload, idempotency_key=f"order {number}", then=follows)
+                    break
+                except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                    print("no answer, submitted again:", number, flush=True)  # the key makes it one job
             print("submitted", number, flush=True)
             return await end(client, run["run_id"])
 

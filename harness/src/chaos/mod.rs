@@ -5,7 +5,7 @@
 //! failure likely again, not certain. `jobs` defines the jobs and how they must end, `producer` publishes them (`raw`
 //! the bytes that no client library would send), `handlers` do the work and write it down, `faults` and `server_faults`
 //! cause the faults, `pauses` pauses queues and types meanwhile, `recurring` has schedules fire all the while, `report`
-//! is the result.
+//! is the result, `stalls` watches the machine.
 
 mod faults;
 mod handlers;
@@ -16,6 +16,7 @@ mod raw;
 mod recurring;
 mod report;
 mod server_faults;
+mod stalls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -71,6 +72,7 @@ impl Chaos {
     /// # Panics
     /// If something cannot be started, or jobs do not end; with the report on one.
     pub async fn run(self) -> Report {
+        let stalls = stalls::watch();
         let world = if self.three_servers { World::cluster().await } else { World::new().await };
         let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), (self.nodes, self.clocks)).await;
         let schedules = recurring::make(&world).await;
@@ -97,7 +99,8 @@ impl Chaos {
         let mut wrong: Vec<String> = answers.into_iter().chain(faults.wrong.drain(..)).chain(pauses.wrong).collect();
         wrong.extend(wrong_ends(&accepted, &states));
         wrong.extend(wrong_follow_ups(&world, &accepted, &states, &faults).await);
-        self.judge(&world, &accepted, faults, (pauses.held, schedules, wrong)).await
+        let report = self.judge(&world, &accepted, faults, (pauses.held, schedules, wrong)).await;
+        Report { stalled: stalls.longest(), ..report }
     }
 
     async fn judge(
@@ -144,6 +147,7 @@ impl Chaos {
                 .collect(),
             pauses: history.pauses.len(),
             still: standstills(&history.events, &times),
+            stalled: Duration::ZERO,
             faults: faults.log,
             wrong,
             evidence: evidence(&history, &violations),

@@ -30,6 +30,8 @@ pub struct Report {
     pub at_once: BTreeMap<String, usize>,
     /// Pauses of queues and types that were answered.
     pub pauses: usize,
+    /// How long the machine itself stood still at most: then leases are lost though no fault says why.
+    pub stalled: Duration,
     /// Every fault, in order.
     pub faults: Vec<Fault>,
     /// How long work stood still after each fault.
@@ -95,6 +97,7 @@ impl fmt::Display for Report {
         writeln!(f, "attempts that lost their lease {}", self.leases_lost)?;
         let at_once: Vec<String> = self.at_once.iter().map(|(limit, most)| format!("{limit} {most}")).collect();
         writeln!(f, "pauses {}; most at work at once: {}", self.pauses, at_once.join(", "))?;
+        writeln!(f, "the machine stood still for at most {} ms", self.stalled.as_millis())?;
         self.write_faults(f)?;
         for wrong in self.wrong.iter().take(SHOWN) {
             writeln!(f, "WRONG: {wrong}")?;
