@@ -18,7 +18,7 @@ use crate::shared::now;
 const HOLDS_FOR: Duration = Duration::from_secs(15);
 /// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler. Where
 /// very many tenants or types lack theirs, it is longer, so that any two tries are so far apart on the average.
-const MISSED_FOR: Duration = Duration::from_millis(250);
+const MISSED_FOR: Duration = Duration::from_millis(500);
 const TRIES_APART: Duration = Duration::from_millis(50);
 /// Parked jobs are not tried for longer: those that were tried are tried again before, as a rule.
 const STAYS_PARKED_FOR: Duration = Duration::from_secs(5);
