@@ -106,8 +106,11 @@ async fn the_living_stand_in_for_the_dead() {
     doomed.kill9().await;
 
     longshore_harness::eventually("a silent node", WITHIN, async || {
-        // A request that the dead node had been given is not answered.
-        let list = world.try_request("_all", "nodes.list", json!({})).await.map_err(|error| format!("{error:?}"))?;
+        // A request that the dead node had been given is not answered, and it is shown as silent for seconds only.
+        let list = world.try_request("_all", "nodes.list", json!({}));
+        let list =
+            tokio::time::timeout(std::time::Duration::from_secs(1), list).await.map_err(|late| late.to_string())?;
+        let list = list.map_err(|error| format!("{error:?}"))?;
         let silent = |node: &Value| node["node"] == "doomed" && node["state"] == "silent";
         if list["nodes"].as_array().unwrap().iter().any(silent) { Ok(()) } else { Err(list.to_string()) }
     })

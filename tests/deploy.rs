@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use longshore_harness::{World, eventually};
+use longshore_harness::{World, eventually, free_ports};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::process::Child;
 
 use crate::world;
@@ -241,8 +240,7 @@ async fn the_image_runs_read_only_and_holds_nothing_else() {
 
 /// A job is done by the image's node, which its own health check says is ready.
 async fn works(world: &World, image: &Image) {
-    // Taken and given back: the node takes it a moment later.
-    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let address = format!("127.0.0.1:{}", free_ports(1)[0]);
     let urls = world.urls();
     let settings = [("NATS_URL", urls.as_str()), ("LONGSHORE_HTTP__LISTEN", &address)];
     let log = std::fs::File::create(world.dir().join("image.log")).unwrap();
@@ -300,15 +298,9 @@ impl Composed {
             instead.push((format!("${{{name}}}"), password.to_owned()));
             instead.push((format!("${{{name}:?run deploy/compose/set-up.sh first}}"), password.to_owned()));
         }
-        // Taken together and given back: the servers take them a moment later.
-        let mut taken = Vec::new();
-        for server in ["nats-1", "nats-2", "nats-3"] {
-            for port in [4222, 6222] {
-                let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                instead.push((format!("{server}:{port}"), free.local_addr().unwrap().to_string()));
-                taken.push(free);
-            }
-        }
+        let servers = ["nats-1", "nats-2", "nats-3"].into_iter();
+        let named = servers.flat_map(|server| [4222, 6222].map(|port| format!("{server}:{port}")));
+        instead.extend(named.zip(free_ports(6).into_iter().map(|port| format!("127.0.0.1:{port}"))));
         let compose: Value = serde_saphyr::from_str(include_str!("../docker-compose.yml")).unwrap();
         Ok(Self { services: compose["services"].clone(), folder, instead, running: Vec::new() })
     }

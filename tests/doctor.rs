@@ -56,8 +56,7 @@ async fn doctor(world: &World) -> Found {
 /// A server that answers HTTP, too, at that port.
 async fn monitored(extra_jetstream: &str) -> (World, String) {
     use_binary();
-    // Taken and given back: the server takes it a moment later.
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let port = longshore_harness::free_ports(1)[0];
     let options = Options {
         max_file: longshore_harness::ROOM,
         extra: format!("http: \"127.0.0.1:{port}\""),

@@ -15,7 +15,6 @@ use longshore_harness::collector::{Collector, Protocol};
 use longshore_harness::http::get;
 use longshore_harness::{Node, Reply, World, eventually};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
 use crate::http::on_a_free_port;
@@ -47,8 +46,7 @@ struct Prometheus {
 impl Prometheus {
     /// One with these rules.
     async fn of(world: &World, node: &Node, rules: &Path) -> Self {
-        // Taken and given back: Prometheus takes it a moment later.
-        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], longshore_harness::free_ports(1)[0]));
         let folder = world.dir().join("prometheus");
         std::fs::create_dir(&folder).unwrap();
         let scrape = format!("{{job_name: longshore, static_configs: [{{targets: ['{}']}}]}}", node.http());

@@ -1,11 +1,10 @@
 //! The shop of the examples: each order is charged once, has one invoice and one e-mail, whatever fails.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use longshore_harness::{Node, World};
+use longshore_harness::{Node, World, free_ports};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
@@ -15,10 +14,6 @@ use crate::{in_future, times, world};
 
 /// How long all orders may take.
 const WITHIN: Duration = Duration::from_secs(240);
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 async fn node(world: &World, name: &str, settings: &str) -> Node {
     let node = world.node().name(name).config(settings).with("faults", "allowed = true");
@@ -58,7 +53,7 @@ async fn every_order_is_charged_once_whatever_fails() {
         Err(problem) => return eprintln!("SKIPPED: the shop: {problem}"),
     };
     let world = world().await;
-    let (charge, mail) = (free_port(), free_port());
+    let [charge, mail] = free_ports(2).try_into().unwrap();
     let shop = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/shop");
     let settings = std::fs::read_to_string(shop.join("longshore.toml")).unwrap();
     let settings = settings.replace(":9000/", &format!(":{charge}/")).replace(":9025", &format!(":{mail}"));
@@ -69,6 +64,7 @@ async fn every_order_is_charged_once_whatever_fails() {
     let mut shop_runs = Command::new(python);
     shop_runs.arg(shop.join("shop.py")).arg(orders.to_string()).env("NATS_URL", world.urls());
     shop_runs.env("SHOP_CHARGE_PORT", charge.to_string()).env("SHOP_MAIL_PORT", mail.to_string());
+    shop_runs.env("TMPDIR", folder.path());
     let complaints = folder.path().join("complaints");
     shop_runs.stderr(std::fs::File::create(&complaints).unwrap());
     let mut shop_runs = shop_runs.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();

@@ -310,8 +310,8 @@ async fn proxy(target: u16) -> Proxy {
     proxy.unwrap_or_else(|error| panic!("no port for a proxy: {error}"))
 }
 
-/// Returns `count` different ports on which no process listened a moment ago.
-fn free_ports(count: usize) -> Vec<u16> {
+/// Returns `count` different ports on which no process listened a moment ago, and which no outgoing connection gets.
+pub fn free_ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {
         let port = rand::random_range(PORTS);

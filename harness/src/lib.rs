@@ -59,7 +59,7 @@ mod world;
 
 pub use api::ApiError;
 pub use bytes::Bytes;
-pub use cluster::{SERVERS, ServerCluster};
+pub use cluster::{SERVERS, ServerCluster, free_ports};
 pub use connect::ROOM;
 pub use eventually::eventually;
 pub use live::{Live, LiveEvents};

@@ -1,13 +1,12 @@
 //! Clients over HTTP that repeat what was not answered have each job done under one run, whichever node dies.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
-use longshore_harness::{Job, Node, Reply, World};
+use longshore_harness::{Job, Node, Reply, World, free_ports};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -26,7 +25,7 @@ struct Said {
 
 async fn node(world: &World, name: &str) -> Node {
     // The proxies find it at its address again.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_ports(1)[0];
     let node = world.node().name(name).with("http", &format!("listen = '127.0.0.1:{port}'"));
     node.with("node", "lease = '2s'").start().await
 }
