@@ -73,7 +73,7 @@ async fn nodes_share_the_work() {
     let first = workers(world.node().name("first"), 4).start().await;
     let second = workers(world.node().name("second"), 4).start().await;
     let mut live = world.live_events("default").await;
-    let held = world.publish("sleep").many((0..8).map(|_| json!({"ms": 3_000}))).await;
+    let held = world.publish("sleep").many((0..8).map(|_| json!({"ms": 10_000}))).await;
     for receipt in &held {
         live.until_published("started", &receipt.run_id).await;
     }
