@@ -21,7 +21,7 @@ use crate::attempt::order;
 use crate::queue::blocked::wanted::Want;
 use crate::queue::blocked::{Blocked, Goes};
 use crate::queue::gates::Gates;
-use crate::queue::gates::answer::{HeldUp, Permits, Wakes};
+use crate::queue::gates::answer::{HeldUp, Wakes};
 use crate::queue::gates::handler_capacity;
 use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
@@ -463,20 +463,17 @@ impl HasPayload for Box<Assignment> {
 /// otherwise.
 fn pass(gates: &Gates, assignment: &mut Assignment, now: Instant) -> Result<(), HeldUp> {
     match gates.ask(assignment, now) {
-        Ok(permits) => {
-            let trial = assignment.permits.capacity.take();
-            assignment.permits = Permits { capacity: permits.capacity.or(trial), ..permits };
+        Ok(mut permits) => {
+            permits.capacity = permits.capacity.or_else(|| assignment.permits.capacity.take());
+            assignment.permits = permits;
             Ok(())
         }
         Err(held_up) => {
-            let permits = &mut assignment.permits;
-            permits.waits = held_up.waits;
-            match held_up.asks_for_slot() {
-                false => permits.capacity = None,
-                true if permits.capacity.is_none() => {
-                    assignment.permits.capacity = handler_capacity::trial(&gates.routing, assignment);
-                }
-                true => {}
+            assignment.permits.waits = held_up.waits;
+            if !held_up.asks_for_slot() {
+                assignment.permits.capacity = None;
+            } else if assignment.permits.capacity.is_none() {
+                assignment.permits.capacity = handler_capacity::trial(&gates.routing, assignment);
             }
             Err(held_up)
         }

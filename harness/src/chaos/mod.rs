@@ -99,8 +99,9 @@ impl Chaos {
         let mut wrong: Vec<String> = answers.into_iter().chain(faults.wrong.drain(..)).chain(pauses.wrong).collect();
         wrong.extend(wrong_ends(&accepted, &states));
         wrong.extend(wrong_follow_ups(&world, &accepted, &states, &faults).await);
-        let report = self.judge(&world, &accepted, faults, (pauses.held, schedules, wrong)).await;
-        Report { stalled: stalls.longest(), ..report }
+        let mut report = self.judge(&world, &accepted, faults, (pauses.held, schedules, wrong)).await;
+        report.stalled = stalls.longest();
+        report
     }
 
     async fn judge(

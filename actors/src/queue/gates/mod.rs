@@ -75,15 +75,14 @@ impl Gates {
         if let Some(until) = pause::held_until(&self.run_time_settings, &assignment.job, now) {
             return Err(HeldUp { until: Some(until), reason: Some(DeferReason::Paused), soon: 0, waits: None });
         }
-        let is_remote = handler_capacity::applies_to(&self.routing, assignment);
+        let has_trial = assignment.permits.capacity.is_some();
+        let asks_handlers = !has_trial && handler_capacity::applies_to(&self.routing, assignment);
         let is_limited = rate_limit::applies_to(&self.limits, &assignment.job);
         let may_break = breaker::applies_to(&self.breakers, assignment);
         let is_counted = concurrency::applies_to(&self.slots, assignment);
         // A job whose handlers are full takes nothing from the other gates. It does not take capacity first and give it
         // back either: the return of capacity wakes all that wait for it.
-        let tries = assignment.permits.capacity.is_some();
-        if is_remote
-            && !tries
+        if asks_handlers
             && (is_limited || may_break || is_counted)
             && let Some(lacks) = handler_capacity::lacks(&self.routing, assignment)
         {
@@ -101,7 +100,7 @@ impl Gates {
         if may_break {
             permits.breaker = granted(breaker::ask(&self.breakers, assignment))?.breaker;
         }
-        if is_remote && !tries {
+        if asks_handlers {
             permits.capacity = granted(handler_capacity::ask(&self.routing, assignment))?.capacity;
         }
         Ok(permits)
