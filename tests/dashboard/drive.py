@@ -195,6 +195,7 @@ def work(browser, address):
     tab.go(f"run/default/{hostile}", hostile)
     expect(page.locator("main h1")).to_contain_text("dead")
     expect(page.locator(".failure-card pre")).to_contain_text("<img src=x onerror=")
+    expect(page.get_by_role("table", name="Finished steps")).to_contain_text("charge")
     expect(page.locator(".failure-card pre")).to_contain_text("⟨U+202E⟩gnp.")
     expect(page.locator(".facts").first).to_contain_text("<b>bold</b>")
     expect(page.locator("main img, main script, main b")).to_have_count(0)

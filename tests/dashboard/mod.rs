@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use longshore_harness::{Job, Node, Reply, World};
+use serde_json::json;
 use tokio::process::Command;
 
 use crate::gateway_keys::key;
@@ -53,7 +54,11 @@ async fn drive(scene: &str, node: &Node, path: &str, arguments: &[&str]) {
 async fn an_operator_does_the_daily_work_in_a_browser() {
     let world = world().await;
     let node = node(&world, "n1", "").await;
-    let _handler = world.handler("hostile.job").start(async |_: Job| Reply::error(400, HOSTILE)).await;
+    let handler = async |job: Job| {
+        job.request("step-put", json!({"name": "charge", "n": 1, "result": 1}).to_string()).await.unwrap();
+        Reply::error(400, HOSTILE)
+    };
+    let _handler = world.handler("hostile.job").start(handler).await;
     drive("work", &node, "/", &[]).await;
 }
 

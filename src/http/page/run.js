@@ -6,7 +6,7 @@ import { decoded, member, span, visible } from './format.js';
 import { follow } from './stream.js';
 import { changed, may, state, toast } from './state.js';
 import { LATER, start } from './runs.js';
-import { askFirst, button, card, heading, line, list, moment, pill, source, stale, time } from './widgets.js';
+import { askFirst, button, card, heading, line, list, moment, pill, source, stale, table, time } from './widgets.js';
 import { timeline } from './timeline.js';
 import { go, to } from './router.js';
 
@@ -192,6 +192,8 @@ function view(data, { parts: [, tenant, id] }, error) {
       ${card('Events', events.length ? eventRows(events) : html`<div class="empty">${state.stream === 'connecting' ? 'Reading the event log …' : 'The event log has none of this run.'}</div>`)}
       <div>${result !== undefined ? card('Result', source(result)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
       ${record.state === 'dead' || data.payload !== undefined ? card('Payload', payload(data)) : nothing}
+      ${record.steps?.length ? card('Steps', table('Finished steps', ['Step', { text: 'Attempt', kind: 'num' }, 'Finished'], record.steps.map((step) => html`<tr><td class="mono">${line(step.name)}${step.n > 1 ? ` #${step.n}` : nothing}</td>
+        <td class="num">${step.attempt}</td><td>${time(step.at)}</td></tr>`)), 'a later attempt does not repeat them') : nothing}
       ${record.log?.length ? card('Log', html`<pre class="log" tabindex="0">${record.log.map((entry) => visible(entry.line)).join('\n')}</pre>`) : nothing}</div></div>`;
 }
 
