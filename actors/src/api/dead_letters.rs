@@ -13,12 +13,11 @@ use longshore_backbone::wire::api::{
 };
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
-use longshore_domain::fingerprint::{fingerprint, pattern};
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::api::Api;
-use crate::api::filter::{self, Filter};
+use crate::api::filter::{self, Filter, mark};
 use crate::shared::now;
 
 /// Entries on a page if the client does not say.
@@ -175,14 +174,6 @@ fn described(
     let payload = || base64::engine::general_purpose::STANDARD.encode(&dead_letter.payload);
     let payload_base64 = left_out.is_none().then(payload);
     record.with_job(&DeadJob { headers, payload_base64, payload_bytes: left_out, fingerprint: mark(run).2 })
-}
-
-/// The group of a run: its error's kind and pattern, and a fingerprint of both and the type.
-pub(crate) fn mark(run: &Run) -> (ErrorKind, String, String) {
-    let kind = run.error.as_ref().map_or(ErrorKind::Permanent, |error| error.kind);
-    let pattern = run.error.as_ref().map(|error| pattern(&error.message)).unwrap_or_default();
-    let fingerprint = fingerprint(&run.job_type, kind, &pattern);
-    (kind, pattern, fingerprint)
 }
 
 /// Hours for which a group says how many died.

@@ -1,9 +1,8 @@
 //! The target of a request: which runs the caller may see, and which of those it means. One answer for all endpoints.
 
 use longshore_backbone::wire::api::{self, ApiError, Code, OPERATOR, RunRequest, Selection, Target};
-use longshore_domain::{Run, RunId, Tenant};
-
-use crate::api::dead_letters::mark;
+use longshore_domain::fingerprint::{fingerprint, pattern};
+use longshore_domain::{ErrorKind, Run, RunId, Tenant};
 
 /// The runs that are meant: those that fit, of one tenant or, for the operator, of all.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +17,14 @@ pub(crate) struct Filter {
 pub(crate) enum Chosen {
     One(Tenant, RunId),
     Those(Filter),
+}
+
+/// The group of a run: its error's kind and pattern, and a fingerprint of both and the type.
+pub(crate) fn mark(run: &Run) -> (ErrorKind, String, String) {
+    let kind = run.error.as_ref().map_or(ErrorKind::Permanent, |error| error.kind);
+    let pattern = run.error.as_ref().map(|error| pattern(&error.message)).unwrap_or_default();
+    let fingerprint = fingerprint(&run.job_type, kind, &pattern);
+    (kind, pattern, fingerprint)
 }
 
 /// The tenant whose runs are meant: a tenant sees only its own, the operator all (`None`), or those of a tenant it

@@ -6,17 +6,16 @@
 //! the same job goes on with it, another job takes it over. A job that replaces another is durable before the other one
 //! makes way: until then the other runs, from then on this one.
 
-use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
+use longshore_backbone::claims::{Claimed, FoundClaim};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_domain::key;
-use longshore_domain::policy::OnMismatch;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::publication::Published;
 use longshore_domain::run::Wait;
 use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 
-use crate::api::submission::{self, OnConflict, Submission, answer, is_stored};
+use crate::api::submission::{self, OnConflict, Submission, answer, is_mismatch, is_stored, mismatch};
 use crate::attempt::keys::{self, Key, OwnClaim, Owner, Wanted};
 use crate::fail_point;
 use crate::ports::{Rules as _, Server as _, SubmitPorts, WaitingPorts};
@@ -141,18 +140,6 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
         }
         (_, record) => Ok(Next::Is(run_id, record)),
     }
-}
-
-/// Whether the job is to be refused because its key came before with another one.
-pub(super) fn is_mismatch<P: SubmitPorts>(ports: &P, submission: &Submission, claim: &Claim) -> bool {
-    ports.policies().keys.on_mismatch == OnMismatch::Reject
-        && submission.on_conflict != OnConflict::Replace
-        && !submission.print().is_same_as(&claim.fingerprint)
-}
-
-pub(super) fn mismatch(of: &RunId) -> ApiError {
-    let message = format!("idempotency_key: came before with another type or payload, for run {of}");
-    ApiError::new(Code::IdempotencyMismatch, message)
 }
 
 /// Begins the run of a claim that this submission made. A repeat of it may have been faster and gone on with the run,

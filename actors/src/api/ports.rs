@@ -122,7 +122,12 @@ impl WaitingPorts for Api {
     }
 
     async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
-        runs::waiting(self, tenant, run).await
+        let Some((lane, sequence)) = run.as_derived() else { return Ok(None) };
+        let found = self.backbone.job_in_lane(&lane, sequence).await;
+        let Some(delivery) = found? else { return Ok(None) };
+        let assignment = Assignment::read(delivery, self.backbone.names(), 0, self.backbone.max_on_arrival());
+        let is_meant = assignment.job.tenant == *tenant && assignment.job.run_id == *run;
+        Ok(is_meant.then(|| in_lane(self, assignment)))
     }
 
     async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
@@ -142,7 +147,7 @@ impl WaitingPorts for Api {
                         // Its headers cannot be read as a job's of that run.
                         continue;
                     }
-                    return Ok(Some(runs::in_lane(self, assignment)));
+                    return Ok(Some(in_lane(self, assignment)));
                 }
             }
         }
@@ -215,6 +220,15 @@ impl CancelPorts for Api {
     async fn remove_record(&self, (tenant, run): (&Tenant, &RunId), revision: u64) -> Result<(), Error> {
         self.backbone.remove_record(tenant, run, revision).await
     }
+}
+
+/// A job that was read in its lane.
+fn in_lane(api: &Api, mut assignment: Assignment) -> InLane {
+    if let Some(tracer) = &api.tracer {
+        assignment.trace(tracer);
+    }
+    let run = assignment.waiting_run(&api.policies);
+    InLane { run, job: assignment.job, trace: assignment.payload.trace }
 }
 
 /// The first stored message under a subject that is the one.

@@ -16,8 +16,7 @@ use tokio::time::Instant;
 use crate::api::Api;
 use crate::api::filter;
 use crate::api::{waiting_for, waits};
-use crate::attempt::assignment::Assignment;
-use crate::ports::InLane;
+use crate::ports::{InLane, WaitingPorts as _};
 
 /// Maximum wait for a run's end.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -64,7 +63,7 @@ async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found
     if let Some(found) = is_stored(api, tenant, run_id).await? {
         return Ok(Some(found));
     }
-    if let Some(InLane { run, .. }) = waiting(api, tenant, run_id).await? {
+    if let Some(InLane { run, .. }) = api.waiting(tenant, run_id).await? {
         return Ok(Some(Found { run, revision: 0 }));
     }
     recorded_for_certain(&api.backbone, tenant, run_id).await
@@ -112,25 +111,6 @@ pub(super) fn unknown(tenant: &Tenant, run_id: &RunId) -> ApiError {
         "runs are looked up per tenant and kept for a set time; a job published bare with an id of its own is known \
          once it has started",
     )
-}
-
-/// The job that waits in its lane under a derived id.
-pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<InLane>, ApiError> {
-    let Some((lane, sequence)) = run_id.as_derived() else { return Ok(None) };
-    let found = api.backbone.job_in_lane(&lane, sequence).await;
-    let Some(delivery) = found? else { return Ok(None) };
-    let assignment = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival());
-    let is_meant = assignment.job.tenant == *tenant && assignment.job.run_id == *run_id;
-    Ok(is_meant.then(|| in_lane(api, assignment)))
-}
-
-/// A job that was read in its lane.
-pub(crate) fn in_lane(api: &Api, mut assignment: Assignment) -> InLane {
-    if let Some(tracer) = &api.tracer {
-        assignment.trace(tracer);
-    }
-    let run = assignment.waiting_run(&api.policies);
-    InLane { run, job: assignment.job, trace: assignment.payload.trace }
 }
 
 /// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`]. If it is a duplicate, the

@@ -8,18 +8,19 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use longshore_backbone::Headers;
+use longshore_backbone::claims::Claim;
 use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::{Found, Written};
-use longshore_backbone::wire::api::{ApiError, Submitted};
+use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_backbone::wire::header::names;
 use longshore_domain::follow_up::FollowUp;
+use longshore_domain::policy::OnMismatch;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::debounce::Debounced;
-use crate::api::keyed;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
@@ -204,15 +205,27 @@ async fn mark<P: SubmitPorts>(
         _ if !taken_by.published => return Err(changes()),
         // Nor whether this job, which is another one, will run: that is known once it has begun, or ended as a
         // duplicate.
-        _ if keyed::is_mismatch(ports, submission, &taken_by) => return Err(changes()),
+        _ if is_mismatch(ports, submission, &taken_by) => return Err(changes()),
         _ => taken_by.run_id.clone(),
     };
-    if holder == taken_by.run_id && keyed::is_mismatch(ports, submission, &taken_by) {
-        return Err(keyed::mismatch(&holder));
+    if holder == taken_by.run_id && is_mismatch(ports, submission, &taken_by) {
+        return Err(mismatch(&holder));
     }
     // The other run is about to write its record, or it has ended and its record is gone.
     let Some(found) = is_stored(ports, &job.tenant, &holder).await? else { return Err(changes()) };
     Ok(answer(&holder, mark_found(ports, found).await?, true))
+}
+
+/// Whether the job is to be refused because its key came before with another one.
+pub(super) fn is_mismatch<P: SubmitPorts>(ports: &P, submission: &Submission, claim: &Claim) -> bool {
+    ports.policies().keys.on_mismatch == OnMismatch::Reject
+        && submission.on_conflict != OnConflict::Replace
+        && !submission.print().is_same_as(&claim.fingerprint)
+}
+
+pub(super) fn mismatch(of: &RunId) -> ApiError {
+    let message = format!("idempotency_key: came before with another type or payload, for run {of}");
+    ApiError::new(Code::IdempotencyMismatch, message)
 }
 
 /// Whether an attempt of the run has started, or it has ended.

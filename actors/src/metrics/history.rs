@@ -10,7 +10,9 @@ use prometheus::Histogram;
 use prometheus::core::Metric as _;
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::list::SECONDS;
+/// The edges of every histogram.
+pub(super) const SECONDS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
 /// How long a slot is.
 pub(crate) const SLOT: Duration = Duration::from_secs(10);

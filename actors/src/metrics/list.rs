@@ -11,13 +11,9 @@ use prometheus::{
     Registry,
 };
 
-use crate::metrics::history::History;
+use crate::metrics::history::{History, SECONDS};
 use crate::metrics::jobs::{ByKind, Families};
 use crate::metrics::{Described, cluster, process};
-
-/// The edges of every histogram.
-pub(super) const SECONDS: [f64; 14] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
 macro_rules! new_metric {
     (Histogram, $name:literal, $help:literal) => {

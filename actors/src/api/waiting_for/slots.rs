@@ -7,7 +7,8 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::{ConcurrencyId, Scope};
 use longshore_domain::{Run, RunState};
 
-use crate::api::{Api, concurrency, runs};
+use crate::api::{Api, concurrency};
+use crate::ports::WaitingPorts as _;
 use crate::shared::kind::Kind;
 
 /// So many are named.
@@ -38,7 +39,7 @@ async fn key_of(api: &Api, run: &Run) -> Result<KindKey, Error> {
         return Ok(kind.key);
     }
     // It cannot be read now: then it may be parked.
-    if let Ok(Some(waiting)) = runs::waiting(api, &run.tenant, &run.run_id).await {
+    if let Ok(Some(waiting)) = api.waiting(&run.tenant, &run.run_id).await {
         return Ok(KindKey::of(waiting.job.options.as_deref()));
     }
     Ok(api.backbone.parked_key(run).await?.unwrap_or_default())
