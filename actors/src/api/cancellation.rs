@@ -174,7 +174,7 @@ async fn finish<P: CancelPorts>(
             Ok(Some(trace)) => {
                 // So no node writes that its wait is over.
                 if let (Some(tracer), Some(trace)) = (ports.tracer(), trace) {
-                    tracer.cancelled(&trace, run);
+                    tracer.wait_ended(&trace, run);
                 }
                 if before.is_unseen() {
                     let _ = ports.forget_cancel(tenant, run_id).await;

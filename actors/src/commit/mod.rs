@@ -38,7 +38,7 @@ use crate::queue::gates::answer::Wakes;
 use crate::shared::deferred::Deferred;
 use crate::shared::log_run::About;
 use crate::shared::park_permits::ParkPermit;
-use crate::trace::{JobTrace, context};
+use crate::trace::{JobTrace, Tracer, context};
 
 /// The job as it was published; a schedule or a dead letter carries it on.
 #[derive(Debug, Clone, Default)]
@@ -193,6 +193,23 @@ impl Commit {
         let author = Author { node: &node, server };
         let (lines, write) = EncodedEvents::with_record(&self.run, 0, Published::nothing(), author);
         (self.lines, self.write, self.live_before) = (lines, Some(write), None);
+    }
+
+    /// The decision is stored: takes the spans that it ends.
+    pub(crate) fn trace(&self, tracer: &Tracer) {
+        let Some(trace) = &self.payload.trace else { return };
+        let (run, bytes) = (&*self.run, self.payload.body.len());
+        let ends_first =
+            self.ends_attempt && run.attempts.last().is_some_and(|attempt| attempt.attempt == 1 && attempt.start == 1);
+        // What carries the job on names the root, so that no node after this one takes it for its own.
+        let leaves = !run.has_started() && matches!(self.follow_up, Some(FollowUp::Schedule(_) | FollowUp::Park(_)));
+        if trace.is_own && run.round == 1 && (ends_first || leaves) {
+            tracer.published(trace, run, bytes);
+        }
+        match self.ends_attempt {
+            true => tracer.attempt_ended(trace, run, bytes, self.deferred),
+            false => tracer.wait_ended(trace, run),
+        }
     }
 
     /// The record is stored, at this revision; its bytes are no longer needed.

@@ -280,7 +280,7 @@ impl Pipeline {
             self.metrics.decided(&commit.run, decision, self.ends.get_mut().unwrap_or_else(PoisonError::into_inner));
         }
         if let Some(tracer) = &self.tracer {
-            tracer.decided(&commit);
+            commit.trace(tracer);
             commit.ends_attempt = false;
         }
         fail_point::pass("before-events");

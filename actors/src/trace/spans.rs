@@ -4,13 +4,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use longshore_domain::follow_up::FollowUp;
 use longshore_domain::run::{Attempt, PutBack};
 use longshore_domain::{Job, Run, RunState, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId, TraceState};
 use opentelemetry::{KeyValue, Value};
 
-use crate::commit::Commit;
 use crate::shared::deferred::Deferred;
 use crate::trace::{JobTrace, Submission, Tracer};
 
@@ -127,28 +125,22 @@ fn of_run(run: &Run, to: &mut Vec<KeyValue>) {
 }
 
 impl Tracer {
-    /// A decision about a run is stored: the spans that it ends are taken.
-    pub(crate) fn decided(&self, commit: &Commit) {
-        let Some(trace) = commit.payload.trace.as_ref().filter(|trace| trace.is_sampled) else { return };
-        let run = &*commit.run;
-        let ends_first = commit.ends_attempt
-            && run.attempts.last().is_some_and(|attempt| attempt.attempt == 1 && attempt.start == 1);
-        // What carries the job on names the root, so that no node after this one takes it for its own.
-        let leaves = !run.has_started() && matches!(commit.follow_up, Some(FollowUp::Schedule(_) | FollowUp::Park(_)));
-        if trace.is_own && run.round == 1 && (ends_first || leaves) {
-            self.take(|| published(trace, run, commit));
-        }
-        if commit.ends_attempt {
-            let Some(attempt) = run.attempts.last() else { return };
-            self.take(|| wait(trace, run, attempt, commit.deferred));
-            self.take(|| attempt_of(trace, run, attempt, commit.payload.body.len()));
-        } else if ended_in_wait(run) {
-            self.take(|| ended_waiting(trace, run));
+    /// A job was published whose publisher sent no context: that is the root of its trace.
+    pub(crate) fn published(&self, trace: &JobTrace, run: &Run, bytes: usize) {
+        if trace.is_sampled {
+            self.take(|| published(trace, run, bytes));
         }
     }
 
-    /// A run was cancelled while it waited, and nothing of it is left that a node will get: its last wait is over.
-    pub(crate) fn cancelled(&self, trace: &JobTrace, run: &Run) {
+    /// The last attempt of a run has ended, and with its start the wait before it.
+    pub(crate) fn attempt_ended(&self, trace: &JobTrace, run: &Run, bytes: usize, deferred: Option<Deferred>) {
+        let Some(attempt) = run.attempts.last().filter(|_| trace.is_sampled) else { return };
+        self.take(|| wait(trace, run, attempt, deferred));
+        self.take(|| attempt_of(trace, run, attempt, bytes));
+    }
+
+    /// If a run has ended while it waited, its last wait is over.
+    pub(crate) fn wait_ended(&self, trace: &JobTrace, run: &Run) {
         if trace.is_sampled && ended_in_wait(run) {
             self.take(|| ended_waiting(trace, run));
         }
@@ -235,11 +227,10 @@ impl Tracer {
     }
 }
 
-/// The publish of a job whose publisher sent no context: it is the root of the trace.
-fn published(trace: &JobTrace, run: &Run, commit: &Commit) -> Span {
+fn published(trace: &JobTrace, run: &Run, bytes: usize) -> Span {
     let mut attributes = messaging("send", Some("send"), run.queue.to_string());
     of_run(run, &mut attributes);
-    attributes.push(size(commit.payload.body.len()));
+    attributes.push(size(bytes));
     let name = format!("send {}", run.queue);
     let (id, at) = (trace.parent, run.origin);
     span_of(

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::run::{DeferReason, RunResult};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, RunId, Tenant};
 
 use super::*;
-use crate::commit::Payload;
 use crate::commit::encode::EncodedEvents;
+use crate::commit::{Commit, Payload};
 use crate::trace::SpanExporter;
 
 #[derive(Debug)]
@@ -105,12 +106,12 @@ fn commit(trace: &JobTrace, run: &Run) -> Commit {
 
 /// The spans of the end of the run's last attempt.
 fn of_attempt(trace: &JobTrace, run: &Run) -> Vec<Span> {
-    spans_of(|tracer| tracer.decided(&Commit { ends_attempt: true, ..commit(trace, run) }))
+    spans_of(|tracer| Commit { ends_attempt: true, ..commit(trace, run) }.trace(tracer))
 }
 
 /// The spans of a decision that ends no attempt.
 fn of_wait(trace: &JobTrace, run: &Run) -> Vec<Span> {
-    spans_of(|tracer| tracer.decided(&commit(trace, run)))
+    spans_of(|tracer| commit(trace, run).trace(tracer))
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn a_trace_that_is_not_sampled_has_no_spans() {
     let expired = settled(fresh(), Settlement::Expire, 10);
     assert!(of_wait(&trace, &expired).is_empty());
     let others = spans_of(|tracer| {
-        tracer.cancelled(&trace, &settled(fresh(), Settlement::Cancel, 10));
+        tracer.wait_ended(&trace, &settled(fresh(), Settlement::Cancel, 10));
         tracer.dead_letter(Some(trace.clone()), &run, at(9));
         tracer.dead_letter(None, &run, at(9));
         tracer.replayed(&trace, &run, (at(0), at(9)));
@@ -205,7 +206,7 @@ fn an_attempt_that_was_put_back_says_so_and_its_next_start_is_another_span() {
         let deferred = Deferred::of(&run);
         let again = settled(begun(run, 1, 95), Settlement::Complete(RunResult::None), 99);
         let commit = Commit { ends_attempt: true, deferred, ..commit(&own(), &again) };
-        let spans = spans_of(|tracer| tracer.decided(&commit));
+        let spans = spans_of(|tracer| commit.trace(tracer));
         assert_eq!(names(&spans), ["wait main", "process main"], "the root was written before");
         assert_eq!(times(&spans[0]), (30, 95), "it waited since it was put back");
         assert_eq!(attribute(&spans[0], "longshore.deferred").as_deref(), Some("busy"));
@@ -217,10 +218,10 @@ fn an_attempt_that_was_put_back_says_so_and_its_next_start_is_another_span() {
 fn a_run_that_leaves_before_its_first_attempt_names_its_root_then() {
     let scheduled = settled(fresh(), Settlement::Schedule { at: at(500) }, 0);
     let leaving = Commit { follow_up: Some(FollowUp::Schedule(at(500))), ..commit(&own(), &scheduled) };
-    let spans = spans_of(|tracer| tracer.decided(&leaving));
+    let spans = spans_of(|tracer| leaving.trace(tracer));
     assert_eq!(names(&spans), ["send main"], "it takes its trace along, and no other node writes the root");
     let retry = Commit { follow_up: Some(FollowUp::Schedule(at(100))), ..commit(&own(), &retrying()) };
-    assert!(spans_of(|tracer| tracer.decided(&retry)).is_empty(), "its first attempt has written it");
+    assert!(spans_of(|tracer| retry.trace(tracer)).is_empty(), "its first attempt has written it");
 }
 
 #[test]
@@ -242,7 +243,7 @@ fn a_run_that_ends_while_it_waits_has_a_span_of_that_wait_alone() {
 
 #[test]
 fn a_cancelled_run_has_a_last_wait_only_if_it_waited() {
-    let cancelled = |run: Run| spans_of(|tracer| tracer.cancelled(&own(), &settled(run, Settlement::Cancel, 50)));
+    let cancelled = |run: Run| spans_of(|tracer| tracer.wait_ended(&own(), &settled(run, Settlement::Cancel, 50)));
     assert_eq!(names(&cancelled(fresh())), ["wait main"]);
     assert_eq!(names(&cancelled(retrying())), ["retry wait main"]);
     assert!(cancelled(begun(fresh(), 1, 10)).is_empty(), "its attempt ended with it, and has a span of its own");
