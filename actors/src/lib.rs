@@ -20,7 +20,8 @@
 //!
 //! What all of these use: `shared` (small values, each with one purpose), `lease_keeper` (renews the leases of running
 //! jobs), `supervision` (loops as actors, limits on restarts), `address` (messages to them), `ports` (what an attempt
-//! asks of all that is outside it), `coalesce` (lets other ready tasks run first).
+//! asks of all that is outside it), `request` (what a submission says, read), `coalesce` (lets other ready tasks run
+//! first).
 //!
 //! `node` starts and drains, `tree` is the root of the supervision tree, `parts` says what each part is given.
 //!
@@ -54,6 +55,7 @@ mod node_ports;
 mod observer;
 mod parts;
 mod ports;
+mod request;
 mod settings;
 mod shared;
 mod streams;

@@ -8,7 +8,7 @@ use longshore_backbone::wire::api::{ApiError, SubmitRequest};
 use longshore_domain::job::{Unique, When};
 use longshore_domain::{JobOptions, Timestamp};
 
-use crate::api::fields::{positive, span, wrong};
+use crate::request::{positive, span, wrong};
 
 /// How long a job waits for others of its key, each of which takes the place of the one before.
 #[derive(Debug, Clone, Copy)]

@@ -16,9 +16,9 @@ use longshore_domain::run::{LateEnd, OnLate, whole_millis};
 use longshore_domain::{ErrorKind, Failure, Run, RunId, RunState, Tenant, Timestamp};
 use serde_json::value::RawValue;
 
-use crate::api::fields::{positive, wrong};
 use crate::api::{Api, filter, reschedule};
 use crate::attempt::progress::{MAX_BYTES, Said};
+use crate::request::{positive, wrong};
 use crate::shared::now;
 
 /// The end of an attempt may come before its handler's reply is stored.

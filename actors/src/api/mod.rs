@@ -11,7 +11,6 @@
 //! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
 //! writes down what was asked.
 
-pub(crate) mod fields;
 pub(crate) mod filter;
 pub(crate) mod handle;
 pub(crate) mod service;

@@ -14,6 +14,7 @@ use super::{on_failure, state};
 use crate::api::filter;
 use crate::api::{Api, cancellation, intake};
 use crate::commit::chain;
+use crate::request;
 use crate::shared::now;
 
 /// Batches of one tenant that have not ended.
@@ -72,7 +73,7 @@ async fn check(api: &Api, tenant: &Tenant, job: &longshore_backbone::wire::api::
         return Err(ApiError::malformed("on_complete.payload: is the batch's own"));
     }
     chain::check_following(&api.policies, tenant, job).map_err(|error| error.within("on_complete"))?;
-    let (queue, ..) = intake::names(job)?;
+    let (queue, ..) = request::names(job)?;
     intake::must_be_declared(api, &queue).await.map_err(|error| error.within("on_complete"))
 }
 

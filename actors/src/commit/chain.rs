@@ -18,12 +18,12 @@ use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{ErrorKind, Failure, Job, Run, SmolStr, Tenant};
+use longshore_domain::{ErrorKind, Failure, Job, Run, Tenant};
 
-use crate::api::intake;
-use crate::commit::Payload;
+use crate::commit::{Next, Payload};
 use crate::fail_point;
 use crate::ports::{RunPorts, Server};
+use crate::request;
 use crate::shared::log_run::{About, log_run};
 use crate::trace;
 
@@ -33,16 +33,6 @@ pub(crate) const LINKS_MAX: usize = 16;
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// Headers by which a run belongs to the trace of the one before.
 const OF_TRACE: [&str; 2] = ["traceparent", "tracestate"];
-
-/// The job that follows a run, as it is published.
-#[derive(Debug)]
-pub(crate) struct Next {
-    run: Run,
-    headers: Headers,
-    payload: Bytes,
-    /// The token of the write that marks its record as published.
-    mark: SmolStr,
-}
 
 /// Whether the jobs that are to follow can be submitted, as far as this is known before there is a result.
 ///
@@ -90,15 +80,15 @@ pub(crate) fn check_following(policies: &Policies, tenant: &Tenant, job: &Submit
     if let Some((field, _)) = not_there.into_iter().find(|(_, is_set)| *is_set) {
         return Err(ApiError::malformed(format!("{field}: is not for a job that follows others")));
     }
-    let (_, _, job_type) = intake::names(job)?;
-    intake::known_preset(policies, job)?;
-    let options = intake::options(job, true)?;
-    intake::headers(job, &options)?;
-    let payload = intake::payload(job)?;
-    match admission::admit(policies, tenant, &job_type, intake::version(job)?, &payload) {
+    let (_, _, job_type) = request::names(job)?;
+    request::known_preset(policies, job)?;
+    let options = request::options(job, true)?;
+    request::headers(job, &options)?;
+    let payload = request::payload(job)?;
+    match admission::admit(policies, tenant, &job_type, request::version(job)?, &payload) {
         // Its payload is the result, which is not known yet.
         Err(Refusal::Payload { .. } | Refusal::Schema(_)) if !has_payload(job) => Ok(()),
-        admitted => admitted.map_err(|refusal| intake::refused(&refusal)),
+        admitted => admitted.map_err(|refusal| request::refused(&refusal)),
     }
 }
 
@@ -151,11 +141,11 @@ fn made<P: RunPorts>(ports: &P, before: &Run, published: Option<&Headers>) -> Re
     let text = published.and_then(|headers| header::value_of(headers, then::NAME));
     let job = then::job(text.ok_or("its job does not say which")?)?;
     let words = |error: ApiError| error.message;
-    let (queue, priority, job_type) = intake::names(&job).map_err(words)?;
-    let options = intake::options(&job, true).map_err(words)?;
-    let mut headers = intake::headers(&job, &options).map_err(words)?;
+    let (queue, priority, job_type) = request::names(&job).map_err(words)?;
+    let options = request::options(&job, true).map_err(words)?;
+    let mut headers = request::headers(&job, &options).map_err(words)?;
     let payload = if has_payload(&job) {
-        intake::payload(&job).map_err(words)?
+        request::payload(&job).map_err(words)?
     } else {
         let (payload, content_type) = payload_of(before.state.result().unwrap_or(&RunResult::None))?;
         if let Some(content_type) = content_type.filter(|_| !header::has(&headers, names::CONTENT_TYPE)) {

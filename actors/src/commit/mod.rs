@@ -30,7 +30,6 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr, TraceId};
 use tokio::sync::oneshot;
 
-use crate::commit::chain::Next;
 use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
@@ -64,6 +63,16 @@ impl Payload {
             self.headers = Some(Arc::new(headers));
         }
     }
+}
+
+/// The job that follows a run, as it is published.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pub(super) run: Run,
+    pub(super) headers: Headers,
+    pub(super) payload: Bytes,
+    /// The token of the write that marks its record as published.
+    pub(super) mark: SmolStr,
 }
 
 /// A decision about a run, to be carried out: record, events, follow-up, and the delivery last.

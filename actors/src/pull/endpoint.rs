@@ -12,9 +12,9 @@ use longshore_backbone::wire::json;
 use tokio::sync::oneshot;
 
 use crate::api::Api;
-use crate::api::fields::wrong;
 use crate::api::filter;
 use crate::pull::Pullers;
+use crate::request::wrong;
 use crate::shared::now;
 use crate::shared::waits::Waits;
 

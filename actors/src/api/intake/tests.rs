@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base64::Engine as _;
 use longshore_backbone::wire::api::{self, Endpoint as _};
-use longshore_domain::job::Unique;
+use longshore_domain::job::{Unique, When};
 use longshore_domain::policy::TypePolicy;
+use longshore_domain::{JobType, Priority};
 use serde_json::{Value, json};
 
 use super::*;
