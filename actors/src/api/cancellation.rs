@@ -24,7 +24,8 @@ use longshore_domain::{Job, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::filter::Filter;
 use crate::attempt::{keys, line};
-use crate::commit::follow_up::{key_given_back, leave_key, note_logged};
+use crate::commit::follow_up::note_logged;
+use crate::commit::keys::{give_back, key_given_back, leave_key};
 use crate::fail_point;
 use crate::ports::{CancelPorts, InLane, Rules as _, Server as _};
 use crate::shared::log_run::{About, log_run};
@@ -191,7 +192,7 @@ async fn finish<P: CancelPorts>(
         log_run!(debug, About::run(run), "what is left of a cancelled run's key stays: {}", error.with_causes());
     }
     if let Some(key) = key_given_back(run)
-        && let Err(error) = keys::give_back(ports.server(), tenant, run, key).await
+        && let Err(error) = give_back(ports.server(), tenant, run, key).await
     {
         log_run!(warn, About::run(run), "a cancelled run's claim of its key stays: {}", error.with_causes());
     }

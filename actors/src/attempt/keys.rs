@@ -28,9 +28,6 @@ use crate::commit::Payload;
 use crate::fail_point;
 use crate::ports::{Ports, Rules as _, RunPorts, Server};
 
-/// How long a claim that was given back is still there: the shortest time that a server knows.
-const GIVEN_BACK: Duration = Duration::from_secs(1);
-
 /// The key that a job asks for.
 pub(crate) struct Key<'j> {
     pub(crate) text: &'j str,
@@ -418,21 +415,4 @@ pub(crate) async fn other_holder<P: RunPorts>(ports: &P, job: &Job) -> Result<Op
     let Some(FoundClaim { claim, .. }) = found.filter(|found| found.claim.published) else { return Ok(None) };
     let holder = holder(ports, (&job.tenant, &job.run_id), &claim).await?;
     Ok(holder.map(|(run_id, _)| run_id).filter(|run_id| *run_id != job.run_id))
-}
-
-/// Gives back the key of a run that has ended, so that its claim does not stay for ever. A run that wants the key finds
-/// it free without this. A run that was replayed meanwhile keeps it: this is how any other run would take the key.
-pub(crate) async fn give_back<S: Server>(server: &S, tenant: &Tenant, run: &Run, key: &str) -> Result<(), Error> {
-    let Some(FoundClaim { claim, revision, .. }) = server.read_claim(tenant, key).await? else { return Ok(()) };
-    if claim.run_id != run.run_id || !claim.published || !claim.taken_from.is_empty() {
-        return Ok(());
-    }
-    let found = server.read_record(tenant, &claim.run_id).await?;
-    let found = found.as_ref().map(|found| &found.run);
-    if found.is_some_and(|run| run.state.is_terminal()) && claim.unique != Unique::Window {
-        fail_point::pass("before-release");
-        server.write_claim(tenant, key, &claim, (revision, GIVEN_BACK)).await?;
-        fail_point::pass("after-release");
-    }
-    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The line of a concurrency key. A job that is about to start or to be parked comes to it: it is let in, waits, or
-//! makes way, and other runs may make way for it. [`Line`] decides; this carries it out.
+//! makes way, and other runs may make way for it. [`Line`](longshore_domain::concurrency::Line) decides; this carries
+//! it out.
 //!
 //! Only types with another `on_busy` than `wait` have lines: the jobs of all others cost nothing here.
 
@@ -9,7 +10,7 @@ use futures_util::future::try_join_all;
 use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::kind_key::KindKey;
-use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Line, Member, OnBusy, Place, Scope};
+use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Member, OnBusy, Place, Scope};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::DeferReason;
@@ -21,6 +22,7 @@ use crate::attempt::keys::{AtBegin, record_first};
 use crate::attempt::order;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::note_logged;
+use crate::commit::keys::ended;
 use crate::fail_point;
 use crate::ports::{Ports, RunPorts, Server};
 use crate::shared::kind::Kind;
@@ -116,30 +118,6 @@ pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &K
     });
     let at_work: Vec<Found> = try_join_all(read).await?.into_iter().flatten().collect();
     Ok(at_work.len() < policy.key_concurrency as usize || at_work.iter().any(|found| found.run.state.is_parked()))
-}
-
-/// The members of a line whose runs have ended. Records are read from their leader, and each stood before its run came
-/// to the line: a record that is not there is gone.
-pub(crate) async fn ended<S: Server>(server: &S, tenant: &Tenant, line: &Line) -> Result<Vec<Member>, Error> {
-    let read = line.members().map(async |member| {
-        let found = server.read_record(tenant, &member.run_id).await?;
-        let has_ended = found.is_none_or(|found| found.run.has_ended(member.round));
-        Ok::<_, Error>(has_ended.then(|| member.clone()))
-    });
-    Ok(try_join_all(read).await?.into_iter().flatten().collect())
-}
-
-/// A run of this key has ended: if no other of its line is left, the line goes, as it says no more than none. It is
-/// written as it was read, so a run that came meanwhile keeps it.
-///
-/// # Errors
-/// It cannot be read or written.
-pub(crate) async fn leave<S: Server>(server: &S, tenant: &Tenant, id: &ConcurrencyId) -> Result<(), Error> {
-    let (line, revision) = server.read_line(id).await?;
-    if !line.is_empty() && ended(server, tenant, &line).await?.len() == line.members().count() {
-        server.write_line(id, &Line::default(), revision).await?;
-    }
-    Ok(())
 }
 
 /// Why a run makes way.

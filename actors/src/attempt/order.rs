@@ -9,8 +9,6 @@
 //! * A run starts only as the first of its batch that has not ended.
 //! * No batch is cut before all runs of the last one have ended.
 
-use std::time::Duration;
-
 use futures_util::future::{join, try_join_all};
 use longshore_backbone::Error;
 use longshore_backbone::in_order::{WINDOW, Waiting, Waits};
@@ -25,18 +23,11 @@ use longshore_domain::{Job, Lane, Run, RunId, Timestamp};
 use crate::attempt::assignment::{Assignment, Start, number_of};
 use crate::attempt::keys::{AtBegin, record_first};
 use crate::attempt::running::AttemptState;
+use crate::commit::keys::{AT_ONCE, LASTS, first_open};
 use crate::fail_point;
 use crate::ports::{Ports, Server};
 use crate::shared::kind::Kind;
 
-/// An order is stored for so long after it was last written: keys are many, and most of them come once. While its jobs
-/// are in their lane or parked, it can be cut again.
-const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
-/// And for so long beyond the time for which one of its runs waits: until then that run may wait in its lane again,
-/// behind those that come after it.
-const LASTS_BEYOND: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// So many records are read at once.
-const AT_ONCE: usize = 4;
 /// Once so many of the batch have ended, it is written without them, so that no node reads their records again.
 const ENDED: usize = 4;
 
@@ -121,38 +112,6 @@ fn number<S: Server>(server: &S, assignment: &Assignment) -> u64 {
         // It was moved before its type was `ordered`.
         false => number_of(&job.run_id, message.sequence),
     }
-}
-
-/// The first run of the batch that has not ended, with its record if it has one, and how many have ended before it.
-async fn first_open<'o, S: Server>(
-    server: &S,
-    id: &OrderId,
-    order: &'o Order,
-) -> Result<(usize, Option<(&'o Member, Option<Found>)>), Error> {
-    let mut ended = 0;
-    for some in order.batch().chunks(AT_ONCE) {
-        for (member, open) in some.iter().zip(try_join_all(some.iter().map(|member| open(server, id, member))).await?) {
-            match open {
-                Some(found) => return Ok((ended, Some((member, found)))),
-                None => ended += 1,
-            }
-        }
-    }
-    Ok((ended, None))
-}
-
-/// A run that has not ended, with its record if it has one; `None`: it has.
-async fn open<S: Server>(server: &S, id: &OrderId, member: &Member) -> Result<Option<Option<Found>>, Error> {
-    let read = || server.read_record(&id.tenant, &member.run_id);
-    let mut found = read().await?;
-    if found.is_none() {
-        // No node has met it yet, or its record is no longer kept. What leaves its lane has a record, or has ended.
-        if server.is_in_lane(id, member.place.number).await? {
-            return Ok(Some(None));
-        }
-        found = read().await?;
-    }
-    Ok(found.filter(|found| !found.run.has_ended(member.round)).map(Some))
 }
 
 /// The next batch.
@@ -304,19 +263,6 @@ fn parked(member: &Member, found: Option<&Found>) -> Option<RunId> {
     found.is_some_and(|found| found.run.state.is_parked()).then(|| member.run_id.clone())
 }
 
-/// A run has ended: if it was the last of its batch, the order goes, as it says no more than none. It is written as it
-/// was read, so a batch that was cut meanwhile stays.
-///
-/// # Errors
-/// Something cannot be read or written.
-pub(crate) async fn leave<S: Server>(server: &S, id: &OrderId) -> Result<(), Error> {
-    let (order, revision) = server.read_order(id).await?;
-    if !order.batch().is_empty() && first_open(server, id, &order).await?.1.is_none() {
-        server.write_order(id, &Order::default(), revision, LASTS).await?;
-    }
-    Ok(())
-}
-
 /// The run that comes before another in the order of its key and has not ended, with its record if it has one.
 ///
 /// # Errors
@@ -327,20 +273,4 @@ pub(crate) async fn before<S: Server>(server: &S, run: &Run) -> Result<Option<(R
     let (_, first) = first_open(server, &id, &order).await?;
     let first = first.filter(|(member, _)| member.run_id != run.run_id);
     Ok(first.map(|(member, found)| (member.run_id.clone(), found.map(|found| found.run))))
-}
-
-/// Has the order of a run that waits for its time last beyond that, however long it is.
-///
-/// # Errors
-/// It cannot be read or written.
-pub(crate) async fn keep<S: Server>(server: &S, run: &Run, until: Timestamp) -> Result<(), Error> {
-    let Some(id) = run.order() else { return Ok(()) };
-    let since = run.attempts.last().map_or(run.origin, |attempt| attempt.started_at);
-    loop {
-        let (order, revision) = server.read_order(&id).await?;
-        let has_it = order.batch().iter().any(|member| member.run_id == run.run_id);
-        if !has_it || server.write_order(&id, &order, revision, until.since(since) + LASTS_BEYOND).await? {
-            return Ok(());
-        }
-    }
 }

@@ -6,16 +6,14 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Error;
 use longshore_backbone::rarely::Rarely;
 use longshore_backbone::records::{Found, Written};
-use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::{self, Arrival, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::{EndLog, State};
 use longshore_domain::{ErrorKind, Run, RunId};
 
-use crate::attempt::{keys, line, order};
 use crate::commit::encode::Author;
-use crate::commit::{AfterCommit, Commit, chain};
+use crate::commit::{AfterCommit, Commit, chain, keys};
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::ports::{RunPorts, Server};
@@ -177,7 +175,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
         let written = match commit.follow_up {
             Some(FollowUp::Schedule(at)) => {
                 fail_point::pass("before-schedule");
-                match order::keep(server, run, at).await {
+                match keys::keep_order(server, run, at).await {
                     Ok(()) => server.schedule(run, at, headers, payload).await,
                     Err(error) => Err(error),
                 }
@@ -212,7 +210,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
     // The next of its key may start: what is left of this one does not keep it.
     drop(commit.wakes.take());
     for turn in 0.. {
-        match leave_keys(server, &commit).await {
+        match keys::leave_keys(server, &commit).await {
             Ok(()) => break,
             // What nodes did not write there is left alone.
             Err(error) if error.unreadable_at().is_some() => break,
@@ -232,34 +230,6 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
 /// Whether a run has ended for good after steps, whose results nobody will ask for.
 fn leaves_steps(run: &Run) -> bool {
     !run.steps.is_empty() && run.state.is_terminal() && !matches!(run.state, State::Dead { .. })
-}
-
-/// What an ended run leaves behind of its keys goes, and its batch learns of its end.
-async fn leave_keys<S: Server>(server: &S, commit: &Commit) -> Result<(), Error> {
-    let run = &commit.run;
-    server.note_end_in_batch(run).await?;
-    if let Some(key) = key_given_back(run) {
-        keys::give_back(server, &run.tenant, run, key).await?;
-    }
-    match leave_key(server, run, commit.line.as_deref()).await {
-        // A bucket without room takes no message that is not smaller than the one before. It goes by its age then.
-        Err(error) if error.is_stream_full() => Ok(()),
-        left => left,
-    }
-}
-
-/// What an ended run leaves behind of its concurrency key goes, if no other run of the key needs it.
-pub(crate) async fn leave_key<S: Server>(server: &S, run: &Run, line: Option<&ConcurrencyId>) -> Result<(), Error> {
-    if !run.state.is_terminal() {
-        return Ok(());
-    }
-    if let Some(line) = line {
-        line::leave(server, &run.tenant, line).await?;
-    }
-    match run.order() {
-        Some(order) => order::leave(server, &order).await,
-        None => Ok(()),
-    }
 }
 
 /// Notes in the record of a cancelled run that the log has its end: a message of it that comes later publishes nothing.
@@ -286,12 +256,7 @@ fn doing(follow_up: Option<FollowUp>) -> &'static str {
 pub(crate) fn is_needed(commit: &Commit) -> bool {
     let run = &commit.run;
     let leaves_key = run.state.is_terminal() && (commit.line.is_some() || run.turn.is_some() || run.batch.is_some());
-    commit.follow_up.is_some() || key_given_back(run).is_some() || leaves_key || leaves_steps(run)
-}
-
-/// The key that an ended run gives back, as the last step before the delivery ends.
-pub(crate) fn key_given_back(run: &Run) -> Option<&str> {
-    run.unique_key.as_deref().filter(|_| run.state.is_terminal())
+    commit.follow_up.is_some() || keys::key_given_back(run).is_some() || leaves_key || leaves_steps(run)
 }
 
 /// The last step: ends the delivery as the commit says.

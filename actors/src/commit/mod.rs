@@ -9,6 +9,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod encode;
+pub(crate) mod keys;
 pub(crate) mod lines;
 
 pub(crate) mod batches;

@@ -17,7 +17,7 @@ use super::node::read_event;
 use super::server::{Fault, RUN, SEQUENCE, at};
 use crate::attempt::assignment::Assignment;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{AfterCommit, Commit, Payload};
+use crate::commit::{AfterCommit, Commit, Payload, keys};
 use crate::ports::RunPorts as _;
 use futures_util::FutureExt as _;
 
@@ -106,7 +106,7 @@ fn a_key_is_reason_enough_for_a_follow_up_once_the_run_has_ended() {
     let mut scene = Scene::new();
     let keyed = |run: Run| Run { unique_key: Some("k".into()), ..run };
     let (ended, waits) = (keyed(completed(scene.running())), keyed(parked(scene.running())));
-    assert_eq!((follow_up::key_given_back(&ended), follow_up::key_given_back(&waits)), (Some("k"), None));
+    assert_eq!((keys::key_given_back(&ended), keys::key_given_back(&waits)), (Some("k"), None));
     assert!(follow_up::is_needed(&scene.published(ended)));
 }
 

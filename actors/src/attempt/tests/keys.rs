@@ -429,7 +429,7 @@ fn a_replayed_run_whose_key_another_one_has_becomes_a_dead_letter_again() {
 fn a_key_is_not_given_back_for_a_run_that_was_replayed_meanwhile_or_lost_it() {
     let give_back = |scene: &Scene| {
         let run = scene.server.last_run();
-        let done = super::done(crate::attempt::keys::give_back(&*scene.server, &run.tenant, &run, "k"));
+        let done = super::done(crate::commit::keys::give_back(&*scene.server, &run.tenant, &run, "k"));
         done.unwrap();
         scene.server.take_noted()
     };
