@@ -48,6 +48,13 @@ pub enum Outcome {
     Cancelled,
 }
 
+impl Outcome {
+    /// A failure after which nobody asked for a delay.
+    pub fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::Failed { failure: Failure::new(kind, message), retry_after: None }
+    }
+}
+
 /// What follows an attempt. Each is one write to the run's record; the other steps follow from the record.
 #[derive(Debug, Clone)]
 pub enum Settlement {

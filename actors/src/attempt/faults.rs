@@ -3,21 +3,20 @@
 //! What an attempt meets is said where its end is said: an error that a fault caused begins with `injected: ` and its
 //! kind. A delay causes none by itself, so it is a line of the attempt's log. Each is counted.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use longshore_domain::fault::{Fault, FaultKind, Moment};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, JobType, SmolStr};
 use tokio::sync::oneshot;
 
 use crate::attempt::announce::announce;
-use crate::attempt::perform::{failed, guarded, outcome_of, panicked, see_through};
+use crate::attempt::progress;
 use crate::attempt::running::CurrentAttempt;
-use crate::attempt::stop::End;
-use crate::attempt::{progress, remote};
+use crate::attempt::stop::{End, panicked};
+use crate::attempt::watch::{guarded, see_through};
 use crate::concurrency::SlotPermit;
 use crate::handler::Context;
 use crate::node_ports::NodePorts;
@@ -38,12 +37,13 @@ fn strike(ports: &NodePorts, job_type: &JobType, moment: Moment<'_>) -> Option<S
     Some(struck)
 }
 
-/// Does the work of the current attempt, while faults are set.
-pub(super) async fn perform(
+/// Does the work of the current attempt, while faults are set; `call` calls its handler.
+pub(super) async fn perform<W: Future<Output = Outcome> + Send>(
     ports: &NodePorts,
     current: &CurrentAttempt,
     context: Context,
     slots: Option<Arc<SlotPermit>>,
+    call: impl FnOnce(Context, Option<Arc<SlotPermit>>) -> W + Send,
 ) -> End {
     let (token, job_type) = (context.cancellation.clone(), context.job.job_type.clone());
     let before = strike(ports, &job_type, Moment::Before);
@@ -54,7 +54,7 @@ pub(super) async fn perform(
         if let Some((_, fault)) = before {
             delay(ports, current, &fault).await;
         }
-        let work = handle(ports, current, context, held);
+        let work = call(context, held);
         match instead {
             Some((kind, _)) => in_place_of(ports, &job_type, kind, work).await,
             None => after(ports, &job_type, until_a_step_fails(fails_at_step(current), work).await),
@@ -83,20 +83,6 @@ fn marked(end: End, kind: FaultKind) -> End {
     }
 }
 
-/// Calls the handler, wherever it is.
-async fn handle(
-    ports: &NodePorts,
-    current: &CurrentAttempt,
-    context: Context,
-    slots: Option<Arc<SlotPermit>>,
-) -> Outcome {
-    let Some(handler) = ports.routing.handler(&context.job) else {
-        return remote::perform(ports, current, context, slots).await;
-    };
-    let work = AssertUnwindSafe(async { handler.call(context).await });
-    outcome_of(work.catch_unwind().await)
-}
-
 async fn delay(ports: &NodePorts, current: &CurrentAttempt, fault: &Fault) {
     let delay = Duration::from_millis(fault.delay_ms.unwrap_or_default());
     announce(ports, current).await;
@@ -114,7 +100,7 @@ async fn in_place_of(
 ) -> Outcome {
     let mark = mark(kind);
     match kind {
-        FaultKind::Permanent => failed(ErrorKind::Permanent, mark),
+        FaultKind::Permanent => Outcome::failed(ErrorKind::Permanent, mark),
         FaultKind::Panic => catch_unwind(|| panic!("{mark}")).unwrap_or_else(|panic| panicked(&*panic)),
         FaultKind::Hang => std::future::pending().await,
         FaultKind::LostHeartbeat => {
@@ -125,9 +111,9 @@ async fn in_place_of(
                 _ = work => silent.await,
             }
             let promised = DurationText(promised);
-            failed(ErrorKind::LeaseExpired, format!("{mark}: no signal from the handler for {promised}"))
+            Outcome::failed(ErrorKind::LeaseExpired, format!("{mark}: no signal from the handler for {promised}"))
         }
-        _ => failed(ErrorKind::Retryable, mark),
+        _ => Outcome::failed(ErrorKind::Retryable, mark),
     }
 }
 
@@ -137,7 +123,7 @@ fn after(ports: &NodePorts, job_type: &JobType, outcome: Outcome) -> Outcome {
     match is_done.then(|| strike(ports, job_type, Moment::After)).flatten() {
         Some((kind, _)) => {
             let message = format!("{}: the handler succeeded, its reply is dropped", mark(kind));
-            failed(ErrorKind::Retryable, message)
+            Outcome::failed(ErrorKind::Retryable, message)
         }
         None => outcome,
     }
@@ -154,7 +140,7 @@ fn fails_at_step(current: &CurrentAttempt) -> oneshot::Receiver<SmolStr> {
 
 /// The work, or the failure at one of its steps, whatever the handler makes of that.
 async fn until_a_step_fails(mut fails: oneshot::Receiver<SmolStr>, work: impl Future<Output = Outcome>) -> Outcome {
-    let at_step = |step| failed(ErrorKind::Retryable, format!("{}: {step}", mark(FaultKind::FailAtStep)));
+    let at_step = |step| Outcome::failed(ErrorKind::Retryable, format!("{}: {step}", mark(FaultKind::FailAtStep)));
     tokio::select! {
         biased;
         Ok(step) = &mut fails => at_step(step),

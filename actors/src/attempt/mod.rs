@@ -29,6 +29,7 @@ pub(crate) mod remote;
 pub(crate) mod reporter;
 pub(crate) mod steps;
 pub(crate) mod stop;
+pub(crate) mod watch;
 
 pub(crate) mod conclude;
 

@@ -105,7 +105,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
             }
             reply = &mut call.reply => return match reply {
                 Ok(reply) => end_of(ports, current, context, reply, announced).await,
-                Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
+                Err(_) => Outcome::failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
             Ok(()) = &mut call.found, if !announced => {
                 ports.routing.found_handlers(&context.job);
@@ -121,7 +121,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                 match promised {
                     Some(promised) if announced => {
                         let silent = DurationText(promised);
-                        return failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
+                        return Outcome::failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
                     }
                     None if announced => {
                         last_sign = Instant::now();
@@ -152,14 +152,14 @@ async fn end_of(
         Reply::NotSent => {
             let about = About::job(&context.job, context.attempt).traced(context.trace_id);
             log_run!(warn, about, "the request to its handler was lost with the connection to NATS");
-            return failed(ErrorKind::Retryable, "the request was lost with the connection to NATS");
+            return Outcome::failed(ErrorKind::Retryable, "the request was lost with the connection to NATS");
         }
         Reply::Gone => {
             let gone = "its handler is gone: the connection to NATS over which it got the job has ended";
-            return failed(ErrorKind::LeaseExpired, gone);
+            return Outcome::failed(ErrorKind::LeaseExpired, gone);
         }
         Reply::Unreadable(reason) => {
-            return failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"));
+            return Outcome::failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"));
         }
         Reply::Answer(reply) => reply,
     };
@@ -241,10 +241,6 @@ fn token(current: &CurrentAttempt) -> SmolStr {
     current.as_ref().map(|running| running.token.clone()).unwrap_or_default()
 }
 
-fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
-    Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
-}
-
 /// Reads a handler's reply by the contract (section 6). `started`: its start was published before the reply came.
 fn outcome_of(reply: HandlerReply, policy: &TypePolicy, started: bool) -> Outcome {
     if let Some(what) = reply.unreadable {
@@ -252,7 +248,7 @@ fn outcome_of(reply: HandlerReply, policy: &TypePolicy, started: bool) -> Outcom
             Some(error) => format!(" (it failed: {})", message_of(&error, &reply.payload)),
             None => String::new(),
         };
-        return failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {what}{said}"));
+        return Outcome::failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {what}{said}"));
     }
     if let Some(wait) = reply.snooze {
         return Outcome::Snoozed(wait);

@@ -3,10 +3,15 @@
 //! The code that waits for a handler says what happened; this says what follows. The lease has the last word: once it
 //! is gone, nothing that the handler did counts.
 
+use std::any::Any;
 use std::time::Duration;
 
+use longshore_backbone::wire::record;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure};
+
+use crate::handler::{HandlerError, Success};
+use crate::supervision::panic_text;
 
 /// How long a handler that was asked to stop may take to do so before it is dropped.
 pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
@@ -65,8 +70,7 @@ pub(crate) fn by(event: Event) -> Option<(End, Handler)> {
         Event::Stopped { released: false } => (End::Outcome(Outcome::Cancelled), Handler::Stops),
         Event::OutOfTime { limit } => {
             let message = format!("the attempt took longer than its limit of {}", DurationText(whole(limit)));
-            let failure = Failure::new(ErrorKind::Timeout, message);
-            (End::Outcome(Outcome::Failed { failure, retry_after: None }), Handler::Stops)
+            (End::Outcome(Outcome::failed(ErrorKind::Timeout, message)), Handler::Stops)
         }
     })
 }
@@ -89,6 +93,27 @@ fn end_of(owner: Owner) -> Option<End> {
 /// Limits are written in whole milliseconds; rounding hides the time that has passed since.
 fn whole(limit: Duration) -> Duration {
     Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
+}
+
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Outcome {
+    Outcome::failed(ErrorKind::Panic, format!("the handler panicked: {}", panic_text(panic)))
+}
+
+pub(super) fn outcome_of(ended: Result<Result<Success, HandlerError>, Box<dyn Any + Send>>) -> Outcome {
+    let result = match ended {
+        Ok(result) => result,
+        Err(panic) => return panicked(&*panic),
+    };
+    match result {
+        Ok(Success::Done { result, content_type }) => {
+            Outcome::Completed(record::keep(&result, content_type.as_deref()))
+        }
+        Ok(Success::Snooze(wait)) => Outcome::Snoozed(wait),
+        Err(error) => {
+            let kind = if error.permanent { ErrorKind::Permanent } else { ErrorKind::Retryable };
+            Outcome::Failed { failure: Failure::new(kind, error.message), retry_after: error.retry_after }
+        }
+    }
 }
 
 #[cfg(test)]

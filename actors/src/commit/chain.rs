@@ -18,7 +18,7 @@ use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{ErrorKind, Failure, Job, Run, Tenant};
+use longshore_domain::{ErrorKind, Job, Run, Tenant};
 
 use crate::commit::{Next, Payload};
 use crate::fail_point;
@@ -114,7 +114,7 @@ pub(crate) fn judge(policies: &Policies, job: &Job, outcome: Outcome) -> Outcome
         }
     };
     let message = format!("the result is not taken as the payload of {}, which follows: {refused}", then.job_type);
-    Outcome::Failed { failure: Failure::new(ErrorKind::Permanent, message), retry_after: None }
+    Outcome::failed(ErrorKind::Permanent, message)
 }
 
 /// A result as a payload, and its content type if that is not JSON.

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{ErrorKind, Failure, Queue};
+use longshore_domain::{ErrorKind, Queue};
 
 use crate::attempt::conclude;
-use crate::attempt::perform::enter;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::STOPS_WITHIN;
+use crate::attempt::watch::enter;
 use crate::node_ports::NodePorts;
 use crate::shared::health::Health;
 use crate::shared::log_run::{About, log_run};
@@ -111,7 +111,7 @@ pub(crate) fn check(
     log_run!(error, about, %queue, worker = number, %job_type, replaced,
         "the handler neither ended in time nor reacted to its cancellation: does it block its thread?");
     let message = "the handler neither ended within its time limit nor reacted to its cancellation";
-    let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::Timeout, message), retry_after: None };
+    let outcome = Outcome::failed(ErrorKind::Timeout, message);
     let is_lost = assignment.entry.as_ref().is_some_and(|entry| entry.stop.is_lost());
     if is_lost {
         assignment.ack_token.abandon();

@@ -138,7 +138,7 @@ impl Run {
             LateEnd::Over => {
                 let lasts = DurationText(Duration::from_millis(late.lasts_ms));
                 let message = format!("it was detached, and neither ended nor gave a sign for {lasts}");
-                Outcome::Failed { failure: Failure::new(ErrorKind::Timeout, message), retry_after: None }
+                Outcome::failed(ErrorKind::Timeout, message)
             }
         };
         self.state = State::Running;

@@ -6,7 +6,7 @@ use longshore_domain::protocol::{self, Holder, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::{DeferReason, LOGGED_WITHIN, State};
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{ErrorKind, Failure, Run};
+use longshore_domain::{ErrorKind, Run};
 
 use super::claim::{Begun, put_off, write_claim};
 use crate::attempt::assignment::Assignment;
@@ -142,7 +142,7 @@ async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: B
     log_run!(warn, about, node = %silent, "its holder lost the lease");
     ports.metrics().leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
-    let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
+    let outcome = Outcome::failed(ErrorKind::LeaseExpired, message);
     // The attempt that ended was not a probe of the breaker. If this delivery was let through as one, it did not call
     // the service, so the probe is given back.
     assignment.permits.breaker = assignment.permits.breaker.take().filter(|pass| !pass.is_probe());
