@@ -51,7 +51,6 @@ mod concurrency;
 mod lease_keeper;
 mod limits;
 mod node;
-mod node_ports;
 mod observer;
 mod parts;
 mod ports;

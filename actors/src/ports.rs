@@ -1,14 +1,16 @@
-//! What an attempt, its commit, a submission, a cancellation, a rescheduling and the replay of a dead letter ask of the
-//! world outside them. In a node [`NodePorts`](crate::node_ports::NodePorts), the API and the [`Backbone`] answer; a
-//! test may answer from memory, without NATS, a clock or chance.
+//! What a commit, a cancellation, a rescheduling and the replay of a dead letter ask of the world outside them; what an
+//! attempt and a submission ask besides stands beside them. In a node
+//! [`NodePorts`](crate::attempt::node_ports::NodePorts), the API and the [`Backbone`] answer; a test may answer from
+//! memory, without NATS, a clock or chance.
 //!
 //! The traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
 //! or acknowledged is decided by those who ask and by the rules in `domain`.
 
+pub(crate) mod encode;
 mod servers;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
@@ -30,18 +32,11 @@ use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
-use longshore_domain::served::NeverServed;
 use longshore_domain::{BatchId, Job, Queue, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
-use crate::commit::encode::{Author, Destination, EncodedEvents};
-use crate::commit::{Commit, Unlogged};
-use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
+use crate::ports::encode::{Author, Destination, EncodedEvents};
 use crate::shared::log_run::{About, log_run};
-use crate::shared::permits::LocalRetryPermits;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::UnstoredEnds;
 use crate::trace::{JobTrace, Tracer};
 
 /// The rules of `domain` by which an attempt goes. They are not to be answered in any other way: only the simulation
@@ -192,6 +187,10 @@ pub(crate) trait Server: Rules + Destination {
     async fn pause(&self, wait: Duration);
 }
 
+/// The log may lack a run's events: nothing that needs them may follow.
+#[derive(Debug)]
+pub(crate) struct Unlogged;
+
 /// What every decision about a run asks of the node that makes it.
 pub(crate) trait RunPorts {
     /// The servers that this node works with.
@@ -239,57 +238,6 @@ pub(crate) trait RunPorts {
     fn max_attempts(&self, job: &Job) -> u32 {
         self.policies().max_attempts(job)
     }
-}
-
-/// What an attempt asks besides: clocks, chance, and what the node's parts remember together.
-pub(crate) trait Ports: RunPorts {
-    /// The monotonic clock, for leases.
-    fn instant(&self) -> Instant;
-    /// Evenly 0 ≤ x < 1.
-    fn chance(&self) -> f64;
-    /// The part of the write tokens that names this process.
-    fn writer(&self) -> &str;
-
-    fn book(&self) -> &Arc<Book>;
-    fn recently_cancelled(&self) -> &RecentlyCancelled;
-    fn unclear_claims(&self) -> &UnclearClaims;
-    fn unstored_ends(&self) -> &UnstoredEnds;
-    fn local_retries(&self) -> &Arc<LocalRetryPermits>;
-
-    /// The least time that a successful attempt of a job like this took lately, if that is known and the job has a
-    /// deadline.
-    fn needs(&self, job: &Job) -> Option<Duration>;
-    /// The job's type, if it is certain that no handler of it was ever online in the whole cluster; asks the server.
-    async fn never_served(&self, job: &Job) -> Option<NeverServed>;
-    /// A run is given up without being started, for this reason.
-    fn gave_up(&self, run: &Run, reason: &'static str);
-
-    /// Hands a commit over to the committer.
-    async fn commit(&self, commit: Box<Commit>);
-
-    /// Waits for so long, or until the node drains.
-    async fn wait_or_drain(&self, wait: Duration);
-    /// Whether the node takes no new work.
-    fn is_draining(&self) -> bool;
-}
-
-/// What accepting a job asks besides.
-pub(crate) trait SubmitPorts: RunPorts {
-    /// Publishes a job into its lane, under this message id.
-    ///
-    /// # Errors
-    /// It was refused, or no server answered.
-    async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError>;
-    /// Has a commit without a delivery carried out; returns the revision of its record.
-    ///
-    /// # Errors
-    /// Another write of the record was first, or it is not known how far it was carried out.
-    async fn carry_out(&self, commit: Commit) -> Result<u64, Unlogged>;
-
-    /// Whether the server has the schedule of the wait that this record speaks of.
-    async fn has_schedule(&self, run: &Run) -> Result<bool, Error>;
-    /// Deletes that schedule.
-    async fn unschedule(&self, run: &Run) -> Result<(), Error>;
 }
 
 /// What replaying or discarding a dead letter asks besides.

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
+use crate::attempt::node_ports::NodePorts;
 use crate::batches;
 use crate::cluster::{
     circuit_breaker, clock_watch, discovery, dlq_watch, event_files, node_name, offered_handlers, presence,
@@ -21,7 +22,6 @@ use crate::concurrency::keeper;
 use crate::lease_keeper;
 use crate::limits::limiter;
 use crate::metrics::Metrics;
-use crate::node_ports::NodePorts;
 use crate::parts::Parts;
 use crate::pull::receiver;
 use crate::queue::dispatcher::Dispatcher;

@@ -15,7 +15,7 @@ use crate::api::cancellation::{self, Only, present};
 use crate::api::filter::{self, Chosen, Filter};
 use crate::api::{Api, runs};
 use crate::attempt::assignment::Assignment;
-use crate::commit::encode::Destination as _;
+use crate::ports::encode::Destination as _;
 use crate::ports::{FilterPorts, Rules as _};
 
 /// Runs that one request cancels at once.

@@ -15,12 +15,13 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Job, Lane, Priority, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::api::cancellation::{comes_by_a_node, is_of_wait};
+use crate::api::submission::SubmitPorts;
 use crate::api::{Api, intake, runs};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
-use crate::commit::{Commit, Unlogged};
+use crate::commit::Commit;
 use crate::metrics::Metrics;
-use crate::ports::{CancelPorts, DeadLetterPorts, InLane, RunPorts, SubmitPorts, WaitingPorts};
+use crate::ports::{CancelPorts, DeadLetterPorts, InLane, RunPorts, Unlogged, WaitingPorts};
 use crate::shared::{new_seal, now};
 use crate::trace::Tracer;
 

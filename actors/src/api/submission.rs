@@ -7,12 +7,12 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use longshore_backbone::Headers;
 use longshore_backbone::claims::Claim;
 use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_backbone::wire::header::names;
+use longshore_backbone::{Error, Headers};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::policy::OnMismatch;
 use longshore_domain::protocol::Repeat;
@@ -24,8 +24,27 @@ use crate::api::debounce::Debounced;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
-use crate::ports::{Rules as _, Server as _, SubmitPorts};
+use crate::ports::{Rules as _, RunPorts, Server as _, Unlogged};
 use crate::trace;
+
+/// What accepting a job asks besides.
+pub(crate) trait SubmitPorts: RunPorts {
+    /// Publishes a job into its lane, under this message id.
+    ///
+    /// # Errors
+    /// It was refused, or no server answered.
+    async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError>;
+    /// Has a commit without a delivery carried out; returns the revision of its record.
+    ///
+    /// # Errors
+    /// Another write of the record was first, or it is not known how far it was carried out.
+    async fn carry_out(&self, commit: Commit) -> Result<u64, Unlogged>;
+
+    /// Whether the server has the schedule of the wait that this record speaks of.
+    async fn has_schedule(&self, run: &Run) -> Result<bool, Error>;
+    /// Deletes that schedule.
+    async fn unschedule(&self, run: &Run) -> Result<(), Error>;
+}
 
 /// What happens if another run has the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,10 +2,11 @@
 
 use std::sync::PoisonError;
 
+use crate::attempt::ports::Ports;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::Commit;
-use crate::commit::encode::EncodedEvents;
-use crate::ports::{Ports, Server as _};
+use crate::ports::Server as _;
+use crate::ports::encode::EncodedEvents;
 
 /// Publishes the start of the current attempt, live and, if its record is stored, in the log.
 pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {

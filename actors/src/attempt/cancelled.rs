@@ -7,8 +7,8 @@ use longshore_backbone::{Backbone, Error};
 
 use crate::address::Address;
 use crate::attempt::holders;
+use crate::attempt::node_ports::NodePorts;
 use crate::lease_keeper::{self, Message};
-use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::LoopEnd;

@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::time::Instant;
 
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::node_ports::NodePorts;
 use crate::shared::now;
 
 /// Since when the handler has worked, and when it must be done.

@@ -16,12 +16,13 @@ use tokio::sync::oneshot;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::line;
+use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
-use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload, chain};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
-use crate::ports::{Ports, Rules as _};
+use crate::ports::Rules as _;
+use crate::ports::encode::EncodedEvents;
 use crate::queue::gates::answer::{Permits, Wakes};
 use crate::shared::park_permits::ParkPermit;
 use crate::shared::permits::LocalRetryPermit;

@@ -13,13 +13,13 @@ use longshore_domain::{DurationText, ErrorKind, JobType, SmolStr};
 use tokio::sync::oneshot;
 
 use crate::attempt::announce::announce;
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::progress;
 use crate::attempt::running::CurrentAttempt;
 use crate::attempt::stop::{End, panicked};
 use crate::attempt::watch::{guarded, see_through};
 use crate::concurrency::SlotPermit;
 use crate::handler::Context;
-use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::shared::now;
 

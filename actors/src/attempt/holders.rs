@@ -8,8 +8,9 @@ use longshore_backbone::questions::Question;
 use longshore_domain::Run;
 use longshore_domain::protocol::Holder;
 
-use crate::node_ports::NodePorts;
-use crate::ports::{Ports, Server as _};
+use crate::attempt::node_ports::NodePorts;
+use crate::attempt::ports::Ports;
+use crate::ports::Server as _;
 use crate::shared::log_run::{About, log_run};
 
 /// How long a node has to answer whether it holds a job. If it takes longer, it is asked again with the next delivery.

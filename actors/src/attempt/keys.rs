@@ -23,10 +23,11 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, Timestamp, duration};
 
 use crate::attempt::assignment::Assignment;
+use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::Payload;
 use crate::fail_point;
-use crate::ports::{Ports, Rules as _, RunPorts, Server};
+use crate::ports::{Rules as _, RunPorts, Server};
 
 /// The key that a job asks for.
 pub(crate) struct Key<'j> {

@@ -20,11 +20,12 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
 use crate::attempt::assignment::{Assignment, number_of};
 use crate::attempt::keys::{AtBegin, record_first};
 use crate::attempt::order;
+use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::note_logged;
 use crate::commit::keys::ended;
 use crate::fail_point;
-use crate::ports::{Ports, RunPorts, Server};
+use crate::ports::{RunPorts, Server};
 use crate::shared::kind::Kind;
 
 /// How long a job waits at least whose line found no room in its bucket.

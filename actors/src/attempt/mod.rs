@@ -4,13 +4,17 @@
 //! * `begin` starts it or claims it first: with `keys` (idempotency), `line` and `order` (of a concurrency key),
 //!   `holders` (who else may work on it) and `cancelled`.
 //! * `announce` publishes its start.
-//! * `perform` calls the handler, or `remote` if the handler is elsewhere. `stop` says what ends its work and how the
-//!   attempt ends then, `clock` has its time limit, `progress` takes
-//!   what it reports, from a handler inside the node by `reporter`, `steps` what it has finished. `faults` is
-//!   `perform` while faults on purpose are set.
+//! * `perform` calls the handler, or `remote` if the handler is elsewhere; `watch` waits for it. `stop` says what ends
+//!   its work and how the attempt ends then, `clock` has its time limit, `progress` takes what it reports, from a
+//!   handler inside the node by `reporter`, `steps` what it has finished. `faults` is `perform` while faults on purpose
+//!   are set.
 //! * `conclude` has its end judged.
+//!
+//! `ports` is what the steps ask of their node, `node_ports` a real node's answers.
 
 pub(crate) mod assignment;
+pub(crate) mod node_ports;
+pub(crate) mod ports;
 pub(crate) mod running;
 
 pub(crate) mod begin;

@@ -22,10 +22,11 @@ use longshore_domain::{Job, Lane, Run, RunId, Timestamp};
 
 use crate::attempt::assignment::{Assignment, Start, number_of};
 use crate::attempt::keys::{AtBegin, record_first};
+use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::keys::{AT_ONCE, LASTS, first_open};
 use crate::fail_point;
-use crate::ports::{Ports, Server};
+use crate::ports::Server;
 use crate::shared::kind::Kind;
 
 /// Once so many of the batch have ended, it is written without them, so that no node reads their records again.

@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
 use crate::attempt::clock::stop_at;
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::{End, outcome_of, panicked};
 use crate::attempt::watch::{guarded, see_through};
 use crate::attempt::{faults, remote};
 use crate::concurrency::SlotPermit;
 use crate::handler::{Context, Reporter, Steps};
-use crate::node_ports::NodePorts;
 use crate::trace::TRACE_PARENT;
 
 /// Does the work of the current attempt; `reporter` takes what a handler inside the node says of it.

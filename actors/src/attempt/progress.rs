@@ -10,10 +10,10 @@ use longshore_backbone::wire::{event, json};
 use longshore_domain::events::{Event, EventKind};
 use longshore_domain::{Run, Tenant};
 
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{AttemptState, CurrentAttempt, RunningAttempt};
 use crate::commit::handle::Committer;
 use crate::commit::pipeline::Input;
-use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::shared::log_run::{About, log_run};
 use crate::shared::now;

@@ -17,11 +17,11 @@ use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, SmolStr, Timestamp};
 
 use crate::attempt::announce::announce;
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::{clock, progress, steps};
 use crate::concurrency::SlotPermit;
 use crate::handler::Context;
-use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::shared::log_run::{About, log_run};
 use crate::shared::{new_seal, now};

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use longshore_backbone::steps::StepCall;
 use longshore_domain::Job;
 
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::CurrentAttempt;
 use crate::attempt::{progress, steps};
 use crate::handler::{BoxFuture, Reporter, StepEnd};
-use crate::node_ports::NodePorts;
 
 /// Takes the reports of the handlers that a worker calls.
 pub(crate) struct AttemptReporter {

@@ -8,7 +8,7 @@ use longshore_domain::{Run, SmolStr};
 use tokio::sync::oneshot;
 
 use crate::attempt::assignment::Assignment;
-use crate::commit::encode::EncodedEvents;
+use crate::ports::encode::EncodedEvents;
 use crate::shared::deferred::Deferred;
 
 /// The state of an attempt.

@@ -11,9 +11,9 @@ use longshore_domain::events::EventKind;
 use longshore_domain::{RunId, Tenant};
 
 use crate::attempt::faults;
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::progress::{self, Said};
 use crate::attempt::running::CurrentAttempt;
-use crate::node_ports::NodePorts;
 use crate::shared::now;
 
 /// Answers a handler's question about a step, or stores its result.

@@ -12,10 +12,10 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::{EndLog, State};
 use longshore_domain::{ErrorKind, Run, RunId};
 
-use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit, chain, keys};
 use crate::fail_point;
 use crate::metrics::Metrics;
+use crate::ports::encode::Author;
 use crate::ports::{RunPorts, Server};
 use crate::shared::log_run::{About, log_run};
 

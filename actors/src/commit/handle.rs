@@ -10,10 +10,11 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::address::Address;
 use crate::commit::committer::{Committing, Message, QUEUED};
-use crate::commit::encode::Author;
 use crate::commit::pipeline::Input;
-use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
+use crate::commit::{AfterCommit, Commit, Payload};
 use crate::metrics::Metrics;
+use crate::ports::Unlogged;
+use crate::ports::encode::Author;
 use crate::trace::Tracer;
 
 /// Sends commits to the committer. Cheap to clone.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tracing::Level;
 
 use crate::commit::Payload;
-use crate::commit::encode::EncodedEvents;
+use crate::ports::encode::EncodedEvents;
 
 /// The target of these lines.
 const JOBS: &str = "longshore::jobs";

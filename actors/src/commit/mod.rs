@@ -1,14 +1,13 @@
 //! Commits: a decision about a run and all that carries it out, as one value with the ack token.
 //!
-//! * `encode` makes the bytes of record and events, `lines` what the log says of a job. The worker does this, so that
-//!   the committer, of which each node has only one, only passes bytes on.
+//! * [`encode`](crate::ports::encode) makes the bytes of record and events, `lines` what the log says of a job. The
+//!   worker does this, so that the committer, of which each node has only one, only passes bytes on.
 //! * `pipeline` says what follows: the record is stored, the events are published; `batches` are those of the event
 //!   log. `committer` sends and awaits the answers; others reach it by `handle`.
-//! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement; `chain` knows
-//!   the job that follows a completed run.
+//! * `follow_up` does the rest: unclear records, schedule, parked job or dead letter, acknowledgement; `keys` is
+//!   what an end leaves of them, `chain` knows the job that follows a completed run.
 
 pub(crate) mod chain;
-pub(crate) mod encode;
 pub(crate) mod keys;
 pub(crate) mod lines;
 
@@ -31,9 +30,9 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr, TraceId};
 use tokio::sync::oneshot;
 
-use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
+use crate::ports::encode::{Author, Destination, EncodedEvents, Write};
 use crate::queue::gates::answer::Wakes;
 use crate::shared::deferred::Deferred;
 use crate::shared::log_run::About;
@@ -157,10 +156,6 @@ impl AfterCommit {
         }
     }
 }
-
-/// The log may lack a run's events: nothing that needs them may follow.
-#[derive(Debug)]
-pub(crate) struct Unlogged;
 
 impl Commit {
     /// What log lines about it name.

@@ -16,11 +16,11 @@ use longshore_domain::Tenant;
 use ractor::RpcReplyPort;
 
 use crate::commit::batches::{Batch, Batches};
-use crate::commit::encode::EncodedEvents;
 use crate::commit::{Commit, InFlightPermit, follow_up, lines};
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::metrics::jobs::Ends;
+use crate::ports::encode::EncodedEvents;
 use crate::shared::log_run::log_run;
 use crate::trace::Tracer;
 

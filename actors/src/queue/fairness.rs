@@ -23,8 +23,9 @@ use longshore_backbone::questions::Questions;
 use longshore_domain::fairness::{Counted, FairnessKey, Owed, Shares};
 use longshore_domain::{Lane, Priority};
 
-use crate::node_ports::NodePorts;
-use crate::ports::{Ports as _, RunPorts as _};
+use crate::attempt::node_ports::NodePorts;
+use crate::attempt::ports::Ports as _;
+use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::forward::{self, Forwarder, Wanted};
 use crate::shared::now;

@@ -24,11 +24,12 @@ use longshore_domain::{Priority, Timestamp};
 use tokio::sync::Notify;
 
 use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::node_ports::NodePorts;
+use crate::attempt::ports::Ports as _;
 use crate::attempt::{begin, order};
 use crate::fail_point;
 use crate::metrics::Restored;
-use crate::node_ports::NodePorts;
-use crate::ports::{Ports as _, RunPorts as _};
+use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::Dispatcher;
 use crate::shared::now;
 use crate::shared::park_permits::ParkPermit;

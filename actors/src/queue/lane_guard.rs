@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin;
-use crate::node_ports::NodePorts;
+use crate::attempt::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::queue::served::ServedQueues;
 use crate::shared::log_run::log_run;

@@ -7,7 +7,7 @@ use longshore_domain::Queue;
 use longshore_domain::policy::QueuePolicy;
 use ractor::ActorRef;
 
-use crate::node_ports::NodePorts;
+use crate::attempt::node_ports::NodePorts;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+use crate::attempt::node_ports::NodePorts;
 use crate::fail_point;
-use crate::node_ports::NodePorts;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};

@@ -13,10 +13,10 @@ use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Queue};
 
 use crate::attempt::conclude;
+use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::STOPS_WITHIN;
 use crate::attempt::watch::enter;
-use crate::node_ports::NodePorts;
 use crate::shared::health::Health;
 use crate::shared::log_run::{About, log_run};
 

@@ -12,9 +12,10 @@ use super::claim::{Begun, fresh, put_off};
 use super::not_begun::not_begun;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::conclude;
+use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::has_other_id;
-use crate::ports::{Ports, Rules as _, Server as _};
+use crate::ports::{Rules as _, Server as _};
 use crate::shared::log_run::log_run;
 
 /// Why a job that carries a node's headers, but no proof of them, is refused.

@@ -14,10 +14,11 @@ use super::node::holds;
 use super::server::{Fault, RUN, SEQUENCE, at, id, message};
 use super::{LEASE, completed, done, failed, failed_for};
 use crate::attempt::conclude::{HeldRetry, judge_or_hold};
+use crate::attempt::ports::Ports as _;
 use crate::attempt::running::RunningAttempt;
-use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload, follow_up};
-use crate::ports::{Ports as _, RunPorts as _};
+use crate::ports::RunPorts as _;
+use crate::ports::encode::EncodedEvents;
 use crate::queue::gates::answer::Wakes;
 
 const SHORT: Duration = Duration::from_millis(400);

@@ -23,7 +23,7 @@ use longshore_domain::{
 
 use super::node::read_event;
 use crate::attempt::assignment::Assignment;
-use crate::commit::encode::{Destination, EncodedEvents};
+use crate::ports::encode::{Destination, EncodedEvents};
 use crate::ports::{Rules, Server};
 
 /// What goes wrong with one call.

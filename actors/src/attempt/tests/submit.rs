@@ -20,9 +20,9 @@ use super::begin::{Scene, after};
 use super::node::Node;
 use super::server::{Fault, at, id};
 use crate::api::keyed;
-use crate::api::submission::{OnConflict, Submission};
-use crate::commit::{AfterCommit, Commit, Unlogged};
-use crate::ports::{InLane, RunPorts as _, Server as _, SubmitPorts, WaitingPorts};
+use crate::api::submission::{OnConflict, Submission, SubmitPorts};
+use crate::commit::{AfterCommit, Commit};
+use crate::ports::{InLane, RunPorts as _, Server as _, Unlogged, WaitingPorts};
 use crate::trace::Tracer;
 
 /// The name under which the server in memory keeps the schedule of a run's wait.

@@ -19,8 +19,8 @@ use longshore_domain::{Job, Run, Timestamp};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::commit::encode::{Author, Destination};
 use crate::commit::{AfterCommit, Payload};
+use crate::ports::encode::{Author, Destination};
 
 const RUNS: usize = 12;
 const WRONG_SEQUENCE: u64 = 10_071;

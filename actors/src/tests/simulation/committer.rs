@@ -18,12 +18,12 @@ use longshore_domain::Run;
 use longshore_domain::publication::Published;
 use tokio::sync::{Mutex, oneshot};
 
-use crate::commit::encode::EncodedEvents;
 use crate::commit::follow_up::{self, Done};
 use crate::commit::pipeline::{Input, Outlets, Pipeline, Sent};
-use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
+use crate::commit::{AfterCommit, Commit, Payload};
 use crate::metrics::Metrics;
-use crate::ports::RunPorts as _;
+use crate::ports::encode::EncodedEvents;
+use crate::ports::{RunPorts as _, Unlogged};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::slow_work::Slow;
 use crate::tests::simulation::worker::{Delivery, Does, Hand};

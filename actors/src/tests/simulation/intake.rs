@@ -12,9 +12,9 @@ use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Job, Run, RunId};
 
 use crate::api::keyed;
-use crate::api::submission::{OnConflict, Submission};
-use crate::commit::{Commit, Unlogged};
-use crate::ports::SubmitPorts;
+use crate::api::submission::{OnConflict, Submission, SubmitPorts};
+use crate::commit::Commit;
+use crate::ports::Unlogged;
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::{Client, Unclear};
 use crate::tests::simulation::mutation::Mutation;

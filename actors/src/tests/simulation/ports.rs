@@ -27,11 +27,12 @@ use longshore_domain::run::EndLog;
 use longshore_domain::served::NeverServed;
 use longshore_domain::{BatchId, Job, JobOptions, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
-use crate::commit::encode::{Destination, EncodedEvents};
-use crate::commit::{Commit, Unlogged};
+use crate::attempt::ports::Ports;
+use crate::commit::Commit;
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
-use crate::ports::{Ports, Rules, RunPorts, Server};
+use crate::ports::encode::{Destination, EncodedEvents};
+use crate::ports::{Rules, RunPorts, Server, Unlogged};
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;

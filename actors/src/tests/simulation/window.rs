@@ -12,8 +12,8 @@ use longshore_domain::follow_up::FollowUp;
 use longshore_domain::{Run, RunState};
 
 use crate::commit::Commit;
-use crate::commit::encode::EncodedEvents;
 use crate::commit::pipeline::Sent;
+use crate::ports::encode::EncodedEvents;
 use crate::tests::simulation::client::{Client, Fate, set};
 use crate::tests::simulation::committer::Origin;
 use crate::tests::simulation::mutation::Mutation;

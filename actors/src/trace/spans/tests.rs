@@ -10,8 +10,8 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, RunId, Tenant};
 
 use super::*;
-use crate::commit::encode::EncodedEvents;
 use crate::commit::{Commit, Payload};
+use crate::ports::encode::EncodedEvents;
 use crate::trace::SpanExporter;
 
 #[derive(Debug)]

@@ -10,14 +10,15 @@ use longshore_domain::publication::Published;
 use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, Run, SmolStr, Timestamp};
 
+use crate::attempt::ports::Ports;
 use crate::cluster::served_types;
+use crate::commit::Commit;
 use crate::commit::handle::Committer;
 use crate::commit::pipeline::Input;
-use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::ports::{Ports, RunPorts};
+use crate::ports::{RunPorts, Unlogged};
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::log_run::{About, log_run};
