@@ -46,6 +46,7 @@ mod pull;
 
 // What all of them use.
 mod address;
+mod audit;
 mod coalesce;
 mod concurrency;
 mod lease_keeper;
@@ -55,6 +56,7 @@ mod observer;
 mod parts;
 mod ports;
 mod request;
+mod routing;
 mod settings;
 mod shared;
 mod streams;
@@ -76,9 +78,11 @@ pub use attempt::progress::HANDLER_LOG;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
 pub use node::{Error, Node};
 pub use observer::Observer;
-pub use settings::{AuditFile, DeclaredSchedules, EventFile, LogControl, PressureSettings, Settings};
+pub use settings::{
+    AuditFile, DeclaredSchedules, EventFile, LogControl, Posted, PressureSettings, Settings, WEBHOOK_WITHIN,
+    WebhookCaller, WebhookSettings,
+};
 pub use streams::{EventStream, EventStreams, From as StreamFrom, Logline, Position, Step};
-pub use webhooks::{Posted, WEBHOOK_WITHIN, WebhookCaller, WebhookSettings};
 
 pub use queue::unresponsive::SPARE_THREADS;
 

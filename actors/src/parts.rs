@@ -10,12 +10,11 @@ use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;
 
 use crate::address::{Address, Waiting};
-use crate::api::audit::Audit;
 use crate::api::{Api, service};
 use crate::attempt::node_ports::NodePorts;
+use crate::audit::Audit;
 use crate::cluster::node_name::Own;
 use crate::cluster::readiness::Readiness;
-use crate::cluster::system_events::SystemEvents;
 use crate::cluster::tree_answers::Tree;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{
@@ -32,6 +31,8 @@ use crate::pull::Pullers;
 use crate::queue::gates::Gates;
 use crate::queue::serve::{QueueMaker, RootAddress};
 use crate::queue::served::ServedQueues;
+use crate::routing::Routing;
+use crate::settings::WebhookSettings;
 use crate::shared::breakers::Breakers;
 use crate::shared::capacity::HandlerCapacity;
 use crate::shared::gate_news::GateNews;
@@ -43,9 +44,9 @@ use crate::shared::park_permits::ParkGate;
 use crate::shared::pressure::MachinePressure;
 use crate::shared::put_queues::PutQueues;
 use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::shed::Shed;
+use crate::shared::system_events::SystemEvents;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::shared::waits::Waits;
@@ -53,7 +54,7 @@ use crate::streams::EventStreams;
 use crate::streams::tail::{self, Table};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
-use crate::webhooks::{self, WebhookSettings, feed};
+use crate::webhooks::{self, feed};
 use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, PressureSettings};
 
 /// Where a node writes beside NATS.

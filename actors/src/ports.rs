@@ -6,6 +6,7 @@
 //! The traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
 //! or acknowledged is decided by those who ask and by the rules in `domain`.
 
+pub(crate) mod batch;
 pub(crate) mod encode;
 mod servers;
 

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use longshore_backbone::Storage;
 use longshore_backbone::wire::api::{InForce, PutRequest};
-use longshore_domain::Tenant;
 use longshore_domain::policy::Policies;
 use longshore_domain::pressure::PressureLimits;
+use longshore_domain::{Priority, Queue, Tenant};
 
+use crate::handler::BoxFuture;
 use crate::trace::SpanExporter;
-use crate::webhooks::WebhookSettings;
 
 /// All settings of one node.
 #[derive(Debug, Clone)]
@@ -105,4 +106,36 @@ pub struct DeclaredSchedules {
     pub is_said: bool,
     /// The schedules, each with its tenant.
     pub schedules: Vec<(Tenant, PutRequest)>,
+}
+
+/// Calls the targets of webhooks.
+pub trait WebhookCaller: std::fmt::Debug + Send + Sync + 'static {
+    /// Whether a URL may be called, as its name resolves now.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), String>>;
+
+    /// Posts a body, and returns the status of the answer. No redirect is followed.
+    ///
+    /// # Errors
+    /// Why there is no answer in time.
+    fn post<'a>(&'a self, url: &'a str, headers: &'a [(&'static str, String)], body: Bytes) -> Posted<'a>;
+}
+
+/// The status of an answer, or why there is none.
+pub type Posted<'a> = BoxFuture<'a, Result<u16, String>>;
+
+/// How long a target may take to answer.
+pub const WEBHOOK_WITHIN: Duration = Duration::from_secs(15);
+
+/// How a node delivers webhooks.
+#[derive(Debug, Clone)]
+pub struct WebhookSettings {
+    /// Calls their targets.
+    pub caller: Arc<dyn WebhookCaller>,
+    /// The queue of the deliveries.
+    pub queue: Queue,
+    /// Their priority.
+    pub priority: Priority,
 }

@@ -23,8 +23,8 @@ use crate::api::refusals::{over_limit, too_many_wait};
 use crate::api::submission::{OnConflict, Submission, answer};
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
-use crate::batches;
 use crate::commit::chain;
+use crate::ports::batch;
 use crate::request::{headers, key, known_preset, name, names, options, payload, refused, version, wrong};
 use crate::shared::now;
 use crate::trace::Tracer;
@@ -90,7 +90,7 @@ async fn take_member(
         return Ok(before);
     }
     let (tenant, run_id) = (checked.job.tenant.clone(), checked.job.run_id.clone());
-    let joined = batches::join(&api.backbone, &tenant, batch, &run_id).await?;
+    let joined = batch::join(&api.backbone, &tenant, batch, &run_id).await?;
     joined.map_err(|reason| wrong("batch_id", reason))?;
     let submitted = keyed::submit(api, checked, due).await;
     let is_it = match &submitted {
@@ -99,7 +99,7 @@ async fn take_member(
         Err(error) => error.code >= 500,
     };
     if !is_it {
-        batches::leave(&api.backbone, &tenant, batch, &run_id).await;
+        batch::leave(&api.backbone, &tenant, batch, &run_id).await;
     }
     submitted
 }

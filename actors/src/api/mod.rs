@@ -15,7 +15,6 @@ pub(crate) mod filter;
 pub(crate) mod handle;
 pub(crate) mod service;
 
-pub(crate) mod audit;
 mod audit_log;
 
 pub(crate) mod breakers;
@@ -61,24 +60,24 @@ use longshore_backbone::Backbone;
 use longshore_domain::policy::Policies;
 
 use crate::address::Address;
-use crate::api::audit::Audit;
+use crate::audit::Audit;
 use crate::cluster::circuit_breaker;
-use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
 use crate::commit::handle::Committer;
 use crate::concurrency::Slots;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::pull::Pullers;
+use crate::routing::Routing;
+use crate::settings::WebhookSettings;
 use crate::shared::breakers::Breakers;
 use crate::shared::identity::Identity;
 use crate::shared::put_queues::PutQueues;
 use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
+use crate::shared::system_events::SystemEvents;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::trace::Tracer;
-use crate::webhooks::WebhookSettings;
 
 /// What the endpoints use. They start no job and hold no lease.
 #[derive(Clone)]

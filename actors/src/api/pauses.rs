@@ -15,9 +15,9 @@ use serde_json::json;
 
 use crate::api::Api;
 use crate::cluster::run_time_settings::resumed;
-use crate::cluster::served_types;
 use crate::fail_point;
 use crate::shared::now;
+use crate::shared::served_types;
 
 /// For how long a write is tried.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(8);

@@ -18,14 +18,11 @@ use longshore_backbone::wire::json::Object;
 use longshore_domain::Tenant;
 use serde_json::value::RawValue;
 
-use crate::api::audit::{self, Audit};
-use crate::api::filter;
-use crate::api::intake;
-use crate::api::queues;
 use crate::api::{
-    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, keys, late, limits, list, pauses,
-    payload, purge, put_queue, replay, reschedule, runs, schedules, stats, traced, why,
+    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, filter, intake, keys, late, limits,
+    list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, schedules, stats, traced, why,
 };
+use crate::audit::{self, Audit};
 use crate::batches::endpoints as batches;
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;

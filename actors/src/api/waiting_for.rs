@@ -17,8 +17,8 @@ use longshore_domain::{QueueLane, Run, RunId, State, Timestamp};
 
 use crate::api::{Api, limits, queues};
 use crate::attempt::order;
+use crate::routing::Routing;
 use crate::shared::now;
-use crate::shared::routing::Routing;
 use crate::time::stranded::{self, Lost};
 
 /// What a run waits for; `None`: it runs, has ended, or is about to start. A job in its lane has no revision: 0.

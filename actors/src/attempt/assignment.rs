@@ -14,9 +14,9 @@ use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{BatchId, Job, JobType, Lane, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
+use crate::attempt::permits::Permits;
 use crate::commit::{Payload, chain};
 use crate::lease_keeper::Entry;
-use crate::queue::gates::answer::Permits;
 use crate::shared::first_claims::ClaimPlace;
 use crate::shared::log_run::About;
 use crate::shared::park_permits::ParkPermit;

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::line;
+use crate::attempt::permits::Permits;
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::{AfterCommit, Commit, Payload, chain};
@@ -23,7 +24,7 @@ use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::ports::Rules as _;
 use crate::ports::encode::EncodedEvents;
-use crate::queue::gates::answer::{Permits, Wakes};
+use crate::shared::gate_news::Wakes;
 use crate::shared::park_permits::ParkPermit;
 use crate::shared::permits::LocalRetryPermit;
 

@@ -10,10 +10,12 @@
 //!   are set.
 //! * `conclude` has its end judged.
 //!
-//! `ports` is what the steps ask of their node, `node_ports` a real node's answers.
+//! `permits` are what its gates gave it; `ports` is what the steps ask of their node, `node_ports` a real node's
+//! answers.
 
 pub(crate) mod assignment;
 pub(crate) mod node_ports;
+pub(crate) mod permits;
 pub(crate) mod ports;
 pub(crate) mod running;
 

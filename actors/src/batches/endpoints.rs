@@ -10,10 +10,11 @@ use longshore_backbone::wire::api::{
 use longshore_domain::{BatchId, RunId, Tenant};
 
 use super::keeper::{NAMED, Standing, standing};
-use super::{on_failure, state};
+use super::on_failure;
 use crate::api::filter;
 use crate::api::{Api, cancellation, intake};
 use crate::commit::chain;
+use crate::ports::batch::state;
 use crate::request;
 use crate::shared::now;
 

@@ -19,10 +19,11 @@ use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchSt
 use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use super::{completion, ended, on_failure, state, write};
+use super::{completion, on_failure};
 use crate::api::{Api, intake};
-use crate::cluster::presence;
 use crate::fail_point;
+use crate::ports::batch::{ended, state, write};
+use crate::shared::identity::is_first;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 
@@ -81,7 +82,7 @@ impl Keeper {
     async fn look(&mut self, turn: u32) -> Result<(), Error> {
         let api = &self.api;
         if turn.is_multiple_of(FIRST_EVERY) {
-            self.is_first = presence::is_first(&api.backbone.nodes(), &api.identity).await?;
+            self.is_first = is_first(&api.backbone.nodes(), &api.identity).await?;
         }
         if !self.is_first {
             (self.revision, self.open) = (0, HashMap::new());

@@ -1,101 +1,15 @@
 //! Batches: jobs that belong together, and a job that runs once when all of them have ended.
 //!
 //! A member joins before its job is published, or as a node meets a job that was published; its end is noted before its
-//! delivery is acknowledged. `keeper` looks whether all members have ended, and submits the job that completes the
-//! batch; `endpoints` creates batches, seals, shows and cancels them. Nothing is counted, so nothing can be counted
-//! twice: who has ended is read each time.
+//! delivery is acknowledged ([`batch`](crate::ports::batch)). `keeper` looks whether all members have ended, and
+//! submits the job that completes the batch; `endpoints` creates batches, seals, shows and cancels them. Nothing is
+//! counted, so nothing can be counted twice: who has ended is read each time.
 
 pub(crate) mod endpoints;
 pub(crate) mod keeper;
 
-use longshore_backbone::batches::{Ended, Member, StoredBatch};
-use longshore_backbone::wire::api::{ApiError, BatchState, OnFailure, SubmitRequest};
-use longshore_backbone::{Backbone, Error};
-use longshore_domain::run::State;
-use longshore_domain::{BatchId, Run, RunId, Tenant};
-
-use crate::fail_point;
-use crate::shared::now;
-
-/// Joins a batch, before anything of the job's run is stored. Repeating it is harmless.
-///
-/// The batch is read again once the member stands: the node that completes the batch says so first, and looks for
-/// members then. So either the member is found, or it is refused here, with the reason.
-///
-/// # Errors
-/// The bucket cannot be read or written.
-pub(crate) async fn join(
-    backbone: &Backbone,
-    tenant: &Tenant,
-    batch: &BatchId,
-    run_id: &RunId,
-) -> Result<Result<(), String>, Error> {
-    let takes = async || {
-        let (found, _) = backbone.batch(tenant, batch).await?;
-        let state = found.as_ref().map(state);
-        Ok::<_, Error>(match state {
-            None => Err(format!("tenant {tenant} has no batch {batch}")),
-            Some(BatchState::Completing | BatchState::Completed | BatchState::Cancelled) => {
-                Err(format!("batch {batch} has ended"))
-            }
-            Some(_) => Ok(()),
-        })
-    };
-    if let Err(refused) = takes().await? {
-        return Ok(Err(refused));
-    }
-    write(backbone, tenant, batch, run_id, None).await?;
-    let taken = takes().await?;
-    if taken.is_err() {
-        write(backbone, tenant, batch, run_id, Some(Ended::Left)).await?;
-    }
-    Ok(taken)
-}
-
-/// Notes how a member has ended, if the run is one and has. Repeating it is harmless.
-///
-/// # Errors
-/// The bucket cannot be written.
-pub(crate) async fn note_end(backbone: &Backbone, run: &Run) -> Result<(), Error> {
-    match &run.batch {
-        Some(batch) if run.state.is_terminal() => {
-            fail_point::pass("before-batch-end");
-            let written = write(backbone, &run.tenant, batch, &run.run_id, Some(ended(run))).await;
-            fail_point::pass("after-batch-end");
-            written
-        }
-        _ => Ok(()),
-    }
-}
-
-/// How a run that has ended counts. What was erased does not come back.
-fn ended(run: &Run) -> Ended {
-    match run.state {
-        State::Dead { .. } if run.erased_at.is_some() => Ended::Gone,
-        _ => Ended::As(run.state.name()),
-    }
-}
-
-async fn write(
-    backbone: &Backbone,
-    tenant: &Tenant,
-    batch: &BatchId,
-    run_id: &RunId,
-    ended: Option<Ended>,
-) -> Result<(), Error> {
-    backbone.write_member(tenant, batch, &Member { run_id: run_id.clone(), at: now(), ended }).await
-}
-
-/// The job that was to be submitted was refused, or another run stands for it: it is no member.
-pub(crate) async fn leave(backbone: &Backbone, tenant: &Tenant, batch: &BatchId, run_id: &RunId) {
-    if let Err(error) = write(backbone, tenant, batch, run_id, Some(Ended::Left)).await {
-        tracing::debug!(%tenant, %batch, "it waits for {run_id}, which there is not: {}", error.with_causes());
-    }
-}
-
-fn state(stored: &StoredBatch) -> BatchState {
-    stored.batch.state.known().copied().unwrap_or(BatchState::Completed)
-}
+use longshore_backbone::batches::StoredBatch;
+use longshore_backbone::wire::api::{ApiError, OnFailure, SubmitRequest};
 
 /// What a dead letter means for a batch.
 fn on_failure(stored: &StoredBatch) -> OnFailure {

@@ -21,10 +21,10 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::address::Mailbox;
-use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::breakers::Breakers;
 use crate::shared::clock::{instant, now};
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// Steps that are written at once.

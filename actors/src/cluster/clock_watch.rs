@@ -11,9 +11,9 @@ use longshore_backbone::{Backbone, clock};
 use longshore_domain::cluster_clock::{Skew, Wrong};
 use serde_json::json;
 
-use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::health::Health;
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks at the machine's clocks.

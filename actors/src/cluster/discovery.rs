@@ -11,8 +11,8 @@ use longshore_backbone::{Backbone, Error};
 
 use crate::queue::dispatcher;
 use crate::queue::served::ServedQueues;
+use crate::routing::Routing;
 use crate::shared::now;
-use crate::shared::routing::Routing;
 use crate::supervision::{LoopEnd, ticks};
 
 /// How long services have to answer.

@@ -13,11 +13,10 @@ use longshore_domain::retention::{Threat, threat};
 use longshore_domain::{DurationText, Timestamp};
 use serde_json::json;
 
-use crate::cluster::presence;
-use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
-use crate::shared::identity::Identity;
+use crate::shared::identity::{Identity, is_first};
 use crate::shared::now;
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, ticks};
 
 /// How often the dead letters are measured. Shorter than the time in which a failing system fills the last fifth of
@@ -56,7 +55,7 @@ async fn look(part: &Part, warned: Option<(Threat, Instant)>) -> Result<Option<(
     let max_age = part.backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
     let is_repeat = warned.is_some_and(|(threat_then, at)| threat_then == threat && at.elapsed() < AGAIN_AFTER);
-    if is_repeat || !presence::is_first(&part.nodes, &part.identity).await? {
+    if is_repeat || !is_first(&part.nodes, &part.identity).await? {
         return Ok(warned);
     }
     warn(&part.system_events, threat, fill, oldest, max_age).await;

@@ -1,7 +1,6 @@
 //! What a node publishes to the other nodes, and does for all of them.
 //!
-//! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer),
-//!   `system_events`.
+//! * That it is there: `presence`, `node_name`, `readiness`, `tree_answers` (whether its supervisors answer).
 //! * What it learns from the cluster: `discovery` (of handlers), `served_types` (which were ever online),
 //!   `run_time_settings`, `put_queues`, `circuit_breaker`, `counts` (the cluster's jobs, for monitoring), `waiting`
 //!   (admission by the number of waiting jobs).
@@ -23,7 +22,6 @@ pub(crate) mod put_queues;
 pub(crate) mod readiness;
 pub(crate) mod run_time_settings;
 pub(crate) mod served_types;
-pub(crate) mod system_events;
 pub(crate) mod waiting;
 
 pub(crate) mod clock_watch;

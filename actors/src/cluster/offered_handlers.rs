@@ -26,9 +26,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::attempt::stop::STOPS_WITHIN;
 use crate::handler::{BoxFuture, Context, Handler, HandlerError, Reporter, StepEnd, Steps, Success};
+use crate::routing::Routing;
 use crate::shared::now;
 use crate::shared::offered_calls::{OfferedCalls, OpenCall};
-use crate::shared::routing::Routing;
 use crate::supervision::{LoopEnd, panic_text};
 use crate::trace::{TRACE_PARENT, context};
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::control::{MAX_MISSING, PRESENCE_EVERY, Presence};
-use longshore_backbone::nodes::Nodes;
-use longshore_backbone::{Backbone, Error, clock};
+use longshore_backbone::{Backbone, clock};
 use longshore_domain::repeats::Repeats;
 use tokio_util::sync::CancellationToken;
 
@@ -13,10 +12,10 @@ use crate::cluster::records_watch::check_records;
 use crate::cluster::waiting::WaitingJobs;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
+use crate::routing::Routing;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::now;
-use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::supervision::{LoopEnd, ticks};
 
@@ -86,32 +85,5 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         let check = check_records((&part.backbone, &part.metrics, &part.health), &mut tight);
         // The next presence must not wait for it.
         let _ = tokio::time::timeout(ANSWER_WITHIN, check).await;
-    }
-}
-
-/// Whether this node is the one that works for all nodes: the first by name that is there. Should it go, the next one
-/// is.
-pub(crate) async fn is_first(nodes: &Nodes, identity: &Identity) -> Result<bool, Error> {
-    let nodes = nodes.present(now()).await?;
-    Ok(is_first_of(nodes.iter().map(|presence| presence.node.as_str()), &identity.node))
-}
-
-/// The same, once it is known which nodes are there: a node that is not among them goes by its name, too.
-pub(crate) fn is_first_of<'a>(present: impl Iterator<Item = &'a str>, own: &str) -> bool {
-    present.min().is_none_or(|first| first >= own)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_node_works_for_all_that_are_there() {
-        let firsts = |present: &[&'static str]| {
-            ["n1", "n2", "n3"].into_iter().filter(|own| is_first_of(present.iter().copied(), own)).collect::<Vec<_>>()
-        };
-        assert_eq!(firsts(&["n2", "n1", "n3"]), ["n1"], "whatever the order");
-        assert_eq!(firsts(&["n3", "n2"]), ["n1", "n2"], "n1 is here, though its presence has not been read");
-        assert_eq!(firsts(&[]), ["n1", "n2", "n3"], "two at once do no harm, none would");
     }
 }

@@ -7,10 +7,10 @@ use longshore_domain::pressure::{HeldBack, Pressure, Reading};
 use serde_json::json;
 
 use crate::cluster::machine_load::MachineLoad;
-use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::settings::PressureSettings;
 use crate::shared::pressure::{MachinePressure, shares};
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks. The system computes its averages every two seconds.

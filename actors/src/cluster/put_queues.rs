@@ -17,10 +17,10 @@ use longshore_domain::setting::PutQueue;
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::{Dispatcher, Message};
 use crate::queue::serve::{Order, QueueMaker, RootAddress};
+use crate::routing::Routing;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::put_queues::PutQueues;
-use crate::shared::routing::Routing;
 use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks whether a queue that closes has ended, and tries again what did not work.

@@ -17,12 +17,12 @@ use crate::cluster::tree_answers::Tree;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
 use crate::queue::unresponsive::SPARE_THREADS;
+use crate::routing::Routing;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::now;
 use crate::shared::pressure::MachinePressure;
-use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::shed::Shed;
 

@@ -15,12 +15,12 @@ use longshore_backbone::run_time_settings::{REMOVED_KEPT, RunTimeSettings as Sto
 use longshore_domain::setting::{PauseOf, SettingKey};
 use serde_json::json;
 
-use crate::cluster::system_events::SystemEvents;
 use crate::limits::Limits;
 use crate::queue::served::ServedQueues;
 use crate::shared::identity::Identity;
 use crate::shared::put_queues::PutQueues;
 use crate::shared::run_time_settings::RunTimeSettings;
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// How often changes are asked for without an announcement.

@@ -2,7 +2,8 @@
 //!
 //! It reads the memory as the node starts and after each reconnection, and every few seconds while a type has no
 //! handler; it stores each type that this node is the first to see a handler of. A node that is about to say that a
-//! type was never served reads first what others have stored since ([`refresh`]). What is to be stored is kept in
+//! type was never served reads first what others have stored since
+//! ([`refresh`](crate::shared::served_types::refresh)). What is to be stored is kept in
 //! [`crate::shared::served_types`], so that a death costs nothing.
 //!
 //! Bounds: one question at a time, one answer for each type that is new here; at most
@@ -15,16 +16,13 @@ use longshore_backbone::Error;
 use longshore_backbone::served_types::{Remembered, ServedTypes as Store};
 use longshore_domain::served::complete_from;
 
+use crate::routing::Routing;
 use crate::shared::now;
-use crate::shared::routing::Routing;
-use crate::shared::served_types::ServedTypes;
+use crate::shared::served_types::{WITHIN, read};
 use crate::supervision::{LoopEnd, ticks};
 
 /// How often it tries again what did not work, and reads while a type has no handler.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long reading may take.
-const WITHIN: Duration = Duration::from_secs(2);
-
 /// What the part may use.
 #[derive(Clone)]
 pub(crate) struct Part {
@@ -78,14 +76,4 @@ impl Part {
             }
         }
     }
-}
-
-async fn read(store: &Store, served: &ServedTypes, from: u64) -> Result<(), Error> {
-    served.take_in(store.remembered_after(from).await?);
-    Ok(())
-}
-
-/// Reads what other nodes have stored since this one last read. Says whether that is known now.
-pub(crate) async fn refresh(store: &Store, served: &ServedTypes) -> bool {
-    matches!(tokio::time::timeout(WITHIN, read(store, served, served.read_up_to())).await, Ok(Ok(())))
 }

@@ -22,12 +22,12 @@ use longshore_backbone::stream_faults::StreamFault;
 use longshore_backbone::{Backbone, WantedStream};
 use serde_json::json;
 
-use crate::api::audit::Audit;
-use crate::cluster::system_events::SystemEvents;
+use crate::audit::Audit;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
 use crate::shared::health::Health;
 use crate::shared::now;
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, ticks};
 
 mod findings;

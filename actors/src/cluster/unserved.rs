@@ -13,13 +13,12 @@ use longshore_domain::{Queue, Timestamp};
 use serde_json::json;
 
 use crate::cluster::counts::{counts_of, stored};
-use crate::cluster::presence;
 use crate::cluster::standstill::Standstills;
-use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::health::Health;
-use crate::shared::identity::Identity;
+use crate::shared::identity::{Identity, is_first};
 use crate::shared::now;
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks: two questions, and some for each queue that no node serves.
@@ -58,7 +57,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 /// Checks once, and reports what two checks have found.
 async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>, standstills: &mut Standstills) -> Result<(), Error> {
-    let (served, found) = match presence::is_first(&part.backbone.nodes(), &part.identity).await? {
+    let (served, found) = match is_first(&part.backbone.nodes(), &part.identity).await? {
         true => unserved(part).await?,
         false => (Vec::new(), BTreeMap::new()),
     };

@@ -1,7 +1,7 @@
 //! The servers as the backbone reaches them.
 
 use super::*;
-use crate::batches;
+use crate::ports::batch;
 
 impl Server for Backbone {
     async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
@@ -9,11 +9,11 @@ impl Server for Backbone {
     }
 
     async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error> {
-        batches::join(self, &job.tenant, batch, &job.run_id).await
+        batch::join(self, &job.tenant, batch, &job.run_id).await
     }
 
     async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error> {
-        batches::note_end(self, run).await
+        batch::note_end(self, run).await
     }
 
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {

@@ -20,12 +20,12 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::order;
 use crate::queue::blocked::wanted::Want;
 use crate::queue::blocked::{Blocked, Goes};
-use crate::queue::gates::Gates;
-use crate::queue::gates::answer::{HeldUp, Wakes};
-use crate::queue::gates::handler_capacity;
+use crate::queue::gates::answer::HeldUp;
+use crate::queue::gates::{Gates, handler_capacity};
 use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
 use crate::shared::first_claims::FirstClaims;
+use crate::shared::gate_news::Wakes;
 use crate::shared::kind::{Kind, Room};
 use crate::shared::park_permits::{ParkGate, Position};
 

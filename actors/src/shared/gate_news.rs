@@ -1,5 +1,6 @@
 //! Notifies the queues of a node that a gate may let more jobs start than before.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
@@ -29,6 +30,29 @@ impl GateNews {
         // From here on `changed` sees what happens; what happened before has been counted.
         if self.count() == known {
             changed.await;
+        }
+    }
+}
+
+/// Wakes somebody when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Wakes(Option<Arc<Notify>>);
+
+impl Wakes {
+    pub(crate) fn new(notify: Arc<Notify>) -> Self {
+        Self(Some(notify))
+    }
+
+    /// Nobody is woken.
+    pub(crate) fn call_off(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        if let Some(notify) = &self.0 {
+            notify.notify_one();
         }
     }
 }

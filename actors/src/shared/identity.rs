@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use longshore_backbone::Error;
+use longshore_backbone::nodes::Nodes;
 use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 
 use crate::shared::now;
@@ -40,5 +42,32 @@ impl Identity {
     /// The part of those tokens that names this process.
     pub(crate) fn writer(&self) -> &str {
         &self.writer
+    }
+}
+
+/// Whether this node is the one that works for all nodes: the first by name that is there. Should it go, the next one
+/// is.
+pub(crate) async fn is_first(nodes: &Nodes, identity: &Identity) -> Result<bool, Error> {
+    let nodes = nodes.present(now()).await?;
+    Ok(is_first_of(nodes.iter().map(|presence| presence.node.as_str()), &identity.node))
+}
+
+/// The same, once it is known which nodes are there: a node that is not among them goes by its name, too.
+pub(crate) fn is_first_of<'a>(present: impl Iterator<Item = &'a str>, own: &str) -> bool {
+    present.min().is_none_or(|first| first >= own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_works_for_all_that_are_there() {
+        let firsts = |present: &[&'static str]| {
+            ["n1", "n2", "n3"].into_iter().filter(|own| is_first_of(present.iter().copied(), own)).collect::<Vec<_>>()
+        };
+        assert_eq!(firsts(&["n2", "n1", "n3"]), ["n1"], "whatever the order");
+        assert_eq!(firsts(&["n3", "n2"]), ["n1", "n2"], "n1 is here, though its presence has not been read");
+        assert_eq!(firsts(&[]), ["n1", "n2", "n3"], "two at once do no harm, none would");
     }
 }

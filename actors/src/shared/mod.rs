@@ -11,6 +11,7 @@ pub(crate) mod health;
 pub(crate) mod identity;
 pub(crate) mod lifecycle;
 pub(crate) mod pressure;
+pub(crate) mod system_events;
 
 // Where jobs go, and how many at once. `breakers` and `run_time_settings` are what the node knows of its circuit
 // breakers and of pauses, and for how long that counts; `faults` are those on purpose; `served_types` is which types
@@ -24,7 +25,6 @@ pub(crate) mod kind;
 pub(crate) mod log_run;
 pub(crate) mod park_permits;
 pub(crate) mod permits;
-pub(crate) mod routing;
 pub(crate) mod run_time_settings;
 pub(crate) mod served_types;
 pub(crate) mod shed;

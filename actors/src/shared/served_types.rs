@@ -4,11 +4,16 @@
 //! nothing else.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
-use longshore_backbone::served_types::Remembered;
+use longshore_backbone::Error;
+use longshore_backbone::served_types::{Remembered, ServedTypes as Store};
 use longshore_domain::served::ServedTypes as Types;
 use longshore_domain::{JobType, Timestamp};
 use tokio::sync::Notify;
+
+/// How long reading may take.
+pub(crate) const WITHIN: Duration = Duration::from_secs(2);
 
 /// The types that handlers were ever online for.
 #[derive(Debug, Default)]
@@ -99,6 +104,17 @@ impl ServedTypes {
     pub(crate) fn knows_from_when(&self) -> bool {
         self.table().types.is_dated()
     }
+}
+
+/// Reads what other nodes have stored since this one last read. Says whether that is known now.
+pub(crate) async fn refresh(store: &Store, served: &ServedTypes) -> bool {
+    matches!(tokio::time::timeout(WITHIN, read(store, served, served.read_up_to())).await, Ok(Ok(())))
+}
+
+/// Reads what was stored after this revision.
+pub(crate) async fn read(store: &Store, served: &ServedTypes, from: u64) -> Result<(), Error> {
+    served.take_in(store.remembered_after(from).await?);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::DeclaredSchedules;
 use crate::api::{Api, schedules};
-use crate::cluster::presence;
 use crate::metrics::Restored;
+use crate::shared::identity::is_first;
 use crate::shared::now;
 use crate::supervision::{LoopEnd, ticks};
 
@@ -149,7 +149,7 @@ fn differences(before: &Recurring, after: &Recurring) -> String {
 /// Looks at some schedules, from a sequence on; returns where to go on. One node does it for all.
 async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
     let api = &part.api;
-    if part.draining.is_cancelled() || !presence::is_first(&part.nodes, &api.identity).await? {
+    if part.draining.is_cancelled() || !is_first(&part.nodes, &api.identity).await? {
         return Ok(1);
     }
     let mut from = from;

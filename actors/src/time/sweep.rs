@@ -27,9 +27,8 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::{Run, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::presence;
 use crate::metrics::{Metrics, Restored};
-use crate::shared::identity::Identity;
+use crate::shared::identity::{Identity, is_first};
 use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 use crate::supervision::{LoopEnd, ticks};
@@ -92,7 +91,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
-        if self.part.draining.is_cancelled() || !presence::is_first(&self.part.nodes, &self.part.identity).await? {
+        if self.part.draining.is_cancelled() || !is_first(&self.part.nodes, &self.part.identity).await? {
             // Another node counts; what this one has counted so far is no whole.
             (self.schedules_from, self.timed) = (FIRST, TimedCounts::begun(now()));
             return Ok(());

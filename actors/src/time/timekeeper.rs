@@ -22,9 +22,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
-use crate::cluster::system_events::SystemEvents;
 use crate::metrics::Metrics;
 use crate::shared::health::Health;
+use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 use crate::time::closed_lanes::{ClosedLanes, Way};
 use crate::time::due::{self, DueJob, DuePorts};

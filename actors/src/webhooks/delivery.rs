@@ -11,12 +11,12 @@ use longshore_backbone::webhooks::StoredWebhook;
 use longshore_domain::WebhookId;
 use serde_json::json;
 
-use super::WebhookCaller;
 use super::message::{Message, Payload};
-use crate::cluster::system_events::SystemEvents;
 use crate::handler::{BoxFuture, Context, Handler, HandlerError, Success};
 use crate::metrics::Metrics;
+use crate::settings::WebhookCaller;
 use crate::shared::now;
+use crate::shared::system_events::SystemEvents;
 
 /// How long a delivery waits that meets a paused webhook.
 const WHILE_PAUSED: Duration = Duration::from_secs(300);

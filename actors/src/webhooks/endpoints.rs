@@ -10,9 +10,10 @@ use serde_json::json;
 use serde_json::value::to_raw_value;
 use std::time::Duration;
 
-use super::{WebhookSettings, feed, message};
+use super::{feed, message};
 use crate::api::filter;
 use crate::api::{Api, intake};
+use crate::settings::WebhookSettings;
 use crate::shared::now;
 
 /// Webhooks of one tenant, and of all: each costs a request in two seconds for each node.

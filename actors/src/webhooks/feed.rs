@@ -20,10 +20,10 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::WebhookSettings;
 use super::message::Payload;
 use crate::api::{Api, intake};
 use crate::fail_point;
+use crate::settings::WebhookSettings;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 

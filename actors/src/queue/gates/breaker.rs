@@ -6,7 +6,8 @@ use std::sync::Arc;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::Assignment;
-use crate::queue::gates::answer::{Answer, Permits};
+use crate::attempt::permits::Permits;
+use crate::queue::gates::answer::Answer;
 use crate::shared::breakers::{Admitted, Breakers};
 use crate::shared::clock::{instant, now};
 

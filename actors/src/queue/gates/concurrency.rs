@@ -10,9 +10,10 @@ use longshore_domain::policy::Policies;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::Assignment;
+use crate::attempt::permits::Permits;
 use crate::concurrency::{NoSlot, Slots};
-use crate::queue::gates::answer::{Answer, Permits};
-use crate::shared::routing::Routing;
+use crate::queue::gates::answer::Answer;
+use crate::routing::Routing;
 
 /// How long jobs wait whose limit finds no place here.
 const NO_PLACE: Duration = Duration::from_secs(1);

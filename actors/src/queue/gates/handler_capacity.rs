@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use crate::attempt::assignment::Assignment;
-use crate::queue::gates::answer::{Answer, Permits};
+use crate::attempt::permits::Permits;
+use crate::queue::gates::answer::Answer;
+use crate::routing::Routing;
 use crate::shared::capacity::CapacityPermit;
-use crate::shared::routing::Routing;
 
 /// Whether the job goes to remote handlers: an invalid job calls no handler, and a handler in this node has as much
 /// capacity as there are workers.

@@ -16,13 +16,14 @@ use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::Assignment;
 use crate::attempt::order;
+use crate::attempt::permits::Permits;
 use crate::concurrency::Slots;
 use crate::limits::{Expected, Limits};
-use crate::queue::gates::answer::{Answer, HeldUp, Permits};
+use crate::queue::gates::answer::{Answer, HeldUp};
+use crate::routing::Routing;
 use crate::shared::breakers::Breakers;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::{Kind, Room};
-use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 
 fn granted(answer: Answer) -> Result<Permits, HeldUp> {

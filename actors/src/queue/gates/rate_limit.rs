@@ -8,8 +8,9 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::Job;
 use longshore_domain::run::DeferReason;
 
+use crate::attempt::permits::Permits;
 use crate::limits::{Expected, Limits};
-use crate::queue::gates::answer::{Answer, Permits};
+use crate::queue::gates::answer::Answer;
 use crate::shared;
 use crate::shared::kind::Kind;
 

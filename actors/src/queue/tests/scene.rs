@@ -28,12 +28,12 @@ use crate::queue::buffer::{Arrived, JobBuffer};
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
 use crate::queue::wake_permits::WakePermits;
+use crate::routing::Routing;
 use crate::shared::breakers::Breakers;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
 use crate::shared::park_permits::ParkGate;
 use crate::shared::pressure::MachinePressure;
-use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);

@@ -8,10 +8,10 @@ use longshore_domain::{Run, RunState};
 
 use crate::attempt::announce::announce;
 use crate::attempt::conclude::{self, HeldRetry};
+use crate::attempt::permits::Permits;
 use crate::attempt::running::RunningAttempt;
 use crate::attempt::stop::{self, Event, Handler, Owner};
 use crate::attempt::watch::claim_running;
-use crate::queue::gates::answer::Permits;
 use crate::tests::simulation::gated::Gated;
 use crate::tests::simulation::handler::{End, Script, millis, script};
 use crate::tests::simulation::ledger::Call;

@@ -10,12 +10,12 @@ use longshore_domain::follow_up::FollowUp;
 use longshore_domain::{Run, RunState};
 
 use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::permits::Permits;
 use crate::attempt::ports::Ports as _;
 use crate::commit::follow_up::{self, Done};
 use crate::commit::{Commit, Payload};
 use crate::ports::RunPorts as _;
 use crate::ports::encode::EncodedEvents;
-use crate::queue::gates::answer::Permits;
 use crate::tests::simulation::breaking::learn_of;
 use crate::tests::simulation::committer::Origin;
 use crate::tests::simulation::mutation::Mutation;

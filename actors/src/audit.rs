@@ -45,7 +45,7 @@ pub(crate) struct Audit {
 
 /// An action that was asked for, and is to be answered.
 #[derive(Debug)]
-pub(super) struct Action {
+pub(crate) struct Action {
     entry: AuditEntry,
 }
 
@@ -61,12 +61,12 @@ impl Audit {
 
     /// Whether requests of this endpoint are written down: reading is not, nor is the submission of jobs, which the
     /// event log has. A name that no endpoint has is.
-    pub(super) fn has(endpoint: &str) -> bool {
+    pub(crate) fn has(endpoint: &str) -> bool {
         Declaration::named(endpoint).is_none_or(|endpoint| endpoint.effect == Effect::Changes)
     }
 
     /// Writes down that an action was asked for; `shown`: what of its request may be seen.
-    pub(super) async fn asked(&self, request: &Request, shown: Option<Box<RawValue>>) -> Action {
+    pub(crate) async fn asked(&self, request: &Request, shown: Option<Box<RawValue>>) -> Action {
         let entry = AuditEntry {
             v: 1,
             id: uuid::Uuid::now_v7().to_string(),
@@ -91,7 +91,7 @@ impl Audit {
     }
 
     /// Writes down how an action was answered, without the answer waiting for that.
-    pub(super) fn answered(self: &Arc<Self>, action: Action, answer: &Result<Object, ApiError>) {
+    pub(crate) fn answered(self: &Arc<Self>, action: Action, answer: &Result<Object, ApiError>) {
         let mut entry = AuditEntry { at: now(), request: None, ..action.entry };
         match answer {
             Ok(answer) => (entry.stage, entry.outcome) = ("done".to_owned(), counts(answer.as_bytes())),
@@ -177,7 +177,7 @@ fn line(entry: &AuditEntry) -> String {
 
 /// A request of this endpoint without what may be secret: payloads and headers, and, if the endpoint cannot read it,
 /// every value but the names of what it is about. A misspelt field may hold a payload.
-pub(super) fn shown<E: Endpoint>(body: &[u8]) -> Option<Box<RawValue>> {
+pub(crate) fn shown<E: Endpoint>(body: &[u8]) -> Option<Box<RawValue>> {
     let mut asked: Value = serde_json::from_slice(body).ok()?;
     match (&mut asked, E::read(body)) {
         (Value::Object(fields), Err(_)) => fields.iter_mut().for_each(|(name, value)| {
