@@ -39,6 +39,7 @@ mod commit;
 mod time;
 
 mod api;
+mod service;
 
 mod batches;
 mod cluster;
@@ -72,12 +73,12 @@ pub mod handler;
 pub mod metrics;
 pub mod trace;
 
-pub use api::handle::ApiHandle;
 pub use api::limits::TenantRate;
 pub use attempt::progress::HANDLER_LOG;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
 pub use node::{Error, Node};
 pub use observer::Observer;
+pub use service::handle::ApiHandle;
 pub use settings::{
     AuditFile, DeclaredSchedules, EventFile, LogControl, Posted, PressureSettings, Settings, WEBHOOK_WITHIN,
     WebhookCaller, WebhookSettings,

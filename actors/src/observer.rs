@@ -10,13 +10,13 @@ use std::time::Duration;
 use longshore_backbone::service::TraceContext;
 
 use crate::address::Waiting;
-use crate::api::handle::ApiHandle;
 use crate::cluster::counts::Counts;
 use crate::cluster::readiness::{Readiness, SILENT_TREE};
 use crate::lease_keeper::Book;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
+use crate::service::handle::ApiHandle;
 use crate::streams::EventStreams;
 use crate::trace::RequestSpan;
 

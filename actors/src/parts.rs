@@ -10,7 +10,7 @@ use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;
 
 use crate::address::{Address, Waiting};
-use crate::api::{Api, service};
+use crate::api::Api;
 use crate::attempt::node_ports::NodePorts;
 use crate::audit::Audit;
 use crate::cluster::node_name::Own;
@@ -32,7 +32,7 @@ use crate::queue::gates::Gates;
 use crate::queue::serve::{QueueMaker, RootAddress};
 use crate::queue::served::ServedQueues;
 use crate::routing::Routing;
-use crate::settings::WebhookSettings;
+use crate::service;
 use crate::shared::breakers::Breakers;
 use crate::shared::capacity::HandlerCapacity;
 use crate::shared::gate_news::GateNews;
@@ -55,7 +55,7 @@ use crate::streams::tail::{self, Table};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
 use crate::webhooks::{self, feed};
-use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, PressureSettings};
+use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, PressureSettings, WebhookSettings};
 
 /// Where a node writes beside NATS.
 pub(crate) struct Outlets {
@@ -229,7 +229,6 @@ impl Parts {
             policies: Arc::clone(&self.routing.policies),
             committer: self.committer.clone(),
             recently_cancelled: Arc::clone(&self.recently_cancelled),
-            pullers: Arc::clone(&self.pullers),
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
             slots: Arc::clone(&self.gates.slots),
@@ -259,6 +258,7 @@ impl Parts {
             api: self.api(),
             lifecycle: self.lifecycle.clone(),
             readiness: self.readiness(),
+            pullers: Arc::clone(&self.pullers),
             waits: Arc::clone(&self.waits),
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
-use crate::api::{service, waits};
+use crate::api::waits;
 use crate::attempt::cancelled;
 use crate::attempt::node_ports::NodePorts;
 use crate::batches;
@@ -28,6 +28,7 @@ use crate::queue::dispatcher::Dispatcher;
 use crate::queue::lane_guard;
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
 use crate::queue::supervisor::{self, QueueSupervisor};
+use crate::service;
 use crate::streams::tail;
 use crate::supervision::{Answer, ChildSpec, Deaths, Question};
 use crate::time::{recurring, sweep, timekeeper};
@@ -61,7 +62,11 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("event-streams", parts.event_tail(), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
-        ChildSpec::new("pull-receiver", (parts.api(), parts.lifecycle.draining.clone()), receiver::run),
+        ChildSpec::new(
+            "pull-receiver",
+            (parts.api(), Arc::clone(&parts.pullers), parts.lifecycle.draining.clone()),
+            receiver::run,
+        ),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),
         ChildSpec::with_messages("slot-keeper", &parts.gates.slots.address, parts.slot_keeper(), keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), circuit_breaker::run),

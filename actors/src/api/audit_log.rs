@@ -10,7 +10,7 @@ const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 500;
 
 /// Serves `audit.list`.
-pub(super) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<Encoded<AuditPage>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<Encoded<AuditPage>, ApiError> {
     let AuditRequest { since, limit, cursor } = asked;
     let limit = usize::try_from(limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).unwrap_or(1);
     let subject = api.backbone.names().audit(if asker == OPERATOR { "*" } else { asker });

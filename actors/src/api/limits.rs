@@ -134,7 +134,7 @@ pub struct TenantRate {
 }
 
 /// The rate of a tenant; `None`: it has no limit, or nobody can say.
-pub(super) async fn rate_of(api: &Api, tenant: &Tenant) -> Option<TenantRate> {
+pub(crate) async fn rate_of(api: &Api, tenant: &Tenant) -> Option<TenantRate> {
     let id = LimitId { scope: Scope::Tenant(tenant.clone()), key: None };
     let limit = api.limits.limit_of(&id.scope)?;
     let mut at_hand = api.limits.at_hand(&id);

@@ -1,21 +1,19 @@
-//! The API: `service` reads requests and answers them, callers within the process ask by its `handle`; one file for
-//! each group of endpoints.
+//! The API: what its endpoints do, one file for each group of them. [`service`](crate::service) reads requests and
+//! answers them.
 //!
 //! * Submitting: `intake`, with `submission` (key, id or time), `keyed` (a key that is taken) and `debounce`.
-//! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits), `queues`.
+//! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits) with `stranded`
+//!   (nothing can bring it on), `queues`.
 //! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with
 //!   `dead_letter`.
-//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `faults`, `schedules`, `keys`,
-//!   and `webhooks`, which has a folder of its own.
+//! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `faults`, `keys`. Schedules,
+//!   batches, webhooks and pulled work have folders of their own.
 //!
-//! They share `filter` and `fields` (what a request says), `refusals`, `traced` and `ports`. `audit` with `audit_log`
-//! writes down what was asked.
+//! They share `filter` (which runs are meant), `refusals`, `traced` and `ports`. `audit_log` shows what was asked.
 
 pub(crate) mod filter;
-pub(crate) mod handle;
-pub(crate) mod service;
 
-mod audit_log;
+pub(crate) mod audit_log;
 
 pub(crate) mod breakers;
 pub(crate) mod cancel;
@@ -32,19 +30,19 @@ pub(crate) mod limits;
 pub(crate) mod list;
 mod refusals;
 pub(crate) mod runs;
+pub(crate) mod stranded;
 pub(crate) mod submission;
-mod traced;
+pub(crate) mod traced;
 pub(crate) mod waiting_for;
 pub(crate) mod waits;
 mod walk;
-mod why;
 
 pub(crate) mod dead_letter;
 pub(crate) mod dead_letters;
 pub(crate) mod replay;
 
 pub(crate) mod pauses;
-mod payload;
+pub(crate) mod payload;
 mod ports;
 pub(crate) mod purge;
 pub(crate) mod put_queue;
@@ -52,7 +50,6 @@ pub(crate) mod queues;
 pub(crate) mod stats;
 
 pub(crate) mod reschedule;
-pub(crate) mod schedules;
 
 use std::sync::Arc;
 
@@ -67,7 +64,6 @@ use crate::commit::handle::Committer;
 use crate::concurrency::Slots;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::pull::Pullers;
 use crate::routing::Routing;
 use crate::settings::WebhookSettings;
 use crate::shared::breakers::Breakers;
@@ -88,7 +84,6 @@ pub(crate) struct Api {
     pub(crate) committer: Committer,
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
-    pub(crate) pullers: Arc<Pullers>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) slots: Arc<Slots>,
     pub(crate) waiting: Arc<WaitingJobs>,

@@ -59,7 +59,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
 }
 
 /// The nodes that are there. What this node says of itself is newer than what it last published.
-pub(super) async fn present(api: &Api) -> Result<Vec<Presence>, Error> {
+pub(crate) async fn present(api: &Api) -> Result<Vec<Presence>, Error> {
     let mut nodes = api.backbone.nodes().present(now()).await?;
     if let Some(own) = nodes.iter_mut().find(|presence| presence.node == *api.identity.node) {
         own.queues = api.waiting.loads();

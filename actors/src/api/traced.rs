@@ -11,7 +11,7 @@ use crate::trace::{Submission, Tracer, context};
 
 tokio::task_local! {
     /// The trace context of the request that is served.
-    pub(super) static OUTER: Option<TraceContext>;
+    pub(crate) static OUTER: Option<TraceContext>;
 }
 
 /// Begins the span of a job that is submitted with these headers: they name it from then on.

@@ -30,21 +30,22 @@ const LEASE_MS_BOUNDS: std::ops::RangeInclusive<u64> = 1_000..=86_400_000;
 /// `work.next`: waits for a job, and hands it out.
 pub(crate) async fn next(
     api: &Api,
+    pullers: &Arc<Pullers>,
     waits: &Arc<Waits>,
     asker: &str,
     asked: NextRequest,
 ) -> Result<Encoded<Next>, ApiError> {
     let (wanted, lease) = read(api, asker, asked)?;
     let _waits = waits.enter(asker)?;
-    if !api.pullers.has_room(&wanted) {
+    if !pullers.has_room(&wanted) {
         return Err(ApiError::unavailable("pullers of this node ask for 1,024 types already"));
     }
     let until = Instant::now() + Duration::from_millis(wanted.wait_ms);
-    while let Some(call) = api.pullers.next(&wanted, until).await {
+    while let Some(call) = pullers.next(&wanted, until).await {
         let (sender, job) = oneshot::channel();
         let max = api.backbone.max_in_answer();
         // A job that was taken is answered, even if its puller is gone.
-        tokio::spawn(hand_out(Arc::clone(&api.pullers), call, (lease, max), sender));
+        tokio::spawn(hand_out(Arc::clone(pullers), call, (lease, max), sender));
         if let Ok(job) = job.await {
             return Ok(job);
         }

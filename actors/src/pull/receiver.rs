@@ -20,8 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Receives until the process ends; while the node drains, only what is on its way.
-pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopEnd {
-    let (identity, pullers) = (&api.identity, &api.pullers);
+pub(crate) async fn run((api, pullers, draining): (Arc<Api>, Arc<Pullers>, CancellationToken)) -> LoopEnd {
+    let (identity, pullers) = (&api.identity, &*pullers);
     let opened = api.backbone.pulls(&identity.node, (crate::VERSION, identity.started_at)).await;
     let mut pulls = opened.map_err(|error| error.with_causes())?;
     let (mut received, mut look) = (HashSet::new(), ticks(LOOK_EVERY));

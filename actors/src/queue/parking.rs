@@ -35,10 +35,10 @@ use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
+use crate::queue::due::{self, DueJob, StoredPorts};
 use crate::shared::kind::Kind;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
-use crate::time::due::{self, DueJob, StoredPorts};
 
 pub(crate) mod rounds;
 

@@ -1,15 +1,13 @@
 //! Jobs that waited for their time.
 //!
-//! * `timekeeper` moves due jobs into their lanes: `due` is the publish, `closed_lanes` knows the lanes that take none
-//!   now.
-//! * `sweep` recovers jobs whose schedule did not fire; `stranded` says which runs nothing can bring on.
+//! * `timekeeper` moves due jobs into their lanes: `closed_lanes` knows the lanes that take none now.
+//! * `sweep` recovers jobs whose schedule did not fire.
 //! * `firing` makes runs of what is due of a recurring schedule; `recurring` keeps these schedules as the configuration
-//!   declares them, and recovers lost ticks.
+//!   declares them, and recovers lost ticks; `schedules` are their endpoints.
 
 pub(crate) mod closed_lanes;
-pub(crate) mod due;
 pub(crate) mod firing;
 pub(crate) mod recurring;
-pub(crate) mod stranded;
+pub(crate) mod schedules;
 pub(crate) mod sweep;
 pub(crate) mod timekeeper;

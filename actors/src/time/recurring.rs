@@ -22,11 +22,12 @@ use longshore_domain::{SmolStr, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::DeclaredSchedules;
-use crate::api::{Api, schedules};
+use crate::api::Api;
 use crate::metrics::Restored;
 use crate::shared::identity::is_first;
 use crate::shared::now;
 use crate::supervision::{LoopEnd, ticks};
+use crate::time::schedules;
 
 /// Pages of 256 schedules in a round.
 const PAGES: usize = 40;

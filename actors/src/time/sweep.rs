@@ -27,13 +27,13 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::{Run, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::stranded;
 use crate::metrics::{Metrics, Restored};
+use crate::queue::due::{self, DueJob, StoredPorts};
 use crate::shared::identity::{Identity, is_first};
 use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 use crate::supervision::{LoopEnd, ticks};
-use crate::time::due::{self, DueJob, StoredPorts};
-use crate::time::stranded;
 
 pub(crate) mod round;
 

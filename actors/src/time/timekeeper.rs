@@ -1,7 +1,7 @@
 //! The timekeeper: moves due jobs into their lanes, and hands the ticks of recurring schedules on.
 //!
 //! The server publishes a schedule's job on a due subject when its time has come; the timekeeper publishes it into its
-//! lane ([`crate::time::due`]), and then acknowledges it. A lane that refuses holds nothing up here: its jobs go back
+//! lane ([`crate::queue::due`]), and then acknowledges it. A lane that refuses holds nothing up here: its jobs go back
 //! to the server for a while ([`crate::time::closed_lanes`]), and other lanes' jobs take their places.
 //!
 //! A tick has the firing of its schedule carried out ([`crate::time::firing`]).
@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::metrics::Metrics;
+use crate::queue::due::{self, DueJob, DuePorts};
 use crate::shared::health::Health;
 use crate::shared::system_events::SystemEvents;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 use crate::time::closed_lanes::{ClosedLanes, Way};
-use crate::time::due::{self, DueJob, DuePorts};
 use crate::time::firing;
 
 /// Jobs that are being moved, and ticks that are being handled, at once.

@@ -15,13 +15,13 @@ use crate::api::keyed;
 use crate::api::submission::{OnConflict, Submission, SubmitPorts};
 use crate::commit::Commit;
 use crate::ports::Unlogged;
+use crate::queue::due::{self, DueJob, DuePorts, StoredPorts};
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::{Client, Unclear};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{Due, Message, MessageId, Place, Schedule};
 use crate::tests::simulation::worker::{Delivery, Hand, seal_text};
 use crate::tests::simulation::world::{LEASE, World, stamp};
-use crate::time::due::{self, DueJob, DuePorts, StoredPorts};
 
 /// A job at its first attempt, just published.
 pub(crate) fn job(plan: usize, at: i64) -> Message {

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use longshore_backbone::control::{GONE_AFTER, PRESENCE_EVERY as REAL_PRESENCE_EVERY};
 
+use crate::api::stranded;
 use crate::shared::identity::is_first_of;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::intake::bring_on;
@@ -11,7 +12,6 @@ use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{NEVER, Schedule};
 use crate::tests::simulation::worker::LENGTH;
 use crate::tests::simulation::world::{PRESENCE_EVERY, World, stamp};
-use crate::time::stranded;
 use crate::time::sweep::round::{FIRST, MOVES, Round, is_overdue};
 
 /// How many schedules a node reads at once: few, so that a pass has several pages.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longshore_domain::{Run, Timestamp};
 
-use crate::time::stranded::{self, Lost};
+use crate::api::stranded::{self, Lost};
 
 /// Pages of 256 messages in a round: a million schedules are read within half an hour.
 const PAGES: usize = 20;

@@ -1,4 +1,8 @@
-//! The API: its endpoints, served as the NATS micro service `longshore`.
+//! The API's service: its endpoints, served as the NATS micro service `longshore`; callers within the process ask by
+//! its `handle`. `why` is the endpoint that looks at what all others know.
+
+pub(crate) mod handle;
+mod why;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,17 +24,19 @@ use serde_json::value::RawValue;
 
 use crate::api::{
     Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, filter, intake, keys, late, limits,
-    list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, schedules, stats, traced, why,
+    list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, stats, traced,
 };
 use crate::audit::{self, Audit};
 use crate::batches::endpoints as batches;
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
+use crate::pull::Pullers;
 use crate::pull::endpoint as pull;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::now;
 use crate::shared::waits::Waits;
 use crate::supervision::LoopEnd;
+use crate::time::schedules;
 use crate::webhooks::endpoints as webhooks;
 
 /// Maximum number of jobs in one batch.
@@ -55,12 +61,13 @@ pub(crate) struct Part {
     pub(crate) api: Arc<Api>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) readiness: Readiness,
+    pub(crate) pullers: Arc<Pullers>,
     /// How many callers wait for runs' ends.
     pub(crate) waits: Arc<Waits>,
 }
 
 /// Answers requests.
-pub(super) struct Control {
+pub(crate) struct Control {
     part: Part,
     routes: Vec<Route>,
 }
@@ -125,7 +132,7 @@ fn about_runs() -> Vec<Route> {
         RunsComplete: |c, asker, asked| late::complete(&c.part.api, asker, asked);
         RunsFail: |c, asker, asked| late::fail(&c.part.api, asker, asked);
         RunsProgress: |c, asker, asked| late::progress(&c.part.api, asker, asked);
-        WorkNext: |c, asker, asked| pull::next(&c.part.api, &c.part.waits, asker, asked);
+        WorkNext: |c, asker, asked| pull::next(&c.part.api, &c.part.pullers, &c.part.waits, asker, asked);
         RunsList: |c, asker, asked| list::list(&c.part.api, asker, asked);
         RunsCount: |c, asker, asked| list::count(&c.part.api, asker, asked);
         DlqList: |c, asker, asked| dead_letters::list(&c.part.api, asker, asked);
@@ -228,15 +235,15 @@ impl Serve for Control {
 }
 
 impl Control {
-    pub(super) fn new(part: Part) -> Self {
+    pub(crate) fn new(part: Part) -> Self {
         Self { part, routes: routes() }
     }
 
-    pub(super) fn api(&self) -> &Api {
+    pub(crate) fn api(&self) -> &Api {
         &self.part.api
     }
 
-    pub(super) fn backbone(&self) -> &Backbone {
+    pub(crate) fn backbone(&self) -> &Backbone {
         &self.part.api.backbone
     }
 

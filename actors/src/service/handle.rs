@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::keys::KeyCheck;
 use crate::api::limits::{self, TenantRate};
-use crate::api::service::{Control, Part};
+use crate::service::{Control, Part};
 use crate::trace::Tracer;
 
 /// Asks the node's own API. Cheap to clone.
