@@ -19,7 +19,7 @@ use crate::world;
 
 const WITHIN: Duration = Duration::from_secs(240);
 
-/// Connections that were made anew, and the two lines that say so: the client connected again, or died and was replaced.
+/// Connections that were made anew, and the two lines that say so: the client connected again, or was replaced.
 const REBUILT: &str = "longshore_connections_rebuilt_total";
 const AGAIN: &str = "connected to NATS again";
 const REPLACED: &str = "the NATS client ended over what it was sent; a new one takes its place";

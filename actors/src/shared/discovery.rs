@@ -16,9 +16,12 @@ use crate::shared::now;
 /// Handlers are asked every few seconds while there are jobs for them. Older answers say little about which handlers
 /// are there now.
 const HOLDS_FOR: Duration = Duration::from_secs(15);
-/// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler. Where
-/// very many tenants or types lack theirs, it is longer, so that any two tries are so far apart on the average.
-const MISSED_FOR: Duration = Duration::from_millis(500);
+/// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler. The
+/// pause grows with the time that the handler has been away. Where very many tenants or types lack theirs, it is
+/// longer, so that any two tries are so far apart on the average.
+const MISSED_FOR: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+/// Which part of the time without a handler the pause may add to it.
+const MISSED_PART: u32 = 8;
 const TRIES_APART: Duration = Duration::from_millis(50);
 /// Parked jobs are not tried for longer: those that were tried are tried again before, as a rule.
 const STAYS_PARKED_FOR: Duration = Duration::from_secs(5);
@@ -94,7 +97,7 @@ impl Discovery {
         }
         let [subject, of_all] = subjects();
         self.retain_missing(|missing, _| *missing != subject);
-        let was_missed = |announcements: &Announcements| announcements.met.get(&subject).is_some_and(|met| met.missed);
+        let was_missed = |announcements: &Announcements| announcements.met.get(&subject).is_some_and(Met::is_missed);
         if was_missed(&self.announcements.read().unwrap_or_else(PoisonError::into_inner)) {
             let mut announcements = self.announcements.write().unwrap_or_else(PoisonError::into_inner);
             announcements.found(&of_all);
@@ -214,8 +217,14 @@ struct Announcements {
 struct Met {
     /// When it was first met, or when last no handler was found there.
     at: Instant,
-    /// No handler was found there.
-    missed: bool,
+    /// Since when no handler was found there.
+    missed_since: Option<Instant>,
+}
+
+impl Met {
+    fn is_missed(&self) -> bool {
+        self.missed_since.is_some()
+    }
 }
 
 impl Announcements {
@@ -227,18 +236,19 @@ impl Announcements {
     /// Remembers that a subject was met at `now`.
     fn meet(&mut self, subject: &str, now: Instant) {
         if !self.met.contains_key(subject) {
-            self.remember(subject, Met { at: now, missed: false });
+            self.remember(subject, Met { at: now, missed_since: None });
         }
     }
 
     /// No handler was there at `now`: older announcements say nothing about the next handlers.
     fn forget(&mut self, subject: &str, now: Instant) {
-        self.remember(subject, Met { at: now, missed: true });
+        let since = self.met.get(subject).and_then(|met| met.missed_since).unwrap_or(now);
+        self.remember(subject, Met { at: now, missed_since: Some(since) });
     }
 
     /// When no handler was found there, unless one has announced itself since.
     fn missed_at(&self, subject: &str) -> Option<Instant> {
-        let at = self.met.get(subject).filter(|met| met.missed)?.at;
+        let at = self.met.get(subject).filter(|met| met.is_missed())?.at;
         let is_there = self.at.is_some_and(|asked| asked > at) && self.of(subject).next().is_some();
         (!is_there).then_some(at)
     }
@@ -250,22 +260,24 @@ impl Announcements {
         subject.hash(&mut hasher);
         let spread = 0.1 + 1.8 * f64::from(hasher.finish() as u32) / f64::from(u32::MAX);
         let all = TRIES_APART * u32::try_from(self.missed).unwrap_or(u32::MAX);
-        MISSED_FOR.max(all.mul_f64(spread))
+        let met = self.met.get(subject);
+        let away = met.and_then(|met| Some(met.at - met.missed_since?)).unwrap_or_default();
+        (away / MISSED_PART).clamp(MISSED_FOR.0, MISSED_FOR.1).max(all.mul_f64(spread))
     }
 
     /// A handler was found, maybe for all subjects under this one.
     fn found(&mut self, of_all: &str) {
-        let missed = self.met.iter_mut().filter(|(subject, met)| met.missed && falls_under(subject, of_all));
-        self.missed -= missed.map(|(_, met)| met.missed = false).count();
+        let missed = self.met.iter_mut().filter(|(subject, met)| met.is_missed() && falls_under(subject, of_all));
+        self.missed -= missed.map(|(_, met)| met.missed_since = None).count();
     }
 
     fn remember(&mut self, subject: &str, met: Met) {
         if self.met.len() >= MAX_MET {
             (self.met, self.missed) = (HashMap::new(), 0);
         }
-        self.missed += usize::from(met.missed);
+        self.missed += usize::from(met.is_missed());
         let before = self.met.insert(subject.to_owned(), met);
-        self.missed -= usize::from(before.is_some_and(|before| before.missed));
+        self.missed -= usize::from(before.is_some_and(|before| before.is_missed()));
     }
 
     /// The services that take jobs of this subject.
@@ -281,7 +293,7 @@ impl Announcements {
         match self.met.get(subject) {
             Some(_) if self.missed_at(subject).is_some() => false,
             Some(met) if met.at <= asked => true,
-            Some(met) if met.missed => false,
+            Some(met) if met.is_missed() => false,
             _ => self.of(subject).any(|service| service.slots.is_some()),
         }
     }
@@ -353,7 +365,11 @@ mod tests {
         let pauses: Duration = (0..100).map(|tenant| announcements.pause_of(&format!("w.{tenant}.call"))).sum();
         assert!((4..6).contains(&(pauses / 100).as_secs()), "tries are {TRIES_APART:?} apart: {pauses:?}");
         announcements.found("w.*.call");
-        assert_eq!((announcements.missed, announcements.pause_of("w.b.mail")), (1, MISSED_FOR));
+        assert_eq!((announcements.missed, announcements.pause_of("w.b.mail")), (1, MISSED_FOR.0));
+        announcements.forget("w.b.mail", later + MISSED_FOR.0 * 16);
+        assert_eq!(announcements.pause_of("w.b.mail"), MISSED_FOR.0 * 2, "an eighth of the time without a handler");
+        announcements.forget("w.b.mail", later + MISSED_FOR.0 * 1_000);
+        assert_eq!(announcements.pause_of("w.b.mail"), MISSED_FOR.1);
         assert!(announcements.missed_at("w.7.call").is_none() && announcements.missed_at("w.b.mail").is_some());
     }
 
