@@ -114,6 +114,31 @@ fn has_its_process(scrape: &Scrape) {
     assert!(scrape.sum("process_open_fds", &[]) > 4.0);
 }
 
+/// Given a node that asks for jobs, when it stands still while one is stored, then the time until that job arrived is
+/// counted, and `health` says it.
+#[tokio::test]
+async fn a_job_that_was_long_on_its_way_is_counted_and_said() {
+    const ON_ITS_WAY: &str = "longshore_lane_delivery_seconds";
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let first = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&first).await.state, "completed");
+    let sum = format!("{ON_ITS_WAY}_sum");
+    let before = Scrape::of(&node).await.sum(&sum, &[("queue", "main")]);
+    assert!(!world.request("health", json!({})).await["warnings"].to_string().contains("came"), "nothing was late");
+
+    node.sigstop();
+    let late = world.publish("noop").json(json!({})).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    node.sigcont();
+
+    assert_eq!(world.wait(&late).await.state, "completed");
+    let took = Scrape::of(&node).await.sum(&sum, &[("queue", "main")]) - before;
+    assert!(took >= 1.5, "{took}");
+    let warnings = world.request("health", json!({})).await["warnings"].to_string();
+    assert!(warnings.contains("a job of queue main came") && warnings.contains("s after it was stored"), "{warnings}");
+}
+
 /// Given submissions that are taken, repeated and refused, then each is counted once.
 #[tokio::test]
 async fn submissions_are_counted() {

@@ -95,6 +95,7 @@ impl Readiness {
             version: crate::VERSION.to_owned(),
             warnings: full
                 .chain(self.health.unserved())
+                .chain(self.slow_deliveries())
                 .chain(clock)
                 .chain(self.pressure.warning())
                 .chain(self.shed.warning(Instant::now()))
@@ -167,6 +168,20 @@ impl Readiness {
                  without a common queue group"
             )
         })
+    }
+
+    /// The queues of which a job was long on its way to this node.
+    fn slow_deliveries(&self) -> Vec<String> {
+        let (queues, now) = (self.queues.all(), Instant::now());
+        let slow = queues.iter().filter_map(|queue| {
+            let longest = queue.deliveries.longest(now)?.as_secs_f64();
+            Some(format!(
+                "a job of queue {} came {longest:.1} s after it was stored, though this node asked for jobs: the NATS \
+                 servers, the network or this machine stood still in the last two minutes",
+                queue.name
+            ))
+        });
+        slow.collect()
     }
 
     /// The types for which this node finds no handler.

@@ -196,6 +196,11 @@ of_the_node! {
         "Since the server last answered a lane's pull",
         ["queue", "lane"]
     ),
+    on_its_way: HistogramVec(
+        "longshore_lane_delivery_seconds",
+        "From a job being stored, or the node asking for jobs if that is later, to its arrival",
+        ["queue"]
+    ),
     leases_held: IntGauge("longshore_leases_held", "Jobs whose leases the node renews"),
     log_refused: IntCounter("longshore_event_log_refused_total", "Batches of events refused and sent again"),
     /// 0 closed, 1 half-open, 2 open; the worst of a type's breakers.

@@ -1,4 +1,4 @@
-//! How long a queue's lanes are, as their deliveries say; and, while some node wants to know it, how many jobs of each
+//! How long a queue's lanes are, as their deliveries say; whether jobs were long on their way; and, while some node wants to know it, how many jobs of each
 //! fairness key this node was delivered.
 //!
 //! Written by the queue's scheduler, for every job: without a question that is one store. Bound: [`MAX_COUNTED`] pairs
@@ -11,12 +11,18 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
 use longshore_domain::fairness::{FairBy, FairnessKey};
+use longshore_domain::two_spans::TwoSpans;
 use longshore_domain::{Job, Priority, QueueLane, Timestamp};
 
 /// Pairs of priority and key that are counted; jobs of others are not.
 const MAX_COUNTED: usize = 8_192;
 /// What nobody has asked for in this time is no longer counted.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+
+/// Servers deliver a job within milliseconds; one that is on its way for so long is worth a warning, for this time and
+/// as long again.
+const LONG: Duration = Duration::from_secs(1);
+const LATELY: Duration = Duration::from_secs(60);
 
 /// What is known of the deliveries of one queue.
 #[derive(Debug, Default)]
@@ -25,6 +31,8 @@ pub(crate) struct Deliveries {
     behind: [AtomicU64; Priority::COUNT],
     /// What counts as one key.
     by: FairBy,
+    /// The longest time that a job was on its way, if that was long.
+    longest: Mutex<Option<TwoSpans<Duration>>>,
     counts: AtomicBool,
     counting: Mutex<Counting>,
 }
@@ -56,6 +64,22 @@ impl Deliveries {
         if self.counts.load(Ordering::Relaxed) {
             self.counting().count(usize::from(of_lane.is_none()), (job.priority, self.by.key_of(job)));
         }
+    }
+
+    /// A job was so long on its way from its lane, in which it was alone, to this node.
+    pub(crate) fn took(&self, time: Duration, now: Instant) {
+        if time >= LONG {
+            let mut longest = self.longest.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut spans = longest.unwrap_or_else(|| TwoSpans::new(now)).at(now, LATELY);
+            spans.this = spans.this.max(time);
+            *longest = Some(spans);
+        }
+    }
+
+    /// The longest time in the last two minutes, if it was long.
+    pub(crate) fn longest(&self, now: Instant) -> Option<Duration> {
+        let spans = (*self.longest.lock().unwrap_or_else(PoisonError::into_inner))?.at(now, LATELY);
+        Some(spans.this.max(spans.before)).filter(|longest| !longest.is_zero())
     }
 
     /// The lanes that had more than so many jobs left at their last delivery.
@@ -146,5 +170,17 @@ mod tests {
         deliveries.forget_unasked(start + Duration::from_secs(30));
         let anew = asked(Duration::from_secs(31), 10);
         assert_eq!((anew.since_ms, anew.of.len()), (10, 0));
+    }
+
+    #[test]
+    fn the_longest_time_on_the_way_is_known_for_two_minutes_if_it_was_long() {
+        let (deliveries, start) = (Deliveries::default(), Instant::now());
+        deliveries.took(Duration::from_millis(999), start);
+        assert_eq!(deliveries.longest(start), None);
+        for seconds in [3, 5, 2] {
+            deliveries.took(Duration::from_secs(seconds), start);
+        }
+        assert_eq!(deliveries.longest(start + LATELY), Some(Duration::from_secs(5)));
+        assert_eq!(deliveries.longest(start + 2 * LATELY), None);
     }
 }

@@ -273,6 +273,10 @@ impl Scheduler {
             return;
         }
         let behind = delivery.behind;
+        if let Some(took) = delivery.on_its_way {
+            self.metrics.on_its_way.with_label_values(&[self.queue.name.as_str()]).observe(took.as_secs_f64());
+            self.queue.deliveries.took(took, Instant::now());
+        }
         let mark = self.marks.of(lane);
         let mut assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);
         if let Err(refusal) = assignment.admit(&self.policies) {

@@ -4,7 +4,7 @@
 //! dead actor's mailbox or a cancelled future, the job goes back to the server at once (NAK) and keeps its place.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
@@ -30,6 +30,9 @@ pub struct Delivery {
     pub holding: Holding,
     /// How many more messages of its lane the server had to deliver at that moment.
     pub behind: u64,
+    /// How long it has been on its way since it was stored, or since this node has asked for jobs of its lane, if that
+    /// is later; nothing, if others came before it or the server had more: then it waited for its turn.
+    pub on_its_way: Option<Duration>,
     /// The server counts the lease from this moment or later.
     pub leased_from: Instant,
     /// The ack token that settles it.
@@ -51,6 +54,7 @@ impl Delivery {
             payload,
             holding: Holding { message, delivery: 1 },
             behind: 0,
+            on_its_way: None,
             leased_from: Instant::now(),
             ack_token,
         }
@@ -184,6 +188,11 @@ impl<'a> AckInfo<'a> {
         let nanos: i64 = tokens.nth(1)?.parse().ok()?;
         let pending = tokens.next()?.parse().ok()?;
         Some(Self { stream, delivered, sequence, at: Timestamp::from_millis(nanos / 1_000_000), pending })
+    }
+
+    /// Whether it is the first delivery of a message that no other stands behind.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.delivered == 1 && self.pending == 0
     }
 
     pub(crate) fn holding(&self, stream: &SmolStr) -> Holding {

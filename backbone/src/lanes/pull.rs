@@ -15,6 +15,7 @@ use bytes::Bytes;
 use longshore_domain::{Queue, QueueLane, SmolStr};
 
 use crate::Backbone;
+use crate::clock;
 use crate::connection::link::Link;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
@@ -56,6 +57,8 @@ struct Lane {
     epoch: u64,
     /// Jobs requested and not yet delivered.
     outstanding: usize,
+    /// Since when some are.
+    asked_since: Instant,
     last_message: Instant,
     custody: Arc<Custody>,
     /// How many pulls in a row no server answered for the consumer, and until when the consumer is left alone for that.
@@ -122,6 +125,7 @@ impl Puller {
             stream: SmolStr::from(stream),
             epoch: 0,
             outstanding: 0,
+            asked_since: Instant::now(),
             last_message: Instant::now(),
             refused: 0,
             left_alone_until: None,
@@ -184,7 +188,8 @@ impl Puller {
         }
         let batch = (want - have).min(BATCH_MAX);
         if state.outstanding == 0 {
-            state.last_message = Instant::now();
+            let now = Instant::now();
+            (state.asked_since, state.last_message) = (now, now);
         }
         state.outstanding += batch;
         let reply = format!("{}.{lane}.{}", self.inbox, state.epoch);
@@ -266,6 +271,8 @@ impl Puller {
         let state = &mut self.lanes[lane];
         state.outstanding = state.outstanding.saturating_sub(1);
         state.note_activity(now);
+        let asked_for = || now.saturating_duration_since(state.asked_since);
+        let on_its_way = info.is_alone().then(|| clock::now().since(info.at).min(asked_for()));
         let (holding, sequence) = (info.holding(&state.stream), info.sequence);
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
@@ -277,6 +284,7 @@ impl Puller {
                 payload: message.payload,
                 holding,
                 behind: info.pending,
+                on_its_way,
                 leased_from: sent_from,
                 ack_token: AckToken::new(reply, Arc::clone(&state.custody), sequence),
             },
