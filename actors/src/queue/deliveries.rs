@@ -1,5 +1,5 @@
-//! How long a queue's lanes are, as their deliveries say; whether jobs were long on their way; and, while some node wants to know it, how many jobs of each
-//! fairness key this node was delivered.
+//! How long a queue's lanes are, as their deliveries say; whether jobs were long on their way; and, while some node
+//! wants to know it, how many jobs of each fairness key this node was delivered.
 //!
 //! Written by the queue's scheduler, for every job: without a question that is one store. Bound: [`MAX_COUNTED`] pairs
 //! of priority and key.

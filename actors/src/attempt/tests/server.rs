@@ -596,6 +596,7 @@ fn delivery(server: &MemoryServer, message: &Message, ack_token: AckToken) -> De
         size: 2,
         holding: Holding { message: of, delivery: message.delivered },
         behind: 0,
+        on_its_way: None,
         leased_from: server.instant(),
         ack_token,
     }

@@ -188,6 +188,7 @@ impl Scene {
             size: 2,
             holding: Holding { message, delivery: 1 },
             behind: *behind,
+            on_its_way: None,
             leased_from: self.start.checked_sub(*held).unwrap(),
             ack_token: (self.token)(&number.to_string()),
         };

@@ -137,6 +137,7 @@ impl Hand<'_> {
             size: 0,
             holding: Holding { message: of, delivery: message.delivered.max(1) },
             behind: 0,
+            on_its_way: None,
             leased_from: self.leased_from(),
             ack_token: AckToken::none(),
         }
