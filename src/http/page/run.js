@@ -129,6 +129,10 @@ const fact = (name, value) => (value === undefined || value === nothing ? nothin
 
 const other = (record, id) => html`<a class="mono" href=${to(['run', record.tenant, id])}>${id}</a>`;
 
+/** The trace, where `http.trace_url` says that it is looked at. */
+const trace = (id) => (state.session.trace_url ? html`<a class="mono" href=${state.session.trace_url.replaceAll('{trace_id}', id)} target="_blank" rel="noopener noreferrer">${id}</a>`
+  : html`<span class="mono">${id}</span>`);
+
 const facts = (record) => html`<dl class="facts">
   ${fact('Type', html`<a href=${to('runs', { type: record.type })}>${record.type}</a>`)}
   ${fact('Queue', html`<a href=${to('runs', { queue: record.queue })}>${record.queue}</a> p${record.priority}`)}
@@ -147,7 +151,7 @@ const facts = (record) => html`<dl class="facts">
   ${fact('Batch', record.batch_id)}
   ${fact('Tags', record.tags?.length ? record.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`) : undefined)}
   ${fact('Found by', record.search?.length ? record.search.map((search) => html`<a class="tag" href=${to('runs', { search })}>${line(search)}</a>`) : undefined)}
-  ${fact('Trace', record.trace_id ? html`<span class="mono">${record.trace_id}</span>` : undefined)}
+  ${fact('Trace', record.trace_id ? trace(record.trace_id) : undefined)}
   ${fact('Erased', record.erased_at ? time(record.erased_at) : undefined)}</dl>`;
 
 export const saysOf = (event) => {
