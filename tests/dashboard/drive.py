@@ -189,6 +189,25 @@ def work(browser, address):
     expect(page.locator("main h1")).to_contain_text("completed")
     expect(page.locator(".facts")).to_contain_text("round 2")
 
+    # Its trace is looked at elsewhere.
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    traced = ask(address, "v1/jobs", {"type": "echo", "headers": {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}})["run_id"]
+    tab.go(f"run/default/{traced}", traced)
+    link = page.get_by_role("link", name=trace)
+    expect(link).to_have_attribute("href", f"https://traces.example/trace/{trace}?of=longshore")
+    expect(link).to_have_attribute("rel", "noopener noreferrer")
+
+    # An idempotency key leads to its run, whatever is in it.
+    keyed = ask(address, "v1/jobs", {"type": "echo", "idempotency_key": "order/17 é"})["run_id"]
+    page.keyboard.press("/")
+    page.keyboard.type("order/17 é")
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_contain_text(keyed)
+    page.keyboard.press("/")
+    page.keyboard.type("order/18 é")
+    page.keyboard.press("Enter")
+    tab.toast("has the id or key order/18 é")
+
     # Foreign text is text.
     name = "x" * 80 + str(os.getpid())
     hostile = ask(address, "v1/jobs", {"type": "hostile.job", "run_id": name, "tags": ["<b>bold</b>"], "payload": {"a": "<img src=x onerror=alert(1)>"}})["run_id"]

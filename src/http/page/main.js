@@ -32,7 +32,7 @@ const NAVIGATION = [
   ['settings', 'Settings', 'settings', 't', true], ['submit', 'Submit a job', 'submit', 'c'],
 ];
 const KEYS = [
-  ['/', 'Go to a run by its id, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
+  ['/', 'Go to a run by its id or key, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
   ['j / k', 'Next, previous row'], ['Enter', 'Open the row'], ['x', 'Select the row'], ['p', 'Pause and go on'], ['?', 'This list'],
 ];
 
@@ -112,6 +112,8 @@ function search(event) {
   if (!text) return;
   event.target.reset();
   find(text, tenants());
+  // The keys are the page's again.
+  document.getElementById('search').blur();
 }
 
 function chooseTenant(event) {
@@ -166,7 +168,7 @@ function shell() {
       <button type="button" class="plain" @click=${help}>Keys: ?</button>
       ${who.auth === 'keys' ? html`<button type="button" class="plain" @click=${out}>Log out${who.name ? html` ${line(who.name)}` : nothing}</button>` : nothing}</footer></nav>
   <header class="top"><button type="button" class="menu-button" aria-label="Menu" aria-expanded=${state.menu} @click=${() => { state.menu = !state.menu; changed(); }}>${icon('menu')}</button>
-    <form role="search" @submit=${search}>${icon('search')}<input id="search" name="id" aria-label="Go to a run by its id" placeholder="Go to run id" autocomplete="off" spellcheck="false"><kbd>/</kbd></form>
+    <form role="search" @submit=${search}>${icon('search')}<input id="search" name="id" aria-label="Go to a run by its id or key" placeholder="Go to run id or key" autocomplete="off" spellcheck="false"><kbd>/</kbd></form>
     ${who.tenant === '_all' ? html`<label class="tenant"><span class="hidden">Tenant</span><input list="tenants" .value=${state.route.query.tenant ?? ''} placeholder="All tenants" @change=${chooseTenant} autocomplete="off" spellcheck="false">
       <datalist id="tenants">${tenants().map((name) => html`<option value=${name}></option>`)}</datalist></label>` : html`<span class="tenant-name">${who.tenant}</span>`}
     ${who.environment ? html`<span class="environment">${who.environment}</span>` : nothing}${live()}</header>

@@ -211,20 +211,28 @@ export default {
   view,
 };
 
-/** Goes to a run by what was written: `id`, or `tenant/id`. */
+/** The run that a tenant knows by this id or idempotency key. */
+async function known(tenant, name) {
+  try {
+    // Of a key that cannot be an id, only the key is asked for.
+    if (/^[\w-]{1,96}$/.test(name)) return (await ask('GET', `v1/runs/${part(name)}`, { as: tenant })).run_id;
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
+  return (await ask('GET', 'v1/runs', { as: tenant, query: { idempotency_key: name } })).runs[0]?.run_id;
+}
+
+/** Goes to a run by what was written: its id or idempotency key, or its tenant, `/` and one of both. */
 export async function find(text, tenants) {
   const [first, ...rest] = text.split('/');
-  if (rest.length) return go(['run', first, rest.join('/')]);
-  for (const tenant of tenants) {
-    try {
-      await ask('GET', `v1/runs/${part(text)}`, { as: tenant });
-      return go(['run', tenant, text]);
-    } catch (error) {
-      if (error.status !== 404) {
-        toast(error.message, true);
-        return undefined;
-      }
+  const places = tenants.map((tenant) => [tenant, text]);
+  // A key may have a `/` itself.
+  if (rest.length && /^[\w-]{1,64}$/.test(first) && (may('read', true) || tenants.includes(first))) places.unshift([first, rest.join('/')]);
+  try {
+    for (const [tenant, name] of places) {
+      const found = name && await known(tenant, name);
+      if (found) return go(['run', tenant, found]);
     }
   }
-  return toast(`No run ${text} of tenant ${tenants.join(' or ')}. Of another one: tenant/id`, true);
+  return toast(`No run of tenant ${tenants.join(' or ')} has the id or key ${text}. Of another one: tenant/id`, true);
 }

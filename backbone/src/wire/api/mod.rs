@@ -45,7 +45,7 @@ pub use dlq::{
 };
 
 mod lists;
-pub use lists::{Count, CountRequest, Counts, Runs};
+pub use lists::{Count, CountRequest, Counts, Runs, RunsRequest};
 
 mod schedules;
 pub use schedules::{

@@ -269,7 +269,11 @@ fn check_runs() -> [&'static str; 10] {
             &[&record, rescheduled],
         ),
         check::<RunsList>(
-            &["{}", &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#)],
+            &[
+                "{}",
+                &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#),
+                r#"{"idempotency_key":"order 17","tenant":"acme"}"#,
+            ],
             &[
                 r#"{"runs":[]}"#,
                 &format!(r#"{{"runs":[],"cursor":"7","complete":false,"searched_until":"{TIME}"}}"#),
@@ -669,6 +673,14 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<NodesList>(r#"{"sate":1}"#);
     refused::<BreakersReset>(r#"{"tenant":"t","type":"t","sate":1}"#);
     refused::<BreakersTrip>(r#"{"tenant":"t","type":"t","sate":1}"#);
+}
+
+#[test]
+fn a_key_stands_for_one_run_beside_no_filter() {
+    let refused = |body: &str| RunsList::read(body.as_bytes()).unwrap_err().message;
+    assert!(refused(r#"{"idempotency_key":"k","queue":"main"}"#).starts_with("idempotency_key: stands beside"));
+    assert!(refused(r#"{"idempotency_key":""}"#).starts_with("idempotency_key: has 0 bytes"));
+    assert!(DlqList::read(br#"{"idempotency_key":"k"}"#).unwrap_err().message.starts_with("idempotency_key: is not"));
 }
 
 #[test]
