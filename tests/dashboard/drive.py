@@ -265,12 +265,33 @@ def work(browser, address):
     expect(tab.button("Pause", mail)).to_be_visible()
 
     # A fault on purpose is in sight on every page, until it is ended.
+    tab.go("faults", "Faults")
+    expect(page.locator("main .empty")).to_contain_text("No fault is set")
+    tab.button("Set a fault").click()
+    page.locator("dialog input[name=type]").fill("email.send")
+    page.locator("dialog select[name=kind]").select_option("latency")
+    page.locator("dialog input[name=percent]").fill("20")
+    tab.allowed.append("status of 400.*/faults")
+    tab.press("Set it")
+    expect(page.locator("dialog .error")).to_contain_text("delay_ms")
+    page.locator("dialog input[name=delay]").fill("3000")
+    tab.judge("the form of a fault")
+    tab.confirm("Set it")
+    fault = page.locator("tbody tr", has_text="email.send")
+    expect(fault).to_contain_text("Its handler is called later. By 3 s.")
+    expect(fault).to_contain_text("20 %")
+    expect(fault).to_contain_text(re.compile("in (9|10) min"))
+    tab.button("End", fault).click()
+    expect(page.locator("main .empty")).to_contain_text("No fault is set")
     ask(address, "v1/faults", {"type": "email.send", "kind": "storm", "until": later(600)}, "PUT")
+    expect(fault).to_contain_text("Every attempt fails")
+    tab.judge("faults")
     for route, heading in (("queues", "Queues"), ("audit", "Audit"), ("submit", "Submit a job")):
         tab.go(route, heading)
         expect(page.locator(".faults")).to_contain_text("email.send meets storm until")
     tab.judge("a page with a fault")
-    ask(address, "v1/faults/clear", {}, "POST")
+    tab.go("faults", "Faults")
+    tab.button("End all").click()
     expect(page.locator(".faults")).to_have_count(0)
 
     # The group of dead letters is discarded; a list says why it has nothing.
@@ -418,7 +439,7 @@ def work(browser, address):
 
     narrow = Dashboard(browser, address, viewport={"width": 390, "height": 844})
     for route, heading in (("", "Overview"), ("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), (f"run/default/{dead}", dead), ("schedules", "Schedules"),
-                           ("limits", "Limits"), ("nodes", "Nodes"), ("settings", "Settings"), ("audit", "Audit"), ("keys", "Keys"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
+                           ("limits", "Limits"), ("nodes", "Nodes"), ("settings", "Settings"), ("audit", "Audit"), ("keys", "Keys"), ("faults", "Faults"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
         narrow.go(route, heading)
         expect(narrow.page.locator("[aria-busy]")).to_have_count(0)
         narrow.judge(f"{heading} at 390 px")

@@ -12,6 +12,7 @@ import { askFirst, button, dialogView, icon, line, failed } from './widgets.js';
 import audit from './audit.js';
 import dlq from './dlq.js';
 import events from './events.js';
+import faults from './faults.js';
 import keys from './keys.js';
 import limits from './limits.js';
 import nodes from './nodes.js';
@@ -24,12 +25,12 @@ import schedules from './schedules.js';
 import submit from './submit.js';
 import webhooks from './webhooks.js';
 
-const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, webhooks, audit, keys, settings, submit };
+const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, webhooks, audit, keys, faults, settings, submit };
 const NAVIGATION = [
   ['', 'Overview', 'overview', 'o'], ['queues', 'Queues', 'queues', 'q'], ['runs', 'Runs', 'runs', 'r'], ['dlq', 'Dead letters', 'dlq', 'd'],
   ['schedules', 'Schedules', 'schedules', 's'], ['limits', 'Limits and breakers', 'limits', 'l'], ['events', 'Events', 'events', 'e'],
   ['nodes', 'Nodes', 'nodes', 'n', true], ['webhooks', 'Webhooks', 'webhooks', 'w'], ['audit', 'Audit', 'audit', 'a'], ['keys', 'Keys', 'keys', 'k', true],
-  ['settings', 'Settings', 'settings', 't', true], ['submit', 'Submit a job', 'submit', 'c'],
+  ['faults', 'Faults', 'faults', 'f', true], ['settings', 'Settings', 'settings', 't', true], ['submit', 'Submit a job', 'submit', 'c'],
 ];
 const KEYS = [
   ['/', 'Go to a run by its id or key, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
