@@ -398,6 +398,12 @@ def work(browser, address):
     tab.judge("limits")
     tab.go("nodes", "Nodes")
     expect(page.locator("main .card h2").first).to_contain_text("running")
+    expect(page.get_by_role("table", name="Remote handlers").locator("tr", has_text="hostile.job")).to_contain_text("4")
+    parts = page.locator("details.parts")
+    expect(parts).to_contain_text("none started again")
+    parts.locator("summary").click()
+    for part in ("committer", "for each queue (mail, main)", "scheduler", "worker"):
+        expect(parts.locator("li", has_text=part).first).to_be_visible()
     tab.judge("nodes")
     tab.go("keys", "Keys")
     tab.button("Make a key").click()

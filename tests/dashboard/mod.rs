@@ -59,7 +59,7 @@ async fn an_operator_does_the_daily_work_in_a_browser() {
         job.request("step-put", json!({"name": "charge", "n": 1, "result": 1}).to_string()).await.unwrap();
         Reply::error(400, HOSTILE)
     };
-    let _handler = world.handler("hostile.job").start(handler).await;
+    let _handler = world.handler("hostile.job").announce("longshore.slots", "4").start(handler).await;
     drive("work", &node, "/", &[]).await;
 }
 

@@ -112,9 +112,9 @@ function search(event) {
   const text = String(new FormData(event.target).get('id')).trim();
   if (!text) return;
   event.target.reset();
-  find(text, tenants());
   // The keys are the page's again.
   document.getElementById('search').blur();
+  find(text, tenants());
 }
 
 function chooseTenant(event) {

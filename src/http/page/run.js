@@ -233,6 +233,8 @@ export async function find(text, tenants) {
       const found = name && await known(tenant, name);
       if (found) return go(['run', tenant, found]);
     }
+  } catch (error) {
+    return toast(error.message, true);
   }
   return toast(`No run of tenant ${tenants.join(' or ')} has the id or key ${text}. Of another one: tenant/id`, true);
 }

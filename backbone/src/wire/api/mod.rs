@@ -97,7 +97,7 @@ pub use nodes::{
 mod audit;
 pub use audit::{AuditEntry, AuditPage, AuditRequest};
 mod health;
-pub use health::{Counters, HealthRequest, HealthStatus};
+pub use health::{Counters, HandlerStatus, HealthRequest, HealthStatus, PartStatus};
 
 #[cfg(test)]
 mod tests;

@@ -541,7 +541,7 @@ fn check_nodes() -> [&'static str; 6] {
         check::<Health>(
             &["{}", r#"{"node":"n1"}"#],
             &[
-                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"runs_stranded":5,"stale_reads":4},"faults":["mail meets storm until 2026-11-18T12:00:00.000Z"],"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
+                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"runs_stranded":5,"stale_reads":4},"faults":["mail meets storm until 2026-11-18T12:00:00.000Z"],"handlers":[{"subject":"longshore.work.*.mail","service":"mail 7","slots":4},{"subject":"longshore.work.*.sms","service":"sms"}],"live":true,"node":"n1","parts":[{"part":"committer","per_queue":false,"restarts":1,"waiting":2},{"part":"worker","per_queue":true,"restarts":0}],"queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
             ],
         ),
     ]
