@@ -272,7 +272,7 @@ fn check_runs() -> [&'static str; 10] {
             &[
                 "{}",
                 &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#),
-                r#"{"idempotency_key":"order 17","tenant":"acme"}"#,
+                r#"{"tenant":"acme","idempotency_key":"order 17"}"#,
             ],
             &[
                 r#"{"runs":[]}"#,
