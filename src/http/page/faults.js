@@ -55,7 +55,7 @@ async function end(which, text) {
 
 const row = (fault) => html`<tr><td><a class="row-link" href=${to('runs', { type: fault.type })}>${fault.type}</a></td>
   <td>${pill(fault.kind, 'red')}</td><td class="wide">${MEETS[fault.kind] ?? nothing}${fault.delay_ms ? html` <span class="faint">By ${span(fault.delay_ms)}.</span>` : nothing}${fault.step ? html` <span class="faint">The step: ${line(fault.step)}.</span>` : nothing}</td>
-  <td class="num">${Number((fault.probability * 100).toPrecision(3))} %</td><td class="num">${fault.limit ? number(fault.limit) : html`<span class="faint">no limit</span>`}</td><td>${time(fault.until)}</td>
+  <td class="num">${Number((fault.probability * 100).toPrecision(3))} %</td><td class="num wide">${fault.limit ? number(fault.limit) : html`<span class="faint">no limit</span>`}</td><td>${time(fault.until)}</td>
   <td class="acts">${may('operate', true) ? button('End', () => end({ type: fault.type, kind: fault.kind }, `${fault.type} no longer meets ${fault.kind}`), { kind: 'small' }) : nothing}</td></tr>`;
 
 function view(data, _route, error) {
@@ -68,7 +68,7 @@ function view(data, _route, error) {
   })}${stale()}
     <section class="card">${refused ? html`<div class="empty">${line(error.message)}. ${line(error.hint)}</div>` : list({
       data, error, items: data?.faults ?? [], empty: 'No fault is set: what fails, fails by itself.',
-      body: (faults) => table('Faults', ['Type', 'Meets', { text: 'Which is', kind: 'wide' }, { text: 'Of attempts', kind: 'num' }, { text: 'On each node', kind: 'num' }, 'Until', ''], faults.map(row)),
+      body: (faults) => table('Faults', ['Type', 'Meets', { text: 'Which is', kind: 'wide' }, { text: 'Of attempts', kind: 'num' }, { text: 'On each node', kind: 'num wide' }, 'Until', ''], faults.map(row)),
     })}</section>`;
 }
 

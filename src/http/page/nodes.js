@@ -33,7 +33,7 @@ async function load(_route, signal) {
 export const findings = ({ health }) => [...(health.error ? [['red', health.error]] : []), ...(health.reasons ?? []).map((text) => ['red', text]), ...(health.warnings ?? []).map((text) => ['amber', text])];
 
 const leaf = ({ part: name, restarts, waiting }) => html`<span class="mono">${name}</span>${restarts ? html` ${pill(`started again ${number(restarts)} ×`, 'amber')}` : nothing}${
-  waiting === undefined ? nothing : html` <span class="faint">${number(waiting)} ${waiting === 1 ? 'waits' : 'wait'}</span>`}`;
+  waiting === undefined ? nothing : html` <span class="faint">${number(waiting)} waiting</span>`}`;
 const leaves = (parts) => parts.map((one) => html`<li>${leaf(one)}</li>`);
 /** What the supervisor of a queue starts. */
 const OF_SUPERVISOR = ['scheduler', 'worker'];
@@ -45,7 +45,7 @@ function tree({ node, queues, health: { parts = [] } }) {
   const { false: own = [], true: each = [] } = Object.groupBy(parts, (one) => String(one.per_queue));
   const [below, beside] = [each.filter((one) => OF_SUPERVISOR.includes(one.part)), each.filter((one) => !['queue', ...OF_SUPERVISOR].includes(one.part))];
   const supervisor = each.find((one) => one.part === 'queue');
-  return html`<details class="parts" ?open=${restarts > 0}><summary>Actors: ${number(parts.length)} kinds, ${restarts ? `${number(restarts)} started again` : 'none started again'}, ${number(waiting)} messages wait</summary>
+  return html`<details class="parts" ?open=${restarts > 0}><summary>Actors: ${number(parts.length)} kinds, ${restarts ? `${number(restarts)} started again` : 'none started again'}, messages waiting: ${number(waiting)}</summary>
     <ul class="tree" aria-label="Actors of ${node}">${leaves(own)}${supervisor ? html`<li class="branch">for each queue <span class="faint">(${Object.keys(queues).join(', ') || 'none'})</span>
       <ul><li>${leaf(supervisor)}<ul>${leaves(below)}</ul></li>${leaves(beside)}</ul></li>` : nothing}</ul></details>`;
 }
