@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use longshore_harness::{SlowLink, World};
+use longshore_harness::{Reply, SlowLink, World};
 use serde_json::{Value, json};
 
 use crate::{served_by, workers, world};
@@ -312,6 +312,36 @@ async fn nodes_are_the_operators_to_list() {
         (&health["live"], &health["ready"], &health["node"]),
         (&json!(true), &json!(true), &json!(first.name()))
     );
+}
+
+/// Given two nodes and a handler, when an operator asks for the health of one of them, then it has the parts of that
+/// node and the handlers that are online, with their slots; a tenant sees neither.
+#[tokio::test]
+async fn operators_see_the_parts_of_a_node_and_the_handlers_that_are_online() {
+    let world = world().await;
+    let (_first, _second) = (world.node().name("first").start().await, world.node().name("second").start().await);
+    let handler = world.handler("mail.send").announce("longshore.slots", "4");
+    let _handler = handler.start(async |_| Reply::json(json!(1))).await;
+    for node in ["first", "second"] {
+        let named = json!({"node": node});
+        // Handlers are asked once somebody looks.
+        let health = longshore_harness::eventually("the handlers", Duration::from_secs(60), async || {
+            let health = world.try_request("_all", "health", named.clone()).await.unwrap();
+            if health["handlers"].is_array() { Ok(health) } else { Err(health.to_string()) }
+        })
+        .await;
+        assert_eq!(
+            (&health["handlers"][0]["subject"], &health["handlers"][0]["slots"]),
+            (&json!("longshore.work.*.mail.send"), &json!(4)),
+            "{health}"
+        );
+        let part = |name: &str| health["parts"].as_array().unwrap().iter().find(|part| part["part"] == name).cloned();
+        let committer = json!({"part": "committer", "per_queue": false, "restarts": 0, "waiting": 0});
+        assert_eq!(part("committer"), Some(committer), "{health}");
+        assert_eq!(part("worker"), Some(json!({"part": "worker", "per_queue": true, "restarts": 0})), "{health}");
+        let of_tenant = world.request("health", named).await;
+        assert!(of_tenant["node"] == node && of_tenant.get("parts").is_none() && of_tenant.get("handlers").is_none());
+    }
 }
 
 /// Given a node, when micro service tools query it, then it answers as an instance of `longshore`.

@@ -352,6 +352,9 @@ async fn deaths_and_lost_leases_are_counted() {
     world.wait(&run).await;
     let scrape = shows(&node, &[("longshore_actor_restarts_total", &[("actor", "worker")], 1.0)]).await;
     assert_eq!(scrape.sum(FAILED, &[("kind", "panic")]) as u64, 1);
+    let health = world.try_request("_all", "health", json!({"node": node.name()})).await.unwrap();
+    let worker = json!({"part": "worker", "per_queue": true, "restarts": 1});
+    assert!(health["parts"].as_array().unwrap().contains(&worker), "{health}");
     let mut live = world.live_events("default").await;
     let long = world.publish("sleep").json(json!({"ms": 600_000})).await;
     live.until_published("started", &long).await;

@@ -30,6 +30,39 @@ async fn one_key_is_one_run() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
+/// Given a run with a key, when it is looked for by the key, then it is found, before its start and after its end, by
+/// its tenant alone; of a key that is free again it is the run that had it last.
+#[tokio::test]
+async fn a_run_is_found_by_its_key() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let find = async |tenant: &str, asked: Value| {
+        let found = world.try_request(tenant, "runs.list", asked).await.unwrap();
+        let runs = found["runs"].as_array().unwrap().iter();
+        runs.map(|run| run["run_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let of = async |key: &str| find("default", json!({"idempotency_key": key})).await;
+    let key = "order 1/ä";
+    let job = |unique: &str, run: &str| json!({"type": "echo", "idempotency_key": format!("{key} {unique}"), "unique": unique, "run_id": run, "delay_ms": 3_600_000});
+    for unique in ["window", "queued"] {
+        assert_eq!(of(&format!("{key} {unique}")).await, Vec::<String>::new());
+        world.submit(job(unique, unique)).await;
+        assert_eq!(of(&format!("{key} {unique}")).await, [unique]);
+        world.request("runs.run_now", json!({"run_id": unique})).await;
+        assert_eq!(world.wait(unique).await.state, "completed");
+        assert_eq!(of(&format!("{key} {unique}")).await, [unique], "though it is free by now");
+    }
+    world.submit(job("queued", "next")).await;
+    assert_eq!(of(&format!("{key} queued")).await, ["next"]);
+
+    let asked = json!({"idempotency_key": format!("{key} window")});
+    assert_eq!(find("acme", asked.clone()).await, Vec::<String>::new());
+    let named = json!({"idempotency_key": format!("{key} window"), "tenant": "default"});
+    assert_eq!(find("_all", named).await, ["window"]);
+    let unnamed = world.try_request("_all", "runs.list", asked).await.unwrap_err();
+    assert!(unnamed.code == 400 && unnamed.message.starts_with("tenant: is missing"), "{unnamed:?}");
+}
+
 /// Given a run id of the client's own, when a job is submitted with it again, then it is the same run.
 #[tokio::test]
 async fn one_id_is_one_run() {

@@ -73,6 +73,12 @@ impl<M: Send + 'static> Address<M> {
         mailbox.map_or(0, |mailbox| mailbox.max_capacity() - mailbox.capacity())
     }
 
+    /// The part's name, and how many messages wait for it whenever that is asked.
+    pub(crate) fn counted(&self, part: &'static str) -> Waiting {
+        let address = self.clone();
+        (part, Box::new(move || address.waiting()))
+    }
+
     /// Asks the part, and its successor if it dies over the question; `None`: there was no answer within that time.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,

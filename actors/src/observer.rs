@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use longshore_backbone::service::TraceContext;
 
-use crate::address::Waiting;
 use crate::cluster::counts::Counts;
 use crate::cluster::readiness::{Readiness, SILENT_TREE};
 use crate::lease_keeper::Book;
@@ -28,7 +27,6 @@ pub struct Observer {
     book: Arc<Book>,
     counts: Arc<Counts>,
     limits: Arc<Limits>,
-    mailboxes: Arc<[Waiting]>,
     streams: EventStreams,
     handle: ApiHandle,
 }
@@ -47,7 +45,6 @@ impl Observer {
             book: Arc::clone(&parts.book),
             counts: Arc::default(),
             limits: Arc::clone(&parts.gates.limits),
-            mailboxes: parts.mailboxes().into(),
             streams: parts.streams(),
             handle: ApiHandle::new(parts.service()),
         }
@@ -134,11 +131,8 @@ impl Observer {
             metrics.workers.with_label_values(&[&queue]).set(number(load.concurrency));
             metrics.busy.with_label_values(&[&queue]).set(number(load.running));
         }
-        let waiting = queues.all().iter().map(|queue| queue.scheduler.waiting()).sum();
-        metrics.mailbox.with_label_values(&["scheduler"]).set(number(waiting));
-        for (actor, _) in self.mailboxes.iter() {
-            let waiting = self.mailboxes.iter().filter(|(name, _)| name == actor).map(|(_, waiting)| waiting()).sum();
-            metrics.mailbox.with_label_values(&[*actor]).set(number(waiting));
+        for (actor, waiting) in self.readiness.waiting() {
+            metrics.mailbox.with_label_values(&[actor]).set(number(waiting));
         }
         metrics.unresponsive_now.set(number(health.unresponsive()));
         metrics.leases_held.set(number(self.book.count()));

@@ -277,6 +277,7 @@ impl Parts {
             shed: Arc::clone(&self.shed),
             metrics: Arc::clone(&self.metrics),
             tree: Tree::new(self.root.clone()),
+            mailboxes: self.mailboxes().into(),
         }
     }
 
@@ -482,19 +483,15 @@ impl Parts {
     }
 
     /// The parts that have messages, and how many wait for each; the schedulers, which come and go, are not among them.
-    pub(crate) fn mailboxes(&self) -> Vec<Waiting> {
-        fn of<M: Send + 'static>(name: &'static str, address: &Address<M>) -> Waiting {
-            let address = address.clone();
-            (name, Box::new(move || address.waiting()))
-        }
+    fn mailboxes(&self) -> Vec<Waiting> {
         let mut all = vec![
-            of("committer", &self.committer.address),
-            of("lease-keeper", &self.leases),
-            of("rate-limiter", &self.gates.limits.address),
-            of("slot-keeper", &self.gates.slots.address),
-            of("circuit-breaker", &self.circuit_breaker),
+            self.committer.address.counted("committer"),
+            self.leases.counted("lease-keeper"),
+            self.gates.limits.address.counted("rate-limiter"),
+            self.gates.slots.address.counted("slot-keeper"),
+            self.circuit_breaker.counted("circuit-breaker"),
         ];
-        all.extend(self.tracer.iter().map(|tracer| of("trace-exporter", &tracer.address)));
+        all.extend(self.tracer.iter().map(|tracer| tracer.address.counted("trace-exporter")));
         all
     }
 }

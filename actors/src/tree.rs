@@ -13,6 +13,7 @@ use crate::api::waits;
 use crate::attempt::cancelled;
 use crate::attempt::node_ports::NodePorts;
 use crate::batches;
+use crate::cluster::readiness::OF_QUEUES;
 use crate::cluster::{
     circuit_breaker, clock_watch, discovery, dlq_watch, event_files, node_name, offered_handlers, presence,
     pressure_watch, put_queues, run_time_settings, served_types, stream_watch, unserved,
@@ -82,9 +83,6 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
     children.extend(event_files.map(|part| ChildSpec::new("event-files", part, event_files::run)));
     children
 }
-
-/// What is started for a queue: by the root its supervisor and its loops, by that one the rest.
-const OF_QUEUES: [&str; 5] = ["queue", "scheduler", "worker", "parking", "fairness"];
 
 /// The root supervisor.
 pub(crate) struct Root;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use longshore_backbone::wire::api::{
-    self, Count, CountRequest, Counts, Encoded, ListRequest, Record, Runs, RunsCount, RunsList,
+    self, Count, CountRequest, Counts, Encoded, ListRequest, Record, Runs, RunsCount, RunsList, RunsRequest,
 };
 use longshore_domain::{JobType, Queue, RunState, Timestamp};
 use serde_json::json;
@@ -93,7 +93,7 @@ pub(crate) async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     loop {
         let left = if all { PAGE } else { limit - runs.len() as u64 };
         asked.limit = Some(left.min(PAGE));
-        let page = api.ask::<RunsList>(asked.clone()).await?.records()?;
+        let page = api.ask::<RunsList>(RunsRequest::Those(asked.clone())).await?.records()?;
         runs.extend(page.runs);
         unreadable += page.unreadable;
         asked.cursor = page.cursor;

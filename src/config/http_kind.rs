@@ -81,6 +81,13 @@ checked_text! {
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
         rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains([' ', '@']))
     };
+    /// Where a trace is looked at. A link of another scheme could be a script.
+    TraceUrl: "a URL such as \"https://traces.example.com/trace/{trace_id}\", http or https, with {trace_id}", |text| {
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        let (host, path) = rest.and_then(|rest| rest.split_once('/')).unwrap_or_default();
+        let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '<' | '>' | '\\' | '@');
+        !host.is_empty() && path.contains("{trace_id}") && text.chars().all(plain)
+    };
     /// The algorithm of a token's signature.
     JwtAlgorithm: "one of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA, HS256, HS384, HS512", |text| {
         let (kind, bits) = text.split_at_checked(2).unwrap_or_default();
@@ -113,6 +120,17 @@ mod tests {
             assert_eq!(read::<JwtAlgorithm>(&format!("\"{name}\"")).is_ok(), is_one, "{name}");
         }
         assert!(read::<Url>("\"https://a.example/k\"").is_ok() && read::<Url>("\"ftp://a/k\"").is_err());
+        for (url, is_one) in [
+            ("https://traces.example/trace/{trace_id}", true),
+            ("http://127.0.0.1:16686/trace/{trace_id}?uiFind={trace_id}", true),
+            ("javascript://traces.example/%0aalert(1)//{trace_id}", false),
+            ("https://traces.example/trace/", false),
+            ("https:///{trace_id}", false),
+            ("https://{trace_id}", false),
+            ("https://traces.example/a b/{trace_id}", false),
+        ] {
+            assert_eq!(read::<TraceUrl>(&format!("\"{url}\"")).is_ok(), is_one, "{url}");
+        }
         assert!(read::<Origin>("\"*\"").is_err() && read::<Origin>("\"https://a.example/\"").is_err());
         assert!(read::<Listen>("\"localhost\"").is_err());
     }

@@ -18,6 +18,8 @@ pub struct Http {
     pub environment: Option<String>,
     /// The colour of that name, as CSS has it.
     pub environment_color: Option<String>,
+    /// Where a trace is looked at: `{trace_id}` in it stands for its id.
+    pub trace_url: Option<String>,
     /// Most bytes of the body of a request.
     pub max_body: usize,
     /// Whether the metrics need a key.

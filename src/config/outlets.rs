@@ -29,6 +29,7 @@ pub(crate) fn http(tree: &Tree) -> Http {
         cors_origins: section.get(&http_entry::CORS_ORIGINS).into_iter().map(|origin| origin.0).collect(),
         environment: section.get(&http_entry::ENVIRONMENT).map(|text| text.0),
         environment_color: section.get(&http_entry::ENVIRONMENT_COLOR).map(|text| text.0),
+        trace_url: section.get(&http_entry::TRACE_URL).map(|url| url.0),
         max_body: usize::try_from(section.get(&http_entry::MAX_BODY).0).unwrap_or(usize::MAX),
         metrics_auth: section.get(&http_entry::METRICS_AUTH),
         tls: file(&http_entry::CERT).zip(file(&http_entry::KEY)).map(|(cert, key)| TlsFiles {

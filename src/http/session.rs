@@ -90,6 +90,7 @@ fn whose(guard: &Guard, key: Option<&KeyStatus>) -> Response {
         },
         "environment": guard.http.environment,
         "environment_color": guard.http.environment_color,
+        "trace_url": guard.http.trace_url,
         "name": key.map(|key| &key.name),
         "scopes": key.map_or_else(all, |key| key.scopes.clone()),
         "tenant": key.map_or(OPERATOR, |key| &key.tenant),

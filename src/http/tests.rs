@@ -32,6 +32,7 @@ pub(super) fn at(listen: Listen) -> Http {
         cors_origins: Vec::new(),
         environment: None,
         environment_color: None,
+        trace_url: None,
         max_body: 1 << 20,
         metrics_auth: false,
         tls: None,

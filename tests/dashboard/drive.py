@@ -189,6 +189,25 @@ def work(browser, address):
     expect(page.locator("main h1")).to_contain_text("completed")
     expect(page.locator(".facts")).to_contain_text("round 2")
 
+    # Its trace is looked at elsewhere.
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    traced = ask(address, "v1/jobs", {"type": "echo", "headers": {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}})["run_id"]
+    tab.go(f"run/default/{traced}", traced)
+    link = page.get_by_role("link", name=trace)
+    expect(link).to_have_attribute("href", f"https://traces.example/trace/{trace}?of=longshore")
+    expect(link).to_have_attribute("rel", "noopener noreferrer")
+
+    # An idempotency key leads to its run, whatever is in it.
+    keyed = ask(address, "v1/jobs", {"type": "echo", "idempotency_key": "order/17 é"})["run_id"]
+    page.keyboard.press("/")
+    page.keyboard.type("order/17 é")
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_contain_text(keyed)
+    page.keyboard.press("/")
+    page.keyboard.type("order/18 é")
+    page.keyboard.press("Enter")
+    tab.toast("has the id or key order/18 é")
+
     # Foreign text is text.
     name = "x" * 80 + str(os.getpid())
     hostile = ask(address, "v1/jobs", {"type": "hostile.job", "run_id": name, "tags": ["<b>bold</b>"], "payload": {"a": "<img src=x onerror=alert(1)>"}})["run_id"]
@@ -246,12 +265,33 @@ def work(browser, address):
     expect(tab.button("Pause", mail)).to_be_visible()
 
     # A fault on purpose is in sight on every page, until it is ended.
+    tab.go("faults", "Faults")
+    expect(page.locator("main .empty")).to_contain_text("No fault is set")
+    tab.button("Set a fault").click()
+    page.locator("dialog input[name=type]").fill("email.send")
+    page.locator("dialog select[name=kind]").select_option("latency")
+    page.locator("dialog input[name=percent]").fill("20")
+    tab.allowed.append("status of 400.*/faults")
+    tab.press("Set it")
+    expect(page.locator("dialog .error")).to_contain_text("delay_ms")
+    page.locator("dialog input[name=delay]").fill("3000")
+    tab.judge("the form of a fault")
+    tab.confirm("Set it")
+    fault = page.locator("tbody tr", has_text="email.send")
+    expect(fault).to_contain_text("Its handler is called later. By 3 s.")
+    expect(fault).to_contain_text("20 %")
+    expect(fault).to_contain_text(re.compile("in (9|10) min"))
+    tab.button("End", fault).click()
+    expect(page.locator("main .empty")).to_contain_text("No fault is set")
     ask(address, "v1/faults", {"type": "email.send", "kind": "storm", "until": later(600)}, "PUT")
+    expect(fault).to_contain_text("Every attempt fails")
+    tab.judge("faults")
     for route, heading in (("queues", "Queues"), ("audit", "Audit"), ("submit", "Submit a job")):
         tab.go(route, heading)
         expect(page.locator(".faults")).to_contain_text("email.send meets storm until")
     tab.judge("a page with a fault")
-    ask(address, "v1/faults/clear", {}, "POST")
+    tab.go("faults", "Faults")
+    tab.button("End all").click()
     expect(page.locator(".faults")).to_have_count(0)
 
     # The group of dead letters is discarded; a list says why it has nothing.
@@ -358,6 +398,12 @@ def work(browser, address):
     tab.judge("limits")
     tab.go("nodes", "Nodes")
     expect(page.locator("main .card h2").first).to_contain_text("running")
+    expect(page.get_by_role("table", name="Remote handlers").locator("tr", has_text="hostile.job")).to_contain_text("4")
+    parts = page.locator("details.parts")
+    expect(parts).to_contain_text("none started again")
+    parts.locator("summary").click()
+    for part in ("committer", "for each queue (mail, main)", "scheduler", "worker"):
+        expect(parts.locator("li", has_text=part).first).to_be_visible()
     tab.judge("nodes")
     tab.go("keys", "Keys")
     tab.button("Make a key").click()
@@ -399,7 +445,7 @@ def work(browser, address):
 
     narrow = Dashboard(browser, address, viewport={"width": 390, "height": 844})
     for route, heading in (("", "Overview"), ("queues", "Queues"), ("runs", "Runs"), ("dlq", "Dead letters"), (f"run/default/{dead}", dead), ("schedules", "Schedules"),
-                           ("limits", "Limits"), ("nodes", "Nodes"), ("settings", "Settings"), ("audit", "Audit"), ("keys", "Keys"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
+                           ("limits", "Limits"), ("nodes", "Nodes"), ("settings", "Settings"), ("audit", "Audit"), ("keys", "Keys"), ("faults", "Faults"), ("webhooks", "Webhooks"), ("events", "Events"), ("submit", "Submit")):
         narrow.go(route, heading)
         expect(narrow.page.locator("[aria-busy]")).to_have_count(0)
         narrow.judge(f"{heading} at 390 px")

@@ -53,12 +53,13 @@ async fn drive(scene: &str, node: &Node, path: &str, arguments: &[&str]) {
 #[tokio::test]
 async fn an_operator_does_the_daily_work_in_a_browser() {
     let world = world().await;
-    let node = node(&world, "n1", "").await;
+    let trace = "trace_url = 'https://traces.example/trace/{trace_id}?of=longshore'";
+    let node = node(&world, "n1", trace).await;
     let handler = async |job: Job| {
         job.request("step-put", json!({"name": "charge", "n": 1, "result": 1}).to_string()).await.unwrap();
         Reply::error(400, HOSTILE)
     };
-    let _handler = world.handler("hostile.job").start(handler).await;
+    let _handler = world.handler("hostile.job").announce("longshore.slots", "4").start(handler).await;
     drive("work", &node, "/", &[]).await;
 }
 

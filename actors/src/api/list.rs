@@ -4,15 +4,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use longshore_backbone::wire::api::{ApiError, Count, CountRequest, Counts, Encoded, ListRequest, Record, Runs};
+use longshore_backbone::claims::FoundClaim;
+use longshore_backbone::wire::api::{
+    ApiError, Code, Count, CountRequest, Counts, Encoded, ListRequest, Record, RunRequest, Runs, RunsRequest,
+};
 use longshore_backbone::wire::record;
-use longshore_domain::{JobType, Queue, Run, RunState, Timestamp};
+use longshore_domain::{JobType, Queue, Run, RunState, Tenant, Timestamp};
 use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::api::dead_letters::{LIST_DEFAULT, limit};
 use crate::api::filter::{self, Filter};
+use crate::api::runs;
 use crate::api::walk::Walk;
+use crate::attempt::keys;
 
 /// Messages that one call of a list looks at, and for how long: it is answered soon also if nothing fits.
 const LISTING: (usize, Duration) = (20_000, Duration::from_secs(2));
@@ -22,7 +27,30 @@ const COUNTING: (usize, Duration) = (100_000, Duration::from_secs(5));
 const GROUPS: usize = 1_000;
 
 /// `runs.list`
-pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Runs>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: RunsRequest) -> Result<Encoded<Runs>, ApiError> {
+    match asked {
+        RunsRequest::Those(asked) => those(api, asker, asked).await,
+        RunsRequest::OfKey { key, tenant } => of_key(api, asker, &key, tenant).await,
+    }
+}
+
+/// The run that has a key, alone: if the key is free again, the run that had it last. The page is empty if neither the
+/// claim nor, where that outlasts it, the run's record is there.
+async fn of_key(api: &Api, asker: &str, key: &str, tenant: Option<Tenant>) -> Result<Encoded<Runs>, ApiError> {
+    let tenant = filter::whose_one(asker, tenant.as_ref(), "an idempotency_key", "run")?;
+    let Some(FoundClaim { claim, .. }) = api.backbone.read_claim(&tenant, key).await? else {
+        return Ok(page(Vec::new(), None, None, 0));
+    };
+    let holder = keys::holder(api, (&tenant, &claim.run_id), &claim).await?;
+    let run_id = holder.map_or(claim.run_id, |(run_id, _)| run_id);
+    match runs::serve(api, asker, RunRequest { run_id, tenant: Some(tenant) }).await {
+        Ok(run) => Ok(page(vec![run], None, None, 0)),
+        Err(error) if error.code == Code::NotFound.number() => Ok(page(Vec::new(), None, None, 0)),
+        Err(error) => Err(error),
+    }
+}
+
+async fn those(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Runs>, ApiError> {
     let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;

@@ -135,7 +135,7 @@ pub(crate) async fn answer((readiness, Own { log, in_force }): (Readiness, Own))
             continue;
         }
         if question.payload == HEALTH {
-            let health = serde_json::to_vec(&readiness.status().await).unwrap_or_default();
+            let health = serde_json::to_vec(&readiness.whole_status().await).unwrap_or_default();
             nodes.answer(question, Bytes::from(health)).await;
             continue;
         }

@@ -3,16 +3,19 @@
 //! It looks at what the node knows already, and asks no server, so that a probe is cheap. It waits for nothing but its
 //! own supervisors, for a second at most.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_backbone::Backbone;
 use longshore_backbone::control::MissingHandler;
+use longshore_backbone::handlers::Announced;
 use longshore_backbone::link::Link;
-use longshore_backbone::wire::api::{Counters, HealthStatus};
+use longshore_backbone::wire::api::{Counters, HandlerStatus, HealthStatus, PartStatus};
 use longshore_domain::Lane;
 use longshore_domain::cluster_clock::Wrong;
 
+use crate::address::Waiting;
 use crate::cluster::tree_answers::Tree;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
@@ -45,7 +48,14 @@ pub(crate) struct Readiness {
     pub(crate) shed: Arc<Shed>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tree: Tree,
+    /// The parts that have messages.
+    pub(crate) mailboxes: Arc<[Waiting]>,
 }
+
+/// What is started for a queue: by the root its supervisor and its loops, by that one the rest.
+pub(crate) const OF_QUEUES: [&str; 5] = ["queue", "scheduler", "worker", "parking", "fairness"];
+/// Handlers that an answer has: it is one message.
+const MAX_HANDLERS: usize = 200;
 
 impl Readiness {
     /// Whether the node's own parts answer. One that drains counts as alive: it ends by itself.
@@ -87,8 +97,10 @@ impl Readiness {
         HealthStatus {
             counters: self.counters(),
             faults: self.faults(),
+            handlers: None,
             live,
             node: self.identity.node.to_string(),
+            parts: Vec::new(),
             queues: self.queues.names().iter().map(ToString::to_string).collect(),
             ready: reasons.is_empty(),
             reasons,
@@ -106,6 +118,39 @@ impl Readiness {
                 .chain(self.backbone.unreadable().warnings(Instant::now()))
                 .collect(),
         }
+    }
+
+    /// The same with what only operators see: the parts of the tree, and the handlers that are online.
+    pub(crate) async fn whole_status(&self) -> HealthStatus {
+        let discovery = &self.routing.discovery;
+        // Handlers are asked only while there are jobs for them, or somebody looks.
+        discovery.saw_remote();
+        let handlers = discovery.announced().map(|announced| {
+            let mut handlers: Vec<HandlerStatus> = announced.into_iter().map(handler).collect();
+            handlers.sort();
+            handlers.truncate(MAX_HANDLERS);
+            handlers
+        });
+        HealthStatus { handlers, parts: self.parts(), ..self.status().await }
+    }
+
+    fn parts(&self) -> Vec<PartStatus> {
+        let waiting = self.waiting();
+        let part = |(part, restarts): (String, u64)| PartStatus {
+            per_queue: OF_QUEUES.contains(&part.as_str()),
+            waiting: waiting.get(part.as_str()).map(|count| *count as u64),
+            part,
+            restarts,
+        };
+        self.metrics.restarts().into_iter().map(part).collect()
+    }
+
+    /// How many messages wait for each part that has any.
+    pub(crate) fn waiting(&self) -> BTreeMap<&'static str, usize> {
+        let schedulers = self.queues.all().iter().map(|queue| queue.scheduler.waiting()).sum();
+        let mut all = BTreeMap::from([("scheduler", schedulers)]);
+        self.mailboxes.iter().for_each(|(part, waiting)| *all.entry(*part).or_default() += waiting());
+        all
     }
 
     /// The faults on purpose that attempts on this node meet.
@@ -198,4 +243,9 @@ impl Readiness {
             )
         })
     }
+}
+
+fn handler(announced: Announced) -> HandlerStatus {
+    let Announced { service, subject, slots, heartbeat: _, wrong: _ } = announced;
+    HandlerStatus { subject, service, slots }
 }

@@ -10,6 +10,7 @@ use std::sync::PoisonError;
 use longshore_backbone::wire::api::Code;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, Timestamp, events};
+use prometheus::core::Collector as _;
 use prometheus::{IntCounterVec, TextEncoder};
 
 pub mod jobs;
@@ -107,6 +108,16 @@ impl Metrics {
     pub(crate) fn schedules_restored(&self) -> u64 {
         let of = [Restored::Schedule, Restored::Recurring, Restored::Rescheduled];
         of.map(|what| self.overdue_restored.with_label_values(&[what.as_str()]).get()).iter().sum()
+    }
+
+    /// How often each part of the node was started again, by name.
+    pub(crate) fn restarts(&self) -> Vec<(String, u64)> {
+        let mut families = self.restarts.collect();
+        let series = families.iter_mut().flat_map(|family| family.take_metric());
+        let mut restarts: Vec<(String, u64)> =
+            series.map(|one| (one.get_label()[0].value().to_owned(), one.get_counter().get_value() as u64)).collect();
+        restarts.sort();
+        restarts
     }
 
     /// The counters of jobs of this queue and type.

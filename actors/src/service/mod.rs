@@ -188,7 +188,7 @@ fn about_the_rest() -> Vec<Route> {
         NodesLogLevel: |c, _, asked| c.log_level(asked);
         NodesSettings: |c, _, asked| c.settings(asked);
         NodesStats: |c, _, _| stats::serve(&c.part.api);
-        Health: |c, _, asked| c.health(asked);
+        Health: |c, asker, asked| c.health(asker, asked);
     }
 }
 
@@ -311,13 +311,21 @@ impl Control {
     }
 
     /// The health of this node, or of the one that was asked for.
-    async fn health(&self, asked: HealthRequest) -> Result<Encoded<HealthStatus>, ApiError> {
-        let own = self.part.readiness.status().await;
-        let Some(name) = asked.node.filter(|name| *name != own.node) else { return Ok(Encoded::of(&own)) };
+    async fn health(&self, asker: &str, asked: HealthRequest) -> Result<Encoded<HealthStatus>, ApiError> {
+        let readiness = &self.part.readiness;
+        let Some(name) = asked.node else { return Ok(Encoded::of(&readiness.status().await)) };
         // A node's name is a token like those of tenants and queues; anything else would be another subject.
         Tenant::parse(&name).map_err(|error| ApiError::malformed(format!("node: {name:?} {}", error.reason)))?;
-        let health = node_name::ask_health(&self.part.api.backbone.nodes(), &name).await;
-        let health = health.ok_or_else(|| no_node(&name))?;
+        let mut health = if *name == *readiness.identity.node {
+            readiness.whole_status().await
+        } else {
+            let health = node_name::ask_health(&self.part.api.backbone.nodes(), &name).await;
+            health.ok_or_else(|| no_node(&name))?
+        };
+        // Handlers of other tenants are none of a tenant's business.
+        if asker != OPERATOR {
+            (health.handlers, health.parts) = (None, Vec::new());
+        }
         Ok(Encoded::of(&health))
     }
 

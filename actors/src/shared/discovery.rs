@@ -156,6 +156,12 @@ impl Discovery {
         self.announcements.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
     }
 
+    /// What handlers announced, unless they were last asked long ago.
+    pub(crate) fn announced(&self) -> Option<Vec<Announced>> {
+        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        announcements.at.filter(|at| at.elapsed() < HOLDS_FOR).map(|_| announcements.announced.clone())
+    }
+
     /// No handler was there for jobs of this subject: the next ones are asked before they get jobs.
     pub(crate) fn forget(&self, subject: &str) {
         self.announcements.write().unwrap_or_else(PoisonError::into_inner).forget(subject, Instant::now());

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::config::http_kind::{BasePath, JwtAlgorithm, Listen, Origin, Url};
+use crate::config::http_kind::{BasePath, JwtAlgorithm, Listen, Origin, TraceUrl, Url};
 use crate::config::kind::{Size, Text};
 use crate::config::listen::Auth;
 use crate::config::schema::Field::{self, Setting as One};
@@ -18,6 +18,7 @@ pub(crate) static HTTP: Table = Table::of(
         One(&CORS_ORIGINS),
         One(&ENVIRONMENT),
         One(&ENVIRONMENT_COLOR),
+        One(&TRACE_URL),
         One(&MAX_BODY),
         One(&METRICS_AUTH),
         Field::Table { name: "tls", table: &TLS, or: None },
@@ -63,6 +64,13 @@ pub(crate) static ENVIRONMENT: Entry<Option<Text>> =
 
 pub(crate) static ENVIRONMENT_COLOR: Entry<Option<Text>> =
     Entry::new("environment_color", || None, "The colour of that name, as CSS has it.").example("\"#b3261e\"");
+
+pub(crate) static TRACE_URL: Entry<Option<TraceUrl>> = Entry::new(
+    "trace_url",
+    || None,
+    "Where the dashboard's link to a run's trace leads: {trace_id} stands for the id of the trace.",
+)
+.example("\"https://traces.example.com/trace/{trace_id}\"");
 
 pub(crate) static MAX_BODY: Entry<Size> = Entry::new(
     "max_body",

@@ -12,6 +12,7 @@ import { askFirst, button, dialogView, icon, line, failed } from './widgets.js';
 import audit from './audit.js';
 import dlq from './dlq.js';
 import events from './events.js';
+import faults from './faults.js';
 import keys from './keys.js';
 import limits from './limits.js';
 import nodes from './nodes.js';
@@ -24,15 +25,15 @@ import schedules from './schedules.js';
 import submit from './submit.js';
 import webhooks from './webhooks.js';
 
-const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, webhooks, audit, keys, settings, submit };
+const PAGES = { '': overview, queues, runs, run, dlq, schedules, limits, nodes, events, webhooks, audit, keys, faults, settings, submit };
 const NAVIGATION = [
   ['', 'Overview', 'overview', 'o'], ['queues', 'Queues', 'queues', 'q'], ['runs', 'Runs', 'runs', 'r'], ['dlq', 'Dead letters', 'dlq', 'd'],
   ['schedules', 'Schedules', 'schedules', 's'], ['limits', 'Limits and breakers', 'limits', 'l'], ['events', 'Events', 'events', 'e'],
   ['nodes', 'Nodes', 'nodes', 'n', true], ['webhooks', 'Webhooks', 'webhooks', 'w'], ['audit', 'Audit', 'audit', 'a'], ['keys', 'Keys', 'keys', 'k', true],
-  ['settings', 'Settings', 'settings', 't', true], ['submit', 'Submit a job', 'submit', 'c'],
+  ['faults', 'Faults', 'faults', 'f', true], ['settings', 'Settings', 'settings', 't', true], ['submit', 'Submit a job', 'submit', 'c'],
 ];
 const KEYS = [
-  ['/', 'Go to a run by its id, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
+  ['/', 'Go to a run by its id or key, or tenant/id'], ...NAVIGATION.filter(([, , , key]) => key).map(([, name, , key]) => [`g ${key}`, name]),
   ['j / k', 'Next, previous row'], ['Enter', 'Open the row'], ['x', 'Select the row'], ['p', 'Pause and go on'], ['?', 'This list'],
 ];
 
@@ -111,6 +112,8 @@ function search(event) {
   const text = String(new FormData(event.target).get('id')).trim();
   if (!text) return;
   event.target.reset();
+  // The keys are the page's again.
+  document.getElementById('search').blur();
   find(text, tenants());
 }
 
@@ -166,7 +169,7 @@ function shell() {
       <button type="button" class="plain" @click=${help}>Keys: ?</button>
       ${who.auth === 'keys' ? html`<button type="button" class="plain" @click=${out}>Log out${who.name ? html` ${line(who.name)}` : nothing}</button>` : nothing}</footer></nav>
   <header class="top"><button type="button" class="menu-button" aria-label="Menu" aria-expanded=${state.menu} @click=${() => { state.menu = !state.menu; changed(); }}>${icon('menu')}</button>
-    <form role="search" @submit=${search}>${icon('search')}<input id="search" name="id" aria-label="Go to a run by its id" placeholder="Go to run id" autocomplete="off" spellcheck="false"><kbd>/</kbd></form>
+    <form role="search" @submit=${search}>${icon('search')}<input id="search" name="id" aria-label="Go to a run by its id or key" placeholder="Go to run id or key" autocomplete="off" spellcheck="false"><kbd>/</kbd></form>
     ${who.tenant === '_all' ? html`<label class="tenant"><span class="hidden">Tenant</span><input list="tenants" .value=${state.route.query.tenant ?? ''} placeholder="All tenants" @change=${chooseTenant} autocomplete="off" spellcheck="false">
       <datalist id="tenants">${tenants().map((name) => html`<option value=${name}></option>`)}</datalist></label>` : html`<span class="tenant-name">${who.tenant}</span>`}
     ${who.environment ? html`<span class="environment">${who.environment}</span>` : nothing}${live()}</header>

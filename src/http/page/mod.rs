@@ -36,7 +36,7 @@ static FILES: &[File] = &files! {
     "index.html" "icon.svg" "style.css"
     "main.js" "state.js" "router.js" "api.js" "stream.js" "widgets.js" "format.js" "bulk.js" "csv.js" "counters.js"
     "timeline.js" "login.js" "overview.js" "queues.js" "runs.js" "run.js" "dlq.js" "schedules.js"
-    "limits.js" "nodes.js" "events.js" "audit.js" "settings.js" "keys.js" "webhooks.js" "submit.js"
+    "limits.js" "nodes.js" "events.js" "audit.js" "settings.js" "keys.js" "faults.js" "webhooks.js" "submit.js"
     "vendor/lit-html.js" "vendor/directive.js" "vendor/directive-helpers.js" "vendor/directives/live.js"
     "vendor/directives/repeat.js" "vendor/LICENSE"
 };

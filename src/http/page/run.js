@@ -129,6 +129,10 @@ const fact = (name, value) => (value === undefined || value === nothing ? nothin
 
 const other = (record, id) => html`<a class="mono" href=${to(['run', record.tenant, id])}>${id}</a>`;
 
+/** The trace, where `http.trace_url` says that it is looked at. */
+const trace = (id) => (state.session.trace_url ? html`<a class="mono" href=${state.session.trace_url.replaceAll('{trace_id}', id)} target="_blank" rel="noopener noreferrer">${id}</a>`
+  : html`<span class="mono">${id}</span>`);
+
 const facts = (record) => html`<dl class="facts">
   ${fact('Type', html`<a href=${to('runs', { type: record.type })}>${record.type}</a>`)}
   ${fact('Queue', html`<a href=${to('runs', { queue: record.queue })}>${record.queue}</a> p${record.priority}`)}
@@ -147,7 +151,7 @@ const facts = (record) => html`<dl class="facts">
   ${fact('Batch', record.batch_id)}
   ${fact('Tags', record.tags?.length ? record.tags.map((tag) => html`<a class="tag" href=${to('runs', { tag })}>${line(tag)}</a>`) : undefined)}
   ${fact('Found by', record.search?.length ? record.search.map((search) => html`<a class="tag" href=${to('runs', { search })}>${line(search)}</a>`) : undefined)}
-  ${fact('Trace', record.trace_id ? html`<span class="mono">${record.trace_id}</span>` : undefined)}
+  ${fact('Trace', record.trace_id ? trace(record.trace_id) : undefined)}
   ${fact('Erased', record.erased_at ? time(record.erased_at) : undefined)}</dl>`;
 
 export const saysOf = (event) => {
@@ -207,20 +211,30 @@ export default {
   view,
 };
 
-/** Goes to a run by what was written: `id`, or `tenant/id`. */
+/** The run that a tenant knows by this id or idempotency key. */
+async function known(tenant, name) {
+  try {
+    // Of a key that cannot be an id, only the key is asked for.
+    if (/^[\w-]{1,96}$/.test(name)) return (await ask('GET', `v1/runs/${part(name)}`, { as: tenant })).run_id;
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
+  return (await ask('GET', 'v1/runs', { as: tenant, query: { idempotency_key: name } })).runs[0]?.run_id;
+}
+
+/** Goes to a run by what was written: its id or idempotency key, or its tenant, `/` and one of both. */
 export async function find(text, tenants) {
   const [first, ...rest] = text.split('/');
-  if (rest.length) return go(['run', first, rest.join('/')]);
-  for (const tenant of tenants) {
-    try {
-      await ask('GET', `v1/runs/${part(text)}`, { as: tenant });
-      return go(['run', tenant, text]);
-    } catch (error) {
-      if (error.status !== 404) {
-        toast(error.message, true);
-        return undefined;
-      }
+  const places = tenants.map((tenant) => [tenant, text]);
+  // A key may have a `/` itself.
+  if (rest.length && /^[\w-]{1,64}$/.test(first) && (may('read', true) || tenants.includes(first))) places.unshift([first, rest.join('/')]);
+  try {
+    for (const [tenant, name] of places) {
+      const found = name && await known(tenant, name);
+      if (found) return go(['run', tenant, found]);
     }
+  } catch (error) {
+    return toast(error.message, true);
   }
-  return toast(`No run ${text} of tenant ${tenants.join(' or ')}. Of another one: tenant/id`, true);
+  return toast(`No run of tenant ${tenants.join(' or ')} has the id or key ${text}. Of another one: tenant/id`, true);
 }

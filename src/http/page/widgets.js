@@ -15,7 +15,7 @@ const ICONS = {
   audit: 'M6 3h9l4 4v14H6zM9 12h7M9 16h5', keys: 'M15 14a5 5 0 1 0-4.6-3L4 17.4V20h2.6l1.4-1.4v-2h2l1.8-1.8M16 8.5v.01',
   webhooks: 'M8 9a4 4 0 1 1 6 3l-3 6M16 15a4 4 0 1 1-2 4H6', settings: 'M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4',
   submit: 'M12 5v14M5 12h14', menu: 'M4 7h16M4 12h16M4 17h16', search: 'M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14zM20 20l-4-4',
-  close: 'M6 6l12 12M18 6L6 18', pause: 'M9 5v14M15 5v14', play: 'M8 5l11 7-11 7z', back: 'M15 5l-7 7 7 7',
+  faults: 'M13 3L5 14h6l-1 7 8-11h-6z', close: 'M6 6l12 12M18 6L6 18', pause: 'M9 5v14M15 5v14', play: 'M8 5l11 7-11 7z', back: 'M15 5l-7 7 7 7',
 };
 
 export const icon = (name) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">${svg`<path d=${ICONS[name] ?? ''} />`}</svg>`;

@@ -224,8 +224,8 @@ endpoints! {
     WorkNext "work.next": NextRequest => Next {
         effect: HandsOut, takes_tenant: true, http: &[HttpRoute(Post, "/v1/work")]
     };
-    /// Runs, those that changed last first, a page at a time.
-    RunsList "runs.list": ListRequest => Runs {
+    /// Runs, those that changed last first, a page at a time; or the run of an idempotency key.
+    RunsList "runs.list": RunsRequest => Runs {
         effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/runs")]
     };
     /// Counts runs by queue, type and state.

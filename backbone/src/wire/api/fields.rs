@@ -39,6 +39,9 @@ pub(super) struct Fields {
     /// A value of theirs, whole, at a place of the payload that their type declares for search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) search: Option<String>,
+    /// The idempotency key of the one run that is meant; excludes a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) idempotency_key: Option<String>,
     /// Their state.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RunState>")]
@@ -145,6 +148,7 @@ impl Fields {
             ("type", self.job_type.is_some()),
             ("tag", self.tag.is_some()),
             ("search", self.search.is_some()),
+            ("idempotency_key", self.idempotency_key.is_some()),
             ("state", self.state.is_some()),
             ("error_kind", self.error_kind.is_some()),
             ("fingerprint", self.fingerprint.is_some()),

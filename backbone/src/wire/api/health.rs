@@ -36,6 +36,32 @@ pub struct Counters {
     pub stale_reads: u64,
 }
 
+/// A part of a node's supervision tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PartStatus {
+    /// Its name.
+    pub part: String,
+    /// Whether there is one for each queue: then the rest is of all of them together.
+    pub per_queue: bool,
+    /// How often it died and was started again, since the node started.
+    pub restarts: u64,
+    /// Messages that wait for it; absent if it takes none, or none that are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
+}
+
+/// An endpoint of a remote handler that has answered.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct HandlerStatus {
+    /// The subject it listens on.
+    pub subject: String,
+    /// The name and id of its service.
+    pub service: String,
+    /// How many jobs it takes at once, if it announces that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+}
+
 /// The health of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthStatus {
@@ -45,10 +71,17 @@ pub struct HealthStatus {
     /// The faults on purpose that its attempts meet, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
+    /// The remote handlers that have answered it, by subject, 200 at most. Only for operators who name the node; absent
+    /// if it has not asked any within the last 15 s, as without jobs for them: it does so once it was asked for this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handlers: Option<Vec<HandlerStatus>>,
     /// Whether it can work at all.
     pub live: bool,
     /// Its name.
     pub node: String,
+    /// The parts of its supervision tree, by name. Only for operators who name the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartStatus>,
     /// The queues it serves.
     pub queues: Vec<String>,
     /// Whether it takes work.

@@ -6,7 +6,50 @@ use serde::{Deserialize, Serialize};
 
 use super::dlq::LISTED;
 use super::fields::{Fields, takes};
-use super::{ApiError, Encoded, Filter, Record, Word};
+use super::{ApiError, Encoded, Filter, ListRequest, Record, Word};
+use crate::wire::header::KEY_MAX;
+
+/// Which runs are listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub enum RunsRequest {
+    /// Those that match.
+    Those(ListRequest),
+    /// The one that has an idempotency key, or had it last.
+    OfKey {
+        /// The key.
+        key: String,
+        /// Its tenant: required under `_all`.
+        tenant: Option<Tenant>,
+    },
+}
+
+takes!(RunsRequest of Fields: &[&LISTED[..], &["idempotency_key"]].concat());
+
+impl TryFrom<Fields> for RunsRequest {
+    type Error = String;
+
+    fn try_from(mut fields: Fields) -> Result<Self, String> {
+        let Some(key) = fields.idempotency_key.take() else { return ListRequest::try_from(fields).map(Self::Those) };
+        if !(1..=KEY_MAX).contains(&key.len()) {
+            return Err(format!("idempotency_key: has {} bytes; 1 to {KEY_MAX} are allowed", key.len()));
+        }
+        let beside = "idempotency_key: stands beside another field; it takes tenant alone";
+        let fields = fields.only(&["tenant"]).map_err(|_| beside.to_owned())?;
+        Ok(Self::OfKey { key, tenant: fields.tenant()? })
+    }
+}
+
+impl From<RunsRequest> for Fields {
+    fn from(asked: RunsRequest) -> Self {
+        match asked {
+            RunsRequest::Those(asked) => asked.into(),
+            RunsRequest::OfKey { key, tenant } => {
+                Self { idempotency_key: Some(key), ..Self::of_filter(Filter::default(), tenant.as_ref()) }
+            }
+        }
+    }
+}
 
 /// A page of runs.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]

@@ -45,7 +45,7 @@ pub use dlq::{
 };
 
 mod lists;
-pub use lists::{Count, CountRequest, Counts, Runs};
+pub use lists::{Count, CountRequest, Counts, Runs, RunsRequest};
 
 mod schedules;
 pub use schedules::{
@@ -97,7 +97,7 @@ pub use nodes::{
 mod audit;
 pub use audit::{AuditEntry, AuditPage, AuditRequest};
 mod health;
-pub use health::{Counters, HealthRequest, HealthStatus};
+pub use health::{Counters, HandlerStatus, HealthRequest, HealthStatus, PartStatus};
 
 #[cfg(test)]
 mod tests;

@@ -269,7 +269,11 @@ fn check_runs() -> [&'static str; 10] {
             &[&record, rescheduled],
         ),
         check::<RunsList>(
-            &["{}", &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#)],
+            &[
+                "{}",
+                &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#),
+                r#"{"tenant":"acme","idempotency_key":"order 17"}"#,
+            ],
             &[
                 r#"{"runs":[]}"#,
                 &format!(r#"{{"runs":[],"cursor":"7","complete":false,"searched_until":"{TIME}"}}"#),
@@ -537,7 +541,7 @@ fn check_nodes() -> [&'static str; 6] {
         check::<Health>(
             &["{}", r#"{"node":"n1"}"#],
             &[
-                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"runs_stranded":5,"stale_reads":4},"faults":["mail meets storm until 2026-11-18T12:00:00.000Z"],"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
+                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"runs_stranded":5,"stale_reads":4},"faults":["mail meets storm until 2026-11-18T12:00:00.000Z"],"handlers":[{"subject":"longshore.work.*.mail","service":"mail 7","slots":4},{"subject":"longshore.work.*.sms","service":"sms"}],"live":true,"node":"n1","parts":[{"part":"committer","per_queue":false,"restarts":1,"waiting":2},{"part":"worker","per_queue":true,"restarts":0}],"queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
             ],
         ),
     ]
@@ -669,6 +673,14 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<NodesList>(r#"{"sate":1}"#);
     refused::<BreakersReset>(r#"{"tenant":"t","type":"t","sate":1}"#);
     refused::<BreakersTrip>(r#"{"tenant":"t","type":"t","sate":1}"#);
+}
+
+#[test]
+fn a_key_stands_for_one_run_beside_no_filter() {
+    let refused = |body: &str| RunsList::read(body.as_bytes()).unwrap_err().message;
+    assert!(refused(r#"{"idempotency_key":"k","queue":"main"}"#).starts_with("idempotency_key: stands beside"));
+    assert!(refused(r#"{"idempotency_key":""}"#).starts_with("idempotency_key: has 0 bytes"));
+    assert!(DlqList::read(br#"{"idempotency_key":"k"}"#).unwrap_err().message.starts_with("idempotency_key: is not"));
 }
 
 #[test]
