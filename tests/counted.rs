@@ -128,6 +128,8 @@ async fn a_job_that_was_long_on_its_way_is_counted_and_said() {
     assert!(!world.request("health", json!({})).await["warnings"].to_string().contains("came"), "nothing was late");
 
     node.sigstop();
+    eventually("the node to stand still", WITHIN, async || if node.is_frozen() { Ok(()) } else { Err("it runs") })
+        .await;
     let late = world.publish("noop").json(json!({})).await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     node.sigcont();
