@@ -26,6 +26,7 @@ mod machine;
 mod product;
 mod remote;
 mod streams;
+mod suite;
 mod table;
 
 use std::path::PathBuf;
@@ -38,7 +39,8 @@ use crate::args::{Bench, What};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let Bench { longshore, what } = Bench::parse();
-    longshore_harness::use_binary(binary(longshore)?);
+    let longshore = binary(longshore)?;
+    longshore_harness::use_binary(longshore.clone());
     match what {
         What::Drain(args) => drain::run(&args).await,
         What::Enqueue(args) => enqueue::run(&args).await,
@@ -50,6 +52,7 @@ async fn main() -> anyhow::Result<()> {
         What::Delayed(args) => delayed::run(&args).await,
         What::Faults(args) => faults::run(&args).await,
         What::Follow(args) => follow::run(&args).await,
+        What::Suite(args) => suite::run(&args, &longshore).await,
     }
 }
 
