@@ -1,10 +1,10 @@
 //! Longshore measured beside bare JetStream: rates, processor time, memory, latency, and how long faults hold work up.
 //!
-//! Each subcommand is a module that prints Markdown: the parameters, one row per leg, and the spread. The method: each
-//! leg has a fresh server; bare loop and product run in pairs of alternating order, so that a drift of the machine
-//! cancels; the clock stops when the server says that everything is stored, not when the last handler returns; every
-//! rate comes with the processor time of all processes, because on a shared machine that is the steadier figure; every
-//! row has the load average. No result is left out after a look at it.
+//! Each subcommand is a module that prints Markdown: the parameters, one row per leg, and the spread; `suite` runs the
+//! legs of many in one go. The method: each leg has a fresh server; bare loop and product run in pairs of alternating
+//! order, so that a drift of the machine cancels; the clock stops when the server says that everything is stored, not
+//! when the last handler returns; every rate comes with the processor time of all processes, because on a shared
+//! machine that is the steadier figure; every row has the load average. No result is left out after a look at it.
 //!
 //! Its law is the same as the harness's: it uses the wire contract and nothing else, no type or constant of the
 //! product.

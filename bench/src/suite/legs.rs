@@ -7,6 +7,8 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
 
+use crate::machine::Weather;
+
 /// Whose figures they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +69,8 @@ pub(super) struct Row {
     /// Of the bare leg's figure in the same round.
     pub of_bare: Vec<f64>,
     pub cpu_micros_per_job: Vec<f64>,
+    /// The machine's load average after each round.
+    pub load: Vec<f64>,
     pub note: String,
 }
 
@@ -125,12 +129,14 @@ impl Scene {
                 values: Vec::new(),
                 of_bare: Vec::new(),
                 cpu_micros_per_job: Vec::new(),
+                load: Vec::new(),
                 note: figure.note.clone(),
             });
             self.rows.len() - 1
         });
         let row = &mut self.rows[at];
         row.values.push(figure.value);
+        row.load.push(Weather::now().load);
         row.cpu_micros_per_job.extend(figure.micros);
         row.of_bare.extend(ratio(figure, bare));
     }

@@ -40,8 +40,11 @@ pub(super) fn svg(scene: &Scene, caption: &str) -> String {
             y = panel(&mut body, y, &format!("CPU µs/job of all processes, for {unit} (less is better)"), &bars);
         }
     }
-    y += 30.0;
-    text(&mut body, (16.0, y), "font-size='11' fill='#6b7280'", caption);
+    y += 12.0;
+    for line in [caption, "Bars are medians of the rounds; lines go from the least to the most."] {
+        y += 16.0;
+        text(&mut body, (16.0, y), "font-size='11' fill='#6b7280'", line);
+    }
     let height = y + 14.0;
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' viewBox='0 0 {WIDTH} {height}' \
@@ -106,6 +109,7 @@ mod tests {
             values: vec![10.0, 20.0],
             of_bare: of_bare.to_vec(),
             cpu_micros_per_job: vec![3.0],
+            load: vec![1.0],
             note: String::new(),
         };
         let rows = vec![row("bare", Side::Bare, &[]), row("a <b> & 'c'", Side::Peer, &[0.5])];

@@ -54,10 +54,7 @@ impl Report {
         fs::create_dir_all(out)?;
         fs::write(out.join("results.json"), serde_json::to_string_pretty(self)?)?;
         fs::write(out.join("table.md"), self.table())?;
-        let caption = format!(
-            "{}, {}; {}. Bars are medians of the rounds, lines go from the least to the most.",
-            self.date, self.commit, self.machine
-        );
+        let caption = format!("{}, {}; {} at the start.", self.date, self.commit, self.machine);
         for scene in &self.scenes {
             fs::write(out.join(format!("{}.svg", scene.name)), plot::svg(scene, &caption))?;
         }
@@ -70,7 +67,7 @@ impl Report {
         for scene in &self.scenes {
             let _ = write!(
                 text,
-                "\n### {}\n\n| | | min / median / max | of bare | CPU µs/job |\n|---|---|---|---|---|\n",
+                "\n### {}\n\n| | | min / median / max | of bare | CPU µs/job | load |\n|---|---|---|---|---|---|\n",
                 scene.title
             );
             for row in &scene.rows {
@@ -82,10 +79,11 @@ impl Report {
                 let micros = middle(&row.cpu_micros_per_job).map_or_else(|| "–".to_owned(), figure);
                 let _ = writeln!(
                     text,
-                    "| {} | {} | {} | {ratio} | {micros} |",
+                    "| {} | {} | {} | {ratio} | {micros} | {} |",
                     row.leg,
                     row.unit,
-                    spread(&row.values, digits)
+                    spread(&row.values, digits),
+                    spread(&row.load, 1)
                 );
             }
             let mut noted: Vec<String> = scene
