@@ -38,9 +38,11 @@ pub(crate) enum What {
     Faults(Faults),
     /// What many streams of events over HTTP cost their node, and how late events are in them.
     Follow(Follow),
+    /// Scene after scene, beside bare JetStream and beside other queues: a table, figures as JSON, and plots.
+    Suite(Suite),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Drain {
     /// Jobs per leg.
     #[arg(long, default_value_t = 100_000)]
@@ -71,6 +73,22 @@ pub(crate) struct Drain {
     /// Which part of the traces is exported then; as `telemetry` has it by default if absent.
     #[arg(long, requires = "observed")]
     pub sample_ratio: Option<f64>,
+    /// The product's jobs have so many concurrency keys in turn, of which each has one slot.
+    #[arg(long)]
+    pub keys: Option<u64>,
+    /// Every job of the product fails once, and is tried again after a second.
+    #[arg(long)]
+    pub fail_once: bool,
+    /// The product keeps no record of a success.
+    #[arg(long, conflicts_with_all = ["fail_once", "keys"])]
+    pub failures_only: bool,
+}
+
+impl Drain {
+    /// So many jobs for 64 workers, and nothing else said.
+    pub(crate) fn of(jobs: u64) -> Drain {
+        Drain { jobs, concurrency: 64, ..Drain::default() }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -217,6 +235,34 @@ pub(crate) struct Follow {
     /// For how many seconds.
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Suite {
+    /// How many jobs and repetitions.
+    #[arg(long, value_enum, default_value = "small")]
+    pub scale: Scale,
+    /// The folder that gets `results.json`, `table.md` and the plots.
+    #[arg(long, default_value = "target/suite")]
+    pub out: PathBuf,
+    /// The other queues, by the names of `bench/peers`; none: an empty text.
+    #[arg(long, value_delimiter = ',', default_value = "bullmq,graphile,celery,taskiq")]
+    pub peers: Vec<String>,
+    /// The folder that `bench/peers/setup.sh` installs them into; the suite runs it if there is no such folder.
+    #[arg(long, default_value = "target/peers")]
+    pub peers_dir: PathBuf,
+    /// Only these scenes.
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
+}
+
+/// How long the suite takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scale {
+    /// A quarter of an hour: to see that it works, and where a change has gone wrong.
+    Small,
+    /// Up to a million jobs: for figures that are quoted.
+    Full,
 }
 
 /// A kind of fault.

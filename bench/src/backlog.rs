@@ -49,7 +49,7 @@ pub(crate) async fn run(args: &args::Backlog) -> anyhow::Result<()> {
     node.stop().await;
 
     // Plus the sleeping job.
-    let drained = product::work_off(&world, &works, args.jobs + 1).await?;
+    let drained = product::work_off(&world, &works, args.jobs + 1, true).await?;
     works.stop().await;
     report(&drained)
 }

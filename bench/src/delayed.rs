@@ -78,7 +78,8 @@ async fn leg(args: &args::Delayed, kills: u32, table: &Table) -> anyhow::Result<
     let due = Due { first, over: Duration::from_secs(args.over), jobs: args.jobs };
     let start = Instant::now();
     publish(world.client(), &due).await?;
-    let filled = streams::filled(&world, SCHEDULES, args.jobs, STALLED_AFTER, |_| {}).await;
+    let filled =
+        streams::filled(async || streams::messages(&world, SCHEDULES).await, args.jobs, STALLED_AFTER, |_| {}).await;
     let scheduled = start.elapsed();
     ensure!(Timestamp::now() < first, "the first fell due before all were scheduled: a lower --rate is needed");
     filled?;
@@ -93,7 +94,7 @@ async fn leg(args: &args::Delayed, kills: u32, table: &Table) -> anyhow::Result<
         world.server().restart().await?;
         sleep(BETWEEN_KILLS).await;
     }
-    streams::filled(&world, RECORDS, args.jobs, STALLED_AFTER, |_| {}).await?;
+    streams::filled(async || streams::messages(&world, RECORDS).await, args.jobs, STALLED_AFTER, |_| {}).await?;
     for stream in [SCHEDULES, &streams::lane(5)] {
         run_dry(&world, stream).await?;
     }

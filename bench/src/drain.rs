@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use longshore_harness::collector::Collector;
-use longshore_harness::{Node, NodeBuilder, World, http};
+use longshore_harness::{Node, NodeBuilder, Usage, World, http};
 
 use crate::args;
 use crate::jobs;
@@ -83,7 +83,7 @@ impl Watched {
 
     /// A node that is watched like this.
     fn node<'w>(self, args: &args::Drain, world: &'w World, collector: &Collector) -> NodeBuilder<'w> {
-        let node = product::node(world, args.concurrency);
+        let node = node(args, world);
         match self {
             Self::Plain | Self::Scraped | Self::ManyTenants => node,
             Self::Nothing => node.env("LONGSHORE_LOG", "off"),
@@ -100,11 +100,39 @@ impl Watched {
     }
 }
 
-async fn bare_leg_of(args: &args::Drain, table: &Table, pair: usize) -> anyhow::Result<Cost> {
+/// A node as these options have it, and nothing that watches it.
+fn node<'w>(args: &args::Drain, world: &'w World) -> NodeBuilder<'w> {
+    let node = product::node(world, args.concurrency);
+    match (args.fail_once, args.failures_only) {
+        (true, _) => {
+            let backoff = "backoff = { base = '1s', factor = 1.0, max = '1s', jitter = 'none' }";
+            node.with("types.noop", &format!("handler = 'fail'\n{backoff}"))
+        }
+        (_, true) => node.with("types.noop", "history = 'failures'"),
+        _ => node,
+    }
+}
+
+/// What the bare loop costs for so many jobs, and the server's peak memory.
+pub(crate) async fn bare_leg(count: u64) -> anyhow::Result<(Cost, u64)> {
     let world = bare::world().await?;
-    jobs::publish(world.client(), &jobs::subjects(false), &jobs::body(""), args.jobs).await?;
+    jobs::publish(world.client(), &jobs::subjects(false), &jobs::body(""), count).await?;
+    let cost = machine::cost(&world, count, bare::drain(&world, count)).await?;
+    Ok((cost, Usage::of(machine::server_pid(&world)?).peak))
+}
+
+/// What the product needs for the same.
+pub(crate) async fn plain_leg(args: &args::Drain) -> anyhow::Result<Drained> {
+    let world = World::new().await;
+    let node = product::down(node(args, &world)).await;
+    let drained = product::drain(&world, &node, args, args.tenants.unwrap_or(1)).await?;
+    node.stop().await;
+    Ok(drained)
+}
+
+async fn bare_leg_of(args: &args::Drain, table: &Table, pair: usize) -> anyhow::Result<Cost> {
     let weather = Weather::now();
-    let cost = machine::cost(&world, args.jobs, bare::drain(&world, args.jobs)).await?;
+    let (cost, _) = bare_leg(args.jobs).await?;
     let none = || "–".to_owned();
     let leg = format!("{} bare", pair + 1);
     table.row(&[leg, number(cost.rate(), 0), cost.text(), none(), none(), none(), weather.until_now()]);
@@ -116,8 +144,7 @@ async fn product_leg(args: &args::Drain, table: &Table, pair: usize, watched: Wa
     let collector = Collector::counting().await;
     let node = product::down(watched.node(args, &world, &collector)).await;
     let tenants = args.tenants.filter(|_| watched == Watched::ManyTenants).unwrap_or(1);
-    let subjects = jobs::subjects_of(args.spread, tenants);
-    let drain = product::drain(&world, &node, &subjects, args.jobs);
+    let drain = product::drain(&world, &node, args, tenants);
     let drained = tokio::select! {
         drained = drain => drained?,
         never = scrape(&node), if matches!(watched, Watched::Scraped | Watched::Everything) => match never {},

@@ -34,22 +34,24 @@ const BATCHES_AT_ONCE: usize = 4;
 
 /// A way of accepting jobs.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+pub(crate) enum Way {
     Single,
     Pipelined,
     SubmitSingle,
     Submit,
+    SubmitKeys,
     SubmitBatch,
     HttpSingle,
     Http,
     HttpLines,
 }
 
-const WAYS: [Way; 8] = [
+pub(crate) const WAYS: [Way; 9] = [
     Way::Single,
     Way::Pipelined,
     Way::SubmitSingle,
     Way::Submit,
+    Way::SubmitKeys,
     Way::SubmitBatch,
     Way::HttpSingle,
     Way::Http,
@@ -57,12 +59,13 @@ const WAYS: [Way; 8] = [
 ];
 
 impl Way {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Way::Single => "bare publish, one by one",
             Way::Pipelined => "bare publish, 1,024 unconfirmed",
             Way::SubmitSingle => "submit, one by one",
             Way::Submit => "submit, 64 at once",
+            Way::SubmitKeys => "submit, 64 at once, idempotency keys",
             Way::SubmitBatch => "submit.batch of 1,000, 4 at once",
             Way::HttpSingle => "POST /v1/jobs, one by one",
             Way::Http => "POST /v1/jobs, 64 connections",
@@ -76,19 +79,27 @@ impl Way {
             Way::Single | Way::SubmitSingle => Way::Single,
             Way::Pipelined | Way::Submit | Way::SubmitBatch => Way::Pipelined,
             Way::HttpSingle => Way::SubmitSingle,
-            Way::Http => Way::Submit,
+            Way::Http | Way::SubmitKeys => Way::Submit,
             Way::HttpLines => Way::SubmitBatch,
         }
     }
 
-    fn needs_node(self) -> bool {
+    /// The bare publishes that store as many at once, as far as there are such.
+    pub(crate) fn bare(self) -> Way {
+        match self {
+            Way::Single | Way::SubmitSingle | Way::HttpSingle => Way::Single,
+            _ => Way::Pipelined,
+        }
+    }
+
+    pub(crate) fn needs_node(self) -> bool {
         !matches!(self, Way::Single | Way::Pipelined)
     }
 
-    fn jobs(self, args: &args::Enqueue) -> u64 {
+    pub(crate) fn jobs(self, args: &args::Enqueue) -> u64 {
         match self {
             Way::Single | Way::SubmitSingle | Way::HttpSingle => args.singles,
-            Way::Pipelined | Way::Submit | Way::Http => args.jobs,
+            Way::Pipelined | Way::Submit | Way::SubmitKeys | Way::Http => args.jobs,
             // Whole batches only.
             Way::SubmitBatch | Way::HttpLines => args.jobs.div_ceil(BATCH) * BATCH,
         }
@@ -120,7 +131,7 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
             p50s[at].extend(leg.p50);
         }
     }
-    let pair = "of bare, or over HTTP of the same over NATS, its pair";
+    let pair = "of bare, of the same over NATS or without keys, its pair";
     let table = Table::new(&["min / median / max", "jobs/s", pair, "p50 ms", "p50 ms more than its pair"]);
     for (at, way) in WAYS.iter().enumerate() {
         let beside = way.beside() as usize;
@@ -133,8 +144,10 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
 }
 
 /// The result of one leg.
-struct Leg {
-    rate: f64,
+pub(crate) struct Leg {
+    pub rate: f64,
+    /// Processor time per job of all processes, in microseconds.
+    pub micros: f64,
     /// How long half of the requests took at most, in milliseconds.
     p50: Option<f64>,
     cost: String,
@@ -155,7 +168,7 @@ impl Times {
     }
 }
 
-async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
+pub(crate) async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
     let (world, node) = match way.needs_node() {
         false => (bare::world().await?, None),
         true => {
@@ -181,8 +194,9 @@ async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
         node.kill9().await;
     }
     let parts: Vec<String> = micros.iter().map(|part| number(*part, 1)).collect();
-    let cost = format!("{} = {}", parts.join(" + "), number(micros.iter().sum(), 1));
-    Ok(Leg { rate: count as f64 / took.as_secs_f64(), p50: times.p50(), cost })
+    let micros = micros.iter().sum();
+    let cost = format!("{} = {}", parts.join(" + "), number(micros, 1));
+    Ok(Leg { rate: count as f64 / took.as_secs_f64(), micros, p50: times.p50(), cost })
 }
 
 async fn send(way: Way, client: &Client, count: u64, times: &Times) -> anyhow::Result<()> {
@@ -190,13 +204,19 @@ async fn send(way: Way, client: &Client, count: u64, times: &Times) -> anyhow::R
     match way {
         Way::Single => jobs::publish_singly(client, &jobs::subject(5, "noop"), &body, count).await,
         Way::Pipelined => jobs::publish(client, &jobs::subjects(false), &body, count).await,
-        Way::SubmitSingle => ask(client, &SUBMIT, &job(&body)?, (count, 1), times).await,
-        Way::Submit => ask(client, &SUBMIT, &job(&body)?, (count, AT_ONCE), times).await,
+        Way::SubmitSingle => ask(client, &SUBMIT, same(job(&body)?), (count, 1), times).await,
+        Way::Submit => ask(client, &SUBMIT, same(job(&body)?), (count, AT_ONCE), times).await,
+        Way::SubmitKeys => {
+            let one = job(&body)?;
+            let keyed =
+                |number: u64| Bytes::from(one.replacen('{', &format!(r#"{{"idempotency_key":"k{number}","#), 1));
+            ask(client, &SUBMIT, keyed, (count, AT_ONCE), times).await
+        }
         Way::SubmitBatch => {
             let one = job(&body)?;
             let all = vec![one.as_str(); usize::try_from(BATCH)?].join(",");
             let request = format!(r#"{{"jobs":[{all}]}}"#);
-            ask(client, &SUBMIT_BATCH, &request, (count / BATCH, BATCHES_AT_ONCE), times).await
+            ask(client, &SUBMIT_BATCH, same(request), (count / BATCH, BATCHES_AT_ONCE), times).await
         }
         Way::HttpSingle | Way::Http | Way::HttpLines => unreachable!("they go over HTTP"),
     }
@@ -248,19 +268,25 @@ type Asked = (&'static str, fn(&Value) -> bool);
 const SUBMIT: Asked = ("submit", is_run);
 const SUBMIT_BATCH: Asked = ("submit.batch", is_batch);
 
-/// Sends the same request `count` times, with a limit on requests at once, and checks every answer.
+/// The same request for every number.
+fn same(request: String) -> impl Fn(u64) -> Bytes {
+    let request = Bytes::from(request);
+    move |_| request.clone()
+}
+
+/// Sends `count` requests, with a limit on requests at once, and checks every answer.
 async fn ask(
     client: &Client,
     (endpoint, is_good): &Asked,
-    request: &str,
+    request: impl Fn(u64) -> Bytes,
     (count, at_once): (u64, usize),
     times: &Times,
 ) -> anyhow::Result<()> {
     let subject = format!("longshore.api.default.{endpoint}");
-    let body = Bytes::from(request.to_owned());
-    let asked = stream::iter(0..count).map(|_| async {
+    let (subject, request) = (&subject, &request);
+    let asked = stream::iter(0..count).map(|number| async move {
         let sent = Instant::now();
-        let answer = client.request(subject.clone(), body.clone()).await?;
+        let answer = client.request(subject.clone(), request(number)).await?;
         times.take(sent)?;
         let answer: Value = serde_json::from_slice(&answer.payload)?;
         ensure!(is_good(&answer), "{endpoint} answered {answer}");

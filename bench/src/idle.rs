@@ -11,7 +11,7 @@ use crate::product;
 use crate::table::{Table, mib};
 
 /// The time in which the effects of the start fade.
-const SETTLES: Duration = Duration::from_secs(5);
+pub(crate) const SETTLES: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: &args::Idle) -> anyhow::Result<()> {
     println!("## Idle: {} s without a job\n\n{}", args.seconds, class());
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: &args::Idle) -> anyhow::Result<()> {
 }
 
 /// The share of a core that each process used over this time. The system counts in hundredths of a second.
-async fn share(meters: &[Meter], time: Duration) -> Vec<f64> {
+pub(crate) async fn share(meters: &[Meter], time: Duration) -> Vec<f64> {
     let (start, before): (_, Vec<Duration>) = (Instant::now(), meters.iter().map(|meter| meter.used()).collect());
     sleep(time).await;
     let took = start.elapsed().as_secs_f64();

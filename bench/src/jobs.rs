@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use async_nats::Client;
+use async_nats::{Client, HeaderMap};
 use bytes::Bytes;
 use futures_util::StreamExt;
 
@@ -45,6 +45,18 @@ pub(crate) fn body(fields: &str) -> Bytes {
 /// Publishes `count` jobs, each confirmed, with at most 1,024 unconfirmed at a time. All acknowledgements arrive at one
 /// inbox, which is the cheapest way.
 pub(crate) async fn publish(client: &Client, subjects: &[String], body: &Bytes, count: u64) -> anyhow::Result<()> {
+    publish_keyed(client, subjects, &[], body, count).await
+}
+
+/// The same with these concurrency keys in turn.
+pub(crate) async fn publish_keyed(
+    client: &Client,
+    subjects: &[String],
+    keys: &[String],
+    body: &Bytes,
+    count: u64,
+) -> anyhow::Result<()> {
+    let mut keys = keys.iter().cycle();
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await?;
     let mut turns = subjects.iter().cycle();
@@ -52,7 +64,13 @@ pub(crate) async fn publish(client: &Client, subjects: &[String], body: &Bytes, 
     while stored < count {
         while sent < count && sent - stored < WINDOW {
             let subject = turns.next().context("there is a subject")?.clone();
-            client.publish_with_reply(subject, inbox.clone(), body.clone()).await?;
+            if let Some(key) = keys.next() {
+                let mut headers = HeaderMap::new();
+                headers.insert("Longshore-Concurrency-Key", key.as_str());
+                client.publish_with_reply_and_headers(subject, inbox.clone(), headers, body.clone()).await?;
+            } else {
+                client.publish_with_reply(subject, inbox.clone(), body.clone()).await?;
+            }
             sent += 1;
         }
         let answer = tokio::time::timeout(ANSWER_WITHIN, answers.next()).await;

@@ -25,7 +25,7 @@ const COMES_WITHIN: Duration = Duration::from_secs(30);
 
 /// The part whose start is measured.
 #[derive(Debug, Clone, Copy)]
-enum Who {
+pub(crate) enum Who {
     /// A bare pull loop.
     Bare,
     /// A handler in the node. Its live event `started`, which goes out right before the call, marks the start.
@@ -34,10 +34,10 @@ enum Who {
     Remote,
 }
 
-const ALL: [Who; 3] = [Who::Bare, Who::Node, Who::Remote];
+pub(crate) const ALL: [Who; 3] = [Who::Bare, Who::Node, Who::Remote];
 
 impl Who {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Who::Bare => "bare pull loop",
             Who::Node => "longshore, handler in the node",
@@ -85,7 +85,7 @@ fn millis(micros: u64) -> String {
 }
 
 /// Measures times in microseconds, from the send and from the due time.
-async fn leg(who: Who, args: &args::Latency) -> anyhow::Result<[Histogram<u64>; 2]> {
+pub(crate) async fn leg(who: Who, args: &args::Latency) -> anyhow::Result<[Histogram<u64>; 2]> {
     let warm_up = u64::from(args.rate) * WARM_UP.as_secs();
     let count = warm_up + u64::from(args.rate) * u64::from(args.seconds);
     let (world, node) = match who {

@@ -1,10 +1,10 @@
 //! Longshore measured beside bare JetStream: rates, processor time, memory, latency, and how long faults hold work up.
 //!
-//! Each subcommand is a module that prints Markdown: the parameters, one row per leg, and the spread. The method: each
-//! leg has a fresh server; bare loop and product run in pairs of alternating order, so that a drift of the machine
-//! cancels; the clock stops when the server says that everything is stored, not when the last handler returns; every
-//! rate comes with the processor time of all processes, because on a shared machine that is the steadier figure; every
-//! row has the load average. No result is left out after a look at it.
+//! Each subcommand is a module that prints Markdown: the parameters, one row per leg, and the spread; `suite` runs the
+//! legs of many in one go. The method: each leg has a fresh server; bare loop and product run in pairs of alternating
+//! order, so that a drift of the machine cancels; the clock stops when the server says that everything is stored, not
+//! when the last handler returns; every rate comes with the processor time of all processes, because on a shared
+//! machine that is the steadier figure; every row has the load average. No result is left out after a look at it.
 //!
 //! Its law is the same as the harness's: it uses the wire contract and nothing else, no type or constant of the
 //! product.
@@ -26,6 +26,7 @@ mod machine;
 mod product;
 mod remote;
 mod streams;
+mod suite;
 mod table;
 
 use std::path::PathBuf;
@@ -38,7 +39,8 @@ use crate::args::{Bench, What};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let Bench { longshore, what } = Bench::parse();
-    longshore_harness::use_binary(binary(longshore)?);
+    let longshore = binary(longshore)?;
+    longshore_harness::use_binary(longshore.clone());
     match what {
         What::Drain(args) => drain::run(&args).await,
         What::Enqueue(args) => enqueue::run(&args).await,
@@ -50,6 +52,7 @@ async fn main() -> anyhow::Result<()> {
         What::Delayed(args) => delayed::run(&args).await,
         What::Faults(args) => faults::run(&args).await,
         What::Follow(args) => follow::run(&args).await,
+        What::Suite(args) => suite::run(&args, &longshore).await,
     }
 }
 

@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use longshore_harness::{Node, NodeBuilder, Usage, World};
 
 use crate::event_log::{self, Tally};
-use crate::jobs;
 use crate::machine::{Cost, Meter, Weather, server_pid};
-use crate::streams::{self, RECORDS, lane};
+use crate::streams::{self, RECORDS, SCHEDULES, lane};
+use crate::{args, jobs};
 
 /// A drain without progress for this long is stuck.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
@@ -65,16 +65,18 @@ pub(crate) struct Drained {
     pub curve: Vec<(Duration, u64, u64)>,
 }
 
-/// Fills the lanes, with these subjects in turn, starts the node, and measures until all lanes are empty and every
+/// Fills the lanes with jobs of so many tenants, starts the node, and measures until all lanes are empty and every
 /// record and event is stored.
-pub(crate) async fn drain(world: &World, node: &Node, subjects: &[String], count: u64) -> anyhow::Result<Drained> {
-    let body: Bytes = jobs::body("");
-    jobs::publish(world.client(), subjects, &body, count).await?;
-    work_off(world, node, count).await
+pub(crate) async fn drain(world: &World, node: &Node, args: &args::Drain, tenants: u64) -> anyhow::Result<Drained> {
+    let body: Bytes = jobs::body(if args.fail_once { "\"times\":1" } else { "" });
+    let keys: Vec<String> = (0..args.keys.unwrap_or(0)).map(|key| format!("k{key}")).collect();
+    jobs::publish_keyed(world.client(), &jobs::subjects_of(args.spread, tenants), &keys, &body, args.jobs).await?;
+    work_off(world, node, args.jobs, !args.failures_only).await
 }
 
-/// As [`drain`], for lanes that are full already. `count` is the expected number of records.
-pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::Result<Drained> {
+/// As [`drain`], for lanes that are full already. `count` is the expected number of records; without records, the jobs
+/// are counted that are gone from their lanes.
+pub(crate) async fn work_off(world: &World, node: &Node, count: u64, recorded: bool) -> anyhow::Result<Drained> {
     let weather = Weather::now();
     let server = Meter::server(world)?;
     let from = Timestamp::now();
@@ -84,14 +86,27 @@ pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::
     let client = Meter::whole(node.pid());
     let mut curve = Vec::new();
     let watch = |stored| curve.push((start.elapsed(), stored, node.usage().resident));
-    streams::filled(world, RECORDS, count, STALLED_AFTER, watch).await?;
-    let lanes: Vec<String> = (1..=9).map(lane).collect();
-    streams::emptied(world, &lanes, STALLED_AFTER).await?;
+    let done = async || match recorded {
+        true => streams::messages(world, RECORDS).await,
+        false => Ok(count.saturating_sub(streams::waiting_if_any(world).await)),
+    };
+    let already = done().await?;
+    streams::filled(done, count, STALLED_AFTER, watch).await?;
+    // A job that is to be tried again lies in its lane until it is scheduled, and goes back there.
+    let lanes = || (1..=9).map(lane);
+    let streams: Vec<String> = lanes().chain([SCHEDULES.to_owned()]).chain(lanes()).collect();
+    streams::emptied(world, &streams, STALLED_AFTER).await?;
     let since_ready = start.elapsed();
     let (client, server) = (client.used(), server.used());
     let weather = weather.until_now();
     let node_peak = node.usage().peak;
     let server_peak = Usage::of(server_pid(world)?).peak;
+    if !recorded {
+        // Neither is there a log that has the first start: time as if all had gone at the rate since `ready`.
+        let took = since_ready.mul_f64(count as f64 / (count - already).max(1) as f64);
+        let cost = Cost { jobs: count, took, client, server };
+        return Ok(Drained { cost, tally: Tally::default(), node_peak, server_peak, weather, curve });
+    }
 
     // A lane's message is deleted last, so the log must be complete by now; otherwise the measurement is void.
     let tally = event_log::tally(world, from).await?;

@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &args::Remote) -> anyhow::Result<()> {
 }
 
 /// Requests per second, so many at once, straight to the handler.
-async fn bare_leg(args: &args::Remote) -> anyhow::Result<f64> {
+pub(crate) async fn bare_leg(args: &args::Remote) -> anyhow::Result<f64> {
     let world = World::new().await;
     let _handler = Handler::start(args, &world).await?;
     let (start, mut loops) = (Instant::now(), JoinSet::new());
@@ -82,7 +82,7 @@ async fn bare_leg(args: &args::Remote) -> anyhow::Result<f64> {
 /// Jobs per second, of a node with so many workers, from the first publish until the last live event `completed`.
 ///
 /// A first load is not counted: until a node has heard of the handler's slots it parks what it cannot start.
-async fn product_leg(args: &args::Remote) -> anyhow::Result<f64> {
+pub(crate) async fn product_leg(args: &args::Remote) -> anyhow::Result<f64> {
     let world = World::new().await;
     let _handler = Handler::start(args, &world).await?;
     // The workers bound what is at the handler; jobs beyond its slots would be parked.

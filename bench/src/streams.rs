@@ -49,13 +49,12 @@ pub(crate) async fn emptied(world: &World, streams: &[String], within: Duration)
     Ok(())
 }
 
-/// Waits until a stream holds `count` messages, and calls `meanwhile` with each answer on the way.
+/// Waits until there are `count` messages, or what else is counted, and calls `meanwhile` with each answer on the way.
 ///
 /// The requests cost server time that counts as the product's, so they are rare: the next one is sent when, at the
 /// present rate, half of the missing messages will have arrived.
 pub(crate) async fn filled(
-    world: &World,
-    stream: &str,
+    count_now: impl AsyncFn() -> anyhow::Result<u64>,
     count: u64,
     stalled_after: Duration,
     mut meanwhile: impl FnMut(u64),
@@ -63,7 +62,7 @@ pub(crate) async fn filled(
     let start = Instant::now();
     let mut last = (0, Instant::now());
     loop {
-        let there = messages(world, stream).await?;
+        let there = count_now().await?;
         meanwhile(there);
         if there >= count {
             return Ok(());
@@ -71,7 +70,7 @@ pub(crate) async fn filled(
         if there > last.0 {
             last = (there, Instant::now());
         } else if last.1.elapsed() > stalled_after {
-            bail!("stuck: {there} of {count} messages in {stream}, and none more for {stalled_after:?}");
+            bail!("stuck: {there} of {count}, and none more for {stalled_after:?}");
         }
         let left = start.elapsed().mul_f64((count - there) as f64 / there.max(1) as f64);
         sleep((left / 2).clamp(OFTEN, Duration::from_millis(200))).await;
