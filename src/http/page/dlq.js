@@ -9,7 +9,7 @@ import { number } from './format.js';
 import { changed, may, state, toast } from './state.js';
 import { checkbox, filters, forEach, key, options, wanted } from './runs.js';
 import { askFirst, button, card, columns, heading, line, list, ofTenant, pill, runLink, stale, table, time } from './widgets.js';
-import { filter } from './router.js';
+import { filter, to } from './router.js';
 
 const FIELDS = ['queue', 'type', 'tag', 'search', 'error_kind', 'since', 'until'];
 const PAGE = 50;
@@ -62,9 +62,8 @@ async function one(text, act, run) {
 
 const group = (entry, asked) => html`<tr><td class="num strong">${number(entry.count)}</td>
   <td class="cut"><a class="row-link" href="#" @click=${(event) => { event.preventDefault(); filter({ type: entry.type, error_kind: entry.error_kind }); }}>${entry.type}</a></td>
-  <td>${pill(entry.error_kind, 'red')}</td><td class="cut wider"><span class="mono" title=${line(entry.pattern)}>${line(entry.pattern)}</span></td>
+  <td>${pill(entry.error_kind, 'red')}</td><td class="cut wider"><a class="row-link mono" href=${to(['run', entry.example.tenant, entry.example.run_id])} title="${line(entry.pattern)}: for example ${entry.example.run_id}">${line(entry.pattern)}</a></td>
   <td class="trend wide">${columns(entry.hours ?? [], `${entry.type}, by hour`)}</td><td class="num wide">${time(entry.first)}</td><td class="num">${time(entry.last)}</td>
-  <td class="cut wide">${runLink(entry.example)}</td>
   <td class="acts">${may('operate') ? html`${button('Replay', () => replayMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small' })}
     ${button('Discard', () => discardMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
 
@@ -93,7 +92,7 @@ function view(data, { query }, error) {
     as: { words: ['dlq', 'groups', ...options(query, FIELDS)], request: { path: 'v1/dlq-groups', query: wanted(query, FIELDS) }, json: data && JSON.stringify({ groups: data.groups, runs: data.runs }, null, 2) },
   })}${filters(query, { states: [] })}${stale()}
     ${card('By what failed', list({ data, error, items: data?.groups ?? [], empty: 'No dead letter fits: nothing has failed for good.', body: (groups) => table('Groups of dead letters',
-    [{ text: 'Count', kind: 'num' }, 'Type', 'Kind', 'Error', { text: 'Last 24 h', kind: 'wide' }, { text: 'First', kind: 'num wide' }, { text: 'Last', kind: 'num' }, { text: 'Example', kind: 'wide' }, ''], groups.map((entry) => group(entry, asked))) }),
+    [{ text: 'Count', kind: 'num' }, 'Type', 'Kind', 'Error', { text: 'Last 24 h', kind: 'wide' }, { text: 'First', kind: 'num wide' }, { text: 'Last', kind: 'num' }, ''], groups.map((entry) => group(entry, asked))) }),
   data?.moreGroups ? 'of the first 100,000 dead letters' : nothing)}
     ${data?.runs.length ? html`${chosen()}${card('One by one', html`${table('Dead letters', [{ text: 'Select', kind: 'check' }, 'Run', 'Type', 'Kind', 'Error', { text: 'Attempt', kind: 'num wide' }, { text: 'Died', kind: 'num' }, ''], repeat(data.runs, key, row))}
       ${data.cursor ? html`<footer class="more"><span class="faint">${number(data.runs.length)} shown; there are more.</span>${button('Go on', more)}</footer>` : nothing}`, 'the last one first')}` : nothing}`;
