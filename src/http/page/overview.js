@@ -44,6 +44,9 @@ const tile = (name, value, { unit = '', note = nothing, plot = nothing, bad = fa
   return href ? html`<a class="tile" href=${href}>${body}</a>` : html`<div class="tile">${body}</div>`;
 };
 
+// What the counters of the node that answers call the same.
+const own = { enqueued: 'in', ended: 'out', failed: 'failed' };
+
 const upTo = (ms) => (ms === Infinity ? '> 10 min' : ms === undefined ? '–' : `≤ ${span(ms)}`);
 
 function tiles(data) {
@@ -54,21 +57,29 @@ function tiles(data) {
   const later = data.queues.reduce((all, queue) => all + (queue.scheduled ?? 0) + (queue.retrying ?? 0) + sum(queue.deferred), 0);
   const now = seen.rates.at(-1);
   const kept = hour.points.length > 1;
-  const of = (name) => (kept ? hour.points.map((point) => (point[name] * 1000) / hour.every_ms) : seen.rates.map((rate) => rate[{ enqueued: 'in', ended: 'out' }[name] ?? name]));
-  const minute = (name) => (seen.totals?.ms ? html`${number(seen.totals[name])} in ${span(Math.min(seen.totals.ms, 60000))}` : 'counting …');
+  const of = (name) => (kept ? hour.points.map((point) => (point[name] * 1000) / hour.every_ms) : seen.rates.map((rate) => rate[own[name]]));
+  // One node counts as often as it is asked, several together by ten seconds.
+  const several = data.nodes.length > 1 && kept;
+  const last = hour.points.slice(-6);
+  const counted = (name) => last.reduce((all, point) => all + point[name], 0);
+  const rate = (name) => (several ? (counted(name) * 1000) / (last.length * hour.every_ms) : now?.[own[name]]);
+  const minute = (name) => (several ? html`${number(counted(name))} in ${span(last.length * hour.every_ms)}`
+    : seen.totals?.ms ? html`${number(seen.totals[own[name]])} in ${span(Math.min(seen.totals.ms, 60000))}` : 'counting …');
+  const newest = (name) => last.map((point) => point[name]).findLast((times) => times?.p50_ms !== undefined);
+  const times = (name) => (several ? { p50: newest(name)?.p50_ms, p99: newest(name)?.p99_ms } : seen.times[name]);
   const rates = tenant() === '_all' ? html`
-    ${tile('Enqueued', short(now?.in), { unit: '/s', note: minute('in'), plot: spark(of('enqueued'), { label: 'Jobs enqueued a second' }) })}
-    ${tile('Ended', short(now?.out), { unit: '/s', note: minute('out'), plot: spark(of('ended'), { label: 'Runs ended a second', colour: 'green' }) })}
-    ${tile('Failed attempts', short(now?.failed), { unit: '/s', note: minute('failed'), plot: spark(of('failed'), { label: 'Failed attempts a second', colour: 'red' }), bad: now?.failed > 0 })}
+    ${tile('Enqueued', short(rate('enqueued')), { unit: '/s', note: minute('enqueued'), plot: spark(of('enqueued'), { label: 'Jobs enqueued a second' }) })}
+    ${tile('Ended', short(rate('ended')), { unit: '/s', note: minute('ended'), plot: spark(of('ended'), { label: 'Runs ended a second', colour: 'green' }) })}
+    ${tile('Failed attempts', short(rate('failed')), { unit: '/s', note: minute('failed'), plot: spark(of('failed'), { label: 'Failed attempts a second', colour: 'red' }), bad: rate('failed') > 0 })}
     <div class="tile"><span class="name">Times</span><dl class="times"><dt></dt><dd class="head">half</dd><dd class="head">99 %</dd>
-      ${[['Wait', seen.times.wait], ['Attempt', seen.times.run]].map(([name, of]) => html`<dt>${name}</dt><dd>${upTo(of?.p50)}</dd><dd>${upTo(of?.p99)}</dd>`)}</dl><span class="note">of the last minute</span></div>` : nothing;
+      ${[['Wait', times('wait')], ['Attempt', times('run')]].map(([name, of]) => html`<dt>${name}</dt><dd>${upTo(of?.p50)}</dd><dd>${upTo(of?.p99)}</dd>`)}</dl><span class="note">of the last ${several ? span(hour.every_ms) : 'minute'}</span></div>` : nothing;
   return html`<div class="tiles">${rates}
     ${tile('Waiting', short(waiting), { note: waiting ? `oldest ${span(oldest)}` : 'none waits', href: to('runs', { state: 'enqueued' }) })}
     ${tile('Running', short(running), { note: room ? `of ${number(room)} places` : nothing, href: to('runs', { state: 'running' }) })}
     ${tile('Later', short(later), { note: 'scheduled, retrying, put off', href: to('runs', { state: 'scheduled' }) })}
     ${seen.dead === undefined || tenant() !== '_all' ? nothing : tile('Dead letters', short(seen.dead), { bad: seen.dead > 0, note: 'failed for good', href: to('dlq') })}</div>
-    ${tenant() === '_all' && seen.since ? html`<p class="hint">Rates and times are those of ${data.health.node}${data.nodes.length > 1 ? ` alone, one of ${data.nodes.length} nodes` : ''}, watched
-      since ${clock(seen.since)}; ${kept ? html`the curves are those of ${hour.nodes.length === 1 ? 'one node' : `${hour.nodes.length} nodes`} in the last hour, since ${clock(Date.parse(hour.points[0].at))}; ` : nothing}waiting, running and dead letters are those of the whole cluster.</p>` : nothing}`;
+    ${tenant() === '_all' && seen.since ? html`<p class="hint">${several ? html`Rates, times and curves are those of ${hour.nodes.length} nodes, counted each ${span(hour.every_ms)} since ${clock(Date.parse(hour.points[0].at))}.`
+    : html`Rates and times are those of ${data.health.node}, watched since ${clock(seen.since)}${kept ? html`; the curves are those of the last hour, since ${clock(Date.parse(hour.points[0].at))}` : nothing}.`}</p>` : nothing}`;
 }
 
 function attention(data) {
