@@ -79,7 +79,7 @@ function tiles(data) {
     ${tile('Later', short(later), { note: 'scheduled, retrying, put off', href: to('runs', { state: 'scheduled' }) })}
     ${seen.dead === undefined || tenant() !== '_all' ? nothing : tile('Dead letters', short(seen.dead), { bad: seen.dead > 0, note: 'failed for good', href: to('dlq') })}</div>
     ${tenant() === '_all' && seen.since ? html`<p class="hint">${several ? html`Rates, times and curves are those of ${hour.nodes.length} nodes, counted each ${span(hour.every_ms)} since ${clock(Date.parse(hour.points[0].at))}.`
-    : html`Rates and times are those of ${data.health.node}, watched since ${clock(seen.since)}${kept ? html`; the curves are those of the last hour, since ${clock(Date.parse(hour.points[0].at))}` : nothing}.`}</p>` : nothing}`;
+    : html`Rates and times are those of ${data.health.node}, watched since ${clock(seen.since)}${kept ? html`; the curves are those of one node in the last hour, since ${clock(Date.parse(hour.points[0].at))}` : nothing}.`}</p>` : nothing}`;
 }
 
 function attention(data) {
