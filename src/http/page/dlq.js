@@ -62,7 +62,7 @@ async function one(text, act, run) {
 
 const group = (entry, asked) => html`<tr><td class="num strong">${number(entry.count)}</td>
   <td class="cut"><a class="row-link" href="#" @click=${(event) => { event.preventDefault(); filter({ type: entry.type, error_kind: entry.error_kind }); }}>${entry.type}</a></td>
-  <td>${pill(entry.error_kind, 'red')}</td><td class="cut wider"><a class="row-link mono" href=${to(['run', entry.example.tenant, entry.example.run_id])} title="${line(entry.pattern)}: for example ${entry.example.run_id}">${line(entry.pattern)}</a></td>
+  <td>${pill(entry.error_kind, 'red')}</td><td class="cut wider"><a class="mono" href=${to(['run', entry.example.tenant, entry.example.run_id])} title="${line(entry.pattern)}: for example ${entry.example.run_id}">${line(entry.pattern)}</a></td>
   <td class="trend wide">${columns(entry.hours ?? [], `${entry.type}, by hour`)}</td><td class="num wide">${time(entry.first)}</td><td class="num">${time(entry.last)}</td>
   <td class="acts">${may('operate') ? html`${button('Replay', () => replayMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small' })}
     ${button('Discard', () => discardMany({ ...asked, fingerprint: entry.fingerprint }, `the group “${line(entry.pattern)}”`), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;

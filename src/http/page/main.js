@@ -215,16 +215,17 @@ function help() {
   changed();
 }
 
-let before = '';
+// The key before, and when it was pressed.
+let before = { key: '', at: 0 };
+const TOGETHER_MS = 1500;
 function pressed(event) {
   const typing = event.target.closest?.('input:not([type=checkbox]), select, textarea, dialog');
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !state.session) return;
   const { key } = event;
   const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main a.row-link')]);
   const at = rows.findIndex((row) => row.closest('tr') === document.activeElement?.closest?.('tr'));
-  const goes = before === 'g' && NAVIGATION.find(([, , , letter]) => letter === key);
-  before = key;
-  setTimeout(() => { before = ''; }, 1000);
+  const goes = before.key === 'g' && event.timeStamp - before.at < TOGETHER_MS && NAVIGATION.find(([, , , letter]) => letter === key);
+  before = { key, at: event.timeStamp };
   if (goes) router.go(goes[0]);
   else if (key === '/') document.getElementById('search').focus();
   else if (key === '?') help();
