@@ -3,7 +3,7 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask } from './api.js';
 import { number } from './format.js';
-import { changed, state, toast } from './state.js';
+import { changed, reload, state, toast } from './state.js';
 import { askFirst, button, line } from './widgets.js';
 
 const AT_ONCE = 200;
@@ -32,7 +32,7 @@ export async function run({ title, path, body, done, total }) {
   }
   bulk.over = true;
   changed();
-  dispatchEvent(new Event('reload'));
+  reload();
 }
 
 /**

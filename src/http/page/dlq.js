@@ -6,7 +6,7 @@ import { ask, get, part } from './api.js';
 import { askForMany } from './bulk.js';
 import { download } from './csv.js';
 import { number } from './format.js';
-import { changed, may, state, toast } from './state.js';
+import { changed, may, reload, state, toast } from './state.js';
 import { checkbox, filters, forEach, key, options, wanted } from './runs.js';
 import { askFirst, button, card, columns, heading, line, list, ofTenant, pill, runLink, stale, table, time } from './widgets.js';
 import { filter, to } from './router.js';
@@ -57,7 +57,7 @@ async function one(text, act, run) {
   } catch (error) {
     toast(error.message, true);
   }
-  dispatchEvent(new Event('reload'));
+  reload();
 }
 
 const group = (entry, asked) => html`<tr><td class="num strong">${number(entry.count)}</td>

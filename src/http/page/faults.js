@@ -1,9 +1,10 @@
 // Faults on purpose: which attempts meet what, until when, to rehearse failure.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, get } from './api.js';
+import { get } from './api.js';
 import { number, span } from './format.js';
-import { may, toast } from './state.js';
+import { change, tried } from './limits.js';
+import { may } from './state.js';
 import { askFirst, button, heading, line, list, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
@@ -20,8 +21,6 @@ const MEETS = {
   storm: 'Every attempt fails and is tried again.',
 };
 const FOR = [['10', '10 minutes'], ['2', '2 minutes'], ['60', 'an hour'], ['1440', '24 hours']];
-const reload = () => dispatchEvent(new Event('reload'));
-const said = (text, answer) => toast(answer.unconfirmed.length ? `${text}; not confirmed by ${answer.unconfirmed.join(', ')}` : text);
 
 const set = () => askFirst({
   title: 'Set a fault on purpose',
@@ -37,21 +36,10 @@ const set = () => askFirst({
   ],
   danger: true,
   label: 'Set it',
-  act: async ({ type, kind, minutes, percent, limit, delay, step }) => {
-    const body = { type, kind, until: new Date(Date.now() + minutes * 60000).toISOString(), probability: percent && percent / 100, limit: limit && Number(limit), delay_ms: delay && Number(delay), step };
-    said(`${type} meets ${kind}`, await ask('PUT', 'v1/faults', { as: '', body }));
-    reload();
-  },
+  act: ({ type, kind, minutes, percent, limit, delay, step }) => change('PUT', 'v1/faults', { type, kind, until: new Date(Date.now() + minutes * 60000).toISOString(), probability: percent && percent / 100, limit: limit && Number(limit), delay_ms: delay && Number(delay), step }, `${type} meets ${kind}`),
 });
 
-async function end(which, text) {
-  try {
-    said(text, await ask('POST', 'v1/faults/clear', { as: '', body: which }));
-  } catch (error) {
-    toast(error.message, true);
-  }
-  reload();
-}
+const end = (which, text) => tried(change('POST', 'v1/faults/clear', which, text));
 
 const row = (fault) => html`<tr><td><a class="row-link" href=${to('runs', { type: fault.type })}>${fault.type}</a></td>
   <td>${pill(fault.kind, 'red')}</td><td class="wide">${MEETS[fault.kind] ?? nothing}${fault.delay_ms ? html` <span class="faint">By ${span(fault.delay_ms)}.</span>` : nothing}${fault.step ? html` <span class="faint">The step: ${line(fault.step)}.</span>` : nothing}</td>

@@ -2,11 +2,10 @@
 
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get, part } from './api.js';
-import { may, toast } from './state.js';
+import { may, reload, toast } from './state.js';
 import { askFirst, button, heading, line, list, pill, source, stale, table, time } from './widgets.js';
 
 const SCOPES = ['submit', 'read', 'operate', 'reveal'];
-const reload = () => dispatchEvent(new Event('reload'));
 
 function create() {
   askFirst({

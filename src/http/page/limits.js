@@ -3,14 +3,14 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get } from './api.js';
 import { number, span } from './format.js';
-import { may, toast } from './state.js';
+import { may, reload, toast } from './state.js';
 import { askFirst, bar, button, card, heading, line, list, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
-const reload = () => dispatchEvent(new Event('reload'));
 const which = ({ type, name, tenant }) => Object.fromEntries(Object.entries({ type, name, tenant }).filter(([, value]) => value));
 
-async function changed(method, path, body, said) {
+/** Has all nodes keep to something else, and says which have not confirmed it. */
+export async function change(method, path, body, said) {
   const answer = await ask(method, path, { body, as: '' });
   toast(answer.unconfirmed?.length ? `${said}; not confirmed by ${answer.unconfirmed.join(', ')}` : said);
   reload();
@@ -23,24 +23,24 @@ function set(limit) {
     text: html`<p>On all nodes, until it is reset, whatever is restarted. From one second after the answer on, starts keep to it.</p>`,
     fields: [{ name: 'rate', label: 'Jobs', type: 'number', value: rate, required: true }, { name: 'per_ms', label: 'in so many ms', type: 'number', value: per, required: true }, { name: 'burst', label: 'Burst', type: 'number', value: burst, hint: 'At most so many at once after a quiet time.' }, { name: 'window', label: 'Counted as', options: ['bucket', 'fixed', 'sliding'], value: window }],
     label: 'Set',
-    act: (said) => changed('PUT', 'v1/limits', { ...which(limit), rate: Number(said.rate), per_ms: Number(said.per_ms), burst: said.burst && said.window === 'bucket' ? Number(said.burst) : undefined, window: said.window }, 'The limit is set'),
+    act: (said) => change('PUT', 'v1/limits', { ...which(limit), rate: Number(said.rate), per_ms: Number(said.per_ms), burst: said.burst && said.window === 'bucket' ? Number(said.burst) : undefined, window: said.window }, 'The limit is set'),
   });
 }
 
-const tried = (work) => work.catch((error) => toast(error.message, true));
+export const tried = (work) => work.catch((error) => toast(error.message, true));
 
 const limitRow = (limit) => html`<tr><td><span class="strong">${limit.type ?? limit.name ?? limit.tenant}</span> <span class="faint">${limit.type ? 'type' : limit.name ? 'shared' : 'tenant'}</span></td>
   <td>${number(limit.values.rate)} in ${span(limit.values.per_ms)} <span class="faint">${limit.values.window}${limit.values.window === 'bucket' ? `, burst ${number(limit.values.burst)}` : ''}</span></td>
   <td class="bar-cell">${bar([{ value: limit.left ?? 0, colour: 'green' }], Math.max(limit.values.burst ?? limit.values.rate, 1), `${number(limit.left)} left`)}</td><td class="num">${number(limit.left)}</td>
   <td class="num">${number(limit.waiting)}</td><td>${limit.origin === 'run_time' ? pill('set at run time', 'amber') : html`<span class="faint">${line(limit.set_in ?? limit.origin)}</span>`}</td>
-  <td class="acts">${may('operate', true) ? html`${button('Set', () => set(limit), { kind: 'small' })}${limit.origin === 'run_time' ? button('Reset', () => tried(changed('POST', 'v1/limits/reset', which(limit), 'The configured limit applies again')), { kind: 'small quiet' }) : nothing}` : nothing}</td></tr>`;
+  <td class="acts">${may('operate', true) ? html`${button('Set', () => set(limit), { kind: 'small' })}${limit.origin === 'run_time' ? button('Reset', () => tried(change('POST', 'v1/limits/reset', which(limit), 'The configured limit applies again')), { kind: 'small quiet' }) : nothing}` : nothing}</td></tr>`;
 
 const breakerRow = (breaker) => {
   const body = { tenant: breaker.tenant, type: breaker.type, key: breaker.key };
   return html`<tr><td><a href=${to('runs', { type: breaker.type })}>${breaker.type}</a> <span class="faint">${breaker.tenant}${breaker.key ? ` · ${line(breaker.key)}` : ''}</span></td>
   <td>${pill(breaker.state)}</td><td>${breaker.cause ? breaker.cause : nothing}</td><td class="num">${number(breaker.failures)}</td><td>${time(breaker.since)}</td><td>${breaker.until ? time(breaker.until) : nothing}</td><td class="num">${number(breaker.times_opened)}</td>
-  <td class="acts">${may('operate', true) ? html`${breaker.state === 'closed' ? button('Trip', () => askFirst({ title: `Open the breaker of ${breaker.type}`, text: html`<p>Its jobs wait for one cool-down.</p>`, danger: true, label: 'Open it', act: () => changed('POST', 'v1/breakers/trip', body, 'The breaker is open') }), { kind: 'small danger-text' })
-    : button('Reset', () => tried(changed('POST', 'v1/breakers/reset', body, 'The breaker is closed')), { kind: 'small' })}` : nothing}</td></tr>`;
+  <td class="acts">${may('operate', true) ? html`${breaker.state === 'closed' ? button('Trip', () => askFirst({ title: `Open the breaker of ${breaker.type}`, text: html`<p>Its jobs wait for one cool-down.</p>`, danger: true, label: 'Open it', act: () => change('POST', 'v1/breakers/trip', body, 'The breaker is open') }), { kind: 'small danger-text' })
+    : button('Reset', () => tried(change('POST', 'v1/breakers/reset', body, 'The breaker is closed')), { kind: 'small' })}` : nothing}</td></tr>`;
 };
 
 const slotRow = (limit) => {

@@ -2,7 +2,7 @@
 
 import { html, nothing } from './vendor/lit-html.js';
 import { login } from './api.js';
-import { changed, state } from './state.js';
+import { changed, reload, state } from './state.js';
 
 let error = '';
 let busy = false;
@@ -16,7 +16,7 @@ async function opened(event) {
   try {
     state.session = await login(key);
     event.target.reset();
-    if (state.session) dispatchEvent(new Event('reload'));
+    if (state.session) reload();
     else error = 'This browser did not keep the session: are its cookies off?';
   } catch (problem) {
     error = problem.status === 401 ? 'This key does not count: it is wrong, revoked or too old.' : problem.message;

@@ -6,13 +6,12 @@ import { counted } from './bulk.js';
 import * as bulk from './bulk.js';
 import { seen, read } from './counters.js';
 import { number, short, span } from './format.js';
-import { changed, may, tenant, toast } from './state.js';
+import { changed, may, reload, tenant, toast } from './state.js';
 import { askFirst, bar, button, card, heading, list, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
 const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
 export const FOR = [['', 'until it is resumed'], ['15', 'for 15 minutes'], ['60', 'for an hour'], ['1440', 'for a day']];
-const reload = () => dispatchEvent(new Event('reload'));
 
 function pause(queue) {
   askFirst({

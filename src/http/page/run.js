@@ -4,7 +4,7 @@ import { html, nothing } from './vendor/lit-html.js';
 import { ask, askText, part } from './api.js';
 import { decoded, member, span, visible } from './format.js';
 import { follow } from './stream.js';
-import { changed, may, state, toast } from './state.js';
+import { changed, may, reload, state, toast } from './state.js';
 import { LATER, start } from './runs.js';
 import { askFirst, button, card, heading, line, list, moment, pill, source, stale, table, time } from './widgets.js';
 import { timeline } from './timeline.js';
@@ -49,7 +49,7 @@ function open({ parts: [, tenant, id] }) {
   let asked = 0;
   const again = () => {
     clearTimeout(asked);
-    asked = setTimeout(() => dispatchEvent(new Event('reload')), 150);
+    asked = setTimeout(reload, 150);
   };
   const stream = follow(`v1/runs/${part(id)}/stream`, { tenant, whole: true }, (event) => {
     events.push(event);
@@ -68,7 +68,6 @@ function open({ parts: [, tenant, id] }) {
 }
 
 const path = (record) => `v1/runs/${part(record.run_id)}`;
-const reload = () => dispatchEvent(new Event('reload'));
 
 async function act(text, method, where, record, body) {
   await ask(method, where, { as: record.tenant, body });

@@ -6,7 +6,7 @@ import { ask, get, part } from './api.js';
 import { askForMany } from './bulk.js';
 import { download } from './csv.js';
 import { number, span } from './format.js';
-import { changed, may, state, toast } from './state.js';
+import { changed, may, reload, state, toast } from './state.js';
 import { askFirst, button, choice, heading, line, list, ofTenant, pill, runLink, sinceOf, SINCE, stale, table, time, word } from './widgets.js';
 import { filter, to } from './router.js';
 
@@ -77,7 +77,7 @@ export async function forEach(title, act) {
   }
   bulk.over = true;
   changed();
-  dispatchEvent(new Event('reload'));
+  reload();
 }
 
 const cancelOne = (id, tenant) => ask('POST', `v1/runs/${part(id)}/cancel`, { as: tenant });

@@ -3,11 +3,10 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, askText, get, part, Problem } from './api.js';
 import { absolute, cronWords, indented, isJson, member } from './format.js';
-import { may, tenant, toast } from './state.js';
+import { may, reload, tenant, toast } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
-const reload = () => dispatchEvent(new Event('reload'));
 
 async function act(schedule, verb, said) {
   try {

@@ -82,3 +82,6 @@ export function toast(text, bad = false) {
     changed();
   }, bad ? 12000 : 5000);
 }
+
+/** Has the page ask again for what it shows. */
+export const reload = () => dispatchEvent(new Event('reload'));

@@ -2,11 +2,10 @@
 
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get, part } from './api.js';
-import { may, tenant, toast } from './state.js';
+import { may, reload, tenant, toast } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, source, stale, table } from './widgets.js';
 import { to } from './router.js';
 
-const reload = () => dispatchEvent(new Event('reload'));
 const words = (text) => (text ?? '').split(',').map((word) => word.trim()).filter(Boolean);
 const path = (webhook, verb = '') => `v1/webhooks/${part(webhook.id)}${verb}`;
 

@@ -4,7 +4,7 @@ import { html, nothing, svg } from './vendor/lit-html.js';
 import { live } from './vendor/directives/live.js';
 import { Problem, address } from './api.js';
 import { absolute, clock, indented, isJson, number, quoted, relative, short, visible } from './format.js';
-import { changed, may, state, tenant, toast } from './state.js';
+import { changed, may, reload, state, tenant, toast } from './state.js';
 import { to } from './router.js';
 
 const ICONS = {
@@ -82,13 +82,13 @@ export function failed(error) {
   const code = error instanceof Problem && error.status ? `${error.status} ${error.code}` : 'no answer';
   return html`<div class="failure" role="alert"><strong>Could not be loaded.</strong> ${line(error.message)}
     <span class="faint">(${code})</span>${error.hint ? html`<p>${error.hint}</p>` : nothing}
-    <p>${button('Try again', () => dispatchEvent(new Event('reload')))}</p></div>`;
+    <p>${button('Try again', reload)}</p></div>`;
 }
 
 /** What was loaded before stays, and says since when it is old. */
 export const stale = () => (state.error && state.data
   ? html`<div class="banner amber" role="status">Stale since ${clock(state.loadedAt)}: ${line(state.error.message)}
-      ${button('Try again', () => dispatchEvent(new Event('reload')), { kind: 'small' })}</div>` : nothing);
+      ${button('Try again', reload, { kind: 'small' })}</div>` : nothing);
 
 /** A column that is left out on a narrow screen has `wide` in its `kind`. */
 export const table = (caption, heads, rows) => html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
