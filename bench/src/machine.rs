@@ -86,27 +86,6 @@ impl Meter {
     }
 }
 
-/// The processor time of a process and of all that it has started, also of those that ended and were waited for.
-pub(crate) fn time_of_tree(root: u32) -> Duration {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = processes.filter_map(|entry| {
-        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the name, which may contain anything: field 4 of proc(5) is the parent, 14 to 17 are times.
-        let fields = stat.rsplit(')').next()?.split_whitespace().skip(1);
-        let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
-        Some((pid, u32::try_from(*fields.first()?).ok()?, fields.get(10..14)?.iter().sum::<u64>()))
-    });
-    let processes: Vec<(u32, u32, u64)> = processes.collect();
-    let (mut tree, mut ticks) = (vec![root], 0);
-    while let Some(one) = tree.pop() {
-        ticks += processes.iter().filter(|process| process.0 == one).map(|process| process.2).sum::<u64>();
-        tree.extend(processes.iter().filter(|process| process.1 == one).map(|process| process.0));
-    }
-    // A tick of /proc is a hundredth of a second on every Linux that is built today.
-    Duration::from_millis(ticks * 10)
-}
-
 /// The process id of the world's server.
 pub(crate) fn server_pid(world: &World) -> anyhow::Result<u32> {
     world

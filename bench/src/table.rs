@@ -23,14 +23,24 @@ impl Table {
 
 /// Minimum, median and maximum; for an even number of values, the upper one of the two in the middle.
 pub(crate) fn spread(values: &[f64], digits: usize) -> String {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    match (values.first(), values.get(values.len() / 2), values.last()) {
+    let values = sorted(values);
+    match (values.first(), median(&values), values.last()) {
         (Some(least), Some(median), Some(most)) => {
-            format!("{} / {} / {}", number(*least, digits), number(*median, digits), number(*most, digits))
+            format!("{} / {} / {}", number(*least, digits), number(median, digits), number(*most, digits))
         }
         _ => "–".to_owned(),
     }
+}
+
+/// The median; for an even number of values, the upper one of the two in the middle.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    sorted(values).get(values.len() / 2).copied()
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values
 }
 
 /// A number with commas between thousands.
@@ -71,5 +81,6 @@ mod tests {
     fn the_spread_is_sorted() {
         assert_eq!(spread(&[3.0, 1.0, 2.0], 0), "1 / 2 / 3");
         assert_eq!(spread(&[], 0), "–");
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[])), (Some(2.0), None));
     }
 }

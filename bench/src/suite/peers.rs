@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use longshore_harness::{World, free_ports};
+use longshore_harness::{Usage, World, free_ports};
 use longshore_natsd::{Process, Signal};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::legs::Figure;
 use super::{IN, OUT};
-use crate::machine::{Cost, server_pid, time_of_tree};
+use crate::machine::{Cost, server_pid};
 
 /// How long a server may take until it is ready, and a script until it begins.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
@@ -227,7 +227,7 @@ impl Script {
             let line = timeout_at(deadline, self.lines.recv()).await;
             let line = line.with_context(|| format!("not done within {within:?}; it said: {}", last.join(" / ")))?;
             let Some(line) = line else { bail!("ended before it was done; it said: {}", last.join(" / ")) };
-            let times = || (time_of_tree(self.process.pid()), time_of_tree(server));
+            let times = || (Usage::cpu_of_tree(self.process.pid()), Usage::cpu_of_tree(server));
             if line == "begin" {
                 begun = Some((Instant::now(), times()));
             } else if let (Some(version), Some((start, before))) = (line.strip_prefix("end "), begun) {

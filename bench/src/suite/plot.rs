@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::legs::{Row, Scene, Side};
-use super::report::{figure, middle};
+use super::report::figure;
+use crate::table::median;
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin, and how long the longest is.
@@ -30,7 +31,7 @@ pub(super) fn svg(scene: &Scene, caption: &str) -> String {
     });
     for unit in units {
         let rows = || scene.rows.iter().filter(|row| row.unit == unit);
-        let bars = rows().map(|row| Bar { row, values: &row.values, of_bare: middle(&row.of_bare) });
+        let bars = rows().map(|row| Bar { row, values: &row.values, of_bare: median(&row.of_bare) });
         let better = if unit.contains("/s") || unit.contains("a second") { "more" } else { "less" };
         y = panel(&mut body, y, &format!("{unit} ({better} is better)"), &bars.collect::<Vec<_>>());
         let costly = rows().filter(|row| !row.cpu_micros_per_job.is_empty());
@@ -66,7 +67,7 @@ fn panel(body: &mut String, y: f64, unit: &str, bars: &[Bar<'_>]) -> f64 {
             Side::Longshore => "#2563eb",
             Side::Peer => "#d97706",
         };
-        let (middle_of, least) = (middle(values).unwrap_or(0.0), values.iter().copied().fold(f64::MAX, f64::min));
+        let (middle_of, least) = (median(values).unwrap_or(0.0), values.iter().copied().fold(f64::MAX, f64::min));
         let most_of = values.iter().copied().fold(0.0, f64::max);
         let line = y + 16.0;
         text(body, (LEFT - 10.0, line), "text-anchor='end'", &row.leg);

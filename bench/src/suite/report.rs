@@ -12,7 +12,7 @@ use super::legs::Scene;
 use super::plot;
 use crate::args::Scale;
 use crate::machine::class;
-use crate::table::{number, spread};
+use crate::table::{median, number, spread};
 
 /// When, where and on what it was measured.
 #[derive(Debug, Serialize)]
@@ -71,12 +71,12 @@ impl Report {
                 scene.title
             );
             for row in &scene.rows {
-                let digits = digits(middle(&row.values).unwrap_or(0.0));
+                let digits = digits(median(&row.values).unwrap_or(0.0));
                 let ratio = match row.of_bare.as_slice() {
                     [] => "–".to_owned(),
                     ratios => spread(ratios, 2),
                 };
-                let micros = middle(&row.cpu_micros_per_job).map_or_else(|| "–".to_owned(), figure);
+                let micros = median(&row.cpu_micros_per_job).map_or_else(|| "–".to_owned(), figure);
                 let _ = writeln!(
                     text,
                     "| {} | {} | {} | {ratio} | {micros} | {} |",
@@ -107,13 +107,6 @@ impl Report {
     }
 }
 
-/// The median, the upper one of two.
-pub(super) fn middle(values: &[f64]) -> Option<f64> {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
 /// A figure to three digits or so.
 pub(super) fn figure(value: f64) -> String {
     number(value, digits(value))
@@ -134,6 +127,5 @@ mod tests {
     #[test]
     fn figures_have_as_many_digits_as_they_are_worth() {
         assert_eq!([0.3333, 12.345, 26_500.4].map(figure), ["0.33", "12.3", "26,500"]);
-        assert_eq!((middle(&[3.0, 1.0, 2.0]), middle(&[])), (Some(2.0), None));
     }
 }
