@@ -10,9 +10,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::header::{self, names};
 use longshore_backbone::{Backbone, Error, Headers};
-use longshore_domain::policy::Policies;
-use longshore_domain::publication::Published;
-use longshore_domain::{Job, Lane, Priority, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Job, Lane, Priority, QueueLane, Run, RunId, Tenant};
 
 use crate::api::cancellation::{comes_by_a_node, is_of_wait};
 use crate::api::submission::SubmitPorts;
@@ -20,9 +18,9 @@ use crate::api::{Api, intake, runs};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::commit::Commit;
-use crate::metrics::Metrics;
-use crate::ports::{CancelPorts, DeadLetterPorts, InLane, RunPorts, Unlogged, WaitingPorts};
-use crate::shared::{new_seal, now};
+use crate::commit::in_node::{InNode, NodeParts};
+use crate::ports::{CancelPorts, DeadLetterPorts, InLane, Unlogged, WaitingPorts};
+use crate::shared::now;
 use crate::trace::Tracer;
 
 /// How long the list of nodes is reused: many runs are often cancelled in a row.
@@ -32,47 +30,10 @@ const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// Pages of a stream that are read in search of a run's job.
 const PAGES: usize = 400;
 
-impl RunPorts for Api {
-    type Server = Backbone;
-
-    fn server(&self) -> &Backbone {
-        &self.backbone
-    }
-
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    fn seal(&self) -> SmolStr {
-        new_seal()
-    }
-
-    fn node(&self) -> &SmolStr {
-        &self.identity.node
-    }
-
-    fn token(&self) -> SmolStr {
-        self.identity.token()
-    }
-
-    fn lease(&self) -> Duration {
-        self.backbone.storage().lease
-    }
-
-    fn idempotency_window(&self) -> Duration {
-        self.backbone.storage().idempotency_window
-    }
-
-    fn policies(&self) -> &Policies {
-        &self.policies
-    }
-
-    fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        self.committer.publish(run, published).await
+impl InNode for Api {
+    fn own(&self) -> NodeParts<'_> {
+        let (policies, metrics) = (&self.policies, &self.metrics);
+        NodeParts { backbone: &self.backbone, identity: &self.identity, policies, metrics, committer: &self.committer }
     }
 }
 

@@ -5,19 +5,17 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
 use longshore_backbone::handlers::Caller;
-use longshore_domain::policy::Policies;
-use longshore_domain::publication::Published;
 use longshore_domain::served::NeverServed;
-use longshore_domain::{Job, Run, SmolStr, Timestamp};
+use longshore_domain::{Job, Run};
 
 use crate::attempt::ports::Ports;
 use crate::commit::Commit;
 use crate::commit::handle::Committer;
+use crate::commit::in_node::{InNode, NodeParts};
 use crate::commit::pipeline::Input;
 use crate::lease_keeper::Book;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::ports::{RunPorts, Unlogged};
 use crate::routing::Routing;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
@@ -29,7 +27,6 @@ use crate::shared::served_types;
 use crate::shared::shed::Shed;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
-use crate::shared::{new_seal, now};
 use crate::trace::Tracer;
 
 /// The ports of a real node's attempts.
@@ -67,47 +64,10 @@ impl NodePorts {
     }
 }
 
-impl RunPorts for NodePorts {
-    type Server = Backbone;
-
-    fn server(&self) -> &Backbone {
-        &self.backbone
-    }
-
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    fn seal(&self) -> SmolStr {
-        new_seal()
-    }
-
-    fn node(&self) -> &SmolStr {
-        &self.identity.node
-    }
-
-    fn token(&self) -> SmolStr {
-        self.identity.token()
-    }
-
-    fn lease(&self) -> Duration {
-        self.backbone.storage().lease
-    }
-
-    fn idempotency_window(&self) -> Duration {
-        self.backbone.storage().idempotency_window
-    }
-
-    fn policies(&self) -> &Policies {
-        &self.routing.policies
-    }
-
-    fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        self.committer.publish(run, published).await
+impl InNode for NodePorts {
+    fn own(&self) -> NodeParts<'_> {
+        let (policies, metrics) = (&self.routing.policies, &self.metrics);
+        NodeParts { backbone: &self.backbone, identity: &self.identity, policies, metrics, committer: &self.committer }
     }
 }
 

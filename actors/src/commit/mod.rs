@@ -8,6 +8,7 @@
 //!   what an end leaves of them, `chain` knows the job that follows a completed run.
 
 pub(crate) mod chain;
+pub(crate) mod in_node;
 pub(crate) mod keys;
 pub(crate) mod lines;
 

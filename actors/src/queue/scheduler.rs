@@ -217,7 +217,7 @@ impl Scheduler {
             self.marks.poll(context);
             for _ in 0..MAX_BATCH {
                 match self.puller.poll(context, self.freshness.since(), now) {
-                    Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, delivery),
+                    Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, delivery, now),
                     Poll::Ready(Some(Pulled::Word(lane))) => self.word(lane),
                     Poll::Ready(Some(Pulled::Echo(number))) => self.echo(number, now),
                     Poll::Ready(None) => return Poll::Ready(false),
@@ -264,7 +264,7 @@ impl Scheduler {
         }
     }
 
-    fn take(&mut self, lane: usize, delivery: Delivery) {
+    fn take(&mut self, lane: usize, delivery: Delivery, now: Instant) {
         if self.marks.is_repeated(lane, &delivery.holding) {
             // Its job may be here, and may begin in this moment without a claim: only later can this be distinguished
             // from others.
@@ -275,7 +275,7 @@ impl Scheduler {
         let behind = delivery.behind;
         if let Some(took) = delivery.on_its_way {
             self.metrics.on_its_way.with_label_values(&[self.queue.name.as_str()]).observe(took.as_secs_f64());
-            self.queue.deliveries.took(took, Instant::now());
+            self.queue.deliveries.took(took, now);
         }
         let mark = self.marks.of(lane);
         let mut assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);

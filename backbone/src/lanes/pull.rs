@@ -271,8 +271,8 @@ impl Puller {
         let state = &mut self.lanes[lane];
         state.outstanding = state.outstanding.saturating_sub(1);
         state.note_activity(now);
-        let asked_for = || now.saturating_duration_since(state.asked_since);
-        let on_its_way = info.is_alone().then(|| clock::now().since(info.at).min(asked_for()));
+        let asked_for = now.saturating_duration_since(state.asked_since);
+        let on_its_way = info.is_alone().then(|| clock::now().since(info.at).min(asked_for));
         let (holding, sequence) = (info.holding(&state.stream), info.sequence);
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
