@@ -7,15 +7,17 @@
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use longshore_harness::{EventName, Handler, Logged, NodeBuilder, Reply, World, eventually};
 use serde_json::json;
 
 use crate::{served_by, times, world};
 
 const WITHIN: Duration = Duration::from_secs(240);
-/// What a call may seem to come earlier or later than its start: it travels to the handler.
-const TRAVELS: Duration = Duration::from_millis(25);
+/// The least that is allowed for a job's way from its token to its handler, in milliseconds.
+const TRAVELS: i64 = 25;
+/// The time limit of an attempt where no type sets one.
+const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 
 fn node<'w>(world: &'w World, limits: &str) -> NodeBuilder<'w> {
     world.node().with("queues.main", "concurrency = 16").with("types.limited", &served_by("remote", limits))
@@ -25,23 +27,48 @@ async fn at_once(world: &World, job_type: &str) -> Handler {
     world.handler(job_type).announce("longshore.slots", "64").start(async |_| Reply::json(json!(null))).await
 }
 
-/// When the handler was called, in order, in milliseconds.
-pub(crate) fn starts(handler: &Handler) -> Vec<i64> {
-    let mut starts: Vec<i64> = handler.calls().iter().map(|call| call.start.as_millisecond()).collect();
-    starts.sort_unstable();
-    starts
+/// When attempts began, in milliseconds, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Starts {
+    /// By the clock of their node: its call says it as the deadline. When a call arrives says how busy the machine is.
+    at: Vec<i64>,
+    /// How much later than its token one may have begun: as long as the slowest call took to arrive, as a machine that
+    /// holds up the one holds up the other.
+    margin: i64,
 }
 
-/// The most starts beyond `burst + rate × span` in any span.
-pub(crate) fn most_beyond(starts: &[i64], burst: f64, rate: f64) -> f64 {
-    let mut most = f64::MIN;
-    for (first, begin) in starts.iter().enumerate() {
-        for (last, end) in starts.iter().enumerate().skip(first) {
-            let span = (end - begin) as f64 / 1_000.0 + TRAVELS.as_secs_f64();
-            most = most.max((last - first + 1) as f64 - burst - rate * span);
+impl Starts {
+    /// Those that a handler was called for, of types that set no time limit.
+    pub(crate) fn of(handler: &Handler) -> Starts {
+        let mut starts = Starts { at: Vec::new(), margin: TRAVELS };
+        for asked in handler.asked() {
+            let at = (asked.deadline.expect("every call says its deadline") - TIMEOUT).as_millisecond();
+            let travelled = asked.call.start.as_millisecond() - at;
+            assert!(travelled >= 0, "an attempt begins before its call: {asked:?}");
+            starts.margin = starts.margin.max(travelled);
+            starts.at.push(at);
         }
+        starts.at.sort_unstable();
+        starts
     }
-    most
+
+    /// The most starts beyond `burst + rate × span` in any span.
+    pub(crate) fn most_beyond(&self, burst: f64, rate: f64) -> f64 {
+        let mut most = f64::MIN;
+        for (first, begin) in self.at.iter().enumerate() {
+            for (last, end) in self.at.iter().enumerate().skip(first) {
+                let span = (end - begin + self.margin) as f64 / 1_000.0;
+                most = most.max((last - first + 1) as f64 - burst - rate * span);
+            }
+        }
+        most
+    }
+
+    /// Those between two times.
+    fn within(&self, times: impl std::ops::RangeBounds<i64>) -> Starts {
+        let at = self.at.iter().copied().filter(|at| times.contains(at)).collect();
+        Starts { at, margin: self.margin }
+    }
 }
 
 /// Given a type with a rate limit and a backlog of its jobs, on four nodes, of which one is killed and another joins,
@@ -69,11 +96,11 @@ async fn a_rate_limit_holds_over_all_nodes_and_is_used() {
     handler.called(100 * seconds).await;
     let took = begun.duration_until(Timestamp::now()).as_secs_f64();
 
-    let starts = starts(&handler);
-    let (most, used) = (most_beyond(&starts, 100.0, 100.0), (100 * seconds) as f64 / (100.0 * took));
+    let starts = Starts::of(&handler);
+    let (most, used) = (starts.most_beyond(100.0, 100.0), (100 * seconds) as f64 / (100.0 * took));
     println!(
         "{} starts, {used:.3} of the rate used, at most {most:.1} beyond the bound, another waited {waited:?}",
-        starts.len()
+        starts.at.len()
     );
     assert!(most <= 0.0, "{most} starts beyond the bound");
     // Alone on its machine it is above 0.95; beside other tests, nodes start late and their answers take long.
@@ -106,7 +133,7 @@ async fn a_job_over_its_limit_is_deferred_once_and_uses_no_attempt() {
     assert!(deferred >= 2, "{deferred}");
     let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
     assert_eq!(order, jobs.iter().map(|job| job.run_id.clone()).collect::<Vec<_>>());
-    assert!(most_beyond(&starts(&handler), 1.0, 1.0 / 3.0) <= 0.0, "{:?}", starts(&handler));
+    assert!(Starts::of(&handler).most_beyond(1.0, 1.0 / 3.0) <= 0.0, "{:?}", Starts::of(&handler));
 }
 
 /// Given a type whose keys have limits, when one key has a backlog, then jobs of other keys start at once.
@@ -140,11 +167,12 @@ async fn types_share_a_limit_and_jobs_cost_what_they_say() {
     one.called(4).await;
     two.called(20).await;
 
-    let tokens = starts(&one).into_iter().flat_map(|start| [start; 5]).chain(starts(&two));
-    let mut tokens: Vec<i64> = tokens.collect();
-    tokens.sort_unstable();
-    assert_eq!(tokens.len(), 40);
-    assert!(most_beyond(&tokens, 10.0, 10.0) <= 0.0, "{tokens:?}");
+    let (costly, cheap) = (Starts::of(&one), Starts::of(&two));
+    let mut at: Vec<i64> = costly.at.iter().flat_map(|start| [*start; 5]).chain(cheap.at).collect();
+    at.sort_unstable();
+    let tokens = Starts { at, margin: costly.margin.max(cheap.margin) };
+    assert_eq!(tokens.at.len(), 40);
+    assert!(tokens.most_beyond(10.0, 10.0) <= 0.0, "{tokens:?}");
 }
 
 /// Given a limit that counts windows, when there is a backlog, then no window has more starts than it allows.
@@ -161,14 +189,11 @@ async fn windows_allow_no_more_than_their_rate() {
     fixed.called(30).await;
     sliding.called(30).await;
 
-    let margin = TRAVELS.as_millis() as i64;
-    let most = |starts: &[i64]| {
-        let within = |begin: &i64| starts.iter().filter(|at| (0..2_000 - margin).contains(&(**at - begin))).count();
-        starts.iter().map(within).max().unwrap_or(0)
-    };
-    let starts_of_sliding = starts(&sliding);
-    assert!(most(&starts_of_sliding) <= 10, "{starts_of_sliding:?}");
-    let inside = starts(&fixed).into_iter().filter(|at| at.rem_euclid(2_000) > margin);
+    let sliding = Starts::of(&sliding);
+    let most = sliding.at.iter().map(|begin| sliding.within(*begin..begin + 2_000 - sliding.margin).at.len()).max();
+    assert!(most <= Some(10), "{sliding:?}");
+    let Starts { at, margin } = Starts::of(&fixed);
+    let inside = at.into_iter().filter(|at| at.rem_euclid(2_000) > margin);
     let mut windows = std::collections::BTreeMap::<i64, u32>::new();
     inside.for_each(|at| *windows.entry(at.div_euclid(2_000)).or_default() += 1);
     assert!(windows.values().all(|count| *count <= 10), "{windows:?}");
@@ -340,10 +365,10 @@ async fn a_limit_changed_during_a_drain_holds_within_a_second_and_outlasts_resta
     let before = handler.calls().len();
     handler.called(before + 80).await;
     let until = Timestamp::now().as_millisecond();
-    let slowed: Vec<i64> = starts(&handler).into_iter().filter(|at| (slow + 1_000..until).contains(at)).collect();
-    let most = most_beyond(&slowed, 20.0, 20.0);
-    println!("{} starts under 20 a second in {} ms, at most {most:.1} beyond the bound", slowed.len(), until - slow);
-    assert!(most <= 0.0 && slowed.len() > 20, "{slowed:?}");
+    let slowed = Starts::of(&handler).within(slow + 1_000..until);
+    let (many, most) = (slowed.at.len(), slowed.most_beyond(20.0, 20.0));
+    println!("{many} starts under 20 a second in {} ms, at most {most:.1} beyond the bound", until - slow);
+    assert!(most <= 0.0 && many > 20, "{slowed:?}");
 
     for node in &nodes {
         node.stop().await;
@@ -354,8 +379,8 @@ async fn a_limit_changed_during_a_drain_holds_within_a_second_and_outlasts_resta
     let again = Timestamp::now().as_millisecond();
     let before = handler.calls().len();
     handler.called(before + 40).await;
-    let restarted: Vec<i64> = starts(&handler).into_iter().filter(|at| *at >= again).collect();
-    assert!(most_beyond(&restarted, 20.0, 20.0) <= 0.0, "{restarted:?}");
+    let restarted = Starts::of(&handler).within(again..);
+    assert!(restarted.most_beyond(20.0, 20.0) <= 0.0, "{restarted:?}");
     let limit = limit_of(&world, &json!({"type": "limited"})).await;
     assert_eq!((&limit["origin"], &limit["configured"]["rate"]), (&json!("run_time"), &json!(200)), "{limit}");
     assert!(limit["waiting"].as_u64().unwrap() > 0, "{limit}");

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::http::on_a_free_port;
-use crate::limits::{most_beyond, starts};
+use crate::limits::Starts;
 use crate::{FREEZE, in_future, times, world};
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -651,7 +651,7 @@ async fn whatever_a_job_waits_for_it_goes_on(name: &str, fault: Fault) {
     let (matrix, mut wrong) = judge(&stage.rows, &records, &struck);
     println!("{name}\n{matrix}");
     wrong.extend(early(&stage));
-    let beyond = most_beyond(&starts(&stage.handlers["rate"]), 2.0, 4.0);
+    let beyond = Starts::of(&stage.handlers["rate"]).most_beyond(2.0, 4.0);
     if beyond > 0.0 {
         wrong.push(format!("rate limit: {beyond:.1} starts beyond the bound"));
     }

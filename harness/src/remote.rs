@@ -216,6 +216,8 @@ pub struct Asked {
     /// The inbox of the connection that sent it: the same for all requests of one process of a node, and different for
     /// every other process.
     pub asker: String,
+    /// The attempt's deadline, as its node said: its time limit after the start by the node's clock.
+    pub deadline: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -238,7 +240,8 @@ impl Calls {
         };
         // One inbox serves all requests of a connection; the rest of the subject belongs to the single request.
         let asker = job.reply_to.rsplit_once('.').map_or("", |(inbox, _)| inbox).to_owned();
-        list.push(Asked { call, asker });
+        let deadline = job.headers.get("Longshore-Attempt-Deadline").and_then(|at| at.as_str().parse().ok());
+        list.push(Asked { call, asker, deadline });
         self.count.send_replace(list.len());
         list.len() - 1
     }

@@ -53,7 +53,7 @@ pub fn with_nodes(asked: &[Asked], events: &[Logged]) -> Vec<Call> {
         starters.entry((&event.tenant, &event.run_id)).or_default().extend(event.node.as_deref());
     }
     let mut votes: HashMap<&str, BTreeMap<&str, usize>> = HashMap::new();
-    for Asked { call, asker } in asked {
+    for Asked { call, asker, .. } in asked {
         // Only a run with a single start says for certain which node asked.
         if let Some([node]) = starters.get(&(call.tenant.as_str(), call.run_id.as_str())).map(Vec::as_slice) {
             *votes.entry(asker).or_default().entry(node).or_default() += 1;
@@ -63,7 +63,7 @@ pub fn with_nodes(asked: &[Asked], events: &[Logged]) -> Vec<Call> {
         let most = votes.get(asker)?.iter().max_by_key(|(_, count)| **count)?;
         Some((*most.0).to_owned())
     };
-    asked.iter().map(|Asked { call, asker }| Call { node: node(asker), ..call.clone() }).collect()
+    asked.iter().map(|Asked { call, asker, .. }| Call { node: node(asker), ..call.clone() }).collect()
 }
 
 /// How many of these moments fall to each fault; a moment belongs to the last fault before it.
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_inbox_is_the_nodes_whose_starts_its_requests_go_with() {
-        let asked = |run: &str, asker: &str| Asked { call: call(run, 1, 1), asker: asker.to_owned() };
+        let asked = |run: &str, asker: &str| Asked { call: call(run, 1, 1), asker: asker.to_owned(), deadline: None };
         let mut events = vec![event("a", "started", 1, 1, None), event("b", "started", 1, 1, None)];
         events[1].event.node = Some("n2".to_owned());
         events.extend(["n1", "n2"].map(|node| {

@@ -9,7 +9,7 @@ use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::context::{
     AccountError, AccountErrorKind, CreateStreamError, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind,
 };
-use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind};
+use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode};
 use futures_util::{StreamExt as _, TryFutureExt as _, TryStreamExt as _};
 use longshore_domain::{Queue, QueueLane};
@@ -27,6 +27,10 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// How often the log repeats what is waited for.
 const SAY_AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// How long a question about a stream waits for its answer before it is asked again; after the last, as long as any
+/// request does. A server leaves it unanswered while the stream's replicas have no leader, as when another node created
+/// it a moment ago.
+const ASK_AGAIN_AFTER: [Duration; 3] = [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1)];
 /// How many streams are created or updated at once: with replicas each takes a tenth of a second and more.
 const AT_ONCE: usize = 8;
 /// A stream that is still not as wanted after so many updates is set by another program as well.
@@ -135,7 +139,7 @@ async fn holds_any(js: &Context, streams: &[String]) -> Result<bool, Error> {
 
 /// The last sequence of a stream, if it is there.
 async fn last_sequence(js: &Context, name: &str) -> Result<Option<u64>, Error> {
-    match js.get_stream(name).await {
+    match inspect(js, name).await {
         Ok(found) => Ok(Some(found.cached_info().state.last_sequence)),
         Err(error) if is_missing(&error.kind()) => Ok(None),
         Err(error) => Err(failed("inspect", format!("stream {name}"), Box::new(error))),
@@ -205,10 +209,19 @@ pub(crate) async fn anew(js: &Context, wanted: &Config) -> Result<bool, Error> {
     }
 }
 
+async fn inspect(js: &Context, name: &str) -> Result<Stream, GetStreamError> {
+    for within in ASK_AGAIN_AFTER {
+        if let Ok(answered) = tokio::time::timeout(within, js.get_stream(name)).await {
+            return answered;
+        }
+    }
+    js.get_stream(name).await
+}
+
 async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Result<(), Error> {
     let failed = |doing, source: Cause| failed(doing, format!("stream {}", wanted.name), source);
     for updates in 0.. {
-        let found = match js.get_stream(&wanted.name).await {
+        let found = match inspect(js, &wanted.name).await {
             Ok(found) => found,
             Err(error) if is_missing(&error.kind()) => return create(js, wanted).await,
             Err(error) => return Err(failed("inspect", Box::new(error))),
