@@ -341,8 +341,8 @@ async fn a_death_at_any_point_of_a_keys_way_is_one_run() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Checks how many runs the handler was called for since there were `before`; returns how many there are now. An attempt
-/// is called once; a run has another one if its node died after the call.
+/// Checks how many runs the handler was called for since there were `before`; returns how many there are now. An
+/// attempt is called once; a run has another one if its node died after the call.
 fn one_more(handler: &Handler, before: usize, what: &str, allowed: std::ops::RangeInclusive<usize>) -> usize {
     let calls = handler.calls();
     let attempts: BTreeSet<_> = calls.iter().map(|call| (&call.run_id, call.round, call.attempt)).collect();
