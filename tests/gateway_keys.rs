@@ -8,7 +8,7 @@ use longshore_harness::{Node, NodeBuilder, World, eventually};
 use serde_json::{Value, json};
 
 use crate::gateway::head_and_body;
-use crate::world;
+use crate::{served_by, world};
 
 /// What curl gets: head and body.
 fn curl(node: &Node, path: &str, key: Option<&str>, with: &[&str]) -> (u16, String, Value) {
@@ -123,6 +123,68 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
     assert_eq!(curl(&node, "/v1/runs", Some(&submits), &[]).0, 403);
     assert_eq!(curl(&node, "/v1/events", Some(&submits), &[]).0, 403);
     assert_eq!(curl(&node, "/readyz", None, &[]).0, 200, "probes need no key");
+}
+
+/// Payloads and results of a redacted type are in no answer until a key with the scope `reveal` asks for them, which
+/// the audit has; those of other types are.
+#[tokio::test]
+async fn a_redacted_type_shows_payloads_and_results_only_to_who_may_reveal_them() {
+    const SECRET: &str = "4111-1111";
+    let world = world().await;
+    let node = builder(&world, "n1").with("types.card", &served_by("echo", "redact = true"));
+    let node = node.with("types.refused", &served_by("fail", "redact = true\nmax_attempts = 1")).start().await;
+    let [submit, read, reveal] = ["submit", "read", "read,reveal"].map(|scopes| key(&world, "acme", scopes));
+    let run = |job_type: &str, more: &str| {
+        let job = format!(r#"{{"type":"{job_type}","payload":{{"number":"{SECRET}"}}{more}}}"#);
+        let (status, _, run) = curl(&node, "/v1/jobs", Some(&submit), &["-H", "Prefer: wait=30", "-d", &job]);
+        assert_eq!(run["result"].is_null(), job_type != "echo", "{status} {run}");
+        run["run_id"].as_str().unwrap().to_owned()
+    };
+    let done = run("card", "");
+    let dead = run("refused", "");
+    let waiting = run("never.served", r#","delay_ms":3600000,"run_id":"plain""#);
+    let later = format!(r#"{{"type":"card","every":"1h","payload":"{SECRET}"}}"#);
+    let operate = key(&world, "acme", "operate");
+    let put = curl(&node, "/v1/schedules/nightly", Some(&operate), &["-X", "PUT", "-d", &later]);
+    assert!(put.0 < 300 && !put.2.to_string().contains(SECRET), "{put:?}");
+    let plain = run("echo", "");
+
+    let of = |key: &str, path: &str| {
+        let (head, body) = head_and_body(&node, path, &["-H", &format!("Authorization: Bearer {key}")]);
+        (head.split(' ').nth(1).unwrap().parse::<u16>().unwrap(), body)
+    };
+    let paths = [
+        format!("/v1/runs/{done}"),
+        format!("/v1/runs/{done}?wait=1"),
+        format!("/v1/jobs/{done}"),
+        "/v1/runs?type=card".to_owned(),
+        "/v1/dlq".to_owned(),
+        format!("/v1/dlq/{dead}"),
+        format!("/v1/runs/{dead}/payload"),
+        "/v1/schedules".to_owned(),
+        "/v1/schedules/nightly".to_owned(),
+    ];
+    for path in &paths {
+        let shown = |body: &str| body.contains(SECRET) || body.contains("payload_base64");
+        for key in [&read, &reveal] {
+            let (status, body) = of(key, path);
+            assert!(!shown(&body), "{path}: {body}");
+            assert_eq!(status, if path.ends_with("/payload") { 403 } else { 200 }, "{path}: {body}");
+        }
+        let with = format!("{path}{}reveal=true", if path.contains('?') { '&' } else { '?' });
+        assert_eq!(of(&read, &with).0, 403, "{with}");
+        let (status, body) = of(&reveal, &with);
+        // A list of runs leaves results out.
+        assert!(status == 200 && (shown(&body) || path.starts_with("/v1/runs?")), "{with}: {status} {body}");
+    }
+    for (path, shows) in [(format!("/v1/runs/{waiting}/payload"), true), (format!("/v1/runs/{plain}"), true)] {
+        assert_eq!(of(&read, &path).1.contains(SECRET), shows, "{path}");
+    }
+    let by = |key: &str| format!("key:{}", id(key));
+    let audit = world.try_request("_all", "audit.list", json!({})).await.unwrap().to_string();
+    assert!(audit.contains("runs.payload") && audit.contains(&by(&reveal)) && !audit.contains(&by(&read)), "{audit}");
+    let over_nats = world.try_request("acme", "runs.get", json!({"run_id": done})).await.unwrap();
+    assert_eq!(over_nats["result"]["number"], SECRET);
 }
 
 /// Every route is open to a key with the scope of its endpoint, and to no other.

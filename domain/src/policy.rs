@@ -51,6 +51,8 @@ pub struct TypePolicy {
     pub schemas: Option<Schemas>,
     /// Where in its payloads the values are by which its runs are found, at most [`search::PLACES_MAX`].
     pub search: Vec<Place>,
+    /// Whether the HTTP API hides its payloads and results from who does not ask to see them.
+    pub redact: bool,
     /// How long the record of an ended run is kept, however it ended; `None`: as the storage settings say.
     pub keep: Option<Duration>,
     /// How many of its jobs may start; each key has a limit of its own.
@@ -111,6 +113,7 @@ impl Default for TypePolicy {
             payload_max: None,
             schemas: None,
             search: Vec::new(),
+            redact: false,
             keep: None,
             rate_limit: None,
             limit: None,
@@ -255,6 +258,12 @@ impl Policies {
     #[must_use]
     pub fn searched(&self, job_type: &JobType, payload: &[u8]) -> Vec<String> {
         search::values(&self.of(job_type).search, payload)
+    }
+
+    /// Whether a type hides its payloads and results.
+    #[must_use]
+    pub fn redacts_any(&self) -> bool {
+        self.default_type.redact || self.types.values().any(|policy| policy.redact)
     }
 
     /// Maximum number of attempts in a round of this job.

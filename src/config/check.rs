@@ -179,6 +179,7 @@ impl Checker<'_> {
                 None
             }),
             search: section.get(&entry::search::SEARCH).0,
+            redact: section.get(&entry::search::REDACT),
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
             breaker: self.breaker(section),

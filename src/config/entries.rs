@@ -357,6 +357,7 @@ static TYPE: Table = Table::of(
         One(&SCHEMAS),
         One(&SCHEMA_VERSION),
         One(&search::SEARCH),
+        One(&search::REDACT),
         One(&RETRYABLE_CODES),
         One(&PERMANENT_CODES),
         Field::Table { name: "rate_limit", table: &RATE_LIMIT, or: None },

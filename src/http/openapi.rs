@@ -98,13 +98,17 @@ impl Document {
             ..Operation::default()
         };
         let needed = |schema: &Value| schema["required"].as_array().is_some_and(|fields| !fields.is_empty());
-        let is_audited = declaration.effect == Effect::Changes;
-        let reason = is_audited.then(|| header(names::REASON, "Why, for the audit; written as in an address."));
+        // Beside the fields of its request.
+        let more = match declaration.effect {
+            Effect::Changes => Some(header(names::REASON, "Why, for the audit; written as in an address.")),
+            Effect::Reads => Some(query("reveal", &json!({"type": "boolean"}))),
+            _ => None,
+        };
         self.add(
             Method::Post,
             &format!("/v1/api/{}", declaration.name),
             Operation {
-                parameters: [tenant()].into_iter().chain(reason.clone()).collect(),
+                parameters: [tenant()].into_iter().chain(more.clone()).collect(),
                 body: Some(json_body(request, needed(&schema))),
                 answers: vec![(200, json_answer(answer))],
                 ..operation(format!("api.{}", declaration.name))
@@ -125,7 +129,7 @@ impl Document {
                     operation.body = rest.body();
                 }
             }
-            operation.parameters.extend(reason.clone());
+            operation.parameters.extend(more.clone());
             // One queue's answer is that queue.
             let answer = match (declaration.name, path) {
                 (api::QueuesList::NAME, "/v1/queues/{queue}") => {

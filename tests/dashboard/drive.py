@@ -455,7 +455,7 @@ def work(browser, address):
     return tab.close() + narrow.close()
 
 
-def login(browser, address, operator, reader):
+def login(browser, address, operator, reader, card):
     """With keys, under a base path: nothing without one, what the key may with it."""
     tab = Dashboard(browser, address, viewport={"width": 1280, "height": 860})
     tab.allowed += ["status of 401"]
@@ -480,6 +480,11 @@ def login(browser, address, operator, reader):
     expect(page.locator("main")).to_contain_text("the curves are those of one node in the last hour", timeout=60_000)
     page.reload()
     expect(page.locator("main")).to_contain_text("the curves are those of one node in the last hour")
+    tab.go("run/acme/" + card, card)
+    expect(page.locator("main")).to_contain_text("Hidden, as this type is redacted")
+    expect(page.locator("main")).not_to_contain_text("4111")
+    tab.button("Reveal").first.click()
+    expect(page.locator("main")).to_contain_text("4111-1111")
     tab.go("queues", "Queues")
     page.get_by_role("button", name=re.compile("Log out")).click()
     expect(key).to_be_visible()
@@ -496,6 +501,9 @@ def login(browser, address, operator, reader):
         expect(page.locator("[aria-busy]")).to_have_count(0)
         expect(page.locator(".failure")).to_have_count(0)
         expect(page.locator("main").get_by_role("button", name=re.compile("Pause|Purge|Cancel|Replay|Discard|Resume"))).to_have_count(0)
+    tab.go("run/acme/" + card, card)
+    expect(page.locator("main")).to_contain_text("Your key lacks the scope reveal")
+    expect(page.locator("main")).not_to_contain_text("4111")
     return tab.close()
 
 

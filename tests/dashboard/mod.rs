@@ -2,6 +2,7 @@
 //! playwright (`pip install playwright axe-playwright-python`) or Chromium is missing, the test says so and passes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use longshore_harness::{Job, Node, Reply, World};
 use serde_json::json;
@@ -26,6 +27,7 @@ async fn node(world: &World, name: &str, more: &str) -> Node {
         .with("queues.main", "concurrency = 8")
         .with("queues.mail", "")
         .with("webhooks", "allow = ['127.0.0.1/32']")
+        .with("types.card", "handler = 'echo'\nredact = true")
         .with("types.\"email.send\"", "rate_limit = { rate = 20, per = '1s' }")
         .start()
         .await
@@ -69,8 +71,10 @@ async fn an_operator_does_the_daily_work_in_a_browser() {
 async fn a_browser_sees_and_does_what_its_key_may() {
     let world = world().await;
     let node = node(&world, "n1", "auth = 'keys'\nbase_path = '/ops'\nenvironment = 'staging'").await;
-    let (operator, reader) = (key(&world, "_all", "read,operate"), key(&world, "acme", "read"));
-    drive("login", &node, "/ops/", &[&operator, &reader]).await;
+    let (operator, reader) = (key(&world, "_all", "read,operate,reveal"), key(&world, "acme", "read"));
+    let done = world.publish("card").tenant("acme").json(json!({"number": "4111-1111"})).await;
+    assert_eq!(world.wait_as("acme", &done, Duration::from_secs(60)).await.state, "completed");
+    drive("login", &node, "/ops/", &[&operator, &reader, &done]).await;
 }
 
 /// Two tabs show what the other one does. The node that answers them is killed while they are open: both go on with

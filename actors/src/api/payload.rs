@@ -36,7 +36,10 @@ async fn dead(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Encoded<Payl
     let (dead_letter, _) = dead_letters::find(api, tenant, run_id).await?;
     match dead_letter.left_out {
         Some(_) => Err(gone(run_id)),
-        None => Ok(shown(header::value_of(&dead_letter.headers, names::CONTENT_TYPE), &dead_letter.payload)),
+        None => {
+            let content_type = header::value_of(&dead_letter.headers, names::CONTENT_TYPE);
+            Ok(shown(&dead_letter.run, content_type, &dead_letter.payload))
+        }
     }
 }
 
@@ -46,19 +49,20 @@ async fn waiting(api: &Api, run: &Run) -> Result<Option<Encoded<Payload>>, ApiEr
         let job = api.backbone.job_in_lane(&lane, sequence).await?;
         if let Some(job) = job {
             let content_type = job.headers.as_ref().and_then(|headers| header::value_of(headers, names::CONTENT_TYPE));
-            return Ok(Some(shown(content_type, &job.payload)));
+            return Ok(Some(shown(run, content_type, &job.payload)));
         }
     }
     let lanes = [QueueLane::Returned, run.priority.into()].map(|lane| Source::Lane(run.queue.clone(), lane));
     for place in [Source::Schedules, Source::Parked].into_iter().chain(lanes) {
         if let Some(stored) = api.find(&place, run).await? {
-            return Ok(Some(shown(header::value_of(&stored.headers, names::CONTENT_TYPE), &stored.payload)));
+            let content_type = header::value_of(&stored.headers, names::CONTENT_TYPE);
+            return Ok(Some(shown(run, content_type, &stored.payload)));
         }
     }
     Ok(None)
 }
 
-fn shown(content_type: Option<&str>, payload: &Bytes) -> Encoded<Payload> {
-    let content_type = content_type.map(str::to_owned);
-    Encoded::of(&Payload { content_type, payload_base64: STANDARD.encode(payload) })
+fn shown(run: &Run, content_type: Option<&str>, payload: &Bytes) -> Encoded<Payload> {
+    let (job_type, content_type) = (run.job_type.clone(), content_type.map(str::to_owned));
+    Encoded::of(&Payload { job_type, content_type, payload_base64: STANDARD.encode(payload) })
 }

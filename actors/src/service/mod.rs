@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
 use longshore_backbone::Backbone;
 use longshore_backbone::control::{Presence, QueueLoad};
-use longshore_backbone::service::{self, Request, Serve};
+use longshore_backbone::service::{self, Redaction, Request, Serve};
 use longshore_backbone::wire::api::{
     self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
     LogLevel, LogLevelRequest, NodeQueue, NodeSettings, NodeStatus, Nodes, OPERATOR, PutRequest, Record, RunRequest,
@@ -201,6 +201,23 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     served.map_err(|error| error.with_causes())
 }
 
+impl Control {
+    /// The answer as this asker may see it.
+    fn redacted(&self, request: &Request, answer: Object) -> Result<Object, ApiError> {
+        let policies = &self.part.api.policies;
+        if request.redaction != Redaction::Hides || !policies.redacts_any() {
+            return Ok(answer);
+        }
+        match api::redact(&answer, &|job_type| policies.of(job_type).redact) {
+            Some(_) if request.endpoint == api::RunsPayload::NAME => {
+                let error = ApiError::new(Code::Forbidden, "the payloads of this type are hidden");
+                Err(error.hint("ask with ?reveal=true and a key of the scope reveal"))
+            }
+            shorter => Ok(shorter.unwrap_or(answer)),
+        }
+    }
+}
+
 impl Serve for Control {
     fn begins(&self) {
         self.part.lifecycle.serving.cancel();
@@ -208,14 +225,17 @@ impl Serve for Control {
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
         let route = self.routes.iter().find(|route| route.name == request.endpoint);
-        let action = if Audit::has(&request.endpoint) {
+        let action = if Audit::has(&request.endpoint) || request.redaction == Redaction::Revealed {
             let shown = route.and_then(|route| (route.shown)(&request.body));
             Some(self.part.api.audit.asked(&request, shown).await)
         } else {
             None
         };
         let answer = match route {
-            Some(route) => traced::OUTER.scope(request.trace.clone(), (route.serve)(self, &request)).await,
+            Some(route) => {
+                let answer = traced::OUTER.scope(request.trace.clone(), (route.serve)(self, &request)).await;
+                answer.and_then(|answer| self.redacted(&request, answer))
+            }
             None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
         };
         if let Some(action) = action {

@@ -55,8 +55,21 @@ pub struct Request {
     pub reason: Option<String>,
     /// The inbox to which the answer goes, without its last part.
     pub from: String,
+    /// Whether its answer hides the payloads and results of types that ask for it.
+    pub redaction: Redaction,
     /// Its body.
     pub body: Bytes,
+}
+
+/// What an answer shows of types with `redact`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redaction {
+    /// Everything: NATS permissions decide who may ask.
+    Never,
+    /// No payload and no result.
+    Hides,
+    /// Everything, as the asker wished; the audit has it.
+    Revealed,
 }
 
 /// Serves requests.
@@ -198,6 +211,7 @@ impl<S: Serve> Service<S> {
                 .and_then(|reply| reply.rsplit_once('.'))
                 .map(|(inbox, _)| cut(inbox))
                 .unwrap_or_default(),
+            redaction: Redaction::Never,
             body: message.payload,
         };
         let answer = self.serve.serve(request).await;

@@ -1,5 +1,6 @@
-//! Where the payloads of a type have the values by which its runs are found.
+//! What of the payloads of a type is shown: the values by which its runs are found, and whether the rest is hidden.
 
+use longshore_domain::policy::TypePolicy;
 use longshore_domain::search::{PLACES_MAX, Place};
 use toml::Value;
 
@@ -13,6 +14,13 @@ pub(crate) static SEARCH: Entry<Places> = Entry::new(
      is found by them (GET /v1/runs?search=…); at most 8. All who may list runs see them. The same on all nodes.",
 )
 .example("[\"/order/id\"]");
+
+pub(crate) static REDACT: Entry<bool> = Entry::new(
+    "redact",
+    || TypePolicy::default().redact,
+    "Whether payloads and results are left out of answers over HTTP, and hidden on the page, until somebody with the scope \
+     reveal asks for them (?reveal=true). Over NATS permissions decide. The same on all nodes.",
+);
 
 /// JSON pointers.
 #[derive(Debug, Clone, PartialEq, Eq)]

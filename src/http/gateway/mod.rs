@@ -25,8 +25,10 @@ use axum::{Router, middleware};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use longshore_actors::Observer;
-use longshore_backbone::service::{Request as ApiRequest, TraceContext};
-use longshore_backbone::wire::api::{self, ApiError, Code, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute};
+use longshore_backbone::service::{Redaction, Request as ApiRequest, TraceContext};
+use longshore_backbone::wire::api::{
+    self, ApiError, Code, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute, Scope,
+};
 use longshore_backbone::wire::header::names;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -114,9 +116,10 @@ async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: 
         let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
         let declaration = Declaration::named(&name)
             .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         conditions::unconditional(&parts.headers)?;
-        let query = Query::read(&parts)?;
+        let mut query = Query::read(&parts)?;
+        reveal(&mut query, &mut parts)?;
         let body = gateway.bodies.json(&parts.headers, body).await?;
         let target = Target::of(declaration, query, Vec::new(), body.bytes)?;
         Ok(shown(StatusCode::OK, gateway.ask(declaration, target, &parts).await?))
@@ -170,6 +173,7 @@ impl Gateway {
             by: Some(asker.by()),
             reason: reason(parts),
             from: FROM.to_owned(),
+            redaction: parts.extensions.get().copied().unwrap_or(Redaction::Hides),
             body: target.body,
         };
         Ok(node.api().ask(request).await?.into_bytes())
@@ -182,8 +186,11 @@ impl Gateway {
         mut path: Vec<(String, String)>,
         request: Request,
     ) -> Result<Response, ApiError> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let (mut query, reads) = (Query::read(&parts)?, declaration.effect == Effect::Reads);
+        if reads {
+            reveal(&mut query, &mut parts)?;
+        }
         if declaration.name == api::RunsGet::NAME
             && let Some(seconds) = query.take("wait")
         {
@@ -244,6 +251,19 @@ impl Gateway {
     }
 }
 
+/// Whether the asker wishes to see what types hide, `reveal=true`, and may.
+fn reveal(query: &mut Query, parts: &mut Parts) -> Result<(), ApiError> {
+    match query.take("reveal").as_deref() {
+        None | Some("false") => Ok(()),
+        Some("true") => {
+            asker(parts)?.must_have(Scope::Reveal)?;
+            parts.extensions.insert(Redaction::Revealed);
+            Ok(())
+        }
+        Some(_) => Err(ApiError::malformed("reveal: is neither true nor false")),
+    }
+}
+
 /// An answer of the API.
 pub(super) fn shown(status: StatusCode, answer: Vec<u8>) -> Response {
     (status, [(header::CONTENT_TYPE, JSON)], answer).into_response()
@@ -273,7 +293,7 @@ fn only_queue(answer: &[u8]) -> Result<Vec<u8>, ApiError> {
 /// A payload as it is. It is a stranger's: no browser shows it as a page of this origin.
 fn payload(answer: &[u8]) -> Result<Response, ApiError> {
     let unreadable = |error: String| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}"));
-    let api::Payload { content_type, payload_base64 } =
+    let api::Payload { content_type, payload_base64, .. } =
         serde_json::from_slice(answer).map_err(|error| unreadable(error.to_string()))?;
     let bytes = STANDARD.decode(payload_base64).map_err(|error| unreadable(error.to_string()))?;
     // Handlers get a job that names no type as JSON. Other bytes are application/octet-stream, as axum has it.

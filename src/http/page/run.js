@@ -13,24 +13,27 @@ import { go, to } from './router.js';
 const ENDED = ['completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
 let events = [];
 let note = '';
+/** Whether payload and result of a redacted type are asked for. */
+let revealed = false;
 
 async function load({ parts: [, tenant, id] }, signal) {
-  const text = await askText('GET', `v1/runs/${part(id)}`, { as: tenant, signal });
+  const query = revealed ? { reveal: true } : {};
+  const text = await askText('GET', `v1/runs/${part(id)}`, { as: tenant, signal, query });
   const record = JSON.parse(text);
   const said = { record, text, result: member(text, 'result'), progress: member(text, 'progress') };
   const beside = async (path) => {
     try {
-      return await askText('GET', `v1/runs/${part(id)}/${path}`, { as: tenant, signal });
+      return await askText('GET', `v1/runs/${part(id)}/${path}`, { as: tenant, signal, query });
     } catch (error) {
       if (error.name === 'AbortError') throw error;
-      return undefined;
+      return error.status === 403 ? null : undefined;
     }
   };
   const [why, payload] = await Promise.all([beside('why'), ENDED.includes(record.state) ? undefined : beside('payload')]);
   Object.assign(said, { why: why && JSON.parse(why).lines, payload });
   if (record.state === 'dead') {
     try {
-      said.letter = JSON.parse(await askText('GET', `v1/dlq/${part(id)}`, { as: tenant, signal }));
+      said.letter = JSON.parse(await askText('GET', `v1/dlq/${part(id)}`, { as: tenant, signal, query }));
     } catch (error) {
       if (error.name === 'AbortError') throw error;
       said.noLetter = error.message;
@@ -46,6 +49,7 @@ async function load({ parts: [, tenant, id] }, signal) {
 function open({ parts: [, tenant, id] }) {
   events = [];
   note = '';
+  revealed = false;
   let asked = 0;
   const again = () => {
     clearTimeout(asked);
@@ -164,8 +168,15 @@ export const saysOf = (event) => {
 const eventRows = (all) => html`<ol class="events" tabindex="0" aria-label="Events">${all.slice(-300).map((event) => html`<li>${moment(event.at)} ${pill(event.event)}
   <span class="faint">${event.attempt ? `attempt ${event.attempt}` : ''}${event.node ? ` ${event.node}` : ''}</span> <span class="says">${saysOf(event)}</span></li>`)}</ol>`;
 
+/** In the place of what its type hides. */
+const hidden = () => html`<div class="empty">Hidden, as this type is redacted. ${may('reveal') ? button('Reveal', () => {
+  revealed = true;
+  reload();
+}, { kind: 'small' }) : 'Your key lacks the scope reveal.'}</div>`;
+
 function payload(data) {
   const { letter } = data;
+  if (data.payload === null || letter?.redacted) return hidden();
   if (data.payload !== undefined) return data.payload ? source(data.payload) : html`<div class="empty">It has none.</div>`;
   if (!letter) return data.noLetter ? html`<div class="empty">${line(data.noLetter)}</div>` : nothing;
   if (letter.payload_bytes) return html`<div class="empty">The payload of ${letter.payload_bytes} bytes was too large to be kept.</div>`;
@@ -193,7 +204,7 @@ function view(data, { parts: [, tenant, id] }, error) {
     ${data.why?.length ? card('In words', html`<ol class="words">${data.why.slice(-40).map(({ at, text }) => html`<li>${at ? moment(at) : html`<span class="faint">now</span>`}<span>${line(text)}</span></li>`)}</ol>`) : nothing}
     <div class="columns">
       ${card('Events', events.length ? eventRows(events) : html`<div class="empty">${state.stream === 'connecting' ? 'Reading the event log …' : 'The event log has none of this run.'}</div>`)}
-      <div>${result !== undefined ? card('Result', source(result)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
+      <div>${record.redacted ? card('Result', hidden()) : result !== undefined ? card('Result', source(result)) : record.result_bytes ? card('Result', html`<div class="empty">${record.result_bytes} bytes: too large for the record.</div>`) : nothing}
       ${record.state === 'dead' || data.payload !== undefined ? card('Payload', payload(data)) : nothing}
       ${record.steps?.length ? card('Steps', table('Finished steps', ['Step', { text: 'Attempt', kind: 'num' }, 'Finished'], record.steps.map((step) => html`<tr><td class="mono">${line(step.name)}${step.n > 1 ? ` #${step.n}` : nothing}</td>
         <td class="num">${step.attempt}</td><td>${time(step.at)}</td></tr>`)), 'a later attempt does not repeat them') : nothing}

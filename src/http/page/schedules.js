@@ -51,7 +51,9 @@ const FORM = ['every', 'every_ms', 'cron', 'time_zone', 'type', 'queue', 'payloa
 async function put(schedule) {
   const path = (id) => `v1/schedules/${part(id)}`;
   const who = schedule?.tenant ?? (tenant() === '_all' ? 'default' : tenant());
-  const text = schedule ? await askText('GET', path(schedule.id), { as: who }) : '{}';
+  // What a redacted type hides would be lost with the change.
+  const query = schedule?.redacted ? { reveal: true } : {};
+  const text = schedule ? await askText('GET', path(schedule.id), { as: who, query }) : '{}';
   const before = JSON.parse(text);
   const payload = member(text, 'payload') ?? '';
   const kept = Object.fromEntries(Object.entries(before).filter(([name]) => name !== 'id' && !STATE.includes(name) && !FORM.includes(name)));

@@ -20,6 +20,8 @@ mod encoded;
 pub use encoded::Encoded;
 mod word;
 pub use word::Word;
+mod redact;
+pub use redact::redact;
 mod request;
 pub use request::{Nothing, about_tenant, read};
 

@@ -212,6 +212,9 @@ pub struct WhyLine {
 /// A job's payload, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Payload {
+    /// The job's type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
     /// The job's header `Content-Type`, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
