@@ -127,6 +127,7 @@ impl Batches {
     /// A tenant's batch is in the log: its next one may go out.
     pub(crate) fn logged(&mut self, tenant: &Tenant, now: Instant) {
         let Some(queue) = self.of.get_mut(tenant) else { return };
+        debug_assert!(queue.in_flight, "two batches of {tenant} were in flight");
         queue.in_flight = false;
         let more = queue.open.len() > 1;
         match queue.open.front_mut() {

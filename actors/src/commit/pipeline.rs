@@ -176,6 +176,8 @@ impl Pipeline {
 
     /// Whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
+        let mut records = self.pending.iter().flatten().filter(|pending| matches!(pending.what, Sent::Record(_)));
+        debug_assert!(self.in_flight() > 0 || records.next().is_none(), "a record on its way is counted nowhere");
         self.in_flight() == 0 && !self.awaits_server()
     }
 
@@ -276,6 +278,7 @@ impl Pipeline {
 
     /// The record is stored: its events go out live, and into their tenant's log.
     pub(crate) async fn publish_events<O: Outlets>(&mut self, mut commit: Box<Commit>, outlets: &O) {
+        debug_assert!(commit.in_flight.is_some(), "a flush would not wait for this commit");
         if let Some(decision) = commit.decision.take() {
             self.metrics.decided(&commit.run, decision, self.ends.get_mut().unwrap_or_else(PoisonError::into_inner));
         }

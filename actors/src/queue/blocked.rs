@@ -190,6 +190,7 @@ impl<T: HasPayload> Blocked<T> {
         let (_, job) = self.kinds.get_mut(&kind)?.behind.pop_front()?;
         self.behind -= 1;
         self.held.remove(&job);
+        debug_assert!(self.holds_together());
         Some((kind, job))
     }
 
@@ -246,6 +247,7 @@ impl<T: HasPayload> Blocked<T> {
         let parked: HashSet<&JobType> =
             self.kinds.iter().filter(|(_, waiting)| waiting.are_parked).map(|(kind, _)| &kind.job_type).collect();
         self.parked_types.retain(|job_type, _| parked.contains(job_type));
+        debug_assert!(self.holds_together());
     }
 
     /// Whether a job has to go behind others that are parked, or on their way there.
@@ -363,6 +365,26 @@ impl<T: HasPayload> Blocked<T> {
             }
             !waiting.jobs.is_empty() || !waiting.behind.is_empty()
         });
+        debug_assert!(self.holds_together());
+    }
+
+    /// Between changes every job is counted once and is found by its kind, the jobs of a kind stand in order, and none
+    /// goes behind parked ones of a kind of which none is parked.
+    fn holds_together(&self) -> bool {
+        let in_order = |jobs: &VecDeque<(Position, T)>| jobs.iter().is_sorted_by_key(|(position, _)| *position);
+        let (mut jobs, mut behind) = (0, 0);
+        self.kinds
+            .iter()
+            .for_each(|(_, waiting)| (jobs, behind) = (jobs + waiting.jobs.len(), behind + waiting.behind.len()));
+        self.held.jobs == jobs + behind
+            && self.behind == behind
+            && self.kinds.iter().all(|(kind, waiting)| {
+                let is_empty = waiting.jobs.is_empty() && waiting.behind.is_empty();
+                (is_empty || self.here.contains(kind))
+                    && (waiting.are_parked || waiting.behind.is_empty())
+                    && in_order(&waiting.jobs)
+                    && in_order(&waiting.behind)
+            })
     }
 
     /// Takes a job that has waited for too long.

@@ -173,6 +173,7 @@ impl JobBuffer {
             jobs.unreported = 0;
             self.taken.notify_one();
         }
+        debug_assert!(jobs.unreported < NOTIFY_AFTER, "the scheduler is not notified");
         Some(next)
     }
 

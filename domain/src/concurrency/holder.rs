@@ -127,6 +127,7 @@ impl Holder {
             if !holds_for.is_zero() {
                 *self.held.entry(holds_for).or_default() += 1;
             }
+            debug_assert!(self.used <= self.granted, "an attempt without a slot: {self:?}");
             return Ok(());
         }
         Err(self.wish(now, holds_for))
@@ -272,6 +273,7 @@ impl Holder {
             return None;
         }
         let keeps = self.keeps(now);
+        debug_assert!(self.used <= keeps && keeps <= self.granted, "it gives back {keeps} of what it uses: {self:?}");
         let free = self.known.as_ref()?.free;
         let wish = self.wanted.filter(|_| self.wants(now) && now >= self.rests_until && !self.yields(now));
         let lacks_one = self.used >= self.granted;
@@ -322,6 +324,7 @@ impl Holder {
         }
         let Block { slots, holds_for_ms } = record.of(&self.session);
         let holds_for = Duration::from_millis(holds_for_ms);
+        debug_assert!(self.used <= slots, "the record lists fewer slots than it uses: {self:?}");
         if self.granted == 0 && self.used == 0 {
             self.since = now;
         }

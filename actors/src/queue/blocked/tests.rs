@@ -280,6 +280,7 @@ fn a_job_behind_parked_ones_is_parked_in_order_and_waits_here_once_none_is() {
     for number in [3, 1, 2] {
         blocked.keep_behind(full.clone(), place(number), number);
     }
+    drop(blocked.parks(kind("other"), place(8)));
     blocked.keep_behind(kind("other"), place(9), 9);
     assert!(blocked.take((now, 0), |_| true, |_| Ok(())).is_none(), "none of them may start");
     assert_eq!(blocked.iter_mut().count(), 4);

@@ -252,7 +252,10 @@ fn check_runs() -> [&'static str; 10] {
         ),
         check::<RunsPayload>(
             &[run],
-            &[r#"{"type":"a","content_type":"text/csv","payload_base64":"AA=="}"#, r#"{"type":"a","payload_base64":""}"#],
+            &[
+                r#"{"type":"a","content_type":"text/csv","payload_base64":"AA=="}"#,
+                r#"{"type":"a","payload_base64":""}"#,
+            ],
         ),
         check::<RunsCancel>(
             &[run, r#"{"all":true}"#, &format!(r#"{{{filter},"limit":7,"dry_run":true}}"#)],
