@@ -226,7 +226,7 @@ impl Image {
 async fn the_image_runs_read_only_and_holds_nothing_else() {
     for needed in ["buildah", "bwrap"] {
         if let Err(problem) = run(Command::new(needed).arg("--version")) {
-            return eprintln!("SKIPPED: the image is neither built nor run: {problem}");
+            return crate::skipped(&format!("the image is neither built nor run: {problem}"));
         }
     }
     let world = world().await;
@@ -269,7 +269,7 @@ fn the_compose_specification_knows_every_field() {
             let checked = run(check.arg(root.join("tests/deploy/compose.py")).arg(root.join("docker-compose.yml")));
             assert!(checked.as_ref().is_ok_and(|said| said.contains("all checked")), "{checked:?}");
         }
-        Err(problem) => eprintln!("SKIPPED: docker-compose.yml is not held to its specification: {problem}"),
+        Err(problem) => crate::skipped(&format!("docker-compose.yml is not held to its specification: {problem}")),
     }
 }
 
@@ -365,7 +365,7 @@ impl Composed {
 async fn the_services_of_docker_compose_work_together() {
     let mut all = match Composed::new().await {
         Ok(all) => all,
-        Err(problem) => return eprintln!("SKIPPED: the services of docker-compose.yml are not started: {problem}"),
+        Err(problem) => return crate::skipped(&format!("the services of docker-compose.yml are not started: {problem}")),
     };
     let server = longshore_natsd::find_or_provision().await.unwrap();
     for name in ["nats-1", "nats-2", "nats-3"] {
