@@ -51,7 +51,10 @@ fn systemd_accepts_the_unit() {
             let about_it: Vec<&str> = text.lines().filter(|line| line.contains("longshore.service")).collect();
             assert!(said.status.success() && about_it.is_empty(), "{text}");
         }
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+            crate::skipped("the unit is not read by systemd, which is not here");
+        }
     }
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/longshore.toml");
     let checked = Command::new(binary).args(["config", "check", "--config"]).arg(shipped).output().unwrap();
@@ -372,9 +375,9 @@ impl Composed {
     }
 }
 
-/// Given the certificates and passwords that the script makes, when the three servers, a gateway, two workers and
-/// the producer of docker compose run with their own files and commands, then both workers do the producer's jobs, nobody lacks a
-/// right, and who has no password, or does not know the authority, gets nowhere.
+/// Given the certificates and passwords that the script makes, when the three servers, a gateway, two workers and the
+/// producer of docker compose run with their own files and commands, then both workers do jobs, the producer's as well,
+/// nobody lacks a right, and who has no password, or does not know the authority, gets nowhere.
 #[tokio::test]
 async fn the_services_of_docker_compose_work_together() {
     let mut all = match Composed::new().await {

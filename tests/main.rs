@@ -158,9 +158,10 @@ fn use_binary() {
     longshore_harness::use_binary(named.unwrap_or_else(|| env!("CARGO_BIN_EXE_longshore").into()));
 }
 
-/// Says that something is not checked here, past libtest, which keeps to itself what a test prints that passes.
+/// Says that something is not checked here. libtest keeps what `eprintln!` prints in a test that passes.
 fn skipped(what: &str) {
-    writeln!(std::io::stderr(), "SKIPPED: {what}").unwrap();
+    let mut past_libtest = std::io::stderr();
+    writeln!(past_libtest, "SKIPPED: {what}").unwrap();
 }
 
 /// Retries follow at once.
