@@ -26,6 +26,14 @@ backoff = { base = '3s', factor = 1.0, max = '3s', jitter = 'none' }
 [types.one]
 concurrency = 1
 ";
+/// For nodes that end while a job is held.
+const ONE_COPY: &str = "
+[node]
+shutdown_grace = '1s'
+[storage]
+replicas = 1
+";
+const NAMES: [&str; 2] = ["n1", "n2"];
 const TYPES: [&str; 5] = ["quick", "later", "one", "held", "dies"];
 
 /// A cluster: its server, two nodes, and a handler of each type.
@@ -33,6 +41,8 @@ struct Cluster {
     world: World,
     nodes: Vec<Node>,
     handlers: BTreeMap<&'static str, Handler>,
+    /// Calls of each that [`Cluster::called`] leaves out.
+    known: BTreeMap<&'static str, usize>,
     /// Lets jobs of the type `held` end.
     open: watch::Sender<bool>,
 }
@@ -52,23 +62,55 @@ async fn answer(job_type: &str, job: Job, mut open: watch::Receiver<bool>) -> Re
 impl Cluster {
     /// The handlers; nodes are started on what is stored.
     async fn new(world: World, is_open: bool) -> Cluster {
+        Cluster::with(world, is_open, "").await
+    }
+
+    /// As [`Cluster::new`], with settings more for its nodes.
+    async fn with(world: World, is_open: bool, more: &str) -> Cluster {
         let (open, mut handlers) = (watch::Sender::new(is_open), BTreeMap::new());
         for job_type in TYPES {
             let open = open.subscribe();
             let handler = world.handler(job_type).start(move |job| answer(job_type, job, open.clone()));
             handlers.insert(job_type, handler.await);
         }
-        let mut cluster = Cluster { world, nodes: Vec::new(), handlers, open };
-        for name in ["n1", "n2"] {
-            let node = cluster.world.node().name(name).config(SETTINGS).start().await;
-            cluster.nodes.push(node);
+        let mut cluster = Cluster { world, nodes: Vec::new(), handlers, known: BTreeMap::new(), open };
+        for name in NAMES {
+            cluster.start(name, more).await;
         }
         cluster
     }
 
+    async fn start(&mut self, name: &str, more: &str) {
+        let node = self.world.node().name(name).config(SETTINGS).config(more).start().await;
+        self.nodes.push(node);
+    }
+
     /// Runs of which a handler was called.
     fn called(&self) -> BTreeSet<String> {
-        self.handlers.values().flat_map(Handler::calls).map(|call| call.run_id).collect()
+        let known = |name| self.known.get(name).copied().unwrap_or(0);
+        let calls = self.handlers.iter().flat_map(|(name, handler)| handler.calls().into_iter().skip(known(name)));
+        calls.map(|call| call.run_id).collect()
+    }
+
+    /// Leaves out the calls until now.
+    fn forget_calls(&mut self) {
+        self.known = self.handlers.iter().map(|(name, handler)| (*name, handler.calls().len())).collect();
+    }
+
+    /// How many copies there are of each stream, but that of replies, of which there is always one, in memory.
+    async fn copies(&self) -> BTreeMap<String, usize> {
+        let (servers, mut copies) = (self.world.servers(), BTreeMap::new());
+        servers.in_step().await;
+        for name in servers.stream_names().await.unwrap() {
+            let stream = self.world.jetstream().get_stream(&name).await.unwrap();
+            copies.insert(name, stream.cached_info().config.num_replicas);
+        }
+        assert_eq!(copies.remove("LONGSHORE_REPLIES"), Some(1));
+        copies
+    }
+
+    async fn resume(&self) {
+        self.world.try_request("_all", "queues.resume", json!({"queue": "bulk"})).await.unwrap();
     }
 }
 
@@ -210,7 +252,7 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
     assert!(succeeds, "{output}");
     let new = Cluster::new(new, true).await;
     assert_eq!(paused(&new.world).await, ["bulk null"]);
-    new.world.try_request("_all", "queues.resume", json!({"queue": "bulk"})).await.unwrap();
+    new.resume().await;
     work.goes_on(&new).await;
     // What was submitted during the backup is in it or not: submitted again, it is done.
     assert!(during.len() > 10);
@@ -228,6 +270,62 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
     let died = |node: &str| Interruption { node: Some(node.to_owned()), at: lost_at };
     history.rules = Rules { lease: Some(LEASE), ..rules(vec![died("n1"), died("n2")]) };
     history.assert_sound();
+}
+
+/// Nothing is left of the work, and nothing of it was invalid.
+async fn all_is_done(cluster: &Cluster) {
+    let world = &cluster.world;
+    world.request("schedules.pause", json!({"id": "tick"})).await;
+    world.lanes_run_dry(WITHIN).await;
+    assert_eq!(world.dead_letters("*").await.len(), 0, "dead letters");
+    let unfinished: Vec<_> = records(world).await.into_iter().filter(|record| !record.is_terminal()).collect();
+    assert!(unfinished.is_empty(), "{unfinished:#?}");
+}
+
+/// Given one copy of everything on three servers, and jobs that wait for all they can, when the nodes are restarted one
+/// after the other to keep three, then there are three, all jobs end, and none of those done before is done again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_all_kinds_go_on_while_one_copy_becomes_three() {
+    let mut cluster = Cluster::with(three_servers().await, false, ONE_COPY).await;
+    let work = Work::of(&cluster).await;
+    cluster.forget_calls();
+    assert!(cluster.copies().await.values().all(|copies| *copies == 1));
+    for name in NAMES {
+        // While streams grow they may take no writes: a node that ends meanwhile leaves some unconfirmed, and fails.
+        cluster.nodes.remove(0).stop().await;
+        cluster.start(name, "").await;
+    }
+    let copies = cluster.copies().await;
+    assert!(copies.len() > 20 && copies.values().all(|copies| *copies == 3), "{copies:?}");
+    cluster.open.send_replace(true);
+    cluster.resume().await;
+    work.goes_on(&cluster).await;
+    all_is_done(&cluster).await;
+}
+
+/// Given a server of its own and jobs that wait for all they can, when its nodes end and its backup is restored into
+/// three servers, then these keep three copies, all jobs end there, and none of those done before is done again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_all_kinds_move_from_one_server_into_three() {
+    // First, so that its servers have found each other: what one asks another in their first second may be lost.
+    let new = three_servers().await;
+    let old = Cluster::with(world().await, false, ONE_COPY).await;
+    let work = Work::of(&old).await;
+    for node in &old.nodes {
+        assert!(node.stop().await.success());
+    }
+    let dir = folder(&old.world);
+    let (succeeds, output) = command(&old.world, &["backup", text(&dir)]).await;
+    assert!(succeeds, "{output}");
+
+    let (succeeds, output) = command(&new, &["restore", text(&dir), "--replicas", "3"]).await;
+    assert!(succeeds, "{output}");
+    let new = Cluster::new(new, true).await;
+    let copies = new.copies().await;
+    assert!(copies.len() > 20 && copies.values().all(|copies| *copies == 3), "{copies:?}");
+    new.resume().await;
+    work.goes_on(&new).await;
+    all_is_done(&new).await;
 }
 
 /// Given a backup of three servers, when it is restored on one, then it is all there.

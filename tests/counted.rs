@@ -123,8 +123,8 @@ async fn a_job_that_was_long_on_its_way_is_counted_and_said() {
     let node = on_a_free_port(world.node()).start().await;
     let first = world.publish("noop").json(json!({})).await;
     assert_eq!(world.wait(&first).await.state, "completed");
-    let sum = format!("{ON_ITS_WAY}_sum");
-    let before = Scrape::of(&node).await.sum(&sum, &[("queue", "main")]);
+    let (sum, of_the_lane) = (format!("{ON_ITS_WAY}_sum"), [("queue", "main"), ("lane", "p5")]);
+    let before = Scrape::of(&node).await.sum(&sum, &of_the_lane);
     assert!(!world.request("health", json!({})).await["warnings"].to_string().contains("came"), "nothing was late");
 
     node.sigstop();
@@ -135,7 +135,7 @@ async fn a_job_that_was_long_on_its_way_is_counted_and_said() {
     node.sigcont();
 
     assert_eq!(world.wait(&late).await.state, "completed");
-    let took = Scrape::of(&node).await.sum(&sum, &[("queue", "main")]) - before;
+    let took = Scrape::of(&node).await.sum(&sum, &of_the_lane) - before;
     assert!(took >= 1.5, "{took}");
     let warnings = world.request("health", json!({})).await["warnings"].to_string();
     assert!(warnings.contains("a job of queue main came") && warnings.contains("s after it was stored"), "{warnings}");

@@ -51,7 +51,10 @@ fn systemd_accepts_the_unit() {
             let about_it: Vec<&str> = text.lines().filter(|line| line.contains("longshore.service")).collect();
             assert!(said.status.success() && about_it.is_empty(), "{text}");
         }
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+            crate::skipped("the unit is not read by systemd, which is not here");
+        }
     }
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/longshore.toml");
     let checked = Command::new(binary).args(["config", "check", "--config"]).arg(shipped).output().unwrap();
@@ -80,6 +83,22 @@ fn servers_and_nodes_fit(services: &serde_json::Map<String, Value>, file: &dyn F
         assert_eq!(service["stop_grace_period"], "60s");
         assert_eq!(service["depends_on"].as_object().unwrap().len(), servers.len());
     }
+}
+
+/// Spans go from the nodes to the collector, and from there to the store that Grafana asks.
+fn traces_fit(services: &serde_json::Map<String, Value>, yaml: &dyn Fn(&str) -> Value) {
+    let collector = services["collector"]["command"][0].as_str().unwrap();
+    let collector = yaml(collector.strip_prefix("--config=").unwrap());
+    let listens = &collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"];
+    assert!(listens.as_str().unwrap().ends_with(":4318"), "{listens}");
+    let pipeline = &collector["service"]["pipelines"]["traces"];
+    assert_eq!((&pipeline["receivers"], &pipeline["exporters"]), (&json!(["otlp"]), &json!(["otlp_http"])));
+    // Both ports are Jaeger's own, without any setting.
+    assert_eq!(collector["exporters"]["otlp_http"]["endpoint"], "http://jaeger:4318");
+    let source = &yaml("/etc/grafana/provisioning/datasources/jaeger.yml")["datasources"][0];
+    assert_eq!((&source["type"], &source["url"]), (&json!("jaeger"), &json!("http://jaeger:16686")));
+    let published = services["jaeger"]["ports"][0].as_str().unwrap();
+    assert!(published.ends_with(":16686") && services["jaeger"]["command"].is_null(), "{published}");
 }
 
 /// Given the set-up for docker compose, then every file that it mounts is there, every file that it names lies in what
@@ -120,9 +139,7 @@ fn what_docker_compose_wires_together_fits() {
     };
     let yaml = |path: &str| serde_saphyr::from_str::<Value>(&std::fs::read_to_string(file(path)).unwrap()).unwrap();
 
-    let collector = texts(&services["collector"]["command"]);
-    let receivers = &yaml(collector[0].strip_prefix("--config=").unwrap())["receivers"]["otlp"]["protocols"];
-    assert!(receivers["http"]["endpoint"].as_str().unwrap().ends_with(":4318"));
+    traces_fit(services, &yaml);
     servers_and_nodes_fit(services, &file);
     assert!(services["gateway"]["command"].to_string().contains("gateway.toml"));
     assert_eq!(services["worker"]["deploy"]["replicas"], 2);
@@ -226,7 +243,7 @@ impl Image {
 async fn the_image_runs_read_only_and_holds_nothing_else() {
     for needed in ["buildah", "bwrap"] {
         if let Err(problem) = run(Command::new(needed).arg("--version")) {
-            return eprintln!("SKIPPED: the image is neither built nor run: {problem}");
+            return crate::skipped(&format!("the image is neither built nor run: {problem}"));
         }
     }
     let world = world().await;
@@ -269,7 +286,7 @@ fn the_compose_specification_knows_every_field() {
             let checked = run(check.arg(root.join("tests/deploy/compose.py")).arg(root.join("docker-compose.yml")));
             assert!(checked.as_ref().is_ok_and(|said| said.contains("all checked")), "{checked:?}");
         }
-        Err(problem) => eprintln!("SKIPPED: docker-compose.yml is not held to its specification: {problem}"),
+        Err(problem) => crate::skipped(&format!("docker-compose.yml is not held to its specification: {problem}")),
     }
 }
 
@@ -358,22 +375,25 @@ impl Composed {
     }
 }
 
-/// Given the certificates and passwords that the script makes, when the three servers, a gateway, a worker and the
-/// producer of docker compose run with their own files and commands, then the producer's jobs run, nobody lacks a
-/// right, and who has no password, or does not know the authority, gets nowhere.
+/// Given the certificates and passwords that the script makes, when the three servers, a gateway, two workers and the
+/// producer of docker compose run with their own files and commands, then both workers do jobs, the producer's as well,
+/// nobody lacks a right, and who has no password, or does not know the authority, gets nowhere.
 #[tokio::test]
 async fn the_services_of_docker_compose_work_together() {
     let mut all = match Composed::new().await {
         Ok(all) => all,
-        Err(problem) => return eprintln!("SKIPPED: the services of docker-compose.yml are not started: {problem}"),
+        Err(problem) => {
+            return crate::skipped(&format!("the services of docker-compose.yml are not started: {problem}"));
+        }
     };
     let server = longshore_natsd::find_or_provision().await.unwrap();
     for name in ["nats-1", "nats-2", "nats-3"] {
         all.start_server(name, &server);
     }
     let longshore = Path::new(env!("CARGO_BIN_EXE_longshore"));
-    for node in ["gateway", "worker"] {
-        let mut command = all.command(node, longshore, &all.arguments(node));
+    // As many workers as there are replicas.
+    for (service, node) in [("gateway", "gateway"), ("worker", "worker-1"), ("worker", "worker-2")] {
+        let mut command = all.command(service, longshore, &all.arguments(service));
         command.env("LONGSHORE_HTTP__LISTEN", "off").env("LONGSHORE_NODE__NAME", node);
         all.start(node, command);
     }
@@ -393,10 +413,15 @@ async fn the_services_of_docker_compose_work_together() {
         if listed.contains("demo-") { Ok(()) } else { Err(listed) }
     })
     .await;
-    assert!(run(&mut ask(&["submit", "echo", "17", "--wait"])).unwrap().contains("17"));
-    let record = run(&mut ask(&["runs", "list", "--state", "completed", "--json"])).unwrap();
+    let done = eventually("each worker to do a job", within, async || {
+        assert!(run(&mut ask(&["submit", "echo", "17", "--wait"])).unwrap().contains("17"));
+        let listed = run(&mut ask(&["runs", "list", "--state", "completed", "--json"])).unwrap();
+        let both = listed.contains("\"worker-1\"") && listed.contains("\"worker-2\"");
+        if both { Ok(listed) } else { Err(listed) }
+    })
+    .await;
     assert!(!all.logs().contains("Violation"), "{}", all.logs());
-    assert!(record.contains("\"worker\"") && !record.contains("\"gateway\""), "who does the jobs: {record}");
+    assert!(!done.contains("\"gateway\""), "who does the jobs: {done}");
 
     assert!(run(ask(&["queues"]).env("NATS_PASSWORD", "wrong")).is_err());
     assert!(run(ask(&["queues"]).env_remove("NATS_CA")).is_err());

@@ -140,7 +140,7 @@ async fn the_python_package_runs_jobs() {
     let folder = tempfile::tempdir().unwrap();
     match python_package(folder.path()) {
         Ok(python) => check(folder.path(), python.clone(), "clients/python/README.md", python, "worker.py").await,
-        Err(problem) => eprintln!("SKIPPED: the Python package is not checked: {problem}"),
+        Err(problem) => crate::skipped(&format!("the Python package is not checked: {problem}")),
     }
 }
 
@@ -151,7 +151,7 @@ async fn the_node_package_runs_jobs() {
     let folder = tempfile::tempdir().unwrap();
     match python_package(folder.path()).and_then(|python| Ok((python, node_package(folder.path())?))) {
         Ok((python, node)) => check(folder.path(), python, "clients/node/README.md", node, "worker.mjs").await,
-        Err(problem) => eprintln!("SKIPPED: the Node package is not checked: {problem}"),
+        Err(problem) => crate::skipped(&format!("the Node package is not checked: {problem}")),
     }
 }
 
@@ -163,7 +163,7 @@ async fn handlers_in_three_languages_share_a_queue() {
     let folder = tempfile::tempdir().unwrap();
     let (python, node) = match python_package(folder.path()).and_then(|it| Ok((it, node_package(folder.path())?))) {
         Ok(found) => found,
-        Err(problem) => return eprintln!("SKIPPED: three languages on one queue: {problem}"),
+        Err(problem) => return crate::skipped(&format!("three languages on one queue: {problem}")),
     };
     let world = world().await;
     let _plain = world.node().start().await;

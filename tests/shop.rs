@@ -50,7 +50,7 @@ async fn every_order_is_charged_once_whatever_fails() {
     let folder = tempfile::tempdir().unwrap();
     let python = match python_package(folder.path()) {
         Ok(python) => python,
-        Err(problem) => return eprintln!("SKIPPED: the shop: {problem}"),
+        Err(problem) => return crate::skipped(&format!("the shop: {problem}")),
     };
     let world = world().await;
     let [charge, mail] = free_ports(2).try_into().unwrap();

@@ -211,7 +211,7 @@ async fn no_finished_step_in_python_is_done_again_whatever_dies() {
     let folder = tempfile::tempdir().unwrap();
     match python_package(folder.path()) {
         Ok(python) => steps_of_a_package_are_done_once("Python", folder.path(), python, "order.py").await,
-        Err(problem) => eprintln!("SKIPPED: steps in Python: {problem}"),
+        Err(problem) => crate::skipped(&format!("steps in Python: {problem}")),
     }
 }
 
@@ -221,7 +221,7 @@ async fn no_finished_step_in_node_is_done_again_whatever_dies() {
     let folder = tempfile::tempdir().unwrap();
     match node_package(folder.path()) {
         Ok(node) => steps_of_a_package_are_done_once("Node", folder.path(), node, "order.mjs").await,
-        Err(problem) => eprintln!("SKIPPED: steps in Node: {problem}"),
+        Err(problem) => crate::skipped(&format!("steps in Node: {problem}")),
     }
 }
 

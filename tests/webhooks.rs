@@ -138,7 +138,7 @@ fn verify(secret: &str, got: &[Got]) {
     };
     let has_package = python("import standardwebhooks").stdin(Stdio::null()).output();
     if !has_package.is_ok_and(|output| output.status.success()) {
-        return eprintln!("SKIPPED: signatures are not verified by python3's standardwebhooks, because it lacks that");
+        return crate::skipped("signatures are not verified by python3's standardwebhooks, because it lacks that");
     }
     let mut python = python(SCRIPT).spawn().unwrap();
     let lines: String = got.iter().map(|got| format!("{}\n", json!([got.body, got.headers]))).collect();

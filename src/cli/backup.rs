@@ -296,8 +296,8 @@ pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> any
             anyhow::Ok(messages)
         };
         let messages = restored.await.with_context(|| {
-            let before: Vec<&str> = manifest.streams[..done].iter().map(|entry| entry.stream.as_str()).collect();
-            format!("not restored; before another try delete {} and {stream}, if it is there", before.join(", "))
+            let begun: Vec<&str> = manifest.streams[..=done].iter().map(|entry| entry.stream.as_str()).collect();
+            format!("not restored; before another try delete what is there of {}", begun.join(", "))
         })?;
         say_done(stream, messages, snapshot.bytes);
     }

@@ -39,12 +39,12 @@ async fn drive(scene: &str, node: &Node, path: &str, arguments: &[&str]) {
     let mut driver = Command::new("python3");
     driver.arg(script).arg(scene).arg(format!("http://{}{path}", node.http())).args(arguments).kill_on_drop(true);
     let Ok(output) = driver.output().await else {
-        eprintln!("SKIPPED, python3 is missing: dashboard, {scene}");
+        crate::skipped(&format!("dashboard, {scene}: python3 is missing"));
         return;
     };
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     match output.status.code() {
-        Some(NO_BROWSER) => eprintln!("SKIPPED: dashboard, {scene}: {said}"),
+        Some(NO_BROWSER) => crate::skipped(&format!("dashboard, {scene}: {said}")),
         code => assert_eq!(code, Some(0), "{said}"),
     }
 }

@@ -27,7 +27,7 @@ fn what_the_chart_renders_is_right() {
     let folder = tempfile::tempdir().unwrap();
     let python = match tools(folder.path()) {
         Ok(python) => python,
-        Err(problem) => return eprintln!("SKIPPED: the chart is not checked: {problem}"),
+        Err(problem) => return crate::skipped(&format!("the chart is not checked: {problem}")),
     };
     let out = folder.path().join("out");
     std::fs::create_dir(&out).unwrap();

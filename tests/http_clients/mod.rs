@@ -45,7 +45,7 @@ async fn a_submission_that_is_repeated_is_one_run_whichever_node_dies() {
     clients.arg(script).args(["200", "20"]).args(addresses).stdout(Stdio::piped()).kill_on_drop(true);
     let mut clients = match clients.spawn() {
         Ok(clients) => clients,
-        Err(error) => return eprintln!("SKIPPED: clients over HTTP: {error}"),
+        Err(error) => return crate::skipped(&format!("clients over HTTP: {error}")),
     };
     let mut lines = BufReader::new(clients.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("begun"));

@@ -199,7 +199,7 @@ of_the_node! {
     on_its_way: HistogramVec(
         "longshore_lane_delivery_seconds",
         "From a job being stored, or the node asking for jobs if that is later, to its arrival",
-        ["queue"]
+        ["queue", "lane"]
     ),
     leases_held: IntGauge("longshore_leases_held", "Jobs whose leases the node renews"),
     log_refused: IntCounter("longshore_event_log_refused_total", "Batches of events refused and sent again"),

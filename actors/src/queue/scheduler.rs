@@ -274,7 +274,8 @@ impl Scheduler {
         }
         let behind = delivery.behind;
         if let Some(took) = delivery.on_its_way {
-            self.metrics.on_its_way.with_label_values(&[self.queue.name.as_str()]).observe(took.as_secs_f64());
+            let labels = [self.queue.name.as_str(), LANES[lane]];
+            self.metrics.on_its_way.with_label_values(&labels).observe(took.as_secs_f64());
             self.queue.deliveries.took(took, now);
         }
         let mark = self.marks.of(lane);

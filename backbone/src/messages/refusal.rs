@@ -3,7 +3,8 @@
 use serde::Deserialize;
 
 /// Why JetStream refused.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, thiserror::Error)]
+#[error("{description} (code {err_code})")]
 pub struct Refusal {
     /// JetStream's own code.
     #[serde(default)]
@@ -36,6 +37,8 @@ pub(crate) const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
 /// JetStream's error code for a message that could not be deleted, whatever the reason; its description has that.
 const NOT_DELETED: u64 = 10_057;
+/// Too few servers are there that could have the stream.
+pub(crate) const NO_PEERS: u64 = 10_005;
 /// JetStream's error code for a stream that is not there.
 pub(crate) const NO_STREAM: u64 = 10_059;
 

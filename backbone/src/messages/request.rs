@@ -68,19 +68,18 @@ pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body:
 /// Whether no server answered, which for a publish means that no stream takes the subject.
 #[must_use]
 pub fn is_no_responders_error(error: &Error) -> bool {
-    let Error::Publish { source, .. } = error else { return false };
-    source
-        .downcast_ref::<async_nats::RequestError>()
-        .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+    matches!(error, Error::Publish { source, .. } if is_no_responders(source.as_ref()))
 }
 
 /// The same for a read: no such stream.
 #[must_use]
 pub fn nobody_answered(error: &Error) -> bool {
-    let Error::Read { source, .. } = error else { return false };
-    source
-        .downcast_ref::<async_nats::RequestError>()
-        .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+    matches!(error, Error::Read { source, .. } if is_no_responders(source.as_ref()))
+}
+
+/// The same of a request as such: nobody got it.
+pub(crate) fn is_no_responders(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<async_nats::RequestError>().is_some_and(|error| error.kind() == RequestErrorKind::NoResponders)
 }
 
 /// Reads the last message of a subject from the stream's leader.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Request};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use crate::client::Client;
 use crate::connection::link::Lost;
 use crate::error::{Cause, Error};
-use crate::messages::refusal::Refusal;
+use crate::messages::refusal::{NO_PEERS, Refusal};
 use crate::messages::request::{self, Stored};
 use crate::messages::scan;
 use crate::runs::claims::{Claim, hex};
@@ -32,6 +32,13 @@ use crate::wire::subject::Names;
 const CHUNK: usize = 128 * 1024;
 /// How long a server may take over one chunk, or an answer. It gives up itself after five seconds.
 const CHUNK_WITHIN: Duration = Duration::from_secs(20);
+/// How long servers that have just started may seem away to others, and the wait between two tries.
+const JOINED_WITHIN: Duration = Duration::from_secs(10);
+const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// How long it may take until every server of a cluster knows which one awaits the chunks, and the wait between two
+/// tries.
+const KNOWN_WITHIN: Duration = Duration::from_secs(4);
+const SENT_AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// How long a server may take to put a restored stream into service: it reads all of it.
 const RESTORED_WITHIN: Duration = Duration::from_secs(600);
 
@@ -284,12 +291,33 @@ impl Client {
         self.sent(stream, &body, from).await.map_err(failed("restore", stream))
     }
 
+    /// Has a server await the snapshot, and returns its answer.
+    async fn begun(&self, stream: &str, body: &Value) -> Result<Value, Cause> {
+        let joined_by = Instant::now() + JOINED_WITHIN;
+        let too_few = |error: &Cause| error.downcast_ref::<Refusal>().is_some_and(|why| why.err_code == NO_PEERS);
+        loop {
+            match self.asked(&format!("STREAM.RESTORE.{stream}"), body).await {
+                Err(error) if too_few(&error) && Instant::now() < joined_by => {
+                    tokio::time::sleep(ASKED_AGAIN_AFTER).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     async fn sent(&self, stream: &str, body: &Value, mut from: impl Read) -> Result<u64, Cause> {
-        let answer = self.asked(&format!("STREAM.RESTORE.{stream}"), body).await?;
+        let answer = self.begun(stream, body).await?;
         let to = answer["deliver_subject"].as_str().ok_or("the server does not say where to send it")?;
-        let send = async |chunk: Bytes, within| {
-            let request = Request::new().payload(chunk).timeout(Some(within));
-            self.link().request(to.to_owned(), request).await
+        let known_by = Instant::now() + KNOWN_WITHIN;
+        let send = async |chunk: Bytes, within| loop {
+            let request = Request::new().payload(chunk.clone()).timeout(Some(within));
+            match self.link().request(to.to_owned(), request).await {
+                // The answer to the request for it may overtake the news of where it is awaited: nobody got it yet.
+                Err(error) if request::is_no_responders(error.as_ref()) && Instant::now() < known_by => {
+                    tokio::time::sleep(SENT_AGAIN_AFTER).await;
+                }
+                answer => return answer,
+            }
         };
         // As large as the server accepts; the last chunk is empty.
         let mut chunk = vec![0; CHUNK.min(self.link().server_info().max_payload)];
@@ -392,8 +420,8 @@ fn checked(answer: &[u8]) -> Result<Value, Cause> {
     match answer.get_mut("error").map(Value::take) {
         None => Ok(answer),
         Some(error) => {
-            let Refusal { err_code, description } = serde_json::from_value(error)?;
-            Err(format!("{description} (code {err_code})").into())
+            let refusal: Refusal = serde_json::from_value(error)?;
+            Err(Box::new(refusal))
         }
     }
 }
