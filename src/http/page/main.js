@@ -188,10 +188,15 @@ function safely(current) {
   }
 }
 
+let drawn = false;
 function draw() {
   document.title = [state.session && page()?.title(state.route), state.session?.environment, 'Longshore'].filter(Boolean).join(' · ');
   const root = document.getElementById('app');
-  if (state.session === undefined) render(state.error ? failed(state.error) : nothing, root);
+  // The frame of index.html, which is painted before any script is read, stands until it is known who asks.
+  if (state.session === undefined && !state.error) return;
+  if (!drawn) root.replaceChildren();
+  drawn = true;
+  if (state.session === undefined) render(failed(state.error), root);
   else render(state.session ? shell() : loginView(), root);
   const dialog = /** @type {HTMLDialogElement} */ (root.querySelector('dialog:not([open])'));
   if (dialog) {
