@@ -127,7 +127,6 @@ impl Holder {
             if !holds_for.is_zero() {
                 *self.held.entry(holds_for).or_default() += 1;
             }
-            debug_assert!(self.used <= self.granted, "an attempt without a slot: {self:?}");
             return Ok(());
         }
         Err(self.wish(now, holds_for))
@@ -273,7 +272,6 @@ impl Holder {
             return None;
         }
         let keeps = self.keeps(now);
-        debug_assert!(self.used <= keeps && keeps <= self.granted, "it gives back {keeps} of what it uses: {self:?}");
         let free = self.known.as_ref()?.free;
         let wish = self.wanted.filter(|_| self.wants(now) && now >= self.rests_until && !self.yields(now));
         let lacks_one = self.used >= self.granted;
