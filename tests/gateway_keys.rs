@@ -132,7 +132,8 @@ async fn a_redacted_type_shows_payloads_and_results_only_to_who_may_reveal_them(
     const SECRET: &str = "4111-1111";
     let world = world().await;
     let node = builder(&world, "n1").with("types.card", &served_by("echo", "redact = true"));
-    let node = node.with("types.refused", &served_by("fail", "redact = true\nmax_attempts = 1")).start().await;
+    let node = node.with("types.refused", &served_by("fail", "redact = true\nmax_attempts = 1"));
+    let node = node.with("types.pulled", "redact = true").start().await;
     let [submit, read, reveal] = ["submit", "read", "read,reveal"].map(|scopes| key(&world, "acme", scopes));
     let run = |job_type: &str, more: &str| {
         let job = format!(r#"{{"type":"{job_type}","payload":{{"number":"{SECRET}"}}{more}}}"#);
@@ -183,6 +184,11 @@ async fn a_redacted_type_shows_payloads_and_results_only_to_who_may_reveal_them(
     let by = |key: &str| format!("key:{}", id(key));
     let audit = world.try_request("_all", "audit.list", json!({})).await.unwrap().to_string();
     assert!(audit.contains("runs.payload") && audit.contains(&by(&reveal)) && !audit.contains(&by(&read)), "{audit}");
+    // Who pulls a job gets it whole.
+    world.publish("pulled").tenant("acme").json(json!(SECRET)).await;
+    let asked = r#"{"types":["pulled"],"wait_ms":30000}"#;
+    let (status, _, job) = curl(&node, "/v1/work", Some(&reveal), &["-d", asked]);
+    assert_eq!((status, &job["job"]["payload"]), (200, &json!(SECRET)), "{job}");
     let over_nats = world.try_request("acme", "runs.get", json!({"run_id": done})).await.unwrap();
     assert_eq!(over_nats["result"]["number"], SECRET);
 }

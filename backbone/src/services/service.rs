@@ -64,7 +64,7 @@ pub struct Request {
 /// What an answer shows of types with `redact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redaction {
-    /// Everything: NATS permissions decide who may ask.
+    /// Everything: NATS permissions decide who may ask, or a job is handed out.
     Never,
     /// No payload and no result.
     Hides,

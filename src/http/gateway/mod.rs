@@ -173,7 +173,11 @@ impl Gateway {
             by: Some(asker.by()),
             reason: reason(parts),
             from: FROM.to_owned(),
-            redaction: parts.extensions.get().copied().unwrap_or(Redaction::Hides),
+            redaction: match declaration.effect {
+                // Who gets the job needs its payload.
+                Effect::HandsOut => Redaction::Never,
+                _ => parts.extensions.get().copied().unwrap_or(Redaction::Hides),
+            },
             body: target.body,
         };
         Ok(node.api().ask(request).await?.into_bytes())
