@@ -260,7 +260,7 @@ impl Policies {
         search::values(&self.of(job_type).search, payload)
     }
 
-    /// Whether a type hides its payloads and results.
+    /// Whether any type hides its payloads and results.
     #[must_use]
     pub fn redacts_any(&self) -> bool {
         self.default_type.redact || self.types.values().any(|policy| policy.redact)

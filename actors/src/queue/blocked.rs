@@ -372,10 +372,8 @@ impl<T: HasPayload> Blocked<T> {
     /// goes behind parked ones of a kind of which none is parked.
     fn holds_together(&self) -> bool {
         let in_order = |jobs: &VecDeque<(Position, T)>| jobs.iter().is_sorted_by_key(|(position, _)| *position);
-        let (mut jobs, mut behind) = (0, 0);
-        self.kinds
-            .iter()
-            .for_each(|(_, waiting)| (jobs, behind) = (jobs + waiting.jobs.len(), behind + waiting.behind.len()));
+        let jobs: usize = self.kinds.values().map(|waiting| waiting.jobs.len()).sum();
+        let behind: usize = self.kinds.values().map(|waiting| waiting.behind.len()).sum();
         self.held.jobs == jobs + behind
             && self.behind == behind
             && self.kinds.iter().all(|(kind, waiting)| {

@@ -13,8 +13,6 @@ const HIDDEN: [&str; 4] = ["payload", "payload_base64", "result", "result_base64
 /// Fields that hold what clients and handlers wrote: nothing in them is the answer's own.
 const FOREIGN: [&str; 4] = ["payload", "result", "progress", "headers"];
 
-type Fields<'a> = BTreeMap<&'a str, &'a RawValue>;
-
 /// The answer in which each run, dead letter, schedule or payload of a type that `hides` has `"redacted":true` in place
 /// of payload and result; `None`: it has none of them.
 #[must_use]
@@ -34,19 +32,21 @@ fn without(value: &RawValue, hides: &dyn Fn(&JobType) -> bool) -> Option<Box<Raw
             to_raw_value(&kept.collect::<Vec<_>>()).ok()
         }
         b'{' => {
-            let mut fields: Fields<'_> = serde_json::from_str(value.get()).ok()?;
+            // Names as text of their own, as one with an escape cannot be borrowed.
+            let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(value.get()).ok()?;
             let job_type = fields.get("type").and_then(|value| JobType::deserialize(*value).ok());
             let named = fields.len();
             if job_type.is_some_and(|job_type| hides(&job_type)) {
-                fields.retain(|name, _| !HIDDEN.contains(name));
+                fields.retain(|name, _| !HIDDEN.contains(&name.as_str()));
             }
             let is_redacted = fields.len() < named;
-            let own = fields.iter().filter(|(name, _)| !FOREIGN.contains(name));
-            let shorter: Vec<_> = own.filter_map(|(name, value)| Some((*name, without(value, hides)?))).collect();
+            let own = fields.iter().filter(|(name, _)| !FOREIGN.contains(&name.as_str()));
+            let shorter: Vec<_> =
+                own.filter_map(|(name, value)| Some((name.clone(), without(value, hides)?))).collect();
             (is_redacted || !shorter.is_empty()).then_some(())?;
-            fields.extend(shorter.iter().map(|(name, value)| (*name, &**value)));
+            fields.extend(shorter.iter().map(|(name, value)| (name.clone(), &**value)));
             let redacted = is_redacted.then(|| to_raw_value(&true)).transpose().ok()?;
-            fields.extend(redacted.as_deref().map(|redacted| ("redacted", redacted)));
+            fields.extend(redacted.as_deref().map(|redacted| ("redacted".to_owned(), redacted)));
             to_raw_value(&fields).ok()
         }
         _ => None,
@@ -67,6 +67,7 @@ mod tests {
         for (whole, without) in [
             (r#"{"run_id":"a","type":"card","result":{"n":1}}"#, r#"{"redacted":true,"run_id":"a","type":"card"}"#),
             (r#"{"payload_base64":"MQ==","type":"card"}"#, r#"{"redacted":true,"type":"card"}"#),
+            (r#"{"\n":0,"run":{"type":"card","result":1}}"#, r#"{"\n":0,"run":{"redacted":true,"type":"card"}}"#),
             (
                 r#"{"runs":[{"type":"card","payload":1},{"type":"other","result":1.50}],"cursor":"c"}"#,
                 r#"{"cursor":"c","runs":[{"redacted":true,"type":"card"},{"type":"other","result":1.50}]}"#,
