@@ -174,6 +174,35 @@ async fn a_tenants_weight_decides_its_share_and_is_changed_by_a_restart() {
     }
 }
 
+/// Given jobs of two tenants in a queue, when an operator asks for its shares, then the answer says what each has, is
+/// owed by its weight, and is delivered; a tenant may not ask.
+#[tokio::test]
+async fn an_operator_sees_what_each_tenant_is_owed_and_gets() {
+    let world = world().await;
+    let _node = node(&world).with("tenants.heavy", "weight = 3").start().await;
+    world.publish("sleep").tenant("heavy").many((0..300).map(|_| json!({"ms": 50}))).await;
+    flood(&world, 2_000, 0).await;
+    let asked = json!({"queue": "main"});
+    let shares = eventually("deliveries in a second", WITHIN, async || {
+        let answer = world.try_request("_all", "queues.shares", asked.clone()).await.map_err(|error| error.message)?;
+        let delivered = answer["shares"].as_array().unwrap().iter().map(|of| of["delivered"].as_u64().unwrap());
+        if delivered.sum::<u64>() > 0 { Ok(answer) } else { Err(answer.to_string()) }
+    })
+    .await;
+    assert_eq!((&shares["fair_by"], &shares["left_out"]), (&json!("tenant"), &json!(0)), "{shares}");
+    let of =
+        |at: usize| (&shares["shares"][at]["tenant"], &shares["shares"][at]["weight"], &shares["shares"][at]["share"]);
+    assert_eq!(
+        (of(0), of(1)),
+        ((&json!("flood"), &json!(1), &json!(0.25)), (&json!("heavy"), &json!(3), &json!(0.75)))
+    );
+    assert!(shares["shares"][0]["jobs"].as_u64().unwrap() > 300, "{shares}");
+    let refused = world.try_request("heavy", "queues.shares", asked).await.unwrap_err();
+    assert_eq!(refused.code, 403, "{refused:?}");
+    let unknown = world.try_request("_all", "queues.shares", json!({"queue": "no"})).await.unwrap_err();
+    assert_eq!(unknown.code, 404, "{unknown:?}");
+}
+
 /// Given a queue that is fair by type, by its configuration or by `queues.put`, when a tenant has flooded it with jobs
 /// of one type, then the jobs of another type of that same tenant start long before the flood is over.
 #[tokio::test]
@@ -191,6 +220,8 @@ async fn a_queue_may_be_fair_between_types() {
         }
         let publish = |job_type: &'static str| world.publish(job_type).tenant("flood").queue(queue);
         let flood = publish("sleep").many((0..SLOW).map(|_| json!({"ms": 20}))).await;
+        let shares = world.try_request("_all", "queues.shares", json!({"queue": queue})).await.unwrap();
+        assert_eq!((&shares["fair_by"], &shares["shares"][0]["type"]), (&json!("type"), &json!("sleep")), "{shares}");
         let quiet = publish("noop").many((0..20).map(|_| json!({}))).await;
         few_complete(&world, &quiet).await;
         let log = starts(&world).await;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use longshore_backbone::wire::api::{
-    Encoded, NoHandler, PauseRequest, PauseStatus, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
-    QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, ResumeRequest,
+    Encoded, NoHandler, PauseRequest, PauseStatus, PurgeRequest, PutQueueRequest, QueuePut, QueueShares, QueueStatus,
+    Queues, QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, QueuesShares, ResumeRequest,
+    SharesRequest,
 };
-use longshore_domain::fairness::FairBy;
+use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::whole_millis;
 use longshore_domain::served::none_ever;
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Timestamp, duration};
@@ -27,6 +28,15 @@ const PUT_WITHIN: Duration = Duration::from_secs(20);
 pub(crate) enum Command {
     /// The queues, with their waiting and running jobs: what the command shows without a subcommand
     List {
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// How the starts of a queue are shared out between tenants, or types, beside what each is owed (operators)
+    Shares {
+        /// The queue
+        #[arg(value_name = "QUEUE", value_parser = super::queue)]
+        queue: Queue,
         /// JSON for machines
         #[arg(long)]
         json: bool,
@@ -158,8 +168,32 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             let request = PurgeRequest { confirm: Some(queue.clone()), queue, limit: None, dry_run: false };
             bulk::run::<QueuesPurge>(&api, request, None, &options).await
         }
+        Command::Shares { queue, json } => shares(&api, queue, json).await,
         Command::List { json } => list(&api, json).await,
     }
+}
+
+async fn shares(api: &Api, queue: Queue, json: bool) -> anyhow::Result<Ended> {
+    let answer = api.ask::<QueuesShares>(SharesRequest { queue }).await?;
+    if json {
+        output::json(&answer)?;
+        return Ok(Ended::Success);
+    }
+    let QueueShares { fair_by, left_out, shares, .. } = answer.read()?;
+    let whose = if fair_by == FairBy::Type { "type" } else { "tenant" };
+    let heading = [whose, "jobs", "weight", "share", "a second"].map(str::to_owned).to_vec();
+    let row = shares.into_iter().map(|of| {
+        let whose = match of.whose {
+            FairnessKey::Tenant(tenant) => tenant.to_string(),
+            FairnessKey::Type(job_type) => job_type.to_string(),
+        };
+        vec![whose, number(of.jobs), of.weight.to_string(), format!("{:.1} %", of.share * 100.0), number(of.delivered)]
+    });
+    output::say_fitted(&std::iter::once(heading).chain(row).collect::<Vec<_>>(), &[1, 2, 3, 4], &[])?;
+    if left_out > 0 {
+        eprintln!("{left_out} more have jobs in it");
+    }
+    Ok(Ended::Success)
 }
 
 fn show_put(answer: &Encoded<QueuePut>, json: bool) -> anyhow::Result<Ended> {

@@ -3,7 +3,7 @@
 //!
 //! * Submitting: `intake`, with `submission` (key, id or time), `keyed` (a key that is taken) and `debounce`.
 //! * Looking: `runs`, `list` with `walk`, `waits` (for an end), `waiting_for` (why a run waits) with `stranded`
-//!   (nothing can bring it on), `queues`.
+//!   (nothing can bring it on), `queues` with `shares`.
 //! * Changing runs: `cancel` with `cancellation`, `reschedule`, `erase`, `purge`; `dead_letters`, `replay` with
 //!   `dead_letter`.
 //! * Changing the cluster: `pauses`, `limits`, `breakers`, `concurrency`, `put_queue`, `faults`, `keys`. Schedules,
@@ -47,6 +47,7 @@ mod ports;
 pub(crate) mod purge;
 pub(crate) mod put_queue;
 pub(crate) mod queues;
+pub(crate) mod shares;
 pub(crate) mod stats;
 
 pub(crate) mod reschedule;

@@ -110,7 +110,7 @@ impl Deliveries {
             from_lane: *from_lane,
             returned: *returned,
         });
-        DeliveryCounts { node: node.to_owned(), since_ms: counting.since.millis(), of: of.collect() }
+        DeliveryCounts { by: self.by, node: node.to_owned(), since_ms: counting.since.millis(), of: of.collect() }
     }
 
     /// Stops counting if nobody has asked for a while.

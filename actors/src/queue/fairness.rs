@@ -145,7 +145,7 @@ type Answers = HashMap<String, (i64, Served)>;
 fn served_since(answers: &mut Answers, said: Vec<DeliveryCounts>) -> Served {
     let mut served = Served::new();
     let before = std::mem::take(answers);
-    for DeliveryCounts { node, since_ms, of } in said {
+    for DeliveryCounts { node, since_ms, of, by: _ } in said {
         let known = before.get(&node).filter(|(since, _)| *since == since_ms).map(|(_, counts)| counts);
         let counts = of.into_iter().map(|count| {
             let DeliveryCount { priority, key, from_lane, returned } = count;
@@ -250,7 +250,7 @@ impl Fairness {
         let (queue, backbone) = (&self.forwarder.queue, &self.forwarder.ports.backbone);
         let mut waiting = BTreeMap::new();
         for priority in lanes {
-            let keys = backbone.keys_in_lane(&Lane::new(&queue.name, priority), queue.policy.fair_by).await?;
+            let keys = backbone.keys_in_lane(&queue.name, priority.into(), queue.policy.fair_by).await?;
             if keys.values().sum::<u64>() <= LONG {
                 queue.deliveries.is_short(priority);
             } else if keys.len() > 1 {

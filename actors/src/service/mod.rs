@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 
 use crate::api::{
     Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, filter, intake, keys, late, limits,
-    list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, stats, traced,
+    list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, shares, stats, traced,
 };
 use crate::audit::{self, Audit};
 use crate::batches::endpoints as batches;
@@ -165,6 +165,7 @@ fn about_the_rest() -> Vec<Route> {
         WebhooksTest: |c, asker, asked| webhooks::test(&c.part.api, asker, asked);
         WebhooksRotate: |c, asker, asked| webhooks::rotate(&c.part.api, asker, asked);
         QueuesList: |c, asker, asked| queues::list(&c.part.api, asker, asked);
+        QueuesShares: |c, _, asked| shares::serve(&c.part.api, asked);
         QueuesPut: |c, _, asked| put_queue::put(&c.part.api, asked);
         QueuesPause: |c, _, asked| pauses::pause(&c.part.api, asked);
         QueuesResume: |c, _, asked| pauses::resume(&c.part.api, asked);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_domain::fairness::FairnessKey;
+use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::{Priority, Queue};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,9 @@ use crate::error::Error;
 pub struct DeliveryCounts {
     /// The node.
     pub node: String,
+    /// What it counts as one key.
+    #[serde(default)]
+    pub by: FairBy,
     /// When it began, in Unix milliseconds: counts of another beginning have nothing to do with these.
     pub since_ms: i64,
     /// By priority and key.

@@ -297,8 +297,13 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn keys_in_lane(&self, lane: &Lane, by: FairBy) -> Result<BTreeMap<FairnessKey, u64>, Error> {
-        let state = self.subjects_in(&self.names().lane_stream(&lane.queue, lane.priority), Some(">")).await?;
+    pub async fn keys_in_lane(
+        &self,
+        queue: &Queue,
+        lane: QueueLane,
+        by: FairBy,
+    ) -> Result<BTreeMap<FairnessKey, u64>, Error> {
+        let state = self.subjects_in(&self.names().lane_stream(queue, lane), Some(">")).await?;
         Ok(sums(&state.subjects, |subject| self.fairness_key(subject, by)))
     }
 

@@ -1,12 +1,14 @@
-// Acts on many: asked by the page one call after the other, with progress and a way to stop.
+// Acts on many: asked by the page one call after the other, with progress, a pace and a way to stop.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask } from './api.js';
+import { ask, get } from './api.js';
 import { number } from './format.js';
 import { changed, reload, state, toast } from './state.js';
-import { askFirst, button, line } from './widgets.js';
+import { askFirst, button, line, ofTenant, pill, runLink, time } from './widgets.js';
 
 const AT_ONCE = 200;
+const SAMPLE = 10;
+const RATE = { name: 'rate', label: 'How fast', options: [['', 'at once'], ['1', '1 a second'], ['10', '10 a second'], ['100', '100 a second']], hint: 'Slower is kinder to a service that has just come back. This tab keeps the pace: leave it open.' };
 
 /** How many an act would reach. */
 export async function counted(path, body, done) {
@@ -14,18 +16,32 @@ export async function counted(path, body, done) {
   return { count: said[done] ?? 0, more: Boolean(said.more), failed: said.failed ?? [] };
 }
 
-/** Calls until nothing is left, or it is stopped. */
-export async function run({ title, path, body, done, total }) {
+/** Some of them, the newest first: those in one of these states. */
+async function sample(body, states) {
+  const of = { ...body, all: undefined, set: undefined };
+  const pages = await Promise.all(states.map((name) => get('v1/runs', { ...of, state: name, limit: SAMPLE })));
+  return pages.flatMap((page) => page.runs).slice(0, SAMPLE);
+}
+
+/**
+ * Calls until nothing is left, or it is stopped; at most so many a second.
+ * @param {{title: string, path: string, body: object, done: string, total?: number, rate?: number}} what
+ */
+export async function run({ title, path, body, done, total, rate = 0 }) {
+  const begun = performance.now();
+  const step = rate ? Math.min(rate, AT_ONCE) : AT_ONCE;
   const bulk = { title, done: 0, failed: [], total, stopped: false, over: false };
   state.bulk = bulk;
   changed();
   try {
     for (let more = true; more && !bulk.stopped;) {
-      const said = await ask('POST', path, { body: { ...body, limit: AT_ONCE + bulk.failed.length } });
+      const said = await ask('POST', path, { body: { ...body, limit: step + bulk.failed.length } });
       bulk.done += said[done] ?? 0;
       bulk.failed = said.failed ?? [];
       more = Boolean(said.more) && (said[done] ?? 0) > 0;
       changed();
+      const early = rate && more ? begun + (bulk.done / rate) * 1000 - performance.now() : 0;
+      if (early > 0) await new Promise((go) => { setTimeout(go, early); });
     }
   } catch (error) {
     bulk.error = error.message;
@@ -36,14 +52,14 @@ export async function run({ title, path, body, done, total }) {
 }
 
 /**
- * Shows what is meant and how many, then acts. More than 100 are confirmed by their number.
- * @param {{verb: string, title: string, what: string, path: string, body: object, done: string, danger?: boolean,
- *   fields?: import('./widgets.js').Field[], change?: (said: any) => object}} what
+ * Shows what is meant, how many and some of them, then acts. More than 100 are confirmed by their number.
+ * @param {{verb: string, title: string, what: string, path: string, body: object, done: string, danger?: boolean, states: string[]}} what
  */
-export async function askForMany({ verb, title, what, path, body, done, danger = false, fields = [], change = () => ({}) }) {
+export async function askForMany({ verb, title, what, path, body, done, danger = false, states }) {
   let seen;
+  let some;
   try {
-    seen = await counted(path, body, done);
+    [seen, some] = await Promise.all([counted(path, body, done), sample(body, states)]);
   } catch (error) {
     return toast(error.message, true);
   }
@@ -52,14 +68,15 @@ export async function askForMany({ verb, title, what, path, body, done, danger =
   return askFirst({
     title,
     text: html`<p>${verb}s <strong>${many}</strong> ${what}, as a dry run says. ${seen.failed.length
-      ? html`Of some it says no, such as: ${line(seen.failed[0].error)}.` : nothing}</p>`,
-    fields,
+      ? html`Of some it says no, such as: ${line(seen.failed[0].error)}.` : nothing}</p>
+      ${some.length ? html`<p>${some.length < seen.count ? 'Some' : 'All'} of them:</p><ul class="sample" aria-label="Some of them">${some.map((one) => html`<li>${pill(one.state)} ${time(one.ended_at ?? one.run_at ?? one.enqueued_at)}
+        <span class="strong">${one.type}</span> ${ofTenant(one.tenant)}${runLink(one)}</li>`)}</ul>` : nothing}`,
+    fields: [RATE],
     typed: danger && seen.count > 100 ? String(seen.count) : undefined,
     label: `${verb} ${many}`,
     danger,
-    act: async (said) => {
-      const changes = change(said);
-      run({ title, path, body: { ...body, ...changes }, done, total: seen.more ? undefined : seen.count });
+    act: async ({ rate }) => {
+      run({ title, path, body, done, total: seen.more ? undefined : seen.count, rate: Number(rate ?? 0) });
     },
   });
 }

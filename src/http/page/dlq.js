@@ -35,11 +35,10 @@ async function more() {
   changed();
 }
 
-const RATE = [{ name: 'rate', label: 'How fast', options: [['', 'at once'], ['1', '1 a second'], ['10', '10 a second'], ['100', '100 a second']], hint: 'Slower is kinder to a service that has just come back.' }];
-const rate = ({ rate: said }) => (said ? { rate_per_s: Number(said) } : {});
-
-const replayMany = (body, name) => askForMany({ verb: 'Replay', title: `Replay ${name}`, what: 'dead letters', path: 'v1/dlq/replay', body: until(body), done: 'replayed', fields: RATE, change: rate });
-const discardMany = (body, name) => askForMany({ verb: 'Discard', title: `Discard ${name}`, what: 'dead letters', path: 'v1/dlq/discard', body: until(body), done: 'discarded', danger: true });
+/** A group shows an example itself; runs cannot be asked for by it. */
+const ofGroup = (body) => (body.fingerprint ? [] : ['dead']);
+const replayMany = (body, name) => askForMany({ verb: 'Replay', title: `Replay ${name}`, what: 'dead letters', path: 'v1/dlq/replay', body: until(body), done: 'replayed', states: ofGroup(body) });
+const discardMany = (body, name) => askForMany({ verb: 'Discard', title: `Discard ${name}`, what: 'dead letters', path: 'v1/dlq/discard', body: until(body), done: 'discarded', danger: true, states: ofGroup(body) });
 /** What dies anew meanwhile is not meant. */
 const until = (body) => ({ until: new Date().toISOString(), ...body });
 const all = (asked) => (Object.keys(asked).length ? asked : { all: true });

@@ -35,32 +35,44 @@ export function relative(time, now = Date.now()) {
   return away > 0 ? `${rough} ago` : `in ${rough}`;
 }
 
-export const zone = { utc: kept('zone', 'local') === 'utc' };
+/** The zone of all times: `local`, `UTC`, or one by its name, such as `Europe/Berlin`. */
+export const zone = { name: kept('zone', 'local') };
+export const ZONES = ['local', 'UTC', ...Intl.supportedValuesOf('timeZone').filter((name) => name !== 'UTC')];
 
-export function setZone(utc) {
-  zone.utc = utc;
-  keep('zone', utc ? 'utc' : 'local');
+export function setZone(name) {
+  zone.name = name;
+  keep('zone', name);
 }
 
-const two = (value, length = 2) => String(value).padStart(length, '0');
+/** @type {Map<string, Intl.DateTimeFormat>} */
+const formats = new Map();
 
-/** The moment itself, in the chosen zone. */
-export function absolute(time) {
+/** A moment's parts in a zone; one that the browser does not know is read as UTC. */
+function parts(at, where) {
+  if (!formats.has(where)) {
+    /** @type {(timeZone?: string) => Intl.DateTimeFormat} */
+    const made = (timeZone) => new Intl.DateTimeFormat('en-GB', { timeZone, year: 'numeric', month: '2-digit', day: '2-digit', hour: '2-digit', minute: '2-digit', second: '2-digit', fractionalSecondDigits: 3, timeZoneName: 'longOffset' });
+    try {
+      formats.set(where, made(where === 'local' ? undefined : where));
+    } catch {
+      formats.set(where, made('UTC'));
+    }
+  }
+  return Object.fromEntries(formats.get(where).formatToParts(at).map(({ type, value }) => [type, value]));
+}
+
+/** The moment itself, in the chosen zone or in another one. */
+export function absolute(time, where = zone.name) {
   const at = new Date(time);
   if (Number.isNaN(at.getTime())) return '–';
-  if (zone.utc) return at.toISOString().replace('T', ' ').replace('Z', ' UTC');
-  const offset = -at.getTimezoneOffset();
-  const sign = offset < 0 ? '-' : '+';
-  const hours = `${sign}${two(Math.floor(Math.abs(offset) / 60))}:${two(Math.abs(offset) % 60)}`;
-  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return `${day} ${clock(at)}.${two(at.getMilliseconds(), 3)} ${hours}`;
+  const { year, month, day, hour, minute, second, fractionalSecond, timeZoneName } = parts(at, where);
+  return `${year}-${month}-${day} ${hour}:${minute}:${second}.${fractionalSecond} ${timeZoneName === 'GMT' ? 'UTC' : timeZoneName.replace('GMT', '')}`;
 }
 
 /** The time of the day alone. */
 export function clock(time) {
-  const at = new Date(time);
-  if (zone.utc) return at.toISOString().slice(11, 19);
-  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  const { hour, minute, second } = parts(new Date(time), zone.name);
+  return `${hour}:${minute}:${second}`;
 }
 
 const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\]:,]|[^\s{}[\]:,"]+/gs;

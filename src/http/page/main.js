@@ -3,7 +3,7 @@
 import { html, nothing, render } from './vendor/lit-html.js';
 import { get, logout, session } from './api.js';
 import { bulkView } from './bulk.js';
-import { clock, setZone, zone } from './format.js';
+import { clock, setZone, zone, ZONES } from './format.js';
 import { loginView } from './login.js';
 import * as router from './router.js';
 import { stop } from './stream.js';
@@ -164,7 +164,7 @@ function shell() {
   <nav class="side ${state.menu ? 'open' : ''}" aria-label="Pages"><a class="brand" href=${router.to('')}><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="7" /><path d="M9 8v14h9M14 12h9v4h-9z" /></svg>Longshore</a>
     <ul>${links.map(([name, text, symbol]) => html`<li><a href=${router.to(name)} aria-current=${here === name ? 'page' : nothing}>${icon(symbol)}<span>${text}</span></a></li>`)}</ul>
     <footer><button type="button" class="plain" @click=${() => { theme(NEXT[kept('theme', 'system')]); }}>Theme: ${kept('theme', 'system')}</button>
-      <button type="button" class="plain" @click=${() => { setZone(!zone.utc); changed(); }}>Times: ${zone.utc ? 'UTC' : 'local'}</button>
+      <div class="plain">Times: <select aria-label="Times" @change=${(event) => { setZone(event.target.value); changed(); }}>${ZONES.map((name) => html`<option ?selected=${name === zone.name}>${name}</option>`)}</select></div>
       ${may('operate') ? html`<button type="button" class="plain" @click=${reason}>Reason: ${state.reason ? line(state.reason) : 'none'}</button>` : nothing}
       <button type="button" class="plain" @click=${help}>Keys: ?</button>
       ${who.auth === 'keys' ? html`<button type="button" class="plain" @click=${out}>Log out${who.name ? html` ${line(who.name)}` : nothing}</button>` : nothing}</footer></nav>

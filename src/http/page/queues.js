@@ -59,6 +59,26 @@ async function purge(queue) {
   });
 }
 
+/** Who has jobs in it, what each is owed of its starts, and what each got in a second. */
+async function shares(queue) {
+  toast('Deliveries are counted for a second');
+  try {
+    const said = await ask('GET', `v1/queues/${part(queue.queue)}/shares`, { as: '' });
+    const started = said.shares.reduce((all, one) => all + one.delivered, 0);
+    const percent = (of) => `${(of * 100).toFixed(1)} %`;
+    askFirst({
+      title: `Shares of ${queue.queue}`,
+      text: html`<p>While jobs of several ${said.fair_by}s wait in a lane, each gets its weight's part of what starts, and what others leave.</p>
+        ${said.shares.length ? table(`Shares of ${queue.queue}`, [said.fair_by === 'type' ? 'Type' : 'Tenant', ...['Jobs', 'Weight', 'Share', 'Delivered in a second'].map((text) => ({ text, kind: 'num' }))], said.shares.map((one) => html`<tr>
+          <td class="cut">${one.tenant ?? one.type}</td><td class="num">${number(one.jobs)}</td><td class="num">${one.weight}</td><td class="num">${percent(one.share)}</td>
+          <td class="num">${number(one.delivered)}${started ? html` <span class="faint">${percent(one.delivered / started)}</span>` : nothing}</td></tr>`)) : html`<div class="empty">No job is in its lanes.</div>`}
+        ${said.left_out ? html`<p class="hint">${number(said.left_out)} more have jobs in it.</p>` : nothing}`,
+    });
+  } catch (error) {
+    toast(error.message, true);
+  }
+}
+
 const lanes = (queue) => Object.entries(queue.waiting ?? {}).filter(([, count]) => count).map(([lane, count]) => `${lane}: ${number(count)}`).join(', ');
 const reasons = (queue) => Object.entries(queue.deferred ?? {}).map(([reason, count]) => `${reason.replaceAll('_', ' ')}: ${number(count)}`).join(', ');
 
@@ -77,7 +97,7 @@ function row(queue, most) {
     <td class="num">${queue.oldest_age_ms ? span(queue.oldest_age_ms) : '–'}</td>
     <td class="num">${rates ? html`${short(rates.in)} / ${short(rates.out)}` : '–'}</td>
     <td class="cut"><span title=${queue.served_by.join(', ')}>${queue.served_by.length === 1 ? queue.served_by[0] : `${queue.served_by.length} nodes`}</span></td>
-    <td class="acts">${may('operate', true) ? html`${queue.paused ? button('Resume', () => resume(queue.queue), { kind: 'small' }) : button('Pause', () => pause(queue), { kind: 'small' })}
+    <td class="acts">${may('read', true) ? button('Shares', () => shares(queue), { kind: 'small quiet' }) : nothing}${may('operate', true) ? html`${queue.paused ? button('Resume', () => resume(queue.queue), { kind: 'small' }) : button('Pause', () => pause(queue), { kind: 'small' })}
       ${button('Purge', () => purge(queue), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
 }
 

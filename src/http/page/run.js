@@ -6,7 +6,7 @@ import { decoded, member, span, visible } from './format.js';
 import { follow } from './stream.js';
 import { changed, may, reload, state, toast } from './state.js';
 import { LATER, start } from './runs.js';
-import { askFirst, button, card, heading, line, list, moment, pill, source, stale, table, time } from './widgets.js';
+import { askFirst, button, card, changes, heading, line, list, moment, pill, source, stale, table, time } from './widgets.js';
 import { timeline } from './timeline.js';
 import { go, to } from './router.js';
 
@@ -81,31 +81,37 @@ async function act(text, method, where, record, body) {
 
 const tried = (work) => work.catch((error) => toast(error.message, true));
 
+/** The lines `Name: value` of a form; a name alone stands for its removal. */
+const pairs = (text = '') => Object.fromEntries(text.split('\n').filter((row) => row.includes(':')).map((row) => [row.slice(0, row.indexOf(':')).trim(), row.slice(row.indexOf(':') + 1).trim() || null]));
+const rows = (headers) => Object.entries(headers).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${value}`).sort().join('\n');
+
 function replay({ record, letter }) {
-  const payload = letter?.payload_base64 === undefined ? '' : decoded(letter.payload_base64) ?? '';
-  const headers = Object.entries(letter?.headers ?? {}).map(([name, value]) => `${name}: ${value}`).join('\n');
+  const before = { payload: letter?.payload_base64 === undefined ? '' : decoded(letter.payload_base64) ?? '', headers: letter?.headers ?? {}, queue: record.queue, priority: record.priority };
   askFirst({
     title: `Replay ${record.run_id}`,
-    text: html`<p>The run begins its next round, with its history. Change what was wrong, or nothing. Left: as it was.</p>`,
+    text: html`<p>The run begins its next round, with its history. Change what was wrong, or nothing.</p>`,
     fields: [
-      { name: 'payload', label: 'Payload (JSON)', type: 'area', value: payload, rows: 8 },
+      { name: 'payload', label: 'Payload (JSON)', type: 'area', value: before.payload, rows: 8 },
       { name: 'queue', label: 'Queue', placeholder: record.queue },
       { name: 'priority', label: 'Priority', options: [['', `p${record.priority}, as it was`], ...Array.from({ length: 9 }, (_, at) => [at + 1, `p${at + 1}`])] },
-      { name: 'headers', label: 'Headers to set, a line each', type: 'area', rows: 3, placeholder: 'Name: value', hint: html`Of the job: <span class="mono">${line(headers.replaceAll('\n', ' · ')) || 'none'}</span>. “Name:” alone removes one.` },
+      { name: 'headers', label: 'Headers to set, a line each', type: 'area', rows: 3, placeholder: 'Name: value', hint: html`Of the job: <span class="mono">${line(rows(before.headers).replaceAll('\n', ' · ')) || 'none'}</span>. “Name:” alone removes one.` },
+    ],
+    shows: (said) => [
+      changes('Payload', before.payload, said.payload ?? before.payload),
+      changes('Queue', before.queue, said.queue ?? before.queue),
+      changes('Priority', `p${before.priority}`, `p${said.priority ?? before.priority}`),
+      changes('Headers', rows(before.headers), rows({ ...before.headers, ...pairs(said.headers) })),
     ],
     label: 'Replay',
     act: async (said) => {
       const set = [];
-      if (said.payload !== undefined && said.payload !== payload) {
+      if (said.payload !== undefined && said.payload !== before.payload) {
         JSON.parse(said.payload);
         set.push(`"payload":${said.payload}`);
       }
       if (said.queue) set.push(`"queue":${JSON.stringify(said.queue)}`);
       if (said.priority) set.push(`"priority":${Number(said.priority)}`);
-      if (said.headers) {
-        const pairs = said.headers.split('\n').filter((row) => row.includes(':')).map((row) => [row.slice(0, row.indexOf(':')).trim(), row.slice(row.indexOf(':') + 1).trim() || null]);
-        set.push(`"headers":${JSON.stringify(Object.fromEntries(pairs))}`);
-      }
+      if (said.headers) set.push(`"headers":${JSON.stringify(pairs(said.headers))}`);
       const answer = JSON.parse(await askText('POST', `v1/dlq/${part(record.run_id)}/replay`, { as: record.tenant, body: set.length ? `{"set":{${set.join(',')}}}` : '{}' }));
       if (!answer.replayed) throw new Error(answer.failed?.[0]?.error ?? 'It was not replayed.');
       toast('Replayed: its next round begins');

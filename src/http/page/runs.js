@@ -116,14 +116,16 @@ function acts(data) {
   if (!Object.keys(query).length || !data?.runs.length) return nothing;
   const ended = query.state && STATES.indexOf(query.state) > 3;
   return ended ? nothing : html`<div class="selection">All that match:
-    ${button('Cancel', () => askForMany({ verb: 'Cancel', title: 'Cancel all that match', what: 'runs', path: 'v1/runs/cancel', body: query, done: 'cancelled', danger: true }), { kind: 'small' })}
-    ${button('Run now', () => askForMany({ verb: 'Start', title: 'Start all that match', what: 'runs that wait for their time', path: 'v1/runs/run-now', body: withoutState(query), done: 'rescheduled' }), { kind: 'small' })}
+    ${button('Cancel', () => askForMany({ verb: 'Cancel', title: 'Cancel all that match', what: 'runs', path: 'v1/runs/cancel', body: query, done: 'cancelled', danger: true, states: query.state ? [query.state] : STATES.slice(0, 4) }), { kind: 'small' })}
+    ${button('Run now', () => askForMany({ verb: 'Start', title: 'Start all that match', what: 'runs that wait for their time', path: 'v1/runs/run-now', body: withoutState(query), done: 'rescheduled', states: WAIT }), { kind: 'small' })}
     ${button('Reschedule', () => askFirst({ title: 'Reschedule all that match', text: html`<p>A dry run comes next.</p>`, fields: LATER, label: 'Count them', act: async (said) => {
       const body = { ...withoutState(query), set: start(said) };
-      setTimeout(() => askForMany({ verb: 'Reschedule', title: 'Reschedule all that match', what: 'runs that wait for their time', path: 'v1/runs/reschedule', body, done: 'rescheduled' }));
+      setTimeout(() => askForMany({ verb: 'Reschedule', title: 'Reschedule all that match', what: 'runs that wait for their time', path: 'v1/runs/reschedule', body, done: 'rescheduled', states: WAIT }));
     } }), { kind: 'small' })}</div>`;
 }
 
+/** The states whose time can be changed. */
+const WAIT = ['scheduled', 'retrying'];
 const withoutState = ({ state: _left, ...rest }) => (Object.keys(rest).length ? rest : { all: true });
 
 function duration(run) {

@@ -2,7 +2,7 @@
 
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, askText, get, part, Problem } from './api.js';
-import { absolute, cronWords, indented, isJson, member } from './format.js';
+import { absolute, cronWords, indented, isJson, member, zone } from './format.js';
 import { may, reload, tenant, toast } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
@@ -88,18 +88,21 @@ const when = (schedule) => (schedule.every ?? (schedule.every_ms ? `${schedule.e
   ? html`every ${schedule.every ?? `${schedule.every_ms} ms`}`
   : html`<span title=${schedule.cron}>${cronWords(schedule.cron) ?? html`<span class="mono">${schedule.cron}</span>`}</span> <span class="faint">${schedule.time_zone ?? 'UTC'}</span>`);
 
-/** A due time in the zone of the schedule. */
-function there(at, zone) {
-  try {
-    return new Intl.DateTimeFormat('en-GB', { timeZone: zone ?? 'UTC', dateStyle: 'medium', timeStyle: 'medium' }).format(new Date(at));
-  } catch {
-    return at;
-  }
+const whole = (text) => text.replace('.000', '');
+
+/** When it is next due, and behind that the five times, in its zone and in the reader's. */
+function next(schedule) {
+  const times = schedule.next_run ?? [];
+  if (!times.length) return html`<span class="faint">–</span>`;
+  const its = schedule.time_zone ?? 'UTC';
+  return html`<details class="next"><summary>${time(times[0])}</summary><table><caption class="hidden">The next times of ${schedule.id}</caption>
+    <thead><tr><th scope="col">${its}</th>${its === zone.name ? nothing : html`<th scope="col">${zone.name}</th>`}</tr></thead>
+    <tbody>${times.map((at) => html`<tr><td>${whole(absolute(at, its))}</td>${its === zone.name ? nothing : html`<td>${whole(absolute(at))}</td>`}</tr>`)}</tbody></table></details>`;
 }
 
 const row = (schedule) => html`<tr><td class="cut">${ofTenant(schedule.tenant)}<span class="strong">${schedule.id}</span> ${schedule.paused ? pill('paused') : nothing}</td>
   <td class="keep">${when(schedule)}</td><td class="cut"><a href=${to('runs', { type: schedule.type })}>${schedule.type}</a></td>
-  <td title=${(schedule.next_run ?? []).map((at) => `${there(at, schedule.time_zone)} ${schedule.time_zone ?? 'UTC'} = ${absolute(at)}`).join('\n')}>${schedule.next_run?.length ? time(schedule.next_run[0]) : html`<span class="faint">–</span>`}</td>
+  <td class="keep">${next(schedule)}</td>
   <td class="cut">${schedule.last_run ? html`<a class="row-link mono" href=${to(['run', schedule.tenant, schedule.last_run.run_id])}>${schedule.last_run.run_id}</a>` : html`<span class="faint">none yet</span>`}</td>
   <td class="wide">${schedule.last_skipped ? html`${time(schedule.last_skipped.due_at)} <span class="faint" title=${line(schedule.last_skipped.error)}>${schedule.last_skipped.reason}</span>` : nothing}</td>
   <td class="acts">${may('operate') ? html`${button('Run now', () => act(schedule, 'run-now', 'A run is started'), { kind: 'small' })}
@@ -114,5 +117,5 @@ export default {
     <section class="card">${list({ data, error, items: data?.schedules ?? [], empty: 'There is no schedule.',
     body: (schedules) => table('Schedules', ['Schedule', 'Due', 'Type', 'Next', 'Last run', { text: 'Last left out', kind: 'wide' }, ''], schedules.map(row)) })}
     ${data?.cursor ? html`<footer class="more faint">The first 200 are shown; there are more.</footer>` : nothing}</section>
-    <p class="hint">Held over “next”: the next five times, in the zone of the schedule and in yours.</p>`,
+    <p class="hint">“Next” opens: the next five times, in the zone of the schedule and in yours.</p>`,
 };

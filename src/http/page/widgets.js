@@ -137,6 +137,35 @@ export async function copy(text, what = 'Copied') {
   }
 }
 
+/** The lines of two texts, in order: those of both, and those of one alone, by their longest common part. */
+function compared(old, now) {
+  const left = old.map(() => new Uint16Array(now.length + 1));
+  left.push(new Uint16Array(now.length + 1));
+  for (let i = old.length - 1; i >= 0; i -= 1) {
+    for (let j = now.length - 1; j >= 0; j -= 1) left[i][j] = old[i] === now[j] ? left[i + 1][j + 1] + 1 : Math.max(left[i + 1][j], left[i][j + 1]);
+  }
+  const [before, after] = [[], []];
+  for (let i = 0, j = 0; i < old.length || j < now.length;) {
+    const same = i < old.length && j < now.length && old[i] === now[j];
+    const gone = !same && i < old.length && (j === now.length || left[i + 1][j] >= left[i][j + 1]);
+    if (same || gone) before.push([old[i], gone]);
+    if (!gone) after.push([now[j], !same]);
+    if (same || gone) i += 1;
+    if (!gone) j += 1;
+  }
+  return [before, after];
+}
+
+const COMPARED = 2000;
+
+/** What changes between two texts, side by side; of long ones the beginning. */
+export function changes(name, before, after) {
+  if (before === after) return nothing;
+  const [old, now] = compared(...[before, after].map((text) => (isJson(text) ? indented(text) : text).split('\n').slice(0, COMPARED)));
+  const side = (title, lines, marked) => html`<div><h4>${title}</h4><pre tabindex="0" role="region" aria-label="${name} ${title.toLowerCase()}">${lines.map(([text, alone], at) => html`${at ? '\n' : nothing}${alone ? marked(visible(text)) : visible(text)}`)}</pre></div>`;
+  return html`<section class="changes"><h3>${name}</h3>${side('Before', old, (text) => html`<del>${text}</del>`)}${side('After', now, (text) => html`<ins>${text}</ins>`)}</section>`;
+}
+
 /** JSON or text as it was sent, with a way to copy it. */
 export function source(text, { label = 'Copy' } = {}) {
   const shown = isJson(text) ? indented(text) : text;
@@ -185,13 +214,13 @@ function asMenu({ words, request, json }) {
  */
 
 /**
- * Asks before something is done. `fields` are inputs by name; `typed` must be written before; `act` gets the form's
- * values and may take its time.
- * @param {{title: string, text?: unknown, fields?: Field[], typed?: string, act?: (said: any) => Promise<unknown>, label?: string,
- *   danger?: boolean}} asked
+ * Asks before something is done. `fields` are inputs by name; `shows` is drawn below them from what they hold; `typed`
+ * must be written before; `act` gets the form's values and may take its time.
+ * @param {{title: string, text?: unknown, fields?: Field[], shows?: (said: any) => unknown, typed?: string,
+ *   act?: (said: any) => Promise<unknown>, label?: string, danger?: boolean}} asked
  */
-export function askFirst({ title, text = nothing, fields = [], typed, act, label = 'Do it', danger = false }) {
-  state.dialog = { title, text, fields, typed, act, label, danger, error: undefined, busy: false };
+export function askFirst({ title, text = nothing, fields = [], shows = () => nothing, typed, act, label = 'Do it', danger = false }) {
+  state.dialog = { title, text, fields, shows, said: {}, typed, act, label, danger, error: undefined, busy: false };
   changed();
 }
 
@@ -233,6 +262,11 @@ const close = () => {
   changed();
 };
 
+function typedIn(event) {
+  state.dialog.said = values(event.currentTarget);
+  changed();
+}
+
 async function confirmed(event) {
   event.preventDefault();
   const dialog = state.dialog;
@@ -257,9 +291,9 @@ async function confirmed(event) {
 export function dialogView() {
   const dialog = state.dialog;
   if (!dialog) return nothing;
-  return html`<dialog aria-labelledby="dialog-title" @close=${close} @cancel=${close}><form method="dialog" @submit=${confirmed}>
+  return html`<dialog aria-labelledby="dialog-title" @close=${close} @cancel=${close}><form method="dialog" @submit=${confirmed} @input=${typedIn}>
     <h2 id="dialog-title">${dialog.title}</h2><div class="body">${dialog.text}</div>
-    ${dialog.fields.map(field)}
+    ${dialog.fields.map(field)}${dialog.shows?.(dialog.said)}
     ${dialog.typed ? field({ name: 'typed', label: html`Write <code>${dialog.typed}</code> to confirm` }) : nothing}
     ${dialog.act && may('operate') ? field({ name: 'reason', label: 'Reason', value: state.reason, placeholder: 'none', hint: 'Goes into the audit, with what follows in this tab.' }) : nothing}
     ${dialog.error ? html`<p class="error" role="alert">${line(dialog.error)}</p>` : nothing}

@@ -1,6 +1,7 @@
 //! What each key was served, whose jobs are moved, and which node moves them.
 
 use longshore_domain::Tenant;
+use longshore_domain::fairness::FairBy;
 
 use super::*;
 
@@ -16,7 +17,7 @@ fn says(node: &str, since_ms: i64, of: &[(&str, u64, u64)]) -> DeliveryCounts {
         from_lane: *from_lane,
         returned: *returned,
     };
-    DeliveryCounts { node: node.to_owned(), since_ms, of: of.iter().map(count).collect() }
+    DeliveryCounts { by: FairBy::Tenant, node: node.to_owned(), since_ms, of: of.iter().map(count).collect() }
 }
 
 fn of(served: &Served, tenant: &str) -> Option<[u64; 2]> {

@@ -335,6 +335,10 @@ endpoints! {
     QueuesList "queues.list": QueuesRequest => Queues {
         effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/queues"), HttpRoute(Get, "/v1/queues/{queue}")]
     };
+    /// How a queue's starts are shared out between those who have jobs in it.
+    QueuesShares "queues.shares": SharesRequest => QueueShares {
+        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/queues/{queue}/shares")]
+    };
     /// Declares a queue while the cluster runs, and has nodes serve it.
     QueuesPut "queues.put": PutQueueRequest => QueuePut {
         for_operators: true, http: &[HttpRoute(Put, "/v1/queues/{queue}")]

@@ -57,8 +57,8 @@ pub use schedules::{
 
 mod queues;
 pub use queues::{
-    NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
-    QueuesRequest, ResumeRequest,
+    NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, PutQueueRequest, QueuePut, QueueShare, QueueShares,
+    QueueStatus, Queues, QueuesRequest, ResumeRequest, SharesRequest,
 };
 
 mod late;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longshore_domain::duration::MAX_DURATION;
-use longshore_domain::fairness::FairBy;
+use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::whole_millis;
 use longshore_domain::setting::PutQueue;
@@ -89,6 +89,45 @@ pub struct QueuePut {
     pub served_by: Vec<String>,
     /// Nodes that are there and are to serve it, and have not said within three seconds that they do.
     pub unconfirmed: Vec<String>,
+}
+
+/// Whose shares of a queue are asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SharesRequest {
+    /// The queue.
+    pub queue: Queue,
+}
+
+/// How the starts of a queue are shared out between those who have jobs in its lanes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueShares {
+    /// Between whom they are.
+    pub fair_by: FairBy,
+    /// How many have jobs in it and are not in the list.
+    pub left_out: u64,
+    /// For how long deliveries were counted, in milliseconds.
+    pub over_ms: u64,
+    /// The queue.
+    pub queue: Queue,
+    /// Those with the most jobs first, at most 100.
+    pub shares: Vec<QueueShare>,
+}
+
+/// The part of one tenant, or of one type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueShare {
+    /// How many of its jobs nodes were delivered in that time, from the lanes of all priorities.
+    pub delivered: u64,
+    /// Its jobs in the lanes, running ones included.
+    pub jobs: u64,
+    /// Its weight, divided by the weights of all who have jobs: 0 to 1.
+    pub share: f64,
+    /// Its weight, as this node is set.
+    pub weight: u32,
+    /// The tenant, or the type.
+    #[serde(flatten)]
+    pub whose: FairnessKey,
 }
 
 /// Which queue is purged.

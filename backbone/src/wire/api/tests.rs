@@ -354,7 +354,7 @@ fn check_schedules() -> [&'static str; 8] {
     ]
 }
 
-fn check_queues() -> [&'static str; 5] {
+fn check_queues() -> [&'static str; 6] {
     let depths: Vec<String> = (1..=9).map(|number| format!(r#""p{number}":0"#)).collect();
     let depths = depths.join(",");
     let queue = format!(
@@ -367,6 +367,13 @@ fn check_queues() -> [&'static str; 5] {
         check::<QueuesList>(
             &["{}", r#"{"queue":"main","tenant":"acme"}"#],
             &[&format!(r#"{{"no_handler":[{missing}],"queues":[{queue}]}}"#)],
+        ),
+        check::<QueuesShares>(
+            &[r#"{"queue":"main"}"#],
+            &[
+                r#"{"fair_by":"tenant","left_out":0,"over_ms":1000,"queue":"main","shares":[{"delivered":30,"jobs":9,"share":0.75,"weight":3,"tenant":"acme"}]}"#,
+                r#"{"fair_by":"type","left_out":7,"over_ms":1000,"queue":"main","shares":[{"delivered":0,"jobs":9,"share":1.0,"weight":1,"type":"a"}]}"#,
+            ],
         ),
         check::<QueuesPut>(
             &[
