@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use longshore_harness::{World, eventually, free_ports};
+use longshore_harness::{eventually, free_ports};
 use serde_json::{Value, json};
 use tokio::process::Child;
-
-use crate::world;
 
 mod chart;
 
@@ -206,11 +204,12 @@ impl Image {
         files
     }
 
-    /// What a container runtime adds, and the libraries of a program that was not linked statically, as those of tests.
+    /// What a container runtime adds, the names of others among it, and the libraries of a program that was not linked statically, as those of tests.
     fn complete(&self) {
         for mount_point in ["proc", "dev"] {
             std::fs::create_dir_all(self.root.join(mount_point)).unwrap();
         }
+        std::fs::write(self.root.join("etc/hosts"), "127.0.0.1 nats\n").unwrap();
         let libraries = run(Command::new("ldd").arg(self.root.join("usr/local/bin/longshore"))).unwrap_or_default();
         for library in libraries.split_whitespace().filter(|word| word.starts_with('/') && Path::new(word).is_file()) {
             let to = self.root.join(library.trim_start_matches('/'));
@@ -219,11 +218,12 @@ impl Image {
         }
     }
 
-    /// A command of the image's as its runtime runs it: read-only, as the image's user, without any capability.
-    fn command(&self, arguments: &Value, settings: &[(&str, &str)]) -> Command {
+    /// A command of the image's as its runtime runs it: in a network of its own, read-only, as the image's user, without
+    /// any capability.
+    fn command(&self, network: &Network, arguments: &Value, settings: &[(&str, &str)]) -> Command {
         let (user, group) = self.config["User"].as_str().unwrap().split_once(':').unwrap();
-        let mut command = Command::new("bwrap");
-        command.args(["--unshare-all", "--share-net", "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]);
+        let mut command = network.enter();
+        command.args(["bwrap", "--unshare-all", "--share-net", "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]);
         command.args(["--uid", user, "--gid", group, "--ro-bind"]).arg(&self.root);
         command.args(["/", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/"]);
         let own = self.config["Env"].as_array().unwrap().iter();
@@ -246,32 +246,66 @@ async fn the_image_runs_read_only_and_holds_nothing_else() {
             return crate::skipped(&format!("the image is neither built nor run: {problem}"));
         }
     }
-    let world = world().await;
+    let folder = tempfile::tempdir().unwrap();
+    let network = match Network::with_server(folder.path()).await {
+        Ok(network) => network,
+        Err(problem) => return crate::skipped(&format!("the image is neither built nor run: {problem}")),
+    };
     let program = std::env::var("LONGSHORE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_longshore").to_owned());
-    let image = Image::build(&program, world.dir()).unwrap_or_else(|problem| panic!("{problem}"));
+    let image = Image::build(&program, folder.path()).unwrap_or_else(|problem| panic!("{problem}"));
     assert_eq!(image.files(), ["./etc/passwd", "./etc/ssl/certs/ca-certificates.crt", "./usr/local/bin/longshore"]);
     assert_eq!((&image.config["User"], &image.config["Entrypoint"]), (&json!("65532:65532"), &json!(["longshore"])));
     image.complete();
-    works(&world, &image).await;
+    works(&network, &image, &folder.path().join("image.log")).await;
 }
 
-/// A job is done by the image's node, which its own health check says is ready.
-async fn works(world: &World, image: &Image) {
-    let address = format!("127.0.0.1:{}", free_ports(1)[0]);
-    let urls = world.urls();
-    let settings = [("NATS_URL", urls.as_str()), ("LONGSHORE_HTTP__LISTEN", &address)];
-    let log = std::fs::File::create(world.dir().join("image.log")).unwrap();
-    let mut node = image.command(&json!(["longshore", "serve"]), &settings).stderr(log).spawn().unwrap();
+/// A network that nothing else is in but a nats-server; it ends with that.
+struct Network {
+    _server: Child,
+    pid: String,
+}
+
+impl Network {
+    async fn with_server(folder: &Path) -> Result<Self, String> {
+        let program = longshore_natsd::find_or_provision().await.map_err(|error| error.to_string())?;
+        let pid = folder.join("nats.pid");
+        let mut command = tokio::process::Command::new("bwrap");
+        command.args(["--dev-bind", "/", "/", "--unshare-net", "--die-with-parent"]).arg(program);
+        command.args(["--addr=127.0.0.1", "--port=4222", "--jetstream", "--store_dir"]).arg(folder.join("nats"));
+        command.arg("--pid").arg(&pid).arg("--log").arg(folder.join("nats.log")).kill_on_drop(true);
+        let server = command.spawn().map_err(|error| error.to_string())?;
+        let written = async || std::fs::read_to_string(&pid).ok().filter(|pid| !pid.is_empty()).ok_or("no pid");
+        let pid = eventually("the pid of the server", Duration::from_secs(60), written).await;
+        let network = Self { _server: server, pid };
+        run(network.enter().arg("true")).map(|_| network)
+    }
+
+    /// The beginning of a command in it.
+    fn enter(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.pid)).arg("--");
+        command
+    }
+}
+
+/// A job is done by the image's node, which its own health check says is ready, and which finds its server by name.
+async fn works(network: &Network, image: &Image, log: &Path) {
+    let settings = [("NATS_URL", "nats://nats:4222")];
+    let serve = json!(["longshore", "serve"]);
+    let mut node = tokio::process::Command::from(image.command(network, &serve, &settings));
+    let mut node = node.stderr(std::fs::File::create(log).unwrap()).kill_on_drop(true).spawn().unwrap();
     let check = image.config["Healthcheck"]["Test"].as_array().unwrap();
     assert_eq!(check[0], "CMD");
-    let check = Value::from(check[1..].to_vec()).to_string().replace("127.0.0.1:8080", &address);
-    let check: Value = serde_json::from_str(&check).unwrap();
-    let ready = async || run(&mut image.command(&check, &[]));
+    let check = Value::from(check[1..].to_vec());
+    let ready = async || {
+        let checked = run(&mut image.command(network, &check, &[]));
+        checked.map_err(|problem| format!("{problem}\n{}", std::fs::read_to_string(log).unwrap_or_default()))
+    };
     eventually("the health check of the image", Duration::from_secs(120), ready).await;
-    let done = world.publish("echo").json(json!("in a container")).await;
-    assert_eq!(world.wait(&done).await.result, Some(json!("in a container")));
-    node.kill().unwrap();
-    node.wait().unwrap();
+    let submit = json!(["longshore", "submit", "echo", "\"in a container\"", "--wait"]);
+    let done = run(&mut image.command(network, &submit, &settings)).unwrap();
+    assert!(done.contains("in a container"), "{done}");
+    node.kill().await.unwrap();
 }
 
 /// Given the set-up for docker compose, then the Compose specification knows its every field; without a network that is
