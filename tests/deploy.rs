@@ -204,7 +204,8 @@ impl Image {
         files
     }
 
-    /// What a container runtime adds, the names of others among it, and the libraries of a program that was not linked statically, as those of tests.
+    /// What a container runtime adds, the names of others among it, and the libraries of a program that was not linked
+    /// statically, as those of tests.
     fn complete(&self) {
         for mount_point in ["proc", "dev"] {
             std::fs::create_dir_all(self.root.join(mount_point)).unwrap();
@@ -218,8 +219,8 @@ impl Image {
         }
     }
 
-    /// A command of the image's as its runtime runs it: in a network of its own, read-only, as the image's user, without
-    /// any capability.
+    /// A command of the image as its runtime runs it: in a network of its own, read-only, as the image's user,
+    /// without any capability.
     fn command(&self, network: &Network, arguments: &Value, settings: &[(&str, &str)]) -> Command {
         let (user, group) = self.config["User"].as_str().unwrap().split_once(':').unwrap();
         let mut command = network.enter();
