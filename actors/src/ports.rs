@@ -47,6 +47,12 @@ pub(crate) trait Rules {
         protocol::on_arrival(found, arrival)
     }
 
+    /// Whether a record may be claimed on as any replica has it, which may be an old one: the claim is a compare-and-set.
+    /// Every other verdict is the leader's to support.
+    fn may_claim_on_replica(&self, found: &Run, arrival: &Arrival) -> bool {
+        matches!(protocol::on_arrival(Some(found), arrival), Verdict::Begin { .. })
+    }
+
     fn is_fast_path_open(&self, known: &Known<'_>) -> bool {
         fast_path::is_open(known)
     }
@@ -130,6 +136,7 @@ impl Rules for Backbone {}
 /// nothing else is said.
 pub(crate) trait Server: Rules + Destination {
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
+    async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found>;
     /// Removes the results of a run's steps.
     async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
     /// Joins the batch of a job that a client published.

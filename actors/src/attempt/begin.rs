@@ -3,6 +3,7 @@
 //! `claim` has the claim itself, `not_begun` what happens where the record says that this delivery begins nothing, and
 //! `unreadable` the jobs that cannot be read.
 
+use longshore_backbone::records::Found;
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, fast_path};
@@ -78,9 +79,12 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
     let _place = assignment.come_to_place().await;
     assignment.arrival.has_aged = ports.now().since(assignment.arrival.holding.message.at) >= ports.lease();
     let job = &assignment.job;
-    let mut found = match ports.server().read_record(&job.tenant, &job.run_id).await {
-        Ok(found) => found,
-        Err(error) => return put_off(ports, assignment, &error).await,
+    let mut found = match may_claim_on(ports, &assignment).await {
+        Some(found) => Some(found),
+        None => match ports.server().read_record(&job.tenant, &job.run_id).await {
+            Ok(found) => found,
+            Err(error) => return put_off(ports, assignment, &error).await,
+        },
     };
     assignment = match join(ports, assignment, found.is_none()).await {
         Ok(assignment) => assignment,
@@ -129,6 +133,14 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
         };
         (assignment, found) = lost;
     }
+}
+
+/// The record that a replica has, if the job may be claimed on it. A client's own publish mostly has none, so that only
+/// its leader could say so.
+async fn may_claim_on<P: Ports>(ports: &P, Assignment { job, arrival, .. }: &Assignment) -> Option<Found> {
+    arrival.seal.as_ref()?;
+    let found = ports.server().read_replica(&job.tenant, &job.run_id).await?;
+    Some(found).filter(|found| ports.server().may_claim_on_replica(&found.run, arrival))
 }
 
 /// A job of a client's own publish joins its batch before anything of its run is stored.

@@ -20,6 +20,10 @@ impl Server for Backbone {
         self.read_record(tenant, run).await
     }
 
+    async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found> {
+        self.read_replica(tenant, run).await
+    }
+
     async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
         self.write_record(run, expected).await
     }

@@ -47,6 +47,9 @@ const GONE_WITHIN: usize = 30;
 /// run's end must see it.
 const MIN_LEASES: u32 = 2;
 
+/// A replica that does not answer within this time is not waited for: the leader is asked.
+const REPLICA_WITHIN: Duration = Duration::from_secs(1);
+
 impl Backbone {
     /// How full the bucket of records is (1: full), by number or bytes, whichever is nearer to full. This also sets how
     /// long the records of runs that complete from now on are kept.
@@ -83,6 +86,16 @@ impl Backbone {
         let subject = self.names().record(tenant, run);
         let stored = request::latest(self.client(), self.api(), &stream, &subject).await?;
         stored.map(|stored| self.read_stored(&subject, stored.payload, stored.sequence)).transpose()
+    }
+
+    /// The record of a run as any replica has it, which may be seconds behind: half of what the leader's costs. `None`:
+    /// there is none, or it could not be read at once.
+    pub async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found> {
+        let stream = self.names().bucket_stream("runs");
+        let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().record(tenant, run));
+        let read = request::direct_get(self.client(), self.api(), &stream, query);
+        let stored = tokio::time::timeout(REPLICA_WITHIN, read).await.ok()?.ok()??;
+        Some(Found { run: record::read(&stored.payload).ok()?, revision: stored.sequence })
     }
 
     /// Reads what is stored under a run's key. Nothing is no record either, and stands there while one is removed: an

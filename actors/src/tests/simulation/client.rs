@@ -106,6 +106,14 @@ impl<'w> Client<'w> {
         .await
     }
 
+    /// The stored record as some replica has it, which may be an old one.
+    pub(crate) async fn read_replica(&self, key: Key) -> Option<Stored> {
+        let world = self.world;
+        let lag = if world.chance.hits(3_000) { world.chance.between(0, OLD_READ_MAX) } else { 0 };
+        let as_of = |from: i64| from.min(world.clock.get() - lag);
+        self.call(|server| server.read_as_of(key, as_of(self.cut_since().unwrap_or(i64::MAX)))).await
+    }
+
     /// The part of this process's tokens that names it.
     pub(crate) fn writer(&self) -> SmolStr {
         self.world.nodes[self.node].writer.borrow().clone()

@@ -166,6 +166,7 @@ mutations! {
     OtherIdNotLookedUp: CalledAfterItsEnd,
     StaleRecordTakenForTheNewest: Lost,
     RecordsReadFromAnyReplica: Lost,
+    ReplicaDecides: Lost,
     WrongSealBelieved: Lost,
     // Publishing.
     NotedRunTakenForPublished: Log,

@@ -78,7 +78,11 @@ impl Hand<'_> {
             | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUnpublished))
             | (
                 Verdict::StaleRecord,
-                Some(Mutation::StaleRecordTakenForTheNewest | Mutation::RecordsReadFromAnyReplica),
+                Some(
+                    Mutation::StaleRecordTakenForTheNewest
+                    | Mutation::RecordsReadFromAnyReplica
+                    | Mutation::ReplicaDecides,
+                ),
             )
             | (Verdict::BeginAnew, Some(Mutation::RunOfALaneThatIsGoneTakenForThisOne)) => Verdict::Drop,
             (Verdict::Occupied, Some(Mutation::RunOfALaneThatIsGoneOverwritten)) => Verdict::BeginAnew,
@@ -103,6 +107,11 @@ impl Hand<'_> {
 }
 
 impl Rules for Hand<'_> {
+    fn may_claim_on_replica(&self, found: &Run, arrival: &Arrival) -> bool {
+        let begins = matches!(protocol::on_arrival(Some(found), arrival), Verdict::Begin { .. });
+        begins || self.world.is(Mutation::ReplicaDecides)
+    }
+
     fn on_arrival(&self, found: Option<&Run>, arrival: &Arrival) -> Verdict {
         let mut arrival = arrival.clone();
         match (self.world.mutation, found) {
@@ -286,6 +295,11 @@ impl Server for Hand<'_> {
             return Ok(None);
         }
         Ok(self.client.read(key).await.map(found))
+    }
+
+    async fn read_replica(&self, _: &Tenant, run: &RunId) -> Option<Found> {
+        let (_, key) = self.place_of(run);
+        self.client.read_replica(key).await.map(found)
     }
 
     async fn write_record(&self, run: &Run, mut expected: u64) -> Result<Written, Error> {
