@@ -47,8 +47,8 @@ pub(crate) trait Rules {
         protocol::on_arrival(found, arrival)
     }
 
-    /// Whether a record may be claimed on as any replica has it, which may be an old one: the claim is a compare-and-set.
-    /// Every other verdict is the leader's to support.
+    /// Whether a record may be claimed on as any replica has it, which may be an old one: the claim is a
+    /// compare-and-set. Every other verdict is the leader's to support.
     fn may_claim_on_replica(&self, found: &Run, arrival: &Arrival) -> bool {
         matches!(protocol::on_arrival(Some(found), arrival), Verdict::Begin { .. })
     }
