@@ -6,7 +6,7 @@ import { counted } from './bulk.js';
 import * as bulk from './bulk.js';
 import { seen, read } from './counters.js';
 import { number, short, span } from './format.js';
-import { changed, may, reload, tenant, toast } from './state.js';
+import { changed, may, reload, state, tenant, toast } from './state.js';
 import { askFirst, bar, button, card, heading, list, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
@@ -59,28 +59,32 @@ async function purge(queue) {
   });
 }
 
+const num = (text) => ({ text, kind: 'num' });
+const counts = (of) => Object.entries(of ?? {}).filter(([, count]) => count);
+const byName = (title, name, of) => (counts(of).length ? table(title, [name, num('Jobs')], counts(of).map(([word, count]) => html`<tr>
+  <td>${word.replaceAll('_', ' ')}</td><td class="num">${number(count)}</td></tr>`)) : nothing);
+
 /** Who has jobs in it, what each is owed of its starts, and what each got in a second. */
-async function shares(queue) {
-  toast('Deliveries are counted for a second');
-  try {
-    const said = await ask('GET', `v1/queues/${part(queue.queue)}/shares`, { as: '' });
-    const started = said.shares.reduce((all, one) => all + one.delivered, 0);
-    const percent = (of) => `${(of * 100).toFixed(1)} %`;
-    askFirst({
-      title: `Shares of ${queue.queue}`,
-      text: html`<p>While jobs of several ${said.fair_by}s wait in a lane, each gets its weight's part of what starts, and what others leave.</p>
-        ${said.shares.length ? table(`Shares of ${queue.queue}`, [said.fair_by === 'type' ? 'Type' : 'Tenant', ...['Jobs', 'Weight', 'Share', 'Delivered in a second'].map((text) => ({ text, kind: 'num' }))], said.shares.map((one) => html`<tr>
-          <td class="cut">${one.tenant ?? one.type}</td><td class="num">${number(one.jobs)}</td><td class="num">${one.weight}</td><td class="num">${percent(one.share)}</td>
-          <td class="num">${number(one.delivered)}${started ? html` <span class="faint">${percent(one.delivered / started)}</span>` : nothing}</td></tr>`)) : html`<div class="empty">No job is in its lanes.</div>`}
-        ${said.left_out ? html`<p class="hint">${number(said.left_out)} more have jobs in it.</p>` : nothing}`,
-    });
-  } catch (error) {
-    toast(error.message, true);
-  }
+function shares(said) {
+  const started = said.shares.reduce((all, one) => all + one.delivered, 0);
+  const percent = (of) => `${(of * 100).toFixed(1)} %`;
+  return html`<p>While jobs of several ${said.fair_by}s wait in a lane, each gets its weight's part of what starts, and what others leave.</p>
+    ${said.shares.length ? table(`Shares of ${said.queue}`, [said.fair_by === 'type' ? 'Type' : 'Tenant', ...['Jobs', 'Weight', 'Share', 'Delivered in a second'].map(num)], said.shares.map((one) => html`<tr>
+      <td class="cut">${one.tenant ?? one.type}</td><td class="num">${number(one.jobs)}</td><td class="num">${one.weight}</td><td class="num">${percent(one.share)}</td>
+      <td class="num">${number(one.delivered)}${started ? html` <span class="faint">${percent(one.delivered / started)}</span>` : nothing}</td></tr>`)) : html`<div class="empty">No job is in its lanes.</div>`}
+    ${said.left_out ? html`<p class="hint">${number(said.left_out)} more have jobs in it.</p>` : nothing}`;
 }
 
-const lanes = (queue) => Object.entries(queue.waiting ?? {}).filter(([, count]) => count).map(([lane, count]) => `${lane}: ${number(count)}`).join(', ');
-const reasons = (queue) => Object.entries(queue.deferred ?? {}).map(([reason, count]) => `${reason.replaceAll('_', ' ')}: ${number(count)}`).join(', ');
+/** What waits in each lane and why; then, after the second for which deliveries are counted, who gets what. */
+function details(queue) {
+  const lanes = html`${byName(`Waiting in ${queue.queue}`, 'Lane', queue.waiting)}${byName(`Put off in ${queue.queue}`, 'Put off as', queue.deferred)}`;
+  const show = (text) => askFirst({ title: `Inside ${queue.queue}`, text: html`${lanes}${text}` });
+  if (!may('read', true)) return show(counts(queue.waiting).length || counts(queue.deferred).length ? nothing : html`<div class="empty">Nothing waits.</div>`);
+  show(html`<div class="empty" aria-busy="true">Deliveries are counted for a second …</div>`);
+  const { dialog } = state;
+  const then = (text) => { if (state.dialog === dialog) show(text); };
+  return ask('GET', `v1/queues/${part(queue.queue)}/shares`, { as: '' }).then((said) => then(shares(said)), (error) => then(html`<p class="error">${error.message}</p>`));
+}
 
 function row(queue, most) {
   const rates = tenant() === '_all' && seen.queues[queue.queue];
@@ -90,26 +94,25 @@ function row(queue, most) {
       ${(queue.paused_types ?? []).map((paused) => html`<div class="faint">${paused.type} is paused ${paused.until ? html`until ${time(paused.until)}` : nothing}
         ${may('operate', true) ? button('Resume', () => resume(queue.queue, paused.type), { kind: 'small' }) : nothing}</div>`)}</td>
     <td class="bar-cell">${bar([{ value: queue.running, colour: 'blue' }, { value: sum(queue.waiting), colour: 'grey' }], most, `${queue.running} running, ${sum(queue.waiting)} waiting`)}</td>
-    <td class="num" title=${lanes(queue) || 'none waits'}>${number(sum(queue.waiting))}</td>
+    <td class="num">${number(sum(queue.waiting))}</td>
     <td class="num">${number(queue.running)}</td>
     <td class="num">${number(queue.scheduled)}</td><td class="num">${number(queue.retrying)}</td>
-    <td class="num" title=${reasons(queue)}>${number(sum(queue.deferred))}</td>
+    <td class="num">${number(sum(queue.deferred))}</td>
     <td class="num">${queue.oldest_age_ms ? span(queue.oldest_age_ms) : '–'}</td>
     <td class="num">${rates ? html`${short(rates.in)} / ${short(rates.out)}` : '–'}</td>
     <td class="cut"><span title=${queue.served_by.join(', ')}>${queue.served_by.length === 1 ? queue.served_by[0] : `${queue.served_by.length} nodes`}</span></td>
-    <td class="acts">${may('read', true) ? button('Shares', () => shares(queue), { kind: 'small quiet' }) : nothing}${may('operate', true) ? html`${queue.paused ? button('Resume', () => resume(queue.queue), { kind: 'small' }) : button('Pause', () => pause(queue), { kind: 'small' })}
+    <td class="acts">${button('Details', () => details(queue), { kind: 'small quiet' })}${may('operate', true) ? html`${queue.paused ? button('Resume', () => resume(queue.queue), { kind: 'small' }) : button('Pause', () => pause(queue), { kind: 'small' })}
       ${button('Purge', () => purge(queue), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
 }
 
 function view(data, _route, error) {
   const most = Math.max(1, ...(data?.queues ?? []).map((queue) => queue.depth));
-  const num = (text) => ({ text, kind: 'num' });
   return html`${heading('Queues', { as: { words: ['queues'], request: { path: 'v1/queues' }, json: data && JSON.stringify(data.queues, null, 2) } })}${stale()}
     <section class="card">${list({
       data, error, items: data?.queues ?? [], empty: 'No queue is declared.',
       body: (queues) => table('Queues', ['Queue', { text: 'Depth', kind: 'bar-cell' }, num('Waiting'), num('Running'), num('Scheduled'), num('Retrying'), num('Put off'), num('Oldest'), num('In / out'), 'Served by', ''], queues.map((queue) => row(queue, most))),
     })}</section>
-    <p class="hint">Blue runs, grey waits. In / out: of the last minute, as this node counts. Held over a number: its lanes, or its reasons.</p>
+    <p class="hint">Blue runs, grey waits. In / out: of the last minute, as this node counts. <em>Details</em>: its lanes, why jobs are put off, and who gets what.</p>
     ${data?.no_handler.length ? card('Types without a handler', table('Types without a handler', ['Type', num('Jobs'), 'Since', 'Listens on', ''], data.no_handler.map((type) => html`<tr>
       <td><a href=${to('runs', { type: type.type, tenant: type.tenant })}>${type.type}</a> <span class="faint">${type.tenant}</span></td><td class="num">${number(type.jobs)}</td><td>${time(type.since)}</td>
       <td class="mono cut"><span>${type.subject}</span></td><td>${type.never_served ? html`never seen${type.did_you_mean ? html`; did you mean <strong>${type.did_you_mean}</strong>?` : nothing}` : nothing}</td></tr>`))) : nothing}`;
