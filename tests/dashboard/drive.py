@@ -247,6 +247,7 @@ def work(browser, address):
     tab.judge("a page with a reason")
     waiting = [ask(address, "v1/jobs", {"type": "noop", "queue": "mail"})["run_id"] for _ in range(3)]
     tab.judge("queues")
+    expect(mail.locator("td.num", has_text=re.compile("^3$"))).to_be_visible()
     tab.button("Details", mail).click()
     expect(page.locator("dialog").get_by_role("table", name=re.compile("(Waiting|Put off) in mail")).locator("tbody tr", has_text="3")).to_be_visible()
     tab.button("Close", page.locator("dialog")).click()
