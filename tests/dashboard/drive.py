@@ -513,6 +513,7 @@ def login(browser, address, operator, reader, card):
     page = tab.page
     page.goto(address + "#/runs")
     key = page.get_by_label("Key")
+    expect(key).to_be_visible()
     tab.judge("login")
     key.fill("ls_0123456789abcdef_wrong")
     page.keyboard.press("Enter")

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use longshore_backbone::deliveries::DeliveryCounts;
 use longshore_backbone::wire::api::{ApiError, Encoded, QueueShare, QueueShares, SharesRequest};
 use longshore_domain::QueueLane;
@@ -10,11 +11,10 @@ use longshore_domain::fairness::FairnessKey;
 use longshore_domain::run::whole_millis;
 
 use crate::api::{Api, intake, queues};
+use crate::queue::fairness::{Answers, SAY_WITHIN, served_since};
 
 /// For how long deliveries are counted.
 const OVER: Duration = Duration::from_secs(1);
-/// How long nodes have to say what they counted.
-const SAY_WITHIN: Duration = Duration::from_millis(500);
 /// So many are listed.
 const LISTED: usize = 100;
 
@@ -31,12 +31,11 @@ pub(crate) async fn serve(api: &Api, asked: SharesRequest) -> Result<Encoded<Que
     let after = nodes.ask_deliveries(&queue, serving, SAY_WITHIN).await?;
     let fair_by = after.first().map(|counts| counts.by).unwrap_or_default();
     let mut jobs: BTreeMap<FairnessKey, u64> = BTreeMap::new();
-    for lane in QueueLane::all() {
-        for (key, count) in backbone.keys_in_lane(&queue, lane, fair_by).await? {
-            *jobs.entry(key).or_default() += count;
-        }
+    let lanes = QueueLane::all().map(|lane| backbone.keys_in_lane(&queue, lane, fair_by));
+    for (key, count) in try_join_all(lanes).await?.into_iter().flatten() {
+        *jobs.entry(key).or_default() += count;
     }
-    let delivered = delivered(&before, &after);
+    let delivered = delivered(before, after);
     let weight = |key: &FairnessKey| api.policies.weight_of(key);
     let all: u64 = jobs.keys().map(|key| u64::from(weight(key))).sum();
     let shares = jobs.into_iter().map(|(whose, jobs)| {
@@ -54,18 +53,13 @@ pub(crate) async fn serve(api: &Api, asked: SharesRequest) -> Result<Encoded<Que
 
 /// What nodes were delivered between two answers. One that has begun to count anew meanwhile, or did not answer
 /// before, is left out.
-fn delivered(before: &[DeliveryCounts], after: &[DeliveryCounts]) -> HashMap<FairnessKey, u64> {
-    let mut delivered = HashMap::new();
-    for now in after {
-        let is_same = |then: &&DeliveryCounts| then.node == now.node && then.since_ms == now.since_ms;
-        let Some(then) = before.iter().find(is_same) else { continue };
-        for count in &now.of {
-            *delivered.entry(count.key.clone()).or_default() += count.from_lane + count.returned;
-        }
-        for count in &then.of {
-            let of: &mut u64 = delivered.entry(count.key.clone()).or_default();
-            *of = of.saturating_sub(count.from_lane + count.returned);
-        }
+fn delivered(before: Vec<DeliveryCounts>, mut after: Vec<DeliveryCounts>) -> HashMap<FairnessKey, u64> {
+    let mut answers = Answers::new();
+    served_since(&mut answers, before);
+    after.retain(|now| answers.get(&now.node).is_some_and(|(since, _)| *since == now.since_ms));
+    let mut delivered: HashMap<FairnessKey, u64> = HashMap::new();
+    for ((_, key), ways) in served_since(&mut answers, after) {
+        *delivered.entry(key).or_default() += ways.iter().sum::<u64>();
     }
     delivered
 }
@@ -96,7 +90,7 @@ mod tests {
             said("b", 2, &[("acme", 9, 0)]),
             said("c", 1, &[("acme", 9, 0)]),
         ];
-        let delivered = delivered(&before, &after);
+        let delivered = delivered(before.into(), after.into());
         let of = |tenant: &str| delivered.get(&FairnessKey::Tenant(Tenant::parse(tenant).unwrap())).copied();
         assert_eq!((of("acme"), of("shop")), (Some(6), Some(4)));
     }

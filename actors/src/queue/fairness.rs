@@ -40,7 +40,7 @@ const NEAR: u64 = 3;
 /// And at any rate within so many messages.
 const NEAR_AT_LEAST: u64 = 500;
 /// How long the other nodes have to say what they were delivered.
-const SAY_WITHIN: Duration = Duration::from_millis(500);
+pub(crate) const SAY_WITHIN: Duration = Duration::from_millis(500);
 /// Keys of which one look finds out where their first job stands.
 const LOOKUPS: usize = 256;
 /// How often it finds out which nodes serve the queue.
@@ -136,13 +136,13 @@ impl LaneShares {
 }
 
 /// How many jobs of each key in a lane were delivered: from the lane, and returned ones.
-type Served = HashMap<(Priority, FairnessKey), [u64; 2]>;
+pub(crate) type Served = HashMap<(Priority, FairnessKey), [u64; 2]>;
 
 /// What each node last said: since when it counts, and what.
-type Answers = HashMap<String, (i64, Served)>;
+pub(crate) type Answers = HashMap<String, (i64, Served)>;
 
 /// What all nodes were delivered since they were last asked, by what they have counted, which is kept in `answers`.
-fn served_since(answers: &mut Answers, said: Vec<DeliveryCounts>) -> Served {
+pub(crate) fn served_since(answers: &mut Answers, said: Vec<DeliveryCounts>) -> Served {
     let mut served = Served::new();
     let before = std::mem::take(answers);
     for DeliveryCounts { node, since_ms, of, by: _ } in said {

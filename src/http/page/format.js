@@ -35,9 +35,11 @@ export function relative(time, now = Date.now()) {
   return away > 0 ? `${rough} ago` : `in ${rough}`;
 }
 
-/** The zone of all times: `local`, `UTC`, or one by its name, such as `Europe/Berlin`. */
-export const zone = { name: kept('zone', 'local') };
+/** The zones of times: `local`, `UTC`, and those by name, such as `Europe/Berlin`. */
 export const ZONES = ['local', 'UTC', ...Intl.supportedValuesOf('timeZone').filter((name) => name !== 'UTC')];
+const wanted = kept('zone', 'local');
+// `utc` is how an earlier version kept it.
+export const zone = { name: wanted === 'utc' ? 'UTC' : wanted };
 
 export function setZone(name) {
   zone.name = name;

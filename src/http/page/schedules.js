@@ -88,16 +88,14 @@ const when = (schedule) => (schedule.every ?? (schedule.every_ms ? `${schedule.e
   ? html`every ${schedule.every ?? `${schedule.every_ms} ms`}`
   : html`<span title=${schedule.cron}>${cronWords(schedule.cron) ?? html`<span class="mono">${schedule.cron}</span>`}</span> <span class="faint">${schedule.time_zone ?? 'UTC'}</span>`);
 
-const whole = (text) => text.replace('.000', '');
-
 /** When it is next due, and behind that the five times, in its zone and in the reader's. */
 function next(schedule) {
   const times = schedule.next_run ?? [];
   if (!times.length) return html`<span class="faint">–</span>`;
-  const its = schedule.time_zone ?? 'UTC';
+  const zones = [...new Set([schedule.time_zone ?? 'UTC', zone.name])];
   return html`<details class="next"><summary>${time(times[0])}</summary><table><caption class="hidden">The next times of ${schedule.id}</caption>
-    <thead><tr><th scope="col">${its}</th>${its === zone.name ? nothing : html`<th scope="col">${zone.name}</th>`}</tr></thead>
-    <tbody>${times.map((at) => html`<tr><td>${whole(absolute(at, its))}</td>${its === zone.name ? nothing : html`<td>${whole(absolute(at))}</td>`}</tr>`)}</tbody></table></details>`;
+    <thead><tr>${zones.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+    <tbody>${times.map((at) => html`<tr>${zones.map((name) => html`<td>${absolute(at, name).replace('.000', '')}</td>`)}</tr>`)}</tbody></table></details>`;
 }
 
 const row = (schedule) => html`<tr><td class="cut">${ofTenant(schedule.tenant)}<span class="strong">${schedule.id}</span> ${schedule.paused ? pill('paused') : nothing}</td>

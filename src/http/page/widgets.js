@@ -3,7 +3,7 @@
 import { html, nothing, svg } from './vendor/lit-html.js';
 import { live } from './vendor/directives/live.js';
 import { Problem, address } from './api.js';
-import { absolute, clock, indented, isJson, number, quoted, relative, short, visible } from './format.js';
+import { absolute, clock, indented, number, quoted, relative, short, visible } from './format.js';
 import { changed, may, reload, state, tenant, toast } from './state.js';
 import { to } from './router.js';
 
@@ -161,14 +161,14 @@ const COMPARED = 2000;
 /** What changes between two texts, side by side; of long ones the beginning. */
 export function changes(name, before, after) {
   if (before === after) return nothing;
-  const [old, now] = compared(...[before, after].map((text) => (isJson(text) ? indented(text) : text).split('\n').slice(0, COMPARED)));
+  const [old, now] = compared(...[before, after].map((text) => indented(text).split('\n').slice(0, COMPARED)));
   const side = (title, lines, marked) => html`<div><h4>${title}</h4><pre tabindex="0" role="region" aria-label="${name} ${title.toLowerCase()}">${lines.map(([text, alone], at) => html`${at ? '\n' : nothing}${alone ? marked(visible(text)) : visible(text)}`)}</pre></div>`;
   return html`<section class="changes"><h3>${name}</h3>${side('Before', old, (text) => html`<del>${text}</del>`)}${side('After', now, (text) => html`<ins>${text}</ins>`)}</section>`;
 }
 
 /** JSON or text as it was sent, with a way to copy it. */
 export function source(text, { label = 'Copy' } = {}) {
-  const shown = isJson(text) ? indented(text) : text;
+  const shown = indented(text);
   return html`<div class="source"><pre tabindex="0">${visible(shown.length > 200000 ? `${shown.slice(0, 200000)}\n…` : shown)}</pre>
     ${button(label, () => copy(text), { kind: 'small' })}</div>`;
 }
@@ -220,7 +220,7 @@ function asMenu({ words, request, json }) {
  *   act?: (said: any) => Promise<unknown>, label?: string, danger?: boolean}} asked
  */
 export function askFirst({ title, text = nothing, fields = [], shows = () => nothing, typed, act, label = 'Do it', danger = false }) {
-  state.dialog = { title, text, fields, shows, said: {}, typed, act, label, danger, error: undefined, busy: false };
+  state.dialog = { title, text, fields, shows, shown: shows({}), typed, act, label, danger, error: undefined, busy: false };
   changed();
 }
 
@@ -263,7 +263,8 @@ const close = () => {
 };
 
 function typedIn(event) {
-  state.dialog.said = values(event.currentTarget);
+  // Here and not as it is drawn, which is each second: it may compare long texts.
+  state.dialog.shown = state.dialog.shows(values(event.currentTarget));
   changed();
 }
 
@@ -293,7 +294,7 @@ export function dialogView() {
   if (!dialog) return nothing;
   return html`<dialog aria-labelledby="dialog-title" @close=${close} @cancel=${close}><form method="dialog" @submit=${confirmed} @input=${typedIn}>
     <h2 id="dialog-title">${dialog.title}</h2><div class="body">${dialog.text}</div>
-    ${dialog.fields.map(field)}${dialog.shows?.(dialog.said)}
+    ${dialog.fields.map(field)}${dialog.shown}
     ${dialog.typed ? field({ name: 'typed', label: html`Write <code>${dialog.typed}</code> to confirm` }) : nothing}
     ${dialog.act && may('operate') ? field({ name: 'reason', label: 'Reason', value: state.reason, placeholder: 'none', hint: 'Goes into the audit, with what follows in this tab.' }) : nothing}
     ${dialog.error ? html`<p class="error" role="alert">${line(dialog.error)}</p>` : nothing}
