@@ -206,6 +206,15 @@ def work(browser, address):
     expect(link).to_have_attribute("href", f"https://traces.example/trace/{trace}?of=longshore")
     expect(link).to_have_attribute("rel", "noopener noreferrer")
 
+    # What is copied names one tenant, also while all are shown.
+    for route, heading, words in ((f"run/default/{traced}", traced, f"longshore why {traced}"), ("submit", "Submit", "longshore submit echo '{}'")):
+        tab.go(route, heading)
+        page.locator("details.menu summary").click()
+        page.get_by_role("button", name=re.compile("^Copy as command")).click()
+        tab.toast("Copy as command: done")
+        if (copied := page.evaluate("navigator.clipboard.readText()")) != words:
+            tab.wrong.append(f"the command of {route} is {copied}")
+
     # An idempotency key leads to its run, whatever is in it.
     keyed = ask(address, "v1/jobs", {"type": "echo", "idempotency_key": "order/17 é"})["run_id"]
     page.keyboard.press("/")

@@ -52,7 +52,7 @@ export default {
   view: () => {
     const { query } = state.route;
     const who = tenant() === '_all' ? 'default' : tenant();
-    return html`${heading('Submit a job', { as: { words: ['submit', query.type || 'echo', '{}'], request: { method: 'POST', path: 'v1/jobs', body: { type: query.type || 'echo', payload: {} } } } })}
+    return html`${heading('Submit a job', { as: { words: ['submit', query.type || 'echo', '{}'], request: { method: 'POST', path: 'v1/jobs', query: { tenant: who }, body: { type: query.type || 'echo', payload: {} } } } })}
     <form class="card form" @submit=${submitted}>
       ${state.session.tenant === '_all' ? field({ name: 'tenant', label: 'Tenant', value: who, required: true }) : nothing}
       ${field({ name: 'type', label: 'Type', required: true, value: query.type ?? '', placeholder: 'email.send' })}

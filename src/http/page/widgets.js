@@ -186,8 +186,8 @@ export function curl({ method = 'GET', path, query = {}, body }) {
   return `curl${verb} ${quoted(url)}${key}${sent}`;
 }
 
-/** A command of `longshore`, with its tenant. */
-export const command = (words) => ['longshore', ...(tenant() === 'default' ? [] : ['--tenant', tenant()]), ...words.map(quoted)].join(' ');
+/** A command of `longshore`, with its tenant: of one run that is the run's own. */
+export const command = (words, who = tenant()) => ['longshore', ...(who === 'default' ? [] : ['--tenant', who]), ...words.map(quoted)].join(' ');
 
 /**
  * The same on the command line, with curl and as JSON.
@@ -195,7 +195,7 @@ export const command = (words) => ['longshore', ...(tenant() === 'default' ? [] 
  */
 function asMenu({ words, request, json }) {
   const entries = [
-    words && ['Copy as command', command(words)],
+    words && ['Copy as command', command(words, request?.query?.tenant)],
     request && ['Copy as curl', curl(request)],
     json && ['Copy as JSON', json],
   ].filter(Boolean);
