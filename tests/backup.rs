@@ -261,7 +261,7 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
         assert_eq!(new.world.wait(&run).await.state, "completed", "{job}");
     }
     new.world.request("schedules.pause", json!({"id": "tick"})).await;
-    new.world.lanes_run_dry(WITHIN).await;
+    new.world.no_job_is_left(WITHIN).await;
 
     let letters = new.world.dead_letters("*").await;
     let invalid: Vec<_> = letters.iter().map(|letter| letter.error_kind()).collect();
@@ -276,7 +276,7 @@ async fn a_cluster_goes_on_from_a_backup_that_was_taken_while_it_worked() {
 async fn all_is_done(cluster: &Cluster) {
     let world = &cluster.world;
     world.request("schedules.pause", json!({"id": "tick"})).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert_eq!(world.dead_letters("*").await.len(), 0, "dead letters");
     let unfinished: Vec<_> = records(world).await.into_iter().filter(|record| !record.is_terminal()).collect();
     assert!(unfinished.is_empty(), "{unfinished:#?}");

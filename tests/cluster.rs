@@ -117,7 +117,7 @@ async fn the_living_stand_in_for_the_dead() {
     .await;
     assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
     are_seen(&world, "the survivor alone", &[("other", 0)]).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(other.stop().await.success());
     let mut history = world.history(&receipts, Vec::new()).await;
     history.rules = rules(vec![killed]);
@@ -193,7 +193,7 @@ async fn a_node_comes_back_under_its_name() {
     node.restart().await;
     assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
     are_seen(&world, "one node of that name", &[("same", 0)]).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(node.stop().await.success());
     let mut history = world.history(&receipts, Vec::new()).await;
     history.rules = rules(vec![Interruption { node: Some("same".to_owned()), at }]);

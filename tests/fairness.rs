@@ -257,7 +257,7 @@ async fn nothing_is_lost_at(point: &str) {
 /// sound.
 async fn is_sound(world: &World, all: &mut Vec<Receipt>, jobs: Vec<Receipt>, interruptions: Vec<Interruption>) {
     complete(world, all).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     eventually("no copies", WITHIN, async || match world.stored("LONGSHORE_PARKED").await {
         0 => Ok(()),
         left => Err(format!("{left} are left")),
@@ -335,7 +335,7 @@ async fn on_three_servers_the_death_of_a_leader_and_of_a_node_loses_no_job_that_
     jobs.extend(quiet(&world, "after").await);
     few_complete(&world, &jobs).await;
     complete(&world, &all).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     all.extend(jobs);
     let mut history = world.history(&all, Vec::new()).await;
     history.rules = rules(interruptions);

@@ -266,6 +266,6 @@ async fn is_finished(dir: &Path) {
     assert!(put["queues"].as_array().unwrap().iter().any(|queue| queue["queue"] == "put"), "{put}");
     let limits = operate(&world, "limits.list", json!({})).await;
     assert!(limits.to_string().contains("limited"), "{limits}");
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert_eq!(world.dead_letters("*").await.len(), 0);
 }

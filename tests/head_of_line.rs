@@ -78,7 +78,7 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     may_finish.add_permits(1_000);
     completes(&world, &full).await;
     completes(&world, &nobodys).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert_eq!(parked(&world).await, 0);
     let scrape = Scrape::of(&node).await;
     let [parked, back] =
@@ -169,7 +169,7 @@ async fn what_is_parked_can_be_cancelled() {
     let states = world.ends(&full, WITHIN).await;
     assert_eq!(states.iter().filter(|state| *state == "completed").count(), 59 - cancelled);
     are_parked(&world, ..=0).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(handler.calls().len() <= 1, "{:?}", handler.calls());
     assert!(node.stop().await.success());
     world.history(&full, handler.calls()).await.assert_sound();
@@ -196,7 +196,7 @@ async fn nothing_is_lost_at(point: &str) {
     assert_eq!(world.wait(&quick).await.state, "completed");
     may_finish.add_permits(10_000);
     completes(&world, &receipts).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(other.stop().await.success());
     let mut runs: Vec<String> =
         handler.calls().into_iter().filter(|call| call.end.is_some()).map(|call| call.run_id).collect();

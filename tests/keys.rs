@@ -451,7 +451,7 @@ async fn keys_submitted_by_many_clients_to_nodes_that_die_are_one_run_each() {
         let end = world.wait(run).await;
         assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(key))), "{run}");
     }
-    world.lanes_run_dry(Duration::from_secs(60)).await;
+    world.no_job_is_left(Duration::from_secs(60)).await;
     for node in nodes {
         assert!(node.stop().await.success());
     }

@@ -96,7 +96,7 @@ async fn a_killed_server_loses_nothing() {
         world.server().restart().await.unwrap();
     }
     world.ends(&receipts, WITHIN).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "kill -9 of the server", &receipts, killed).await;
 }
@@ -116,7 +116,7 @@ async fn a_killed_node_loses_nothing() {
         node.restart().await;
     }
     world.ends(&receipts, WITHIN).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "kill -9 of the node", &receipts, killed).await;
 }
@@ -142,7 +142,7 @@ async fn a_node_that_was_frozen_past_its_lease_does_no_harm() {
         frozen.sigcont();
     }
     world.ends(&receipts, WITHIN).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(frozen.stop().await.success() && other.stop().await.success());
     came_to_rest(&world, "SIGSTOP of one of two nodes", &receipts, stops).await;
 }
@@ -165,7 +165,7 @@ async fn a_node_alone_recovers_from_a_freeze() {
         node.sigcont();
     }
     world.ends(&receipts, WITHIN).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "SIGSTOP of the only node", &receipts, stops).await;
 }
@@ -183,7 +183,7 @@ async fn a_frozen_server_loses_nothing() {
     tokio::time::sleep(Duration::from_secs(6)).await;
     world.server().sigcont();
     world.ends(&receipts, WITHIN).await;
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "SIGSTOP of the server", &receipts, vec![stop]).await;
 }

@@ -57,7 +57,7 @@ async fn a_key_submitted_twice_to_a_busy_queue_is_one_call() {
     assert!(answers.iter().all(|answer| answer["run_id"] == run.as_str()), "{answers:?}");
     world.wait(&busy).await;
     assert_eq!(world.wait(&run).await.result, Some(json!(5)));
-    world.lanes_run_dry(Duration::from_secs(60)).await;
+    world.no_job_is_left(Duration::from_secs(60)).await;
     assert_eq!(handler.calls().len(), 1);
 }
 

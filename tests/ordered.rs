@@ -209,7 +209,7 @@ async fn on_three_servers_the_death_of_leaders_and_of_a_node_changes_no_order() 
     for jobs in of.values() {
         assert_in_order(&world, &handler, &jobs.iter().collect::<Vec<_>>()).await;
     }
-    world.lanes_run_dry(WITHIN).await;
+    world.no_job_is_left(WITHIN).await;
     let mut history = world.history(&all, handler.calls()).await;
     history.rules = rules(interruptions);
     let in_order = |jobs: Vec<Receipt>| jobs.into_iter().map(|job| (job.tenant, job.run_id)).collect();

@@ -667,7 +667,7 @@ async fn whatever_a_job_waits_for_it_goes_on(name: &str, fault: Fault) {
         let restored = Scrape::of(&stage.nodes[1]).await.sum("longshore_overdue_restored_total", &[("what", "slots")]);
         assert!(restored >= 1.0, "nobody counted that the slots of the dead node came back");
     }
-    stage.world.lanes_run_dry(WITHIN).await;
+    stage.world.no_job_is_left(WITHIN).await;
     stage.history(&struck, recurring).await.assert_sound();
 }
 

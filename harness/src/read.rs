@@ -160,18 +160,22 @@ impl Reader {
         }
     }
 
-    /// How many jobs are in lanes: waiting, buffered by a node, or finished but not yet acknowledged.
+    /// How much is in the streams that jobs go through (lanes, parked jobs, schedules and retries), and how many messages
+    /// these streams have ever stored: if two readings agree on that, nothing moved from one to another in between.
     ///
     /// # Errors
     /// As [`Reader::extent`].
-    pub async fn jobs_left(&self) -> anyhow::Result<u64> {
-        let prefix = format!("{}_JOBS_", self.namespace.to_uppercase());
+    pub async fn jobs_left(&self) -> anyhow::Result<(u64, u64)> {
+        let prefix = format!("{}_", self.namespace.to_uppercase());
         let names: Vec<String> = self.jetstream.stream_names().try_collect().await?;
-        let mut left = 0;
-        for lane in names.iter().filter(|name| name.starts_with(&prefix)) {
-            left += self.stream(lane).await?.cached_info().state.messages;
+        let holds_jobs = |name: &str| name.starts_with("JOBS_") || ["PARKED", "SCHEDULES"].contains(&name);
+        let (mut left, mut ever) = (0, 0);
+        for name in names.iter().filter(|name| name.strip_prefix(&prefix).is_some_and(holds_jobs)) {
+            let stream = self.stream(name).await?;
+            left += stream.cached_info().state.messages;
+            ever += stream.cached_info().state.last_sequence;
         }
-        Ok(left)
+        Ok((left, ever))
     }
 
     fn event_log(&self) -> String {

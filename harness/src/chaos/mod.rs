@@ -94,7 +94,7 @@ impl Chaos {
         let children = faults.handlers().children();
         states.extend(world.ends(&receipts(&children), ENDS_WITHIN).await);
         accepted.extend(children);
-        world.lanes_run_dry(ENDS_WITHIN).await;
+        world.no_job_is_left(ENDS_WITHIN).await;
         faults.stop().await;
         let mut wrong: Vec<String> = answers.into_iter().chain(faults.wrong.drain(..)).chain(pauses.wrong).collect();
         wrong.extend(wrong_ends(&accepted, &states));
