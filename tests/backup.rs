@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     async fn resume(&self) {
-        self.world.try_request("_all", "queues.resume", json!({"queue": "bulk"})).await.unwrap();
+        self.world.request_as("_all", "queues.resume", json!({"queue": "bulk"})).await;
     }
 }
 
@@ -147,7 +147,7 @@ impl Work {
     /// Has jobs wait for everything, and others be done.
     async fn of(cluster: &Cluster) -> Work {
         let (world, mut keyed) = (&cluster.world, Vec::new());
-        world.try_request("_all", "queues.pause", json!({"queue": "bulk"})).await.unwrap();
+        world.request_as("_all", "queues.pause", json!({"queue": "bulk"})).await;
         for number in 0..30 {
             keyed.push(submit(world, number).await.unwrap());
         }
@@ -219,7 +219,7 @@ fn text(path: &Path) -> &str {
 }
 
 async fn paused(world: &World) -> Vec<String> {
-    let queues = world.try_request("_all", "queues.list", json!({})).await.unwrap()["queues"].clone();
+    let queues = world.request_as("_all", "queues.list", json!({})).await["queues"].clone();
     let paused = queues.as_array().unwrap().iter().filter(|queue| queue["paused"] == true);
     paused.map(|queue| format!("{} {}", queue["queue"].as_str().unwrap(), queue["paused_until"])).collect()
 }

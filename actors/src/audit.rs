@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::AuditFile;
 use crate::metrics::Metrics;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// How long an action waits for its entry to be stored.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);

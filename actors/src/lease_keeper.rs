@@ -19,10 +19,10 @@ use longshore_domain::{Job, RunId, Tenant};
 use ractor::RpcReplyPort;
 use tokio_util::sync::CancellationToken;
 
-use crate::address::Mailbox;
-use crate::fail_point;
 use crate::metrics::Metrics;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::address::Mailbox;
+use crate::runtime::fail_point;
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// The leases of this node.
 #[derive(Debug, Default)]

@@ -14,16 +14,17 @@
 //! * `api`: answers clients.
 //! * `cluster`: publishes this node's presence to the others, and watches the storage that all nodes share.
 //!
-//! * `limits`, `concurrency`: what this node has of rate limits and concurrency limits, and the actors that get it.
-//! * `trace`, `metrics`, `observer`: what monitoring sees.
+//! * `limits`: rate limits, concurrency limits, circuit breakers, pauses: what this node has of them, and the actors
+//!   that get it.
+//! * `handlers`: what they are, and which of them is a job's.
+//! * `trace`, `metrics`: what monitoring sees.
 //! * `streams`: events for clients that follow them, from the event log.
+//! * `node` starts and drains; in it, `tree` is the root of the supervision tree, and `parts` says what each part is
+//!   given.
 //!
-//! What all of these use: `shared` (small values, each with one purpose), `lease_keeper` (renews the leases of running
-//! jobs), `supervision` (loops as actors, limits on restarts), `address` (messages to them), `ports` (what an attempt
-//! asks of all that is outside it), `request` (what a submission says, read), `coalesce` (lets other ready tasks run
-//! first).
-//!
-//! `node` starts and drains, `tree` is the root of the supervision tree, `parts` says what each part is given.
+//! What all of these use: `runtime` (actors, and small values, each with one purpose), `lease_keeper` (renews the
+//! leases of running jobs), `ports` (what an attempt asks of all that is outside it), `request` (what a submission
+//! says, read).
 //!
 //! Laws: nothing here names `async_nats`, TOML, HTTP or a terminal. A mailbox is mortal: what must not be lost is in
 //! JetStream, in a value that returns the job when it is dropped, or in state that outlives its actor. No actor is
@@ -36,6 +37,7 @@ mod attempt;
 
 mod commit;
 
+mod limits;
 mod time;
 
 mod api;
@@ -44,40 +46,32 @@ mod service;
 mod batches;
 mod cluster;
 mod pull;
+mod streams;
+mod webhooks;
+
+mod node;
 
 // What all of them use.
-mod address;
 mod audit;
-mod coalesce;
-mod concurrency;
+mod handlers;
 mod lease_keeper;
-mod limits;
-mod node;
-mod observer;
-mod parts;
 mod ports;
 mod request;
-mod routing;
+mod runtime;
 mod settings;
-mod shared;
-mod streams;
-mod supervision;
-mod tree;
-mod webhooks;
 
 #[cfg(test)]
 mod tests;
 
-pub mod fail_point;
-pub mod handler;
 pub mod metrics;
 pub mod trace;
 
 pub use api::limits::TenantRate;
 pub use attempt::progress::HANDLER_LOG;
-pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
+pub use handlers::handler::{self, Context, Handler, HandlerError, Handlers, Success, typed};
+pub use node::observer::Observer;
 pub use node::{Error, Node};
-pub use observer::Observer;
+pub use runtime::fail_point;
 pub use service::handle::ApiHandle;
 pub use settings::{
     AuditFile, DeclaredSchedules, EventFile, LogControl, Posted, PressureSettings, Settings, WEBHOOK_WITHIN,

@@ -37,7 +37,7 @@ use longshore_domain::{BatchId, Job, Queue, QueueLane, Run, RunId, SmolStr, Tena
 
 use crate::metrics::Metrics;
 use crate::ports::encode::{Author, Destination, EncodedEvents};
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::log_run::{About, log_run};
 use crate::trace::{JobTrace, Tracer};
 
 /// The rules of `domain` by which an attempt goes. They are not to be answered in any other way: only the simulation

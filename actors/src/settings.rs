@@ -11,7 +11,7 @@ use longshore_domain::policy::Policies;
 use longshore_domain::pressure::PressureLimits;
 use longshore_domain::{Priority, Queue, Tenant};
 
-use crate::handler::BoxFuture;
+use crate::handlers::handler::BoxFuture;
 use crate::trace::SpanExporter;
 
 /// All settings of one node.

@@ -1,7 +1,7 @@
 //! Run-time settings: what operators set for the whole cluster while it runs, beside the configuration of each node.
 //!
 //! A setting has a key and a value, one of each. They are kept in the control bucket, and every node has a copy
-//! (`actors/src/shared/run_time_settings.rs`). A further kind of setting is one more variant of [`SettingKey`] and of
+//! (`actors/src/limits/settings.rs`). A further kind of setting is one more variant of [`SettingKey`] and of
 //! [`Setting`].
 
 use std::time::Duration;

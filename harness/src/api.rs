@@ -57,9 +57,17 @@ impl World {
     /// # Panics
     /// If the answer is an error.
     pub async fn request(&self, endpoint: &str, body: Value) -> Value {
+        self.request_as(TENANT, endpoint, body).await
+    }
+
+    /// As [`World::request`], as any tenant; `_all` is the operator's.
+    ///
+    /// # Panics
+    /// As [`World::request`].
+    pub async fn request_as(&self, tenant: &str, endpoint: &str, body: Value) -> Value {
         // Among several servers the news of a subscription may be on its way while the node is there already.
         let answer = eventually(endpoint, INTEREST_WITHIN, async || {
-            match self.try_request(TENANT, endpoint, body.clone()).await {
+            match self.try_request(tenant, endpoint, body.clone()).await {
                 Err(error) if error.message.contains("no responders") => Err(error.to_string()),
                 answered => Ok(answered),
             }

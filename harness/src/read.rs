@@ -160,8 +160,9 @@ impl Reader {
         }
     }
 
-    /// How much is in the streams that jobs go through (lanes, parked jobs, schedules and retries), and how many messages
-    /// these streams have ever stored: if two readings agree on that, nothing moved from one to another in between.
+    /// How much is in the streams that jobs go through (lanes, parked jobs, schedules and retries), and how many
+    /// messages these streams have ever stored: if two readings agree on that, nothing moved from one to another in
+    /// between.
     ///
     /// # Errors
     /// As [`Reader::extent`].

@@ -109,9 +109,10 @@ impl World {
         }
     }
 
-    /// Waits until no job is left anywhere: in a lane, parked, or waiting for its time or its retry; for at most `within`.
-    /// A test that reads the history before that finds ends missing: of jobs whose acceptance was never confirmed, which
-    /// nobody waits for, and of finished runs whose node died over them, which the next node publishes after the lease.
+    /// Waits until no job is left anywhere: in a lane, parked, or waiting for its time or its retry; for at most
+    /// `within`. A test that reads the history before that finds ends missing: of jobs whose acceptance was never
+    /// confirmed, which nobody waits for, and of finished runs whose node died over them, which the next node publishes
+    /// after the lease.
     ///
     /// # Panics
     /// If some are left.

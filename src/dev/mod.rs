@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 /// What of the log is shown; beside the live view without the warning of types that lack a handler, which has a place
 /// of its own there as long as it lasts.
 const LOG: &str = "warn,longshore_natsd=info,longshore::handler=info";
-const LIVE_LOG: &str = "warn,longshore_natsd=info,longshore::handler=info,longshore_actors::shared::discovery=error";
+const LIVE_LOG: &str = "warn,longshore_natsd=info,longshore::handler=info,longshore_actors::handlers::discovery=error";
 
 /// Four frames a second are smooth enough for the eye and cost nothing.
 const PICTURE_EVERY: Duration = Duration::from_millis(250);

@@ -12,8 +12,8 @@ use longshore_domain::duration::MAX_DURATION;
 
 use crate::api::Api;
 use crate::api::filter;
-use crate::cluster::circuit_breaker::Message;
-use crate::shared::now;
+use crate::limits::breaker::keeper::Message;
+use crate::runtime::now;
 
 /// Entries per page: if the client does not say, and at most.
 const PAGE: u64 = 100;

@@ -23,12 +23,12 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::filter::Filter;
-use crate::attempt::{keys, line};
+use crate::attempt::keys::{self, line};
 use crate::commit::follow_up::note_logged;
 use crate::commit::keys::{give_back, key_given_back, leave_key};
-use crate::fail_point;
 use crate::ports::{CancelPorts, InLane, Rules as _, Server as _};
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::fail_point;
+use crate::runtime::log_run::{About, log_run};
 use crate::trace::JobTrace;
 
 /// How often, and how many times at most, the message of a waiting run is looked for: between two places it is nowhere.

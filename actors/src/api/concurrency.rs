@@ -20,7 +20,7 @@ use longshore_domain::{SmolStr, Tenant, Timestamp, format_smolstr};
 
 use crate::api::Api;
 use crate::api::filter;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Entries per page: if the client does not say, and at most.
 const PAGE: u64 = 100;

@@ -21,9 +21,9 @@ use longshore_domain::{ErrorKind, Job, JobOptions, JobType, Priority, Queue, Run
 
 use crate::attempt::assignment::is_acknowledgement;
 use crate::attempt::keys;
-use crate::fail_point;
 use crate::ports::{DeadLetterPorts, Rules as _, Server as _};
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::fail_point;
+use crate::runtime::log_run::{About, log_run};
 use crate::trace::{JobTrace, context};
 
 /// Why a dead letter cannot be replayed under its id.

@@ -18,7 +18,7 @@ use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::filter::{self, Filter, mark};
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Entries on a page if the client does not say.
 pub(crate) const LIST_DEFAULT: u64 = 100;

@@ -8,8 +8,8 @@ use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadL
 use longshore_backbone::wire::record;
 
 use crate::api::filter;
-use crate::shared::identity::Identity;
-use crate::shared::now;
+use crate::runtime::identity::Identity;
+use crate::runtime::now;
 
 /// The endpoint `runs.erase`.
 pub(crate) async fn serve(

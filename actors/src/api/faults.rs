@@ -11,8 +11,8 @@ use longshore_domain::setting::{Setting, SettingKey};
 
 use crate::api::Api;
 use crate::api::pauses::{announce, write};
-use crate::shared::faults::Known;
-use crate::shared::now;
+use crate::limits::faults::Known;
+use crate::runtime::now;
 
 /// Faults that are set at once.
 const MAX: usize = 100;

@@ -26,7 +26,7 @@ use crate::attempt::assignment::size_refused;
 use crate::commit::chain;
 use crate::ports::batch;
 use crate::request::{headers, key, known_preset, name, names, options, payload, refused, version, wrong};
-use crate::shared::now;
+use crate::runtime::now;
 use crate::trace::Tracer;
 
 /// Takes one job, and counts it.

@@ -17,9 +17,9 @@ use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::submission::{self, OnConflict, Submission, SubmitPorts, answer, is_mismatch, is_stored, mismatch};
 use crate::attempt::keys::{self, Key, OwnClaim, Owner, Wanted};
-use crate::fail_point;
 use crate::ports::{Rules as _, Server as _, WaitingPorts};
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::fail_point;
+use crate::runtime::log_run::{About, log_run};
 
 /// What follows from a claim that was found.
 enum Next {

@@ -19,7 +19,7 @@ use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 
 use crate::api::Api;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Keys that there may be, and sessions.
 const MAX: usize = 1_000;

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use crate::api::{Api, filter, reschedule};
 use crate::attempt::progress::{MAX_BYTES, Said};
 use crate::request::{positive, wrong};
-use crate::shared::now;
+use crate::runtime::now;
 
 /// The end of an attempt may come before its handler's reply is stored.
 const STORED_WITHIN: Duration = Duration::from_secs(5);

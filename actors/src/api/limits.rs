@@ -21,7 +21,7 @@ use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use crate::api::Api;
 use crate::api::filter;
 use crate::api::pauses::{announce, write};
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Entries per page: if the client does not say, and at most.
 const PAGE: u64 = 100;

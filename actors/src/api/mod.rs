@@ -33,6 +33,7 @@ pub(crate) mod runs;
 pub(crate) mod stranded;
 pub(crate) mod submission;
 pub(crate) mod traced;
+pub(crate) mod wait_permits;
 pub(crate) mod waiting_for;
 pub(crate) mod waits;
 mod walk;
@@ -57,23 +58,22 @@ use std::sync::Arc;
 use longshore_backbone::Backbone;
 use longshore_domain::policy::Policies;
 
-use crate::address::Address;
+use crate::attempt::recently_cancelled::RecentlyCancelled;
+use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::audit::Audit;
-use crate::cluster::circuit_breaker;
 use crate::cluster::waiting::WaitingJobs;
 use crate::commit::handle::Committer;
-use crate::concurrency::Slots;
-use crate::limits::Limits;
+use crate::handlers::routing::Routing;
+use crate::limits::breaker::{self, Breakers};
+use crate::limits::concurrency::Slots;
+use crate::limits::rate::Limits;
+use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
-use crate::routing::Routing;
+use crate::queue::put_queues::PutQueues;
+use crate::runtime::address::Address;
+use crate::runtime::identity::Identity;
+use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookSettings;
-use crate::shared::breakers::Breakers;
-use crate::shared::identity::Identity;
-use crate::shared::put_queues::PutQueues;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::run_time_settings::RunTimeSettings;
-use crate::shared::system_events::SystemEvents;
-use crate::shared::unstored_ends::UnstoredEnds;
 use crate::trace::Tracer;
 
 /// What the endpoints use. They start no job and hold no lease.
@@ -95,7 +95,7 @@ pub(crate) struct Api {
     pub(crate) system_events: SystemEvents,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) breakers: Arc<Breakers>,
-    pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
+    pub(crate) circuit_breaker: Address<breaker::keeper::Message>,
     pub(crate) audit: Arc<Audit>,
     /// How webhooks are delivered, if this node can call anybody.
     pub(crate) webhooks: Option<WebhookSettings>,

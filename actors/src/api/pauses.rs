@@ -15,9 +15,9 @@ use serde_json::json;
 
 use crate::api::Api;
 use crate::cluster::run_time_settings::resumed;
-use crate::fail_point;
-use crate::shared::now;
-use crate::shared::served_types;
+use crate::handlers::served_types;
+use crate::runtime::fail_point;
+use crate::runtime::now;
 
 /// For how long a write is tried.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(8);

@@ -20,7 +20,7 @@ use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::commit::Commit;
 use crate::commit::in_node::{InNode, NodeParts};
 use crate::ports::{CancelPorts, DeadLetterPorts, InLane, Unlogged, WaitingPorts};
-use crate::shared::now;
+use crate::runtime::now;
 use crate::trace::Tracer;
 
 /// How long the list of nodes is reused: many runs are often cancelled in a row.

@@ -10,7 +10,7 @@ use longshore_backbone::wire::api::{self, ApiError, CancelledRuns, Encoded, Purg
 use crate::api::Api;
 use crate::api::cancel;
 use crate::api::filter::Filter;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Jobs that are stored later than so long after the request began are not meant. Else a purge of a queue into which
 /// jobs are published all the time would never be over. As much as the clocks of servers and nodes may differ by.

@@ -14,7 +14,7 @@ use longshore_domain::setting::{PutQueue, Setting, SettingKey};
 
 use crate::api::Api;
 use crate::api::pauses::write;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// At most so many queues can be put: each costs ten streams, and each node that serves it as many workers as it says.
 pub(crate) const MAX_PUT: usize = 256;

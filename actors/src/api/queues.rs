@@ -18,7 +18,7 @@ use longshore_domain::{JobType, Priority, Queue, QueueLane, Tenant, Timestamp};
 use crate::api::Api;
 use crate::api::filter;
 use crate::cluster::counts::{StoredQueue, counts_of, stored};
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Serves the endpoint.
 pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result<Encoded<Queues>, ApiError> {

@@ -21,9 +21,9 @@ use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp}
 
 use crate::api::filter::{self, Chosen, Filter};
 use crate::api::{Api, intake, runs};
-use crate::fail_point;
 use crate::ports::{Server as _, WaitingPorts};
-use crate::shared::now;
+use crate::runtime::fail_point;
+use crate::runtime::now;
 
 /// Runs of one request that are rescheduled at once.
 const AT_ONCE: usize = 32;

@@ -12,7 +12,7 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::Wait;
 use longshore_domain::{Run, State, Timestamp};
 
-use crate::shared::now;
+use crate::runtime::now;
 
 /// How long a node has to say whether it works on a job.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);

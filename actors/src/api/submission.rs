@@ -23,8 +23,8 @@ use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
 use crate::api::debounce::Debounced;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, Payload};
-use crate::fail_point;
 use crate::ports::{Rules as _, RunPorts, Server as _, Unlogged};
+use crate::runtime::fail_point;
 use crate::trace;
 
 /// What accepting a job asks besides.

@@ -6,7 +6,7 @@ use longshore_backbone::wire::api::{ApiError, Submitted};
 use longshore_domain::Job;
 
 use crate::api::Api;
-use crate::shared::now;
+use crate::runtime::now;
 use crate::trace::{Submission, Tracer, context};
 
 tokio::task_local! {

@@ -17,9 +17,9 @@ use longshore_domain::{QueueLane, Run, RunId, State, Timestamp};
 
 use crate::api::stranded::{self, Lost};
 use crate::api::{Api, limits, queues};
-use crate::attempt::order;
-use crate::routing::Routing;
-use crate::shared::now;
+use crate::attempt::keys::order;
+use crate::handlers::routing::Routing;
+use crate::runtime::now;
 
 /// What a run waits for; `None`: it runs, has ended, or is about to start. A job in its lane has no revision: 0.
 pub(crate) async fn of(api: &Api, found: &Found) -> Option<WaitingFor> {

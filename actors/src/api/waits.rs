@@ -2,7 +2,7 @@
 //!
 //! If a type keeps only its failures, the end of a run that completes is stored nowhere; only its event says so. A
 //! caller that asks for such an end a moment too late still gets it: the nodes ask the one that ran it. How many
-//! callers may wait at once is in [`crate::shared::waits`].
+//! callers may wait at once is in [`crate::api::wait_permits`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use longshore_backbone::wire::api::{Encoded, Record};
 use longshore_domain::{RunId, Tenant};
 
 use crate::api::Api;
-use crate::shared::unstored_ends::UnstoredEnds;
-use crate::supervision::LoopEnd;
+use crate::attempt::unstored_ends::UnstoredEnds;
+use crate::runtime::supervision::LoopEnd;
 
 /// How long the other nodes have to answer that they saw an end.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);

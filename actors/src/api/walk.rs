@@ -27,7 +27,7 @@ use crate::api::Api;
 use crate::api::dead_letters;
 use crate::api::filter::Filter;
 use crate::attempt::assignment::Assignment;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// How far the clocks of nodes and servers may differ.
 const APART: Duration = Duration::from_secs(600);

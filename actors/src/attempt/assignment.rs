@@ -14,12 +14,12 @@ use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{BatchId, Job, JobType, Lane, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
+use crate::attempt::first_claims::ClaimPlace;
 use crate::attempt::permits::Permits;
 use crate::commit::{Payload, chain};
 use crate::lease_keeper::Entry;
-use crate::shared::first_claims::ClaimPlace;
-use crate::shared::log_run::About;
-use crate::shared::park_permits::ParkPermit;
+use crate::runtime::log_run::About;
+use crate::runtime::park_permits::ParkPermit;
 use crate::trace::{JobTrace, Tracer};
 
 /// A job that this node has pulled.

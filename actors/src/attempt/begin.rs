@@ -10,12 +10,13 @@ use longshore_domain::{Run, fast_path};
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
+use crate::attempt::conclude;
+use crate::attempt::keys::{self, line, order};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::{AttemptState, RunningAttempt};
-use crate::attempt::{conclude, keys, line, order};
 use crate::commit::follow_up::has_other_id;
 use crate::ports::{Rules as _, Server as _};
-use crate::shared::log_run::log_run;
+use crate::runtime::log_run::log_run;
 
 mod claim;
 mod not_begun;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use longshore_backbone::{Backbone, Error};
 
-use crate::address::Address;
 use crate::attempt::holders;
 use crate::attempt::node_ports::NodePorts;
+use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::lease_keeper::{self, Message};
 use crate::ports::RunPorts as _;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::supervision::LoopEnd;
+use crate::runtime::address::Address;
+use crate::runtime::supervision::LoopEnd;
 
 /// How long nodes have to confirm a cancellation. A node that takes longer is frozen or cut off: it may no longer start
 /// the jobs that it has buffered by then.

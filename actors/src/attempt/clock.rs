@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Since when the handler has worked, and when it must be done.
 pub(crate) fn clock(current: &CurrentAttempt) -> Option<(Instant, Instant)> {

@@ -15,7 +15,7 @@ use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::line;
+use crate::attempt::keys::line;
 use crate::attempt::permits::Permits;
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
@@ -24,9 +24,9 @@ use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::ports::Rules as _;
 use crate::ports::encode::EncodedEvents;
-use crate::shared::gate_news::Wakes;
-use crate::shared::park_permits::ParkPermit;
-use crate::shared::permits::LocalRetryPermit;
+use crate::runtime::gate_news::Wakes;
+use crate::runtime::park_permits::ParkPermit;
+use crate::runtime::permits::LocalRetryPermit;
 
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
 pub(crate) const SHORT_RETRY: Duration = Duration::from_millis(1_000);

@@ -18,10 +18,10 @@ use crate::attempt::progress;
 use crate::attempt::running::CurrentAttempt;
 use crate::attempt::stop::{End, panicked};
 use crate::attempt::watch::{guarded, see_through};
-use crate::concurrency::SlotPermit;
-use crate::handler::Context;
+use crate::handlers::handler::Context;
+use crate::limits::concurrency::SlotPermit;
 use crate::ports::RunPorts as _;
-use crate::shared::now;
+use crate::runtime::now;
 
 type Struck = (FaultKind, Fault);
 

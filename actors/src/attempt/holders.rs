@@ -11,7 +11,7 @@ use longshore_domain::protocol::Holder;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::ports::Ports;
 use crate::ports::Server as _;
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::log_run::{About, log_run};
 
 /// How long a node has to answer whether it holds a job. If it takes longer, it is asked again with the next delivery.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);

@@ -8,6 +8,9 @@
 //! claim over. If a job of the first run turns up after all, it ends as a duplicate. The claim names the run it was
 //! taken from until that run's end is in the log.
 
+pub(crate) mod line;
+pub(crate) mod order;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -26,8 +29,8 @@ use crate::attempt::assignment::Assignment;
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::Payload;
-use crate::fail_point;
 use crate::ports::{Rules as _, RunPorts, Server};
+use crate::runtime::fail_point;
 
 /// The key that a job asks for.
 pub(crate) struct Key<'j> {

@@ -23,8 +23,6 @@ pub(crate) mod begin;
 pub(crate) mod cancelled;
 pub(crate) mod holders;
 pub(crate) mod keys;
-pub(crate) mod line;
-pub(crate) mod order;
 
 pub(crate) mod announce;
 pub(crate) mod clock;
@@ -38,6 +36,12 @@ pub(crate) mod stop;
 pub(crate) mod watch;
 
 pub(crate) mod conclude;
+
+pub(crate) mod first_claims;
+pub(crate) mod recently_cancelled;
+pub(crate) mod shed;
+pub(crate) mod unclear_claims;
+pub(crate) mod unstored_ends;
 
 #[cfg(test)]
 mod tests;

@@ -9,24 +9,24 @@ use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, Run};
 
 use crate::attempt::ports::Ports;
+use crate::attempt::recently_cancelled::RecentlyCancelled;
+use crate::attempt::shed::Shed;
+use crate::attempt::unclear_claims::UnclearClaims;
+use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::commit::Commit;
 use crate::commit::handle::Committer;
 use crate::commit::in_node::{InNode, NodeParts};
 use crate::commit::pipeline::Input;
+use crate::handlers::routing::Routing;
+use crate::handlers::served_types;
 use crate::lease_keeper::Book;
-use crate::limits::Limits;
+use crate::limits::rate::Limits;
+use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
-use crate::routing::Routing;
-use crate::shared::identity::Identity;
-use crate::shared::lifecycle::Lifecycle;
-use crate::shared::log_run::{About, log_run};
-use crate::shared::permits::LocalRetryPermits;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::run_time_settings::RunTimeSettings;
-use crate::shared::served_types;
-use crate::shared::shed::Shed;
-use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::UnstoredEnds;
+use crate::runtime::identity::Identity;
+use crate::runtime::lifecycle::Lifecycle;
+use crate::runtime::log_run::{About, log_run};
+use crate::runtime::permits::LocalRetryPermits;
 use crate::trace::Tracer;
 
 /// The ports of a real node's attempts.

@@ -19,8 +19,8 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::{End, outcome_of, panicked};
 use crate::attempt::watch::{guarded, see_through};
 use crate::attempt::{faults, remote};
-use crate::concurrency::SlotPermit;
-use crate::handler::{Context, Reporter, Steps};
+use crate::handlers::handler::{Context, Reporter, Steps};
+use crate::limits::concurrency::SlotPermit;
 use crate::trace::TRACE_PARENT;
 
 /// Does the work of the current attempt; `reporter` takes what a handler inside the node says of it.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::concurrency::{SlotPermit, Waits};
-use crate::limits::Tokens;
-use crate::shared::breakers::BreakerPass;
-use crate::shared::capacity::CapacityPermit;
-use crate::shared::gate_news::Wakes;
+use crate::handlers::capacity::CapacityPermit;
+use crate::limits::breaker::BreakerPass;
+use crate::limits::concurrency::{SlotPermit, Waits};
+use crate::limits::rate::Tokens;
+use crate::runtime::gate_news::Wakes;
 
 /// What the gates gave a job that may start. Each permit goes back when it is dropped.
 #[derive(Debug, Default)]

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, Run};
 
+use crate::attempt::recently_cancelled::RecentlyCancelled;
+use crate::attempt::unclear_claims::UnclearClaims;
+use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::commit::Commit;
 use crate::lease_keeper::Book;
 use crate::ports::RunPorts;
-use crate::shared::permits::LocalRetryPermits;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::UnstoredEnds;
+use crate::runtime::permits::LocalRetryPermits;
 
 /// What an attempt asks: clocks, chance, and what the node's parts remember together.
 pub(crate) trait Ports: RunPorts {

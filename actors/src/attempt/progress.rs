@@ -15,8 +15,8 @@ use crate::attempt::running::{AttemptState, CurrentAttempt, RunningAttempt};
 use crate::commit::handle::Committer;
 use crate::commit::pipeline::Input;
 use crate::ports::RunPorts as _;
-use crate::shared::log_run::{About, log_run};
-use crate::shared::now;
+use crate::runtime::log_run::{About, log_run};
+use crate::runtime::now;
 
 /// Maximum bytes of a progress report.
 pub(crate) const MAX_BYTES: usize = 4_096;

@@ -20,11 +20,11 @@ use crate::attempt::announce::announce;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::{clock, progress, steps};
-use crate::concurrency::SlotPermit;
-use crate::handler::Context;
+use crate::handlers::handler::Context;
+use crate::limits::concurrency::SlotPermit;
 use crate::ports::RunPorts as _;
-use crate::shared::log_run::{About, log_run};
-use crate::shared::{new_seal, now};
+use crate::runtime::log_run::{About, log_run};
+use crate::runtime::{new_seal, now};
 
 /// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any
 /// handler is subscribed at all. The server would have said that at once, but it may be far away.

@@ -9,7 +9,7 @@ use longshore_domain::Job;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::CurrentAttempt;
 use crate::attempt::{progress, steps};
-use crate::handler::{BoxFuture, Reporter, StepEnd};
+use crate::handlers::handler::{BoxFuture, Reporter, StepEnd};
 
 /// Takes the reports of the handlers that a worker calls.
 pub(crate) struct AttemptReporter {

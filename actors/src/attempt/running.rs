@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::attempt::assignment::Assignment;
 use crate::ports::encode::EncodedEvents;
-use crate::shared::deferred::Deferred;
+use crate::runtime::deferred::Deferred;
 
 /// The state of an attempt.
 #[derive(Debug)]

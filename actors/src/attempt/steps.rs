@@ -14,7 +14,7 @@ use crate::attempt::faults;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::progress::{self, Said};
 use crate::attempt::running::CurrentAttempt;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Answers a handler's question about a step, or stores its result.
 ///

@@ -10,8 +10,8 @@ use longshore_backbone::wire::record;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure};
 
-use crate::handler::{HandlerError, Success};
-use crate::supervision::panic_text;
+use crate::handlers::handler::{HandlerError, Success};
+use crate::runtime::supervision::panic_text;
 
 /// How long a handler that was asked to stop may take to do so before it is dropped.
 pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);

@@ -20,11 +20,11 @@ use crate::attempt::ports::Ports;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::{self, End, Event, Handler, Owner, STOPS_WITHIN};
 use crate::commit::follow_up::has_other_id;
-use crate::concurrency::{SlotPermit, while_it_lasts};
-use crate::handler::BoxFuture;
+use crate::handlers::handler::BoxFuture;
 use crate::lease_keeper::Stop;
+use crate::limits::concurrency::{SlotPermit, while_it_lasts};
 use crate::ports::{Rules as _, Server as _};
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::log_run::{About, log_run};
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
 const LASTS: Duration = Duration::from_millis(250);

@@ -16,7 +16,7 @@ use crate::api::{Api, cancellation, intake};
 use crate::commit::chain;
 use crate::ports::batch::state;
 use crate::request;
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Batches of one tenant that have not ended.
 const OF_TENANT: usize = 1_000;

@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{completion, on_failure};
 use crate::api::{Api, intake};
-use crate::fail_point;
 use crate::ports::batch::{ended, state, write};
-use crate::shared::identity::is_first;
-use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::runtime::fail_point;
+use crate::runtime::identity::is_first;
+use crate::runtime::now;
+use crate::runtime::supervision::LoopEnd;
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use longshore_domain::cluster_clock::{Skew, Wrong};
 use serde_json::json;
 
 use crate::metrics::Metrics;
-use crate::shared::health::Health;
-use crate::shared::system_events::SystemEvents;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::health::Health;
+use crate::runtime::supervision::{LoopEnd, ticks};
+use crate::runtime::system_events::SystemEvents;
 
 /// How often it looks at the machine's clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -19,9 +19,9 @@ use longshore_domain::{Priority, Queue, QueueLane, Tenant, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::limits::Limits;
+use crate::limits::rate::Limits;
 use crate::metrics::cluster::{ClusterCounts, QueueCounts, TimedCounts};
-use crate::shared::now;
+use crate::runtime::now;
 
 /// For how long counts are shown again without asking the servers.
 const FRESH_FOR: Duration = Duration::from_secs(3);

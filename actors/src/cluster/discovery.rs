@@ -9,11 +9,11 @@ use longshore_backbone::handlers::Announced;
 use longshore_backbone::scan::Source;
 use longshore_backbone::{Backbone, Error};
 
+use crate::handlers::routing::Routing;
 use crate::queue::dispatcher;
 use crate::queue::served::ServedQueues;
-use crate::routing::Routing;
-use crate::shared::now;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How long services have to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);

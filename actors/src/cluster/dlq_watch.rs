@@ -14,10 +14,10 @@ use longshore_domain::{DurationText, Timestamp};
 use serde_json::json;
 
 use crate::metrics::Metrics;
-use crate::shared::identity::{Identity, is_first};
-use crate::shared::now;
-use crate::shared::system_events::SystemEvents;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::identity::{Identity, is_first};
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
+use crate::runtime::system_events::SystemEvents;
 
 /// How often the dead letters are measured. Shorter than the time in which a failing system fills the last fifth of
 /// their stream.

@@ -14,7 +14,7 @@ use longshore_backbone::scan::Source;
 
 use crate::EventFile;
 use crate::metrics::Metrics;
-use crate::supervision::LoopEnd;
+use crate::runtime::supervision::LoopEnd;
 
 /// How often the log is asked for more.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

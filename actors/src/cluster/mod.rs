@@ -12,7 +12,6 @@
 //!   memory or processor).
 //! * `event_files` writes the event log into files of this node.
 
-pub(crate) mod circuit_breaker;
 pub(crate) mod counts;
 pub(crate) mod discovery;
 pub(crate) mod node_name;

@@ -16,8 +16,8 @@ use longshore_backbone::wire::api::{HealthStatus, InForce};
 use crate::LogControl;
 use crate::cluster::readiness::Readiness;
 use crate::metrics::history::Counted;
-use crate::shared::identity::Identity;
-use crate::supervision::LoopEnd;
+use crate::runtime::identity::Identity;
+use crate::runtime::supervision::LoopEnd;
 
 /// The question how the node is. No instance is called so.
 const HEALTH: &[u8] = b"health";

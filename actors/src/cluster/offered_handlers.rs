@@ -25,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::attempt::stop::STOPS_WITHIN;
-use crate::handler::{BoxFuture, Context, Handler, HandlerError, Reporter, StepEnd, Steps, Success};
-use crate::routing::Routing;
-use crate::shared::now;
-use crate::shared::offered_calls::{OfferedCalls, OpenCall};
-use crate::supervision::{LoopEnd, panic_text};
+use crate::handlers::handler::{BoxFuture, Context, Handler, HandlerError, Reporter, StepEnd, Steps, Success};
+use crate::handlers::offered_calls::{OfferedCalls, OpenCall};
+use crate::handlers::routing::Routing;
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, panic_text};
 use crate::trace::{TRACE_PARENT, context};
 
 /// How long a call waits for a slot: its caller has a worker for it, and another node may have a slot sooner.

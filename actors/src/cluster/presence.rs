@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::records_watch::check_records;
 use crate::cluster::waiting::WaitingJobs;
+use crate::handlers::routing::Routing;
+use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
-use crate::routing::Routing;
-use crate::shared::health::Health;
-use crate::shared::identity::Identity;
-use crate::shared::now;
-use crate::shared::run_time_settings::RunTimeSettings;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::health::Health;
+use crate::runtime::identity::Identity;
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How long an answer may take: then it is said again, as an election may have swallowed it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);

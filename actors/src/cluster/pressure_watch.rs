@@ -8,10 +8,10 @@ use serde_json::json;
 
 use crate::cluster::machine_load::MachineLoad;
 use crate::metrics::Metrics;
+use crate::runtime::pressure::{MachinePressure, shares};
+use crate::runtime::supervision::{LoopEnd, ticks};
+use crate::runtime::system_events::SystemEvents;
 use crate::settings::PressureSettings;
-use crate::shared::pressure::{MachinePressure, shares};
-use crate::shared::system_events::SystemEvents;
-use crate::supervision::{LoopEnd, ticks};
 
 /// How often it looks. The system computes its averages every two seconds.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

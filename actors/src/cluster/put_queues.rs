@@ -14,14 +14,14 @@ use longshore_backbone::Backbone;
 use longshore_domain::Queue;
 use longshore_domain::setting::PutQueue;
 
+use crate::handlers::routing::Routing;
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::{Dispatcher, Message};
+use crate::queue::put_queues::PutQueues;
 use crate::queue::serve::{Order, QueueMaker, RootAddress};
-use crate::routing::Routing;
-use crate::shared::identity::Identity;
-use crate::shared::lifecycle::Lifecycle;
-use crate::shared::put_queues::PutQueues;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::identity::Identity;
+use crate::runtime::lifecycle::Lifecycle;
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How often it looks whether a queue that closes has ended, and tries again what did not work.
 const CHECK_EVERY: Duration = Duration::from_millis(500);

@@ -15,19 +15,19 @@ use longshore_backbone::wire::api::{Counters, HandlerStatus, HealthStatus, PartS
 use longshore_domain::Lane;
 use longshore_domain::cluster_clock::Wrong;
 
-use crate::address::Waiting;
+use crate::attempt::shed::Shed;
 use crate::cluster::tree_answers::Tree;
+use crate::handlers::routing::Routing;
+use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
 use crate::queue::unresponsive::SPARE_THREADS;
-use crate::routing::Routing;
-use crate::shared::health::Health;
-use crate::shared::identity::Identity;
-use crate::shared::lifecycle::Lifecycle;
-use crate::shared::now;
-use crate::shared::pressure::MachinePressure;
-use crate::shared::run_time_settings::RunTimeSettings;
-use crate::shared::shed::Shed;
+use crate::runtime::address::Waiting;
+use crate::runtime::health::Health;
+use crate::runtime::identity::Identity;
+use crate::runtime::lifecycle::Lifecycle;
+use crate::runtime::now;
+use crate::runtime::pressure::MachinePressure;
 
 /// What is wrong with a node whose own parts do not answer.
 pub(crate) const SILENT_TREE: &str =

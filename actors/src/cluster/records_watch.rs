@@ -4,7 +4,7 @@ use longshore_backbone::Backbone;
 use longshore_domain::DurationText;
 
 use crate::metrics::Metrics;
-use crate::shared::health::Health;
+use crate::runtime::health::Health;
 
 /// Measures how full the stream of run records is; logs when completed records begin to be kept for shorter, and when
 /// that is over.

@@ -3,7 +3,7 @@
 //! It asks the control bucket's leader for changes every second, and at once when a node announces one. An announcement
 //! is answered once everything that it is about holds on this node: then no worker can start an attempt any more that a
 //! new pause forbids. It removes settings whose time is over. The settings and the time for which they count are kept
-//! in [`crate::shared::run_time_settings`], so that a death costs nothing.
+//! in [`crate::limits::settings`], so that a death costs nothing.
 //!
 //! Bounds: one question at a time; the settings are as many as operators made.
 
@@ -15,13 +15,13 @@ use longshore_backbone::run_time_settings::{REMOVED_KEPT, RunTimeSettings as Sto
 use longshore_domain::setting::{PauseOf, SettingKey};
 use serde_json::json;
 
-use crate::limits::Limits;
+use crate::limits::rate::Limits;
+use crate::limits::settings::RunTimeSettings;
+use crate::queue::put_queues::PutQueues;
 use crate::queue::served::ServedQueues;
-use crate::shared::identity::Identity;
-use crate::shared::put_queues::PutQueues;
-use crate::shared::run_time_settings::RunTimeSettings;
-use crate::shared::system_events::SystemEvents;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
+use crate::runtime::identity::Identity;
+use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
+use crate::runtime::system_events::SystemEvents;
 
 /// How often changes are asked for without an announcement.
 const ASK_EVERY: Duration = Duration::from_secs(1);

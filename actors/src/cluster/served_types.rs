@@ -3,8 +3,8 @@
 //! It reads the memory as the node starts and after each reconnection, and every few seconds while a type has no
 //! handler; it stores each type that this node is the first to see a handler of. A node that is about to say that a
 //! type was never served reads first what others have stored since
-//! ([`refresh`](crate::shared::served_types::refresh)). What is to be stored is kept in
-//! [`crate::shared::served_types`], so that a death costs nothing.
+//! ([`refresh`](crate::handlers::served_types::refresh)). What is to be stored is kept in
+//! [`crate::handlers::served_types`], so that a death costs nothing.
 //!
 //! Bounds: one question at a time, one answer for each type that is new here; at most
 //! [`MAX_TYPES`](longshore_domain::served::MAX_TYPES) types.
@@ -16,10 +16,10 @@ use longshore_backbone::Error;
 use longshore_backbone::served_types::{Remembered, ServedTypes as Store};
 use longshore_domain::served::complete_from;
 
-use crate::routing::Routing;
-use crate::shared::now;
-use crate::shared::served_types::{WITHIN, read};
-use crate::supervision::{LoopEnd, ticks};
+use crate::handlers::routing::Routing;
+use crate::handlers::served_types::{WITHIN, read};
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How often it tries again what did not work, and reads while a type has no handler.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

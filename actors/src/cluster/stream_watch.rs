@@ -25,10 +25,10 @@ use serde_json::json;
 use crate::audit::Audit;
 use crate::metrics::Metrics;
 use crate::queue::served::ServedQueues;
-use crate::shared::health::Health;
-use crate::shared::now;
-use crate::shared::system_events::SystemEvents;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::health::Health;
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
+use crate::runtime::system_events::SystemEvents;
 
 mod findings;
 

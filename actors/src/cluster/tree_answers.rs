@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::queue::serve::{Order, RootAddress};
-use crate::supervision::{Answer, Question};
+use crate::runtime::supervision::{Answer, Question};
 
 /// How long the answers may take. Probes usually wait for a second or two themselves.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);

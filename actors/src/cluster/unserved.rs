@@ -15,11 +15,11 @@ use serde_json::json;
 use crate::cluster::counts::{counts_of, stored};
 use crate::cluster::standstill::Standstills;
 use crate::metrics::Metrics;
-use crate::shared::health::Health;
-use crate::shared::identity::{Identity, is_first};
-use crate::shared::now;
-use crate::shared::system_events::SystemEvents;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::health::Health;
+use crate::runtime::identity::{Identity, is_first};
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
+use crate::runtime::system_events::SystemEvents;
 
 /// How often it looks: two questions, and some for each queue that no node serves.
 const CHECK_EVERY: Duration = Duration::from_secs(5);

@@ -22,8 +22,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::queue::served::ServedQueues;
-use crate::shared::kind::Kind;
-use crate::shared::now;
+use crate::runtime::kind::Kind;
+use crate::runtime::now;
 
 /// For how long a count is good.
 const FRESH_FOR: Duration = Duration::from_secs(2);

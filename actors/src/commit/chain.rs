@@ -21,10 +21,10 @@ use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Job, Run, Tenant};
 
 use crate::commit::{Next, Payload};
-use crate::fail_point;
 use crate::ports::{RunPorts, Server};
 use crate::request;
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::fail_point;
+use crate::runtime::log_run::{About, log_run};
 use crate::trace;
 
 /// At most so many jobs follow one another.

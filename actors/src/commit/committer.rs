@@ -22,15 +22,15 @@ use ractor::RpcReplyPort;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Interval, Sleep};
 
-use crate::address::Mailbox;
-use crate::coalesce::coalesced;
 use crate::commit::Commit;
 use crate::commit::follow_up::{self, Done};
 use crate::commit::pipeline::{ANSWER_WITHIN, Input, Outlets, Pipeline, Sent};
 use crate::metrics::Metrics;
 use crate::ports::encode::EncodedEvents;
-use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::runtime::address::Mailbox;
+use crate::runtime::coalesce::coalesced;
+use crate::runtime::now;
+use crate::runtime::supervision::LoopEnd;
 use crate::trace::Tracer;
 
 /// Commits that may wait for the committer.

@@ -13,11 +13,11 @@ use longshore_domain::run::{EndLog, State};
 use longshore_domain::{ErrorKind, Run, RunId};
 
 use crate::commit::{AfterCommit, Commit, chain, keys};
-use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::ports::encode::Author;
 use crate::ports::{RunPorts, Server};
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::fail_point;
+use crate::runtime::log_run::{About, log_run};
 
 /// How long a step that the server did not confirm waits before it is tried again, at first; twice as long each time,
 /// up to eight times as long. An election lasts no longer than that, and what waits here keeps its place among the

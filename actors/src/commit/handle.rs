@@ -8,13 +8,13 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, SmolStr};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::address::Address;
 use crate::commit::committer::{Committing, Message, QUEUED};
 use crate::commit::pipeline::Input;
 use crate::commit::{AfterCommit, Commit, Payload};
 use crate::metrics::Metrics;
 use crate::ports::Unlogged;
 use crate::ports::encode::Author;
+use crate::runtime::address::Address;
 use crate::trace::Tracer;
 
 /// Sends commits to the committer. Cheap to clone.

@@ -10,8 +10,8 @@ use longshore_domain::{Run, SmolStr, Timestamp};
 use crate::commit::handle::Committer;
 use crate::metrics::Metrics;
 use crate::ports::{RunPorts, Unlogged};
-use crate::shared::identity::Identity;
-use crate::shared::{new_seal, now};
+use crate::runtime::identity::Identity;
+use crate::runtime::{new_seal, now};
 
 /// The parts of a node by which it answers.
 pub(crate) struct NodeParts<'n> {

@@ -12,8 +12,8 @@ use longshore_domain::job::Unique;
 use longshore_domain::{Run, Tenant, Timestamp};
 
 use crate::commit::Commit;
-use crate::fail_point;
 use crate::ports::Server;
+use crate::runtime::fail_point;
 
 /// How long a claim that was given back is still there: the shortest time that a server knows.
 const GIVEN_BACK: Duration = Duration::from_secs(1);

@@ -34,10 +34,10 @@ use tokio::sync::oneshot;
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::ports::encode::{Author, Destination, EncodedEvents, Write};
-use crate::shared::deferred::Deferred;
-use crate::shared::gate_news::Wakes;
-use crate::shared::log_run::About;
-use crate::shared::park_permits::ParkPermit;
+use crate::runtime::deferred::Deferred;
+use crate::runtime::gate_news::Wakes;
+use crate::runtime::log_run::About;
+use crate::runtime::park_permits::ParkPermit;
 use crate::trace::{JobTrace, Tracer, context};
 
 /// The job as it was published; a schedule or a dead letter carries it on.

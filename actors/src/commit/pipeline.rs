@@ -17,11 +17,11 @@ use ractor::RpcReplyPort;
 
 use crate::commit::batches::{Batch, Batches};
 use crate::commit::{Commit, InFlightPermit, follow_up, lines};
-use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::metrics::jobs::Ends;
 use crate::ports::encode::EncodedEvents;
-use crate::shared::log_run::log_run;
+use crate::runtime::fail_point;
+use crate::runtime::log_run::log_run;
 use crate::trace::Tracer;
 
 /// Each tenant's batch is refused again and again while the log is full or has no leader.

@@ -6,8 +6,8 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::State;
 use longshore_domain::{BatchId, Run, RunId, Tenant};
 
-use crate::fail_point;
-use crate::shared::now;
+use crate::runtime::fail_point;
+use crate::runtime::now;
 
 /// Joins a batch, before anything of the job's run is stored. Repeating it is harmless.
 ///

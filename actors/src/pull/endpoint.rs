@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 
 use crate::api::Api;
 use crate::api::filter;
+use crate::api::wait_permits::Waits;
 use crate::pull::Pullers;
 use crate::request::wrong;
-use crate::shared::now;
-use crate::shared::waits::Waits;
+use crate::runtime::now;
 
 /// Maximum number of types that a puller may name.
 const TYPES_MAX: usize = 16;

@@ -5,7 +5,7 @@
 //! out is a detached attempt: from then on it goes the way of any.
 //!
 //! Bounds: 1,024 types of tenants; of each, every node sends [`SLOTS`] jobs at once. A job for which no puller comes is
-//! put back. How many pullers may wait is in [`crate::shared::waits`].
+//! put back. How many pullers may wait is in [`crate::api::wait_permits`].
 
 pub(crate) mod endpoint;
 pub(crate) mod receiver;
@@ -19,7 +19,7 @@ use longshore_backbone::pulls::Wanted;
 use longshore_domain::{JobType, RunId, Tenant};
 use tokio::sync::Notify;
 
-use crate::shared::now;
+use crate::runtime::now;
 
 /// Jobs of a type that each node sends at once. They wait here for pullers, each in a place of a worker.
 const SLOTS: u32 = 4;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::pull::Pullers;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How often it looks which jobs have waited for too long, and which types nobody asks for any more. The jobs that wait
 /// are signalled to be alive as often.

@@ -12,10 +12,10 @@ use foldhash::fast::RandomState;
 use longshore_domain::JobType;
 use longshore_domain::run::DeferReason;
 
-use crate::queue::gates::answer::HeldUp;
+use crate::queue::gates::HeldUp;
 use crate::queue::held::{HasPayload, Held};
-use crate::shared::kind::{Kind, Room};
-use crate::shared::park_permits::{OnItsWay, Position};
+use crate::runtime::kind::{Kind, Room};
+use crate::runtime::park_permits::{OnItsWay, Position};
 
 mod waiting;
 pub(crate) mod wanted;

@@ -17,17 +17,16 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::order;
+use crate::attempt::first_claims::FirstClaims;
+use crate::attempt::keys::order;
 use crate::queue::blocked::wanted::Want;
 use crate::queue::blocked::{Blocked, Goes};
-use crate::queue::gates::answer::HeldUp;
-use crate::queue::gates::{Gates, handler_capacity};
+use crate::queue::gates::{Gates, HeldUp};
 use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
-use crate::shared::first_claims::FirstClaims;
-use crate::shared::gate_news::Wakes;
-use crate::shared::kind::{Kind, Room};
-use crate::shared::park_permits::{ParkGate, Position};
+use crate::runtime::gate_news::Wakes;
+use crate::runtime::kind::{Kind, Room};
+use crate::runtime::park_permits::{ParkGate, Position};
 
 /// After workers have taken so many jobs, the scheduler is called to top up.
 const NOTIFY_AFTER: usize = 32;
@@ -210,11 +209,7 @@ impl JobBuffer {
         let jobs = self.jobs();
         let is_its = |job: &Job| job.run_id == run.run_id && job.tenant == run.tenant;
         let (assignment, reason) = jobs.blocked.find(|assignment| is_its(&assignment.job))?;
-        let routing = &self.gates.routing;
-        // This gate gives no reason.
-        let is_full =
-            handler_capacity::applies_to(routing, assignment) && handler_capacity::lacks(routing, assignment).is_some();
-        if is_full { Some(DeferReason::Busy) } else { reason }
+        if self.gates.handlers_are_full(assignment) { Some(DeferReason::Busy) } else { reason }
     }
 
     /// The kind of a job that is buffered here and cannot start.
@@ -474,7 +469,7 @@ fn pass(gates: &Gates, assignment: &mut Assignment, now: Instant) -> Result<(), 
             if !held_up.asks_for_slot() {
                 assignment.permits.capacity = None;
             } else if assignment.permits.capacity.is_none() {
-                assignment.permits.capacity = handler_capacity::trial(&gates.routing, assignment);
+                assignment.permits.capacity = gates.trial(assignment);
             }
             Err(held_up)
         }

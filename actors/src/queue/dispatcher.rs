@@ -13,15 +13,15 @@ use longshore_domain::{Job, Priority, Queue, QueueLane, Tenant};
 use ractor::{ActorRef, MessagingErr, RpcReplyPort};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::address::Address;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::CurrentAttempt;
 use crate::queue::buffer::JobBuffer;
-use crate::queue::deliveries::Deliveries;
+use crate::queue::fairness::deliveries::Deliveries;
 use crate::queue::idle_workers::IdleWorkers;
 use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
-use crate::shared::pressure::MachinePressure;
+use crate::runtime::address::Address;
+use crate::runtime::pressure::MachinePressure;
 
 /// What a worker is sent: a job, and the permit to run. The jobs after it the worker takes from the buffer itself.
 pub(crate) struct Work {

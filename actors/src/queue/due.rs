@@ -17,8 +17,8 @@ use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::{JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp};
 use prometheus::Histogram;
 
-use crate::fail_point;
-use crate::shared::now;
+use crate::runtime::fail_point;
+use crate::runtime::now;
 
 /// A job whose time has come, or a parked job that is taken back.
 #[derive(Debug)]

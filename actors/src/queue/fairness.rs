@@ -3,12 +3,15 @@
 //!
 //! One loop per queue and node. The first node by name that serves the queue looks at each lane with a long backlog:
 //! how many jobs of each key wait there, and how many each node was delivered. `longshore_domain::fairness` says what
-//! each key is owed; its oldest jobs beyond those that begin soon anyway are moved forward ([`crate::queue::forward`]).
+//! each key is owed; its oldest jobs beyond those that begin soon anyway are moved forward ([`forward`]).
 //! A queue whose lanes are short costs one read in ten seconds, a backlog of one key another question at each look.
 //!
 //! Every node answers how many jobs it was delivered. The loop has no mailbox. Bounds: at each look [`LOOKUPS`] keys
 //! are looked up, [`COPIES`] copies read, and moves end with the look, except the first of each lane; the jobs that are
 //! moved together, 128 at most, are in memory.
+
+pub(crate) mod deliveries;
+pub(crate) mod forward;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,9 +30,9 @@ use crate::attempt::node_ports::NodePorts;
 use crate::attempt::ports::Ports as _;
 use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::Dispatcher;
-use crate::queue::forward::{self, Forwarder, Wanted};
-use crate::shared::now;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
+use crate::queue::fairness::forward::{Forwarder, Wanted};
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

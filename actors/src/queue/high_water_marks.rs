@@ -14,7 +14,7 @@ use longshore_domain::{Priority, Queue, Timestamp};
 use tokio::task::JoinSet;
 
 use crate::attempt::cancelled::learn;
-use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::attempt::recently_cancelled::RecentlyCancelled;
 
 /// A lane that could not be read is tried again after this long.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);

@@ -20,9 +20,9 @@ use crate::attempt::begin;
 use crate::attempt::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::queue::served::ServedQueues;
-use crate::shared::log_run::log_run;
-use crate::shared::now;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::log_run::log_run;
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// Broken messages that it works on at once.
 const AT_ONCE: usize = 16;

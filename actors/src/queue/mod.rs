@@ -10,9 +10,10 @@
 //!   `worker` does one attempt after the other; `unresponsive` finds handlers that block their thread.
 //!
 //! Beside that way: `parking` takes back jobs that could not start. `fairness` sees that no tenant's flood keeps the
-//! others waiting: by what it knows of `deliveries` it has jobs moved `forward`. `due` publishes what comes back into a
+//! others waiting. `due` publishes what comes back into a
 //! lane. `lane_guard` removes messages that cannot be read.
 
+pub(crate) mod put_queues;
 pub(crate) mod serve;
 pub(crate) mod served;
 pub(crate) mod supervisor;
@@ -33,10 +34,8 @@ pub(crate) mod unresponsive;
 pub(crate) mod wake_permits;
 pub(crate) mod worker;
 
-pub(crate) mod deliveries;
 pub(crate) mod due;
 pub(crate) mod fairness;
-pub(crate) mod forward;
 
 pub(crate) mod lane_guard;
 pub(crate) mod parking;

@@ -30,15 +30,15 @@ use longshore_domain::rank::Rank;
 use longshore_domain::{Lane, Priority, RunId, Timestamp};
 
 use crate::attempt::assignment::number_of;
-use crate::attempt::{line, order};
-use crate::fail_point;
+use crate::attempt::keys::{line, order};
 use crate::metrics::Metrics;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::due::{self, DueJob, StoredPorts};
-use crate::shared::kind::Kind;
-use crate::shared::now;
-use crate::supervision::LoopEnd;
+use crate::runtime::fail_point;
+use crate::runtime::kind::Kind;
+use crate::runtime::now;
+use crate::runtime::supervision::LoopEnd;
 
 pub(crate) mod rounds;
 

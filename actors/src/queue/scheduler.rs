@@ -19,19 +19,19 @@ use longshore_domain::freshness::Freshness;
 use longshore_domain::policy::Policies;
 use tokio_util::sync::CancellationToken;
 
-use crate::address::Mailbox;
 use crate::attempt::assignment::{Assignment, Start};
-use crate::coalesce::coalesced;
-use crate::fail_point;
+use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::metrics::Metrics;
 use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::demand::{Demand, TICK, Workers};
 use crate::queue::dispatcher::{Dispatcher, Message};
 use crate::queue::high_water_marks::HighWaterMarks;
 use crate::queue::returning::Returning;
-use crate::shared::gate_news::GateNews;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
+use crate::runtime::address::Mailbox;
+use crate::runtime::coalesce::coalesced;
+use crate::runtime::fail_point;
+use crate::runtime::gate_news::GateNews;
+use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 use crate::trace::Tracer;
 
 /// Deliveries that may be older than they seem by this much are worth a warning: this node, or its server, stood still.

@@ -14,10 +14,10 @@ use crate::queue::gates::Gates;
 use crate::queue::served::ServedQueues;
 use crate::queue::wake_permits::WakePermits;
 use crate::queue::{fairness, parking, supervisor};
-use crate::shared::health::Health;
-use crate::shared::park_permits::ParkGate;
-use crate::shared::pressure::MachinePressure;
-use crate::supervision::{ChildSpec, Question};
+use crate::runtime::health::Health;
+use crate::runtime::park_permits::ParkGate;
+use crate::runtime::pressure::MachinePressure;
+use crate::runtime::supervision::{ChildSpec, Question};
 
 /// What is sent to the root of the tree. It is not about single jobs: as many messages as queues are put.
 pub(crate) enum Order {

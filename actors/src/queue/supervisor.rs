@@ -11,12 +11,12 @@ use std::sync::Arc;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::attempt::node_ports::NodePorts;
-use crate::fail_point;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};
-use crate::shared::health::Health;
-use crate::supervision::{Answer, ChildSpec, Deaths, Question};
+use crate::runtime::fail_point;
+use crate::runtime::health::Health;
+use crate::runtime::supervision::{Answer, ChildSpec, Deaths, Question};
 
 /// What is sent to a queue's supervisor.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::STOPS_WITHIN;
 use crate::attempt::watch::enter;
-use crate::shared::health::Health;
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::health::Health;
+use crate::runtime::log_run::{About, log_run};
 
 /// How many handlers may block a thread each before the node is not ready. A runtime needs more threads than this.
 pub const SPARE_THREADS: usize = 2;

@@ -21,11 +21,11 @@ use crate::attempt::perform;
 use crate::attempt::reporter::AttemptReporter;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::End;
-use crate::fail_point;
-use crate::handler::Reporter;
+use crate::handlers::handler::Reporter;
 use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
+use crate::runtime::fail_point;
 
 /// Jobs that a worker does in a row before it reads its mailbox again.
 const IN_A_ROW: u32 = 32;

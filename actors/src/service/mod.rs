@@ -22,6 +22,7 @@ use longshore_backbone::wire::json::Object;
 use longshore_domain::Tenant;
 use serde_json::value::RawValue;
 
+use crate::api::wait_permits::Waits;
 use crate::api::{
     Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, filter, intake, keys, late, limits,
     list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, shares, stats, traced,
@@ -32,10 +33,9 @@ use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::pull::Pullers;
 use crate::pull::endpoint as pull;
-use crate::shared::lifecycle::Lifecycle;
-use crate::shared::now;
-use crate::shared::waits::Waits;
-use crate::supervision::LoopEnd;
+use crate::runtime::lifecycle::Lifecycle;
+use crate::runtime::now;
+use crate::runtime::supervision::LoopEnd;
 use crate::time::schedules;
 use crate::webhooks::endpoints as webhooks;
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::{Api, breakers, dead_letters, queues, runs};
 use crate::batches::endpoints as batches;
-use crate::shared::now;
+use crate::runtime::now;
 use crate::streams::lines as stored_lines;
 
 mod lines;

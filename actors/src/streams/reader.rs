@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::tail::{Heard, Known, LOOK_BACK};
 use super::{EventStreams, From, Interest, Logline, Position, UntilEnd, lines};
-use crate::shared::now;
+use crate::runtime::now;
 
 /// How long before a run was first published its history begins: clocks of nodes may differ.
 const BEFORE: Duration = Duration::from_secs(5);

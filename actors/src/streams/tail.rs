@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::{Interest, Logline, lines};
-use crate::supervision::LoopEnd;
+use crate::runtime::supervision::LoopEnd;
 
 /// How often the log is asked for more.
 const EVERY: Duration = Duration::from_millis(50);

@@ -22,8 +22,8 @@ use longshore_domain::recurring::{Clocks, Progress, SkipReason, Step, Timing, ru
 use longshore_domain::{ScheduleId, Tenant, Timestamp};
 
 use crate::api::{Api, intake};
-use crate::fail_point;
-use crate::shared::now;
+use crate::runtime::fail_point;
+use crate::runtime::now;
 
 /// The first pause before a tick that could not be handled comes again, and the longest.
 const AWAY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));

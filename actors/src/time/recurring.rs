@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use crate::DeclaredSchedules;
 use crate::api::Api;
 use crate::metrics::Restored;
-use crate::shared::identity::is_first;
-use crate::shared::now;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::identity::is_first;
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
 use crate::time::schedules;
 
 /// Pages of 256 schedules in a round.

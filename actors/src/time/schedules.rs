@@ -13,7 +13,7 @@ use longshore_domain::{ScheduleId, SmolStr, Tenant, Timestamp};
 
 use crate::api::filter;
 use crate::api::{Api, intake};
-use crate::shared::now;
+use crate::runtime::now;
 use crate::time::firing::{self, Delay};
 
 /// Schedules of one page, if the client does not say, and at most.

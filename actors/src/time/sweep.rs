@@ -30,10 +30,10 @@ use tokio_util::sync::CancellationToken;
 use crate::api::stranded;
 use crate::metrics::{Metrics, Restored};
 use crate::queue::due::{self, DueJob, StoredPorts};
-use crate::shared::identity::{Identity, is_first};
-use crate::shared::log_run::{About, log_run};
-use crate::shared::now;
-use crate::supervision::{LoopEnd, ticks};
+use crate::runtime::identity::{Identity, is_first};
+use crate::runtime::log_run::{About, log_run};
+use crate::runtime::now;
+use crate::runtime::supervision::{LoopEnd, ticks};
 
 pub(crate) mod round;
 

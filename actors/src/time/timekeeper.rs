@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Api;
 use crate::metrics::Metrics;
 use crate::queue::due::{self, DueJob, DuePorts};
-use crate::shared::health::Health;
-use crate::shared::system_events::SystemEvents;
-use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::runtime::health::Health;
+use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::runtime::system_events::SystemEvents;
 use crate::time::closed_lanes::{ClosedLanes, Way};
 use crate::time::firing;
 

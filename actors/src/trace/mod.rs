@@ -22,9 +22,9 @@ use ractor::RpcReplyPort;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
-use crate::address::{Address, Mailbox};
 use crate::metrics::Metrics;
-use crate::supervision::LoopEnd;
+use crate::runtime::address::{Address, Mailbox};
+use crate::runtime::supervision::LoopEnd;
 
 pub(crate) mod context;
 mod spans;

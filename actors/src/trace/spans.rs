@@ -9,7 +9,7 @@ use longshore_domain::{Job, Run, RunState, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId, TraceState};
 use opentelemetry::{KeyValue, Value};
 
-use crate::shared::deferred::Deferred;
+use crate::runtime::deferred::Deferred;
 use crate::trace::{JobTrace, Submission, Tracer};
 
 mod request;

@@ -6,7 +6,7 @@ use opentelemetry::trace::{SpanId, SpanKind, Status};
 use std::sync::Mutex as SyncMutex;
 use std::time::SystemTime;
 
-use crate::supervision::ChildSpec;
+use crate::runtime::supervision::ChildSpec;
 
 #[derive(Debug, Default)]
 struct Scripted {

@@ -12,11 +12,11 @@ use longshore_domain::WebhookId;
 use serde_json::json;
 
 use super::message::{Message, Payload};
-use crate::handler::{BoxFuture, Context, Handler, HandlerError, Success};
+use crate::handlers::handler::{BoxFuture, Context, Handler, HandlerError, Success};
 use crate::metrics::Metrics;
+use crate::runtime::now;
+use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookCaller;
-use crate::shared::now;
-use crate::shared::system_events::SystemEvents;
 
 /// How long a delivery waits that meets a paused webhook.
 const WHILE_PAUSED: Duration = Duration::from_secs(300);

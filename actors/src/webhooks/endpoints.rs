@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::{feed, message};
 use crate::api::filter;
 use crate::api::{Api, intake};
+use crate::runtime::now;
 use crate::settings::WebhookSettings;
-use crate::shared::now;
 
 /// Webhooks of one tenant, and of all: each costs a request in two seconds for each node.
 const OF_TENANT: usize = 20;

@@ -22,10 +22,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::message::Payload;
 use crate::api::{Api, intake};
-use crate::fail_point;
+use crate::runtime::fail_point;
+use crate::runtime::now;
+use crate::runtime::supervision::LoopEnd;
 use crate::settings::WebhookSettings;
-use crate::shared::now;
-use crate::supervision::LoopEnd;
 
 /// How often the webhooks are read.
 const READ_EVERY: Duration = Duration::from_secs(1);

@@ -16,8 +16,8 @@ use longshore_backbone::wire::api::WEBHOOK_TYPE;
 
 use crate::Handlers;
 use crate::metrics::Metrics;
+use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookSettings;
-use crate::shared::system_events::SystemEvents;
 use delivery::Delivery;
 
 /// The handlers of a node, with that of the deliveries if it calls anybody.

@@ -252,6 +252,12 @@ impl Holder {
         over.iter().filter(|block| block.left > 0).map(|block| (request(block), block.left)).collect()
     }
 
+    /// What was given back is the cluster's again: what it answered before that, about when there will be tokens, is
+    /// out of date. With a slow limit that may be a long time.
+    pub fn returned(&mut self) {
+        self.not_before = None;
+    }
+
     /// Whether nothing here is worth remembering.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {

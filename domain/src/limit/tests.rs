@@ -217,6 +217,24 @@ fn a_holder_takes_while_it_has_tokens_and_gives_back_what_is_idle() {
     assert_eq!(back.iter().map(|(ask, unused)| (ask.number, *unused)).collect::<Vec<_>>(), [(2, 2)]);
 }
 
+/// With five tokens an hour, the next would be there in twelve minutes: a token that was given back meanwhile is not
+/// left alone until then.
+#[test]
+fn a_refused_holder_asks_again_once_it_has_given_tokens_back() {
+    let (start, time) = (Instant::now(), Timestamp::from_millis(BEGIN));
+    let mut holder = Holder::new("n".into(), limit(Window::Bucket, 5, 3_600_000, 5), start);
+    assert!(holder.take(1, start).is_err());
+    let ask = holder.ask(start).unwrap();
+    holder.refused(ask.number, time.plus(Duration::from_secs(720)), (start, time));
+    let later = start + Duration::from_secs(1);
+    assert!(holder.take(1, later).is_err() && holder.ask(later).is_none());
+
+    holder.returned();
+
+    assert_eq!(holder.take(1, later).map_err(|wait| wait.asks), Err(true));
+    assert_eq!(holder.ask(later).map(|ask| ask.number), Some(2));
+}
+
 #[test]
 fn a_refused_holder_asks_again_when_tokens_can_be_promised() {
     let (start, time) = (Instant::now(), Timestamp::from_millis(BEGIN));

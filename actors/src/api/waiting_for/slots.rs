@@ -9,7 +9,7 @@ use longshore_domain::{Run, RunState};
 
 use crate::api::{Api, concurrency};
 use crate::ports::WaitingPorts as _;
-use crate::shared::kind::Kind;
+use crate::runtime::kind::Kind;
 
 /// So many are named.
 const NAMED: usize = 3;

@@ -14,13 +14,14 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Run};
 
 use crate::attempt::assignment::Assignment;
+use crate::attempt::conclude;
+use crate::attempt::keys::line;
 use crate::attempt::keys::{self, AtBegin};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::{AttemptState, RunningAttempt};
-use crate::attempt::{conclude, line};
-use crate::fail_point;
 use crate::ports::{Rules as _, Server as _};
-use crate::shared::log_run::log_run;
+use crate::runtime::fail_point;
+use crate::runtime::log_run::log_run;
 
 /// The first and the longest wait of a job whose record no server could be asked for.
 const UNANSWERED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));

@@ -10,12 +10,13 @@ use longshore_domain::{ErrorKind, Run};
 
 use super::claim::{Begun, put_off, write_claim};
 use crate::attempt::assignment::Assignment;
+use crate::attempt::keys::{self, line};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
-use crate::attempt::{conclude, holders, keys, line};
+use crate::attempt::{conclude, holders};
 use crate::commit::{AfterCommit, Commit, chain};
 use crate::ports::{Rules as _, Server as _};
-use crate::shared::log_run::{About, log_run};
+use crate::runtime::log_run::{About, log_run};
 
 /// How often per lease a job whose holder is silent is delivered again.
 const LOOKS_PER_LEASE: u32 = 4;

@@ -16,7 +16,7 @@ use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::has_other_id;
 use crate::ports::{Rules as _, Server as _};
-use crate::shared::log_run::log_run;
+use crate::runtime::log_run::log_run;
 
 /// Why a job that carries a node's headers, but no proof of them, is refused.
 pub(super) const UNPROVEN: &str =

@@ -474,8 +474,8 @@ fn a_job_that_cannot_start_is_parked_and_says_why_if_that_is_published() {
     {
         let mut scene = Scene::new();
         let mut assignment = if claims { scene.claim() } else { scene.delivery() };
-        let permits = std::sync::Arc::new(crate::shared::permits::ParkPermits::default());
-        assignment.park = crate::shared::park_permits::ParkPermit::take(&permits, reason);
+        let permits = std::sync::Arc::new(crate::runtime::permits::ParkPermits::default());
+        assignment.park = crate::runtime::park_permits::ParkPermit::take(&permits, reason);
         assert!(scene.node.begins(assignment).is_none());
         let live = format!("live {events}");
         let log = format!("log {events}");

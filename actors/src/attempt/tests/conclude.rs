@@ -19,7 +19,7 @@ use crate::attempt::running::RunningAttempt;
 use crate::commit::{AfterCommit, Commit, Payload, follow_up};
 use crate::ports::RunPorts as _;
 use crate::ports::encode::EncodedEvents;
-use crate::shared::gate_news::Wakes;
+use crate::runtime::gate_news::Wakes;
 
 const SHORT: Duration = Duration::from_millis(400);
 const LONG: Duration = Duration::from_secs(60);

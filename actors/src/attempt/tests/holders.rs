@@ -12,7 +12,7 @@ use super::node::{Node, holds, writer_of};
 use super::server::{Fault, RUN, SEQUENCE, at, message};
 use super::{LEASE, completed};
 use crate::attempt::holders::answer_to;
-use crate::shared::park_permits::ParkPermit;
+use crate::runtime::park_permits::ParkPermit;
 
 /// What a delivery leads to if the record says that `n2` runs the attempt since the beginning, and `given` holds
 /// `after` so many milliseconds.

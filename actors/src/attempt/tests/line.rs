@@ -7,7 +7,7 @@ use longshore_domain::{JobOptions, Run, RunState};
 
 use super::begin::{Scene, after};
 use super::server::{Fault, RUN, at, id};
-use crate::attempt::line;
+use crate::attempt::keys::line;
 
 /// A job with the key `k`, of a type with this `on_busy`.
 fn scene(on_busy: OnBusy) -> Scene {

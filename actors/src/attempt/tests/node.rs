@@ -22,16 +22,16 @@ use crate::attempt::assignment::Assignment;
 use crate::attempt::begin::{Begun, begin};
 use crate::attempt::conclude;
 use crate::attempt::ports::Ports;
+use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::attempt::running::RunningAttempt;
+use crate::attempt::unclear_claims::UnclearClaims;
+use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::commit::follow_up::{self, Done};
 use crate::commit::{Commit, Payload};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
 use crate::ports::{RunPorts, Server as _, Unlogged};
-use crate::shared::permits::LocalRetryPermits;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::UnstoredEnds;
+use crate::runtime::permits::LocalRetryPermits;
 
 pub(super) struct Node {
     pub(super) server: Rc<MemoryServer>,

@@ -8,7 +8,7 @@ use longshore_domain::{JobOptions, Run};
 
 use super::begin::{Scene, after, held_by, retrying};
 use super::server::{Fault, Message, RUN, at, id};
-use crate::attempt::order::{self, TakeBack};
+use crate::attempt::keys::order::{self, TakeBack};
 
 /// The server in memory answers at once.
 fn block_on<T>(work: impl Future<Output = T>) -> T {

@@ -11,7 +11,7 @@ use longshore_backbone::WantedStream;
 use longshore_backbone::shape::Difference;
 use longshore_backbone::stream_faults::{Full, Inspected, StreamFault};
 
-use crate::shared::health::StreamFaults;
+use crate::runtime::health::StreamFaults;
 
 /// How long a stream is missing before it is made again: a server that has just become the leader may not know yet of
 /// all streams.

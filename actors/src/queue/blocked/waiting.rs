@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use longshore_domain::run::DeferReason;
 
-use crate::queue::gates::answer::HeldUp;
-use crate::shared::park_permits::{OnTheirWay, Position};
+use crate::queue::gates::HeldUp;
+use crate::runtime::park_permits::{OnTheirWay, Position};
 
 /// At least and at most so many jobs of each kind are kept.
 pub(super) const MIN_KEPT: usize = 2;

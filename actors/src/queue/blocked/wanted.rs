@@ -9,7 +9,7 @@ use longshore_domain::{JobType, Tenant};
 use super::Blocked;
 use super::waiting::{MAX_KEPT, MIN_KEPT};
 use crate::queue::held::HasPayload;
-use crate::shared::kind::{Kind, Room};
+use crate::runtime::kind::{Kind, Room};
 
 /// What is wanted back of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

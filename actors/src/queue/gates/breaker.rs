@@ -1,28 +1,51 @@
 //! The gate of circuit breakers: while a type's service fails, its jobs wait; once the breaker has cooled down, a few
 //! of them start as probes.
 
-use std::sync::Arc;
+use std::time::Instant;
 
+use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
+use super::{Gate, Gates, HeldUp};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
-use crate::queue::gates::answer::Answer;
-use crate::shared::breakers::{Admitted, Breakers};
-use crate::shared::clock::{instant, now};
+use crate::limits::breaker::Admitted;
+use crate::runtime::clock::{instant, now};
+use crate::runtime::kind::Kind;
 
-/// Whether the job's type has breakers. An invalid job calls no service.
-pub(crate) fn applies_to(breakers: &Breakers, assignment: &Assignment) -> bool {
-    assignment.calls_handler() && breakers.policy(&assignment.job.job_type).is_some()
-}
+pub(super) struct OfBreakers;
 
-/// Whether the job's breaker lets it start.
-pub(crate) fn ask(breakers: &Arc<Breakers>, assignment: &Assignment) -> Answer {
-    match breakers.admit(&assignment.job) {
-        None => Answer::Go(Permits::default()),
-        Some(Admitted::Go(pass)) => Answer::Go(Permits { breaker: Some(pass), ..Permits::default() }),
-        Some(Admitted::NotBefore(at)) => Answer::NotBefore(instant() + at.since(now()), DeferReason::BreakerOpen, 0),
-        Some(Admitted::WhenChanged) => Answer::WhenFreed(Some(DeferReason::BreakerOpen)),
-        Some(Admitted::WhenRead) => Answer::WhenFreed(None),
+impl Gate for OfBreakers {
+    fn applies_to(&self, gates: &Gates, assignment: &Assignment) -> bool {
+        gates.breakers.policy(&assignment.job.job_type).is_some()
+    }
+
+    fn admit(
+        &self,
+        gates: &Gates,
+        assignment: &Assignment,
+        _now: Instant,
+        permits: &mut Permits,
+    ) -> Result<(), HeldUp> {
+        match gates.breakers.admit(&assignment.job) {
+            None => Ok(()),
+            Some(Admitted::Go(pass)) => {
+                permits.breaker = Some(pass);
+                Ok(())
+            }
+            Some(Admitted::NotBefore(at)) => {
+                Err(HeldUp::not_before(instant() + at.since(now()), DeferReason::BreakerOpen))
+            }
+            Some(Admitted::WhenChanged) => Err(HeldUp { reason: Some(DeferReason::BreakerOpen), ..HeldUp::default() }),
+            Some(Admitted::WhenRead) => Err(HeldUp::default()),
+        }
+    }
+
+    fn room(&self, gates: &Gates, _queue: &Queue, kind: &Kind, _now: Instant) -> Option<usize> {
+        gates.breakers.room_for(kind)
+    }
+
+    fn closed(&self, gates: &Gates, _queue: &Queue, kind: &Kind) -> Option<DeferReason> {
+        gates.breakers.holds_up(kind).then_some(DeferReason::BreakerOpen)
     }
 }

@@ -2,41 +2,56 @@
 
 use std::time::Instant;
 
+use super::{Gate, Gates, HeldUp};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
-use crate::queue::gates::answer::Answer;
-use crate::routing::Routing;
-use crate::shared::capacity::CapacityPermit;
+use crate::handlers::capacity::CapacityPermit;
+use crate::handlers::routing::Routing;
 
-/// Whether the job goes to remote handlers: an invalid job calls no handler, and a handler in this node has as much
-/// capacity as there are workers.
-pub(crate) fn applies_to(routing: &Routing, assignment: &Assignment) -> bool {
-    assignment.calls_handler() && routing.handler(&assignment.job).is_none()
-}
+pub(super) struct OfRemoteHandlers;
 
-/// Why the job's handlers could not take it, if they could not; no capacity is taken.
-pub(crate) fn lacks(routing: &Routing, assignment: &Assignment) -> Option<Answer> {
-    let capacity = routing.capacity_of(&assignment.job);
-    (routing.capacity.free(&capacity) == 0).then(|| until(capacity.opens))
-}
-
-fn until(opens: Option<Instant>) -> Answer {
-    opens.map_or(Answer::WhenFreed(None), Answer::NoHandlerBefore)
-}
-
-/// The trial whether the job has handlers, if that is not known and no other job has it: one job at a time tries.
-pub(crate) fn trial(routing: &Routing, assignment: &Assignment) -> Option<CapacityPermit> {
-    let capacity = applies_to(routing, assignment).then(|| routing.trial_of(&assignment.job)).flatten()?;
-    routing.capacity.take(capacity)
-}
-
-/// Whether the job's handlers can take another job.
-pub(crate) fn ask(routing: &Routing, assignment: &Assignment) -> Answer {
-    routing.discovery.saw_remote();
-    let capacity = routing.capacity_of(&assignment.job);
-    let opens = capacity.opens;
-    match routing.capacity.take(capacity) {
-        Some(permit) => Answer::Go(Permits { capacity: Some(permit), ..Permits::default() }),
-        None => until(opens),
+impl Gate for OfRemoteHandlers {
+    /// A handler in this node has as much capacity as there are workers.
+    fn applies_to(&self, gates: &Gates, assignment: &Assignment) -> bool {
+        gates.routing.handler(&assignment.job).is_none()
     }
+
+    /// A job whose handlers are full takes nothing from the other gates. It does not take capacity first and give it
+    /// back either: the return of capacity wakes all that wait for it.
+    fn look(&self, gates: &Gates, assignment: &Assignment) -> Result<(), HeldUp> {
+        if assignment.permits.capacity.is_some() {
+            return Ok(());
+        }
+        let capacity = gates.routing.capacity_of(&assignment.job);
+        let is_full = gates.routing.capacity.free(&capacity) == 0;
+        if is_full { Err(until(capacity.opens)) } else { Ok(()) }
+    }
+
+    fn admit(
+        &self,
+        gates: &Gates,
+        assignment: &Assignment,
+        _now: Instant,
+        permits: &mut Permits,
+    ) -> Result<(), HeldUp> {
+        if assignment.permits.capacity.is_some() {
+            return Ok(());
+        }
+        gates.saw_remote();
+        let capacity = gates.routing.capacity_of(&assignment.job);
+        let opens = capacity.opens;
+        permits.capacity = Some(gates.routing.capacity.take(capacity).ok_or_else(|| until(opens))?);
+        Ok(())
+    }
+}
+
+/// No handler has room, or was there: the next is looked for at that moment. Neither is published as a deferral.
+fn until(opens: Option<Instant>) -> HeldUp {
+    HeldUp { until: opens, ..HeldUp::default() }
+}
+
+pub(super) fn trial(routing: &Routing, assignment: &Assignment) -> Option<CapacityPermit> {
+    let is_remote = assignment.calls_handler() && routing.handler(&assignment.job).is_none();
+    let capacity = is_remote.then(|| routing.trial_of(&assignment.job)).flatten()?;
+    routing.capacity.take(capacity)
 }

@@ -1,42 +1,102 @@
-//! Gates: the checks that a job must pass before it may start. Each gate has its own file; it answers for one job and
-//! never waits.
+//! Gates: the checks that a job must pass before it may start. Each has its own file and stands in [`ALL`] once; it
+//! answers for one job and never waits.
 
-pub(crate) mod answer;
-pub(crate) mod breaker;
-pub(crate) mod concurrency;
-pub(crate) mod handler_capacity;
-pub(crate) mod pause;
-pub(crate) mod rate_limit;
+mod breaker;
+mod concurrency;
+mod handler_capacity;
+mod pause;
+mod rate_limit;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
+use smallvec::SmallVec;
 
 use crate::attempt::assignment::Assignment;
-use crate::attempt::order;
+use crate::attempt::keys::order;
 use crate::attempt::permits::Permits;
-use crate::concurrency::Slots;
-use crate::limits::{Expected, Limits};
-use crate::queue::gates::answer::{Answer, HeldUp};
-use crate::routing::Routing;
-use crate::shared::breakers::Breakers;
-use crate::shared::gate_news::GateNews;
-use crate::shared::kind::{Kind, Room};
-use crate::shared::run_time_settings::RunTimeSettings;
+use crate::handlers::capacity::CapacityPermit;
+use crate::handlers::routing::Routing;
+use crate::limits::breaker::Breakers;
+use crate::limits::concurrency::{Slots, Waits};
+use crate::limits::rate::Limits;
+use crate::limits::settings::RunTimeSettings;
+use crate::runtime::gate_news::GateNews;
+use crate::runtime::kind::{Kind, Room};
 
-fn granted(answer: Answer) -> Result<Permits, HeldUp> {
-    match answer {
-        Answer::Go(permits) => Ok(permits),
-        Answer::NotBefore(at, reason, soon) => Err(HeldUp { until: Some(at), reason: Some(reason), soon, waits: None }),
-        Answer::NoHandlerBefore(at) => Err(HeldUp { until: Some(at), reason: None, soon: 0, waits: None }),
-        Answer::WhenFreed(reason) => Err(HeldUp { until: None, reason, soon: 0, waits: None }),
-        Answer::ForSlot(waits, reason, soon) => Err(HeldUp { until: None, reason, soon, waits: Some(waits) }),
+/// A check before a start. What a gate does not say, it does not restrict.
+trait Gate: Sync {
+    /// Whether it could hold up such a job. Only jobs that call a handler come to a gate.
+    fn applies_to(&self, gates: &Gates, assignment: &Assignment) -> bool;
+
+    /// Whether the job would have to wait here, for a gate that is asked after others have given something. It takes
+    /// nothing.
+    ///
+    /// # Errors
+    /// It cannot start now.
+    fn look(&self, _gates: &Gates, _assignment: &Assignment) -> Result<(), HeldUp> {
+        Ok(())
+    }
+
+    /// Lets the job in and adds what it gets to its permits.
+    ///
+    /// # Errors
+    /// It cannot start now.
+    fn admit(&self, gates: &Gates, assignment: &Assignment, now: Instant, permits: &mut Permits) -> Result<(), HeldUp>;
+
+    /// How many parked jobs of a kind it would let in; `None`: none for some time.
+    fn room(&self, _gates: &Gates, _queue: &Queue, _kind: &Kind, _now: Instant) -> Option<usize> {
+        Some(usize::MAX)
+    }
+
+    /// Why it lets in no job of a kind now.
+    fn closed(&self, _gates: &Gates, _queue: &Queue, _kind: &Kind) -> Option<DeferReason> {
+        None
+    }
+
+    /// Why jobs of a kind may have to wait at it, open as it is.
+    fn bounds(&self, _gates: &Gates, _kind: &Kind) -> Option<DeferReason> {
+        None
     }
 }
 
-/// The gates of a node.
+/// All gates, in the order in which they let a job in: tokens and slots cost nothing to give back, a probe of a breaker
+/// costs a write, and the return of capacity wakes all that wait for it.
+const ALL: [&dyn Gate; 5] = [
+    &pause::OfTypes,
+    &rate_limit::OfTokens,
+    &concurrency::OfSlots,
+    &breaker::OfBreakers,
+    &handler_capacity::OfRemoteHandlers,
+];
+
+/// Why a job cannot start now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct HeldUp {
+    /// It cannot start before this moment; `None`: not before a permit comes back.
+    pub(crate) until: Option<Instant>,
+    /// What it waits for, if that is published as a deferral.
+    pub(crate) reason: Option<DeferReason>,
+    /// About how many of its kind start within a second once some may, if that is known.
+    pub(crate) soon: usize,
+    /// The slot that it waits for.
+    pub(crate) waits: Option<Waits>,
+}
+
+impl HeldUp {
+    fn not_before(at: Instant, reason: DeferReason) -> HeldUp {
+        HeldUp { until: Some(at), reason: Some(reason), ..HeldUp::default() }
+    }
+
+    /// Whether the cluster is being asked for the slot that it waits for.
+    pub(crate) fn asks_for_slot(&self) -> bool {
+        self.waits.is_some() && self.reason.is_none()
+    }
+}
+
+/// What the gates of a node ask.
 #[derive(Clone)]
 pub(crate) struct Gates {
     pub(crate) routing: Arc<Routing>,
@@ -49,15 +109,13 @@ pub(crate) struct Gates {
 }
 
 impl Gates {
+    fn of<'a>(&'a self, assignment: &'a Assignment) -> impl Iterator<Item = &'static dyn Gate> + 'a {
+        ALL.into_iter().filter(|gate| assignment.calls_handler() && gate.applies_to(self, assignment))
+    }
+
     /// The kind within which jobs keep their order while a gate holds them up; `None`: no gate can hold this job up.
     pub(crate) fn kind_of(&self, assignment: &Assignment) -> Option<Kind> {
-        let is_gated = assignment.calls_handler()
-            && (handler_capacity::applies_to(&self.routing, assignment)
-                || rate_limit::applies_to(&self.limits, &assignment.job)
-                || breaker::applies_to(&self.breakers, assignment)
-                || pause::applies_to(&self.run_time_settings, &assignment.job)
-                || self.slots.applies_to(&assignment.job));
-        is_gated.then(|| Kind::of(&assignment.job))
+        self.of(assignment).next().map(|_| Kind::of(&assignment.job))
     }
 
     /// Whether a job that cannot start now is sent to its line all the same, on its way to be parked: there it may turn
@@ -73,38 +131,24 @@ impl Gates {
     /// # Errors
     /// It cannot start now: says why, and until when if that is known.
     pub(crate) fn ask(&self, assignment: &Assignment, now: Instant) -> Result<Permits, HeldUp> {
-        if let Some(until) = pause::held_until(&self.run_time_settings, &assignment.job, now) {
-            return Err(HeldUp { until: Some(until), reason: Some(DeferReason::Paused), soon: 0, waits: None });
-        }
-        let has_trial = assignment.permits.capacity.is_some();
-        let asks_handlers = !has_trial && handler_capacity::applies_to(&self.routing, assignment);
-        let is_limited = rate_limit::applies_to(&self.limits, &assignment.job);
-        let may_break = breaker::applies_to(&self.breakers, assignment);
-        let is_counted = concurrency::applies_to(&self.slots, assignment);
-        // A job whose handlers are full takes nothing from the other gates. It does not take capacity first and give it
-        // back either: the return of capacity wakes all that wait for it.
-        if asks_handlers
-            && (is_limited || may_break || is_counted)
-            && let Some(lacks) = handler_capacity::lacks(&self.routing, assignment)
-        {
-            return granted(lacks).map(|_| Permits::default());
+        let asked: SmallVec<[&dyn Gate; ALL.len()]> = self.of(assignment).collect();
+        if asked.len() > 1 {
+            asked.iter().try_for_each(|gate| gate.look(self, assignment))?;
         }
         let mut permits = Permits::default();
-        if is_limited {
-            permits = granted(rate_limit::ask(&self.limits, &assignment.job, now))?;
-        }
-        if is_counted {
-            permits.slots = granted(concurrency::ask(&self.slots, &self.routing, assignment))?.slots;
-        }
-        // Asked after the gates of tokens and slots: giving those back costs nothing, giving a probe back costs a
-        // write.
-        if may_break {
-            permits.breaker = granted(breaker::ask(&self.breakers, assignment))?.breaker;
-        }
-        if asks_handlers {
-            permits.capacity = granted(handler_capacity::ask(&self.routing, assignment))?.capacity;
-        }
+        asked.iter().try_for_each(|gate| gate.admit(self, assignment, now, &mut permits))?;
         Ok(permits)
+    }
+
+    /// Whether a job waits for remote handlers that have as many jobs as they take: this gate gives no reason.
+    pub(crate) fn handlers_are_full(&self, assignment: &Assignment) -> bool {
+        let gate = handler_capacity::OfRemoteHandlers;
+        assignment.calls_handler() && gate.applies_to(self, assignment) && gate.look(self, assignment).is_err()
+    }
+
+    /// The trial whether the job has handlers, if that is not known and no other job has it: one job at a time tries.
+    pub(crate) fn trial(&self, assignment: &Assignment) -> Option<CapacityPermit> {
+        handler_capacity::trial(&self.routing, assignment)
     }
 
     /// Whether asking about a job that had to wait may have another answer by now.
@@ -114,16 +158,11 @@ impl Gates {
 
     /// How many parked jobs of a kind in a queue could start: `max` where no gate bounds them.
     pub(crate) fn room_for(&self, queue: &Queue, kind: &Kind, max: usize, now: Instant) -> Room {
-        if pause::keeps_parked(&self.run_time_settings, queue, &kind.job_type) {
-            return Room::NotYet;
+        let mut most = usize::MAX;
+        for gate in ALL {
+            let Some(room) = gate.room(self, queue, kind, now) else { return Room::NotYet };
+            most = most.min(room);
         }
-        let tokens = match rate_limit::expected(&self.limits, kind, now) {
-            None => usize::MAX,
-            Some(Expected::NotYet) => return Room::NotYet,
-            Some(Expected::Tokens(tokens)) => tokens as usize,
-        };
-        let Some(passes) = self.breakers.room_for(kind) else { return Room::NotYet };
-        let most = passes.min(tokens).min(self.slots.room(kind, now).unwrap_or(usize::MAX));
         if most > 0 && self.slots.space.is_short() && order::has_order(&self.routing.policies, kind) {
             // Only keys that have their order already can go on.
             return Room::Trial;
@@ -138,19 +177,8 @@ impl Gates {
 
     /// Why jobs of a kind wait in a queue, if they wait behind others of which this node knows nothing.
     pub(crate) fn usual_reason(&self, queue: &Queue, kind: &Kind) -> Option<DeferReason> {
-        if self.run_time_settings.pause_of_type(queue, &kind.job_type).is_some() {
-            return Some(DeferReason::Paused);
-        }
-        if rate_limit::is_held(&self.limits, kind) {
-            return Some(DeferReason::Held);
-        }
-        if self.breakers.holds_up(kind) {
-            return Some(DeferReason::BreakerOpen);
-        }
-        if self.limits.has_limit(&kind.job_type) {
-            return Some(DeferReason::RateLimited);
-        }
-        self.slots.has_limit_of(kind).then_some(DeferReason::Concurrency)
+        let closed = ALL.into_iter().find_map(|gate| gate.closed(self, queue, kind));
+        closed.or_else(|| ALL.into_iter().find_map(|gate| gate.bounds(self, kind)))
     }
 
     /// Jobs for remote handlers are there, though none of them can start.

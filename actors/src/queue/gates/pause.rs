@@ -3,30 +3,50 @@
 
 use std::time::{Duration, Instant};
 
+use longshore_domain::Queue;
+use longshore_domain::run::DeferReason;
 use longshore_domain::setting::Pause;
-use longshore_domain::{Job, JobType, Queue};
 
-use crate::shared::now;
-use crate::shared::run_time_settings::RunTimeSettings;
+use super::{Gate, Gates, HeldUp};
+use crate::attempt::assignment::Assignment;
+use crate::attempt::permits::Permits;
+use crate::runtime::kind::Kind;
+use crate::runtime::now;
 
 /// When jobs are asked about again whose pause has no end: never, as the end of a pause is news to all gates.
 const NO_END: Duration = Duration::from_secs(86_400);
 /// Parked jobs are taken back when their pause is over, but for this.
 const SOON: Duration = Duration::from_millis(500);
 
-/// Whether a pause could hold up jobs of this type.
-pub(crate) fn applies_to(settings: &RunTimeSettings, job: &Job) -> bool {
-    settings.was_paused(&job.job_type)
-}
+pub(super) struct OfTypes;
 
-/// Until when the job is held up, if it is.
-pub(crate) fn held_until(settings: &RunTimeSettings, job: &Job, now: Instant) -> Option<Instant> {
-    settings.pause_of_type(&job.queue, &job.job_type).map(|pause| now + left(pause))
-}
+impl Gate for OfTypes {
+    fn applies_to(&self, gates: &Gates, assignment: &Assignment) -> bool {
+        gates.run_time_settings.was_paused(&assignment.job.job_type)
+    }
 
-/// Whether parked jobs of this type are to stay where they are.
-pub(crate) fn keeps_parked(settings: &RunTimeSettings, queue: &Queue, job_type: &JobType) -> bool {
-    settings.pause_of_type(queue, job_type).is_some_and(|pause| left(pause) > SOON)
+    fn admit(
+        &self,
+        gates: &Gates,
+        assignment: &Assignment,
+        now: Instant,
+        _permits: &mut Permits,
+    ) -> Result<(), HeldUp> {
+        let (queue, job_type) = (&assignment.job.queue, &assignment.job.job_type);
+        match gates.run_time_settings.pause_of_type(queue, job_type) {
+            None => Ok(()),
+            Some(pause) => Err(HeldUp::not_before(now + left(pause), DeferReason::Paused)),
+        }
+    }
+
+    fn room(&self, gates: &Gates, queue: &Queue, kind: &Kind, _now: Instant) -> Option<usize> {
+        let pause = gates.run_time_settings.pause_of_type(queue, &kind.job_type);
+        pause.is_none_or(|pause| left(pause) <= SOON).then_some(usize::MAX)
+    }
+
+    fn closed(&self, gates: &Gates, queue: &Queue, kind: &Kind) -> Option<DeferReason> {
+        gates.run_time_settings.pause_of_type(queue, &kind.job_type).map(|_| DeferReason::Paused)
+    }
 }
 
 fn left(pause: Pause) -> Duration {

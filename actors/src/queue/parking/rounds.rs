@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 
 use crate::queue::blocked::wanted::Want;
 use crate::queue::buffer::JobBuffer;
-use crate::shared::kind::Kind;
-use crate::shared::park_permits::Position;
+use crate::runtime::kind::Kind;
+use crate::runtime::park_permits::Position;
 
 /// How often parking polls while jobs are parked, while some of them could start, and while none are. It polls less
 /// often where that takes long, as keys make very many kinds: a poll takes a hundredth of the time at most while

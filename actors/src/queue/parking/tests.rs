@@ -7,7 +7,7 @@ use longshore_domain::{JobType, Run, Tenant};
 use super::rounds::{Ahead, KINDS, NextLook, SHORT_LOOK_EVERY, next_round, until_next};
 use super::*;
 use crate::queue::blocked::wanted::Want;
-use crate::shared::park_permits::Position;
+use crate::runtime::park_permits::Position;
 
 const AGING: Duration = Duration::from_secs(30);
 

@@ -10,7 +10,7 @@ use longshore_domain::{JobOptions, JobType};
 
 use super::scene::{Incoming, Scene, job, kind, number, returned};
 use crate::attempt::assignment::Assignment;
-use crate::shared::kind::Room;
+use crate::runtime::kind::Room;
 
 /// A node whose remote handlers of the type `remote` take one job at once.
 fn scene() -> Scene {

@@ -21,20 +21,20 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::concurrency::Slots;
-use crate::handler::{Context, HandlerError, Handlers};
-use crate::limits::Limits;
+use crate::handlers::handler::{Context, HandlerError, Handlers};
+use crate::handlers::routing::Routing;
+use crate::limits::breaker::Breakers;
+use crate::limits::concurrency::Slots;
+use crate::limits::rate::Limits;
+use crate::limits::settings::RunTimeSettings;
 use crate::queue::buffer::{Arrived, JobBuffer};
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
 use crate::queue::wake_permits::WakePermits;
-use crate::routing::Routing;
-use crate::shared::breakers::Breakers;
-use crate::shared::gate_news::GateNews;
-use crate::shared::kind::Kind;
-use crate::shared::park_permits::ParkGate;
-use crate::shared::pressure::MachinePressure;
-use crate::shared::run_time_settings::RunTimeSettings;
+use crate::runtime::gate_news::GateNews;
+use crate::runtime::kind::Kind;
+use crate::runtime::park_permits::ParkGate;
+use crate::runtime::pressure::MachinePressure;
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 /// Each test's beginning of time, in milliseconds.
@@ -104,7 +104,7 @@ impl Scene {
         let (policies, news) = (Arc::new(policies), Arc::<GateNews>::default());
         let names = Names::new("longshore");
         let handlers = Handlers::new().with("here", |_: Context| async { Ok::<(), HandlerError>(()) });
-        let capacity = Arc::new(crate::shared::capacity::HandlerCapacity::new(Arc::clone(&news)));
+        let capacity = Arc::new(crate::handlers::capacity::HandlerCapacity::new(Arc::clone(&news)));
         let limits = Arc::new(Limits::new("n1", Arc::clone(&policies), Arc::clone(&news)));
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
         run_time_settings.is_present(start);

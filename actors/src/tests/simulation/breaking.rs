@@ -11,8 +11,8 @@ use longshore_backbone::breakers::{FoundBreaker, WrittenBreaker};
 use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::breaker::record::{Breaker, BreakerKey, State};
 
-use crate::cluster::circuit_breaker::{BreakerPorts, write};
-use crate::shared::breakers::Breakers;
+use crate::limits::breaker::Breakers;
+use crate::limits::breaker::keeper::{BreakerPorts, write};
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::gated::Entry;
 use crate::tests::simulation::mutation::Mutation;

@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_repeat};
 use longshore_domain::{ErrorKind, Priority, Queue, Run, RunId, RunState};
 
-use crate::shared::clock::simulated;
+use crate::runtime::clock::simulated;
 use crate::tests::simulation::client::set;
 use crate::tests::simulation::filter::{Wish, cancel_those};
 use crate::tests::simulation::gated::Gated;

@@ -11,7 +11,7 @@ use longshore_domain::run::{DeferReason, EndLog};
 use longshore_domain::{ErrorKind, Run, RunId, RunState, SmolStr, State, Timestamp};
 
 use crate::attempt::conclude::SHORT_RETRY;
-use crate::concurrency::SlotPermit;
+use crate::limits::concurrency::SlotPermit;
 use crate::tests::simulation::handler::millis;
 
 /// Identifies an event.

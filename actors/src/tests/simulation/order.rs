@@ -10,7 +10,7 @@ use longshore_domain::concurrency::{Order, OrderId};
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{Lane, Priority, Queue, RunId};
 
-use crate::attempt::order;
+use crate::attempt::keys::order;
 use crate::tests::simulation::gated::{Entry, Gated};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::{Plan, Way};

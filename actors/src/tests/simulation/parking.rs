@@ -12,10 +12,10 @@ use longshore_domain::rank::Rank;
 use longshore_domain::{Lane, Priority, Queue};
 
 use crate::attempt::assignment::number_of;
-use crate::attempt::order;
+use crate::attempt::keys::order;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::parking::rounds::{IDLE_LOOK_EVERY, LOOK_EVERY, ParkedPorts, Parking, Read, Sought};
-use crate::shared::kind::Kind;
+use crate::runtime::kind::Kind;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::intake::{job, take_back};
 use crate::tests::simulation::mutation::Mutation;

@@ -17,9 +17,9 @@ use longshore_domain::breaker::record::Breaker;
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, Record};
 
-use crate::concurrency::errands::{Done, Errand, Part, SlotPorts};
-use crate::concurrency::keeper::{Keeper, WISH_EVERY, watch_every};
-use crate::concurrency::{SlotPermit, Slots};
+use crate::limits::concurrency::errands::{Done, Errand, Part, SlotPorts};
+use crate::limits::concurrency::keeper::{Keeper, WISH_EVERY, watch_every};
+use crate::limits::concurrency::{SlotPermit, Slots};
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::gated::{Entry, Gated};
 use crate::tests::simulation::mutation::Mutation;

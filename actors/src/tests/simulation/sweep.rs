@@ -5,7 +5,7 @@ use std::cell::Cell;
 use longshore_backbone::control::{GONE_AFTER, PRESENCE_EVERY as REAL_PRESENCE_EVERY};
 
 use crate::api::stranded;
-use crate::shared::identity::is_first_of;
+use crate::runtime::identity::is_first_of;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::intake::bring_on;
 use crate::tests::simulation::mutation::Mutation;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use longshore_backbone::Error;
 use longshore_domain::limit::{LimitId, Record};
 
-use crate::limits::Limits;
-use crate::limits::limiter::{Asking, LimitPorts, Request, carry_out};
+use crate::limits::rate::Limits;
+use crate::limits::rate::keeper::{Asking, LimitPorts, Request, carry_out};
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::gated::Entry;
 use crate::tests::simulation::mutation::Mutation;

@@ -19,13 +19,13 @@ use longshore_domain::policy::Policies;
 use longshore_domain::{Priority, Queue, RunId, SmolStr, Timestamp};
 use tokio::sync::mpsc;
 
+use crate::attempt::recently_cancelled::RecentlyCancelled;
+use crate::attempt::unclear_claims::UnclearClaims;
+use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::lease_keeper::{Book, Renewing};
 use crate::metrics::Metrics;
-use crate::shared::clock::simulated;
-use crate::shared::permits::LocalRetryPermits;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::UnstoredEnds;
+use crate::runtime::clock::simulated;
+use crate::runtime::permits::LocalRetryPermits;
 use crate::tests::simulation::breaking::Breaking;
 use crate::tests::simulation::committer::{Committing, Origin};
 use crate::tests::simulation::encoded::Encoded;

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, SpanKind, Status};
 
 use super::{Shape, Span, span_of};
-use crate::shared::now;
+use crate::runtime::now;
 use crate::trace::{Submission, Tracer};
 
 /// A request that is being answered, in the trace of its client or in one of its own.

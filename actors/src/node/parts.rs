@@ -1,0 +1,497 @@
+//! What the parts of a node are made of, and what each of them is given: to find out what a part may do, read
+//! its function here. A part is started in `tree.rs`.
+
+use std::sync::Arc;
+
+use longshore_backbone::Backbone;
+use longshore_backbone::handlers::Caller;
+use longshore_domain::policy::Policies;
+use longshore_domain::{JobType, SmolStr};
+use tokio::sync::Mutex;
+
+use crate::api::Api;
+use crate::api::wait_permits::Waits;
+use crate::attempt::node_ports::NodePorts;
+use crate::attempt::recently_cancelled::RecentlyCancelled;
+use crate::attempt::shed::Shed;
+use crate::attempt::unclear_claims::UnclearClaims;
+use crate::attempt::unstored_ends::UnstoredEnds;
+use crate::audit::Audit;
+use crate::cluster::node_name::Own;
+use crate::cluster::readiness::Readiness;
+use crate::cluster::tree_answers::Tree;
+use crate::cluster::waiting::WaitingJobs;
+use crate::cluster::{
+    clock_watch, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
+    run_time_settings, served_types, stream_watch, unserved,
+};
+use crate::commit::committer::Committing;
+use crate::commit::handle::Committer;
+use crate::handlers::capacity::HandlerCapacity;
+use crate::handlers::offered_calls::OfferedCalls;
+use crate::handlers::routing::Routing;
+use crate::lease_keeper::{self, Book};
+use crate::limits::breaker::{self, Breakers};
+use crate::limits::concurrency::{Slots, errands};
+use crate::limits::rate::{self, Limits};
+use crate::limits::settings::RunTimeSettings;
+use crate::metrics::Metrics;
+use crate::pull::Pullers;
+use crate::queue::gates::Gates;
+use crate::queue::put_queues::PutQueues;
+use crate::queue::serve::{QueueMaker, RootAddress};
+use crate::queue::served::ServedQueues;
+use crate::runtime::address::{Address, Waiting};
+use crate::runtime::gate_news::GateNews;
+use crate::runtime::health::Health;
+use crate::runtime::identity::Identity;
+use crate::runtime::lifecycle::Lifecycle;
+use crate::runtime::park_permits::ParkGate;
+use crate::runtime::pressure::MachinePressure;
+use crate::runtime::system_events::SystemEvents;
+use crate::service;
+use crate::streams::EventStreams;
+use crate::streams::tail::{self, Table};
+use crate::time::{recurring, sweep, timekeeper};
+use crate::trace::{SpanExporter, Tracer};
+use crate::webhooks::{self, feed};
+use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, PressureSettings, WebhookSettings};
+
+/// Where a node writes beside NATS.
+pub(crate) struct Outlets {
+    pub(crate) traces: Option<Arc<dyn SpanExporter>>,
+    pub(crate) own: Own,
+    pub(crate) audit_file: Option<Arc<dyn AuditFile>>,
+    pub(crate) event_file: Option<Arc<dyn EventFile>>,
+    pub(crate) webhooks: Option<WebhookSettings>,
+}
+
+/// What the parts of a node are made of. Only the node sees this whole.
+pub(crate) struct Parts {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) breakers: Arc<Breakers>,
+    pub(crate) circuit_breaker: Address<breaker::keeper::Message>,
+    pub(crate) gates: Gates,
+    pub(crate) queues: Arc<ServedQueues>,
+    park: ParkGate,
+    put_queues: Arc<PutQueues>,
+    /// Where the root of the tree is ordered to start and end queues.
+    pub(crate) root: RootAddress,
+    pub(crate) waiting: Arc<WaitingJobs>,
+    pub(crate) committer: Committer,
+    pub(crate) committing: Arc<Mutex<Committing>>,
+    pub(crate) book: Arc<Book>,
+    pub(crate) leases: Address<lease_keeper::Message>,
+    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
+    pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    pub(crate) offered_calls: Arc<OfferedCalls>,
+    pub(crate) pullers: Arc<Pullers>,
+    pub(crate) health: Arc<Health>,
+    /// How the node watches for want of processor and memory, if it does.
+    watches: Option<PressureSettings>,
+    pressure: Arc<MachinePressure>,
+    shed: Arc<Shed>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Takes the spans of jobs, if the node writes traces.
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    /// What it answers about itself.
+    pub(crate) own: Own,
+    /// Writes down what is asked of the API beyond reading and submitting.
+    pub(crate) audit: Arc<Audit>,
+    /// Where the event log is written to as well.
+    pub(crate) event_file: Option<Arc<dyn EventFile>>,
+    pub(crate) system_events: SystemEvents,
+    webhooks: Option<WebhookSettings>,
+    /// Who follows events on this node.
+    event_streams: Arc<Table>,
+    waits: Arc<Waits>,
+    /// The recurring schedules that the configuration declares.
+    pub(crate) declared: Arc<DeclaredSchedules>,
+}
+
+impl Parts {
+    /// A node of this name that starts now.
+    pub(crate) fn new(
+        (backbone, name): (Backbone, SmolStr),
+        (policies, schedules): (Policies, DeclaredSchedules),
+        handlers: Handlers,
+        watches: Option<PressureSettings>,
+        Outlets { traces, own, audit_file, event_file, webhooks }: Outlets,
+    ) -> Self {
+        let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
+        let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
+        let identity = Arc::new(Identity::new(name.clone()));
+        let audit = Arc::new(Audit::new(backbone.clone(), name.to_string(), Arc::clone(&metrics), audit_file));
+        let tracer = traces.map(|exporter| Arc::new(Tracer::new(exporter, Arc::clone(&metrics))));
+        let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics), tracer.clone());
+        let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
+        let handlers = webhooks::serve(handlers, webhooks.as_ref(), &backbone, &system_events, &metrics);
+        let (policies, news) = (Arc::new(policies), Arc::<GateNews>::default());
+        let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
+        let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone(), capacity));
+        let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
+        let breakers = Arc::new(Breakers::new(Arc::clone(&policies), identity.writer(), Arc::clone(&news)));
+        let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
+        let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&news), backbone.concurrency_space()));
+        let breakers_of = Arc::clone(&breakers);
+        let park = ParkGate::new(backbone.parked_space(), Arc::clone(&news));
+        let gates =
+            Gates { routing: Arc::clone(&routing), limits, breakers: breakers_of, slots, run_time_settings, news };
+        let (pressure, queues) = (Arc::<MachinePressure>::default(), Arc::<ServedQueues>::default());
+        let waiting = WaitingJobs::new(backbone.clone(), identity.node.clone(), policies, Arc::clone(&queues));
+        Self {
+            backbone,
+            identity,
+            lifecycle,
+            routing,
+            breakers,
+            circuit_breaker: Address::default(),
+            gates,
+            queues,
+            park,
+            put_queues: Arc::default(),
+            root: RootAddress::default(),
+            waiting: Arc::new(waiting),
+            committer,
+            committing,
+            book: Arc::default(),
+            leases: Address::default(),
+            recently_cancelled: Arc::default(),
+            unstored_ends: Arc::default(),
+            offered_calls: Arc::default(),
+            pullers: Arc::default(),
+            health: Arc::default(),
+            watches,
+            pressure,
+            shed: Arc::default(),
+            metrics,
+            tracer,
+            own,
+            audit,
+            event_file,
+            system_events,
+            webhooks,
+            event_streams: Arc::default(),
+            waits: Arc::default(),
+            declared: Arc::new(schedules),
+        }
+    }
+
+    /// What attempts ask of this node.
+    pub(crate) fn ports(&self, caller: Caller) -> NodePorts {
+        NodePorts {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            lifecycle: self.lifecycle.clone(),
+            routing: Arc::clone(&self.routing),
+            limits: Arc::clone(&self.gates.limits),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
+            shed: Arc::clone(&self.shed),
+            caller,
+            committer: self.committer.clone(),
+            book: Arc::clone(&self.book),
+            metrics: Arc::clone(&self.metrics),
+            recently_cancelled: Arc::clone(&self.recently_cancelled),
+            unstored_ends: Arc::clone(&self.unstored_ends),
+            tracer: self.tracer.clone(),
+            unclear_claims: UnclearClaims::default(),
+            local_retries: Arc::default(),
+        }
+    }
+
+    /// The lease-keeper: renews leases, and stops jobs.
+    pub(crate) fn lease_keeper(&self) -> lease_keeper::Part {
+        let (book, metrics) = (Arc::clone(&self.book), Arc::clone(&self.metrics));
+        lease_keeper::Part { backbone: self.backbone.clone(), book, metrics }
+    }
+
+    /// The timekeeper: moves due jobs, has recurring schedules fire, and says which lanes are full.
+    pub(crate) fn timekeeper(&self) -> timekeeper::Part {
+        timekeeper::Part {
+            backbone: self.backbone.clone(),
+            draining: self.lifecycle.draining.clone(),
+            metrics: Arc::clone(&self.metrics),
+            health: Arc::clone(&self.health),
+            system_events: self.system_events.clone(),
+            api: self.api(),
+        }
+    }
+
+    /// What endpoints do, and firings of recurring schedules: takes jobs, looks at runs, has decisions about them
+    /// committed.
+    pub(crate) fn api(&self) -> Arc<Api> {
+        Arc::new(Api {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            policies: Arc::clone(&self.routing.policies),
+            committer: self.committer.clone(),
+            recently_cancelled: Arc::clone(&self.recently_cancelled),
+            unstored_ends: Arc::clone(&self.unstored_ends),
+            limits: Arc::clone(&self.gates.limits),
+            slots: Arc::clone(&self.gates.slots),
+            waiting: Arc::clone(&self.waiting),
+            routing: Arc::clone(&self.routing),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
+            put_queues: Arc::clone(&self.put_queues),
+            system_events: self.system_events.clone(),
+            metrics: Arc::clone(&self.metrics),
+            breakers: Arc::clone(&self.breakers),
+            circuit_breaker: self.circuit_breaker.clone(),
+            tracer: self.tracer.clone(),
+            audit: Arc::clone(&self.audit),
+            webhooks: self.webhooks.clone(),
+        })
+    }
+
+    /// The feed of webhooks, if this node calls anybody: submits deliveries.
+    pub(crate) fn webhook_feed(&self) -> Option<feed::Part> {
+        let (settings, draining) = (self.webhooks.clone()?, self.lifecycle.draining.clone());
+        Some(feed::Part { api: self.api(), settings, draining })
+    }
+
+    /// The API's service: answers, has decisions about runs committed, and says how the node is.
+    pub(crate) fn service(&self) -> service::Part {
+        service::Part {
+            api: self.api(),
+            lifecycle: self.lifecycle.clone(),
+            readiness: self.readiness(),
+            pullers: Arc::clone(&self.pullers),
+            waits: Arc::clone(&self.waits),
+        }
+    }
+
+    /// What the node's readiness rests on: the API, probes and the node's name show it.
+    pub(crate) fn readiness(&self) -> Readiness {
+        Readiness {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            queues: Arc::clone(&self.queues),
+            lifecycle: self.lifecycle.clone(),
+            routing: Arc::clone(&self.routing),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
+            health: Arc::clone(&self.health),
+            pressure: Arc::clone(&self.pressure),
+            shed: Arc::clone(&self.shed),
+            metrics: Arc::clone(&self.metrics),
+            tree: Tree::new(self.root.clone()),
+            mailboxes: self.mailboxes().into(),
+        }
+    }
+
+    /// The watch of the streams that this node needs.
+    pub(crate) fn stream_watch(&self) -> stream_watch::Part {
+        stream_watch::Part {
+            backbone: self.backbone.clone(),
+            health: Arc::clone(&self.health),
+            metrics: Arc::clone(&self.metrics),
+            audit: Arc::clone(&self.audit),
+            system_events: self.system_events.clone(),
+            queues: Arc::clone(&self.queues),
+        }
+    }
+
+    /// The run-time settings: reads them, removes those whose time is over, and says so.
+    pub(crate) fn run_time_settings(&self) -> run_time_settings::Part {
+        run_time_settings::Part {
+            store: self.backbone.run_time_settings(),
+            nodes: self.backbone.nodes(),
+            identity: Arc::clone(&self.identity),
+            settings: Arc::clone(&self.gates.run_time_settings),
+            put_queues: Arc::clone(&self.put_queues),
+            limits: Arc::clone(&self.gates.limits),
+            queues: Arc::clone(&self.queues),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The memory of served types: reads and stores it.
+    pub(crate) fn served_types(&self) -> served_types::Part {
+        served_types::Part { store: self.backbone.served_types(), routing: Arc::clone(&self.routing) }
+    }
+
+    /// The rate limiter: gets tokens from the cluster, and announces holds.
+    pub(crate) fn limiter(&self) -> rate::keeper::Part {
+        rate::keeper::Part { backbone: self.backbone.clone(), limits: Arc::clone(&self.gates.limits) }
+    }
+
+    /// The slot-keeper: gets slots of concurrency limits from the cluster, and keeps the node's session.
+    pub(crate) fn slot_keeper(&self) -> errands::Part {
+        errands::Part {
+            records: self.backbone.slots(),
+            node: self.identity.node.clone(),
+            lease: self.backbone.storage().lease,
+            slots: Arc::clone(&self.gates.slots),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
+    /// Presence: says that the node is there, and how full the records are.
+    pub(crate) fn presence(&self) -> presence::Part {
+        presence::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            draining: self.lifecycle.draining.clone(),
+            queues: Arc::clone(&self.queues),
+            routing: Arc::clone(&self.routing),
+            waiting: Arc::clone(&self.waiting),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
+            metrics: Arc::clone(&self.metrics),
+            health: Arc::clone(&self.health),
+        }
+    }
+
+    /// The watch of dead letters: warns.
+    pub(crate) fn dlq_watch(&self) -> dlq_watch::Part {
+        dlq_watch::Part {
+            backbone: self.backbone.clone(),
+            nodes: self.backbone.nodes(),
+            identity: Arc::clone(&self.identity),
+            metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The watch of the clock: sets it, and warns.
+    pub(crate) fn clock_watch(&self) -> clock_watch::Part {
+        clock_watch::Part {
+            backbone: self.backbone.clone(),
+            health: Arc::clone(&self.health),
+            metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The watch of queues that no node serves: warns.
+    pub(crate) fn unserved(&self) -> unserved::Part {
+        unserved::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            health: Arc::clone(&self.health),
+            metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The event files, if there are any: reads the event log.
+    pub(crate) fn event_files(&self) -> Option<event_files::Part> {
+        let file = self.event_file.clone()?;
+        Some(event_files::Part { backbone: self.backbone.clone(), metrics: Arc::clone(&self.metrics), file })
+    }
+
+    /// The reader of the event log's end, for all streams.
+    pub(crate) fn event_tail(&self) -> tail::Part {
+        tail::Part { backbone: self.backbone.clone(), table: Arc::clone(&self.event_streams) }
+    }
+
+    /// Streams of events: opened by clients over HTTP.
+    pub(crate) fn streams(&self) -> EventStreams {
+        let table = Arc::clone(&self.event_streams);
+        EventStreams { api: self.api(), table, draining: self.lifecycle.draining.clone() }
+    }
+
+    /// The watch of processor and memory, if it is set: says by how far schedulers hold back.
+    pub(crate) fn pressure_watch(&self) -> Option<pressure_watch::Part> {
+        Some(pressure_watch::Part {
+            settings: self.watches.clone()?,
+            pressure: Arc::clone(&self.pressure),
+            metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        })
+    }
+
+    /// The sweep: moves overdue jobs.
+    pub(crate) fn sweep(&self) -> sweep::Part {
+        sweep::Part {
+            backbone: self.backbone.clone(),
+            nodes: self.backbone.nodes(),
+            identity: Arc::clone(&self.identity),
+            draining: self.lifecycle.draining.clone(),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
+    /// The recurring schedules: stores what is declared, and sets ticks.
+    pub(crate) fn recurring(&self) -> recurring::Part {
+        recurring::Part {
+            api: self.api(),
+            nodes: self.backbone.nodes(),
+            draining: self.lifecycle.draining.clone(),
+            declared: Arc::clone(&self.declared),
+            in_line: self.lifecycle.in_line.clone(),
+        }
+    }
+
+    /// Handler discovery: asks remote handlers, and notifies the schedulers.
+    pub(crate) fn discovery(&self) -> discovery::Part {
+        discovery::Part {
+            backbone: self.backbone.clone(),
+            routing: Arc::clone(&self.routing),
+            queues: Arc::clone(&self.queues),
+        }
+    }
+
+    /// The offered handlers: run for other nodes.
+    pub(crate) fn offered_handlers(&self) -> offered_handlers::Part {
+        offered_handlers::Part {
+            backbone: self.backbone.clone(),
+            routing: Arc::clone(&self.routing),
+            draining: self.lifecycle.draining.clone(),
+            calls: Arc::clone(&self.offered_calls),
+            started_at: self.identity.started_at,
+        }
+    }
+
+    /// The circuit breakers: writes and reads their records, and says how they change.
+    pub(crate) fn circuit_breaker(&self) -> breaker::keeper::Part {
+        breaker::keeper::Part {
+            records: self.backbone.breakers(),
+            breakers: Arc::clone(&self.breakers),
+            lease: self.backbone.storage().lease,
+            system_events: self.system_events.clone(),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
+    /// Makes what serves a queue: its supervisor, whose workers perform attempts, parking, which moves parked jobs, and
+    /// fairness, which moves waiting jobs forward as a worker would park them.
+    pub(crate) fn queue_maker(&self, ports: &Arc<NodePorts>) -> QueueMaker {
+        QueueMaker {
+            ports: Arc::clone(ports),
+            gates: self.gates.clone(),
+            park: self.park.clone(),
+            health: Arc::clone(&self.health),
+            pressure: Arc::clone(&self.pressure),
+            served: Arc::clone(&self.queues),
+        }
+    }
+
+    /// The queues that were put while the cluster runs: starts and ends what serves them.
+    pub(crate) fn put_queues(&self, ports: &Arc<NodePorts>) -> put_queues::Part {
+        put_queues::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            lifecycle: self.lifecycle.clone(),
+            routing: Arc::clone(&self.routing),
+            put: Arc::clone(&self.put_queues),
+            metrics: Arc::clone(&self.metrics),
+            maker: self.queue_maker(ports),
+            root: self.root.clone(),
+        }
+    }
+
+    /// The parts that have messages, and how many wait for each; the schedulers, which come and go, are not among them.
+    fn mailboxes(&self) -> Vec<Waiting> {
+        let mut all = vec![
+            self.committer.address.counted("committer"),
+            self.leases.counted("lease-keeper"),
+            self.gates.limits.address.counted("rate-limiter"),
+            self.gates.slots.address.counted("slot-keeper"),
+            self.circuit_breaker.counted("circuit-breaker"),
+        ];
+        all.extend(self.tracer.iter().map(|tracer| tracer.address.counted("trace-exporter")));
+        all
+    }
+}

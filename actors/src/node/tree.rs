@@ -1,0 +1,244 @@
+//! The supervision tree of a node: its root, and the root's children. ARCHITECTURE.md draws it.
+//!
+//! One for one: a child that dies is started again, at most five times within ten seconds for all children together;
+//! then the node ends, with the reason. What must survive a death (the committer's state, the book of leases, the
+//! workers' current attempts) is owned outside the actors. The root waits neither for the network nor for another part.
+
+use std::sync::Arc;
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::oneshot;
+
+use crate::api::waits;
+use crate::attempt::cancelled;
+use crate::attempt::node_ports::NodePorts;
+use crate::batches;
+use crate::cluster::readiness::OF_QUEUES;
+use crate::cluster::{
+    clock_watch, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, pressure_watch, put_queues,
+    run_time_settings, served_types, stream_watch, unserved,
+};
+use crate::commit::committer;
+use crate::lease_keeper;
+use crate::limits::{breaker, concurrency, rate};
+use crate::metrics::Metrics;
+use crate::node::parts::Parts;
+use crate::pull::receiver;
+use crate::queue::dispatcher::Dispatcher;
+use crate::queue::lane_guard;
+use crate::queue::serve::{Order, QueueChildren, RootAddress};
+use crate::queue::supervisor::{self, QueueSupervisor};
+use crate::runtime::supervision::{Answer, ChildSpec, Deaths, Question};
+use crate::service;
+use crate::streams::tail;
+use crate::time::{recurring, sweep, timekeeper};
+use crate::trace;
+use crate::webhooks::feed;
+
+/// All children of the root except those of queues, in the order in which they start. Each is given its part of the
+/// node (`parts.rs`), and no other child's.
+pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
+    let (committer, leases, breakers) = (&parts.committer.address, &parts.leases, &parts.circuit_breaker);
+    let mut children = vec![
+        ChildSpec::with_messages("committer", committer, Arc::clone(&parts.committing), committer::run),
+        ChildSpec::with_messages("lease-keeper", leases, parts.lease_keeper(), lease_keeper::run),
+        ChildSpec::new("lane-guard", (Arc::clone(ports), Arc::clone(&parts.queues)), lane_guard::run),
+        ChildSpec::new("timekeeper", parts.timekeeper(), timekeeper::run),
+        ChildSpec::new("api", parts.service(), service::run),
+        ChildSpec::new("cancels", (Arc::clone(ports), leases.clone()), cancelled::watch),
+        ChildSpec::new("presence", parts.presence(), presence::run),
+        ChildSpec::new("run-time-settings", parts.run_time_settings(), run_time_settings::run),
+        ChildSpec::new("put-queues", parts.put_queues(ports), put_queues::run),
+        ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
+        ChildSpec::new("unserved-queues", parts.unserved(), unserved::run),
+        ChildSpec::new("clock-watch", parts.clock_watch(), clock_watch::run),
+        ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
+        ChildSpec::new("node-name", (parts.readiness(), parts.own.clone()), node_name::answer),
+        ChildSpec::new("sweep", parts.sweep(), sweep::run),
+        ChildSpec::new("batch-keeper", (parts.api(), parts.lifecycle.draining.clone()), batches::keeper::run),
+        ChildSpec::new("recurring", parts.recurring(), recurring::run),
+        ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
+        ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
+        ChildSpec::new("event-streams", parts.event_tail(), tail::run),
+        ChildSpec::new("served-types", parts.served_types(), served_types::run),
+        ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
+        ChildSpec::new(
+            "pull-receiver",
+            (parts.api(), Arc::clone(&parts.pullers), parts.lifecycle.draining.clone()),
+            receiver::run,
+        ),
+        ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), rate::keeper::run),
+        ChildSpec::with_messages(
+            "slot-keeper",
+            &parts.gates.slots.address,
+            parts.slot_keeper(),
+            concurrency::keeper::run,
+        ),
+        ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), breaker::keeper::run),
+    ];
+    let watch = parts.pressure_watch();
+    children.extend(watch.map(|part| ChildSpec::new("pressure-watch", part, pressure_watch::run)));
+    children.extend(parts.tracer.iter().map(|tracer| {
+        ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
+    }));
+    let feed = parts.webhook_feed().into_iter();
+    children.extend(feed.map(|part| ChildSpec::new("webhook-feed", part, feed::run)));
+    let event_files = parts.event_files().into_iter();
+    children.extend(event_files.map(|part| ChildSpec::new("event-files", part, event_files::run)));
+    children
+}
+
+/// The root supervisor.
+pub(crate) struct Root;
+
+/// What the root starts, where orders to it come from, and where it says why it gave up.
+pub(crate) struct Arguments {
+    pub(crate) children: Vec<ChildSpec>,
+    pub(crate) queues: Vec<QueueChildren>,
+    pub(crate) address: RootAddress,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) ends: oneshot::Sender<String>,
+}
+
+pub(crate) struct State {
+    metrics: Arc<Metrics>,
+    alive: Vec<Alive>,
+    deaths: Deaths,
+    ends: Option<oneshot::Sender<String>>,
+}
+
+/// A child that was started.
+struct Alive {
+    actor: ActorCell,
+    child: Child,
+    /// The queue that it is for, if it is for one.
+    queue: Option<Arc<Dispatcher>>,
+}
+
+enum Child {
+    Loop(ChildSpec),
+    Queue(supervisor::Arguments),
+}
+
+impl Actor for Root {
+    type Msg = Order;
+    type State = State;
+    type Arguments = Arguments;
+
+    async fn pre_start(&self, myself: ActorRef<Order>, tree: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { children, queues, address, metrics, ends } = tree;
+        address.leads_to(myself.clone());
+        // The series of each part begins at 0, so that a rate sees its first death.
+        let parts = children.iter().map(|child| child.name).chain(OF_QUEUES);
+        parts.for_each(|part| drop(metrics.restarts.with_label_values(&[part])));
+        let mut state = State { metrics, alive: Vec::new(), deaths: Deaths::new(), ends: Some(ends) };
+        for child in children {
+            state.start(Child::Loop(child), None, &myself).await?;
+        }
+        for queue in queues {
+            state.serve(queue, &myself).await?;
+        }
+        Ok(state)
+    }
+
+    async fn handle(&self, myself: ActorRef<Order>, order: Order, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match order {
+            Order::Serve(queue) => {
+                let result = state.serve(queue, &myself).await;
+                state.say_if_over(result)
+            }
+            Order::End(queue) => {
+                state.end(&queue);
+                Ok(())
+            }
+            Order::Answer(question) => {
+                state.answer(&question);
+                Ok(())
+            }
+        }
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Order>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let (id, reason) = match event {
+            SupervisionEvent::ActorFailed(child, reason) => (child.get_id(), reason.to_string()),
+            SupervisionEvent::ActorTerminated(child, _, reason) => {
+                (child.get_id(), reason.unwrap_or_else(|| "it was stopped".to_owned()))
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+        };
+        let result = state.restart(id, &reason, &myself).await;
+        state.say_if_over(result)
+    }
+}
+
+impl State {
+    async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
+        let Some(at) = self.alive.iter().position(|alive| alive.actor.get_id() == id) else { return Ok(()) };
+        let Alive { child, queue, .. } = self.alive.swap_remove(at);
+        let name = match &child {
+            Child::Loop(child) => child.name,
+            Child::Queue(_) => "queue",
+        };
+        tracing::error!(actor = name, "died, starting it again: {reason}");
+        self.metrics.restarts.with_label_values(&[name]).inc();
+        self.deaths.count(reason)?;
+        self.start(child, queue, myself).await
+    }
+
+    async fn serve(&mut self, children: QueueChildren, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
+        let QueueChildren { queue, supervisor, loops } = children;
+        for child in loops.into_iter().map(Child::Loop).chain([Child::Queue(supervisor)]) {
+            self.start(child, Some(Arc::clone(&queue)), myself).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops the children of a queue. Their ends do not count as deaths, as they are forgotten before.
+    fn end(&mut self, ended: &Arc<Dispatcher>) {
+        let is_of = |alive: &mut Alive| alive.queue.as_ref().is_some_and(|queue| Arc::ptr_eq(queue, ended));
+        for Alive { actor, .. } in self.alive.extract_if(.., is_of) {
+            actor.stop(None);
+        }
+    }
+
+    /// Answers for itself, and has the supervisors of the queues answer.
+    fn answer(&self, question: &Question) {
+        let pass_on = |alive: &&Alive| {
+            let order = supervisor::Message::Answer(question.clone());
+            matches!(alive.child, Child::Queue(_)) && alive.actor.send_message(order).is_ok()
+        };
+        question.answer(Answer::Root(self.alive.iter().filter(pass_on).count()));
+    }
+
+    async fn start(
+        &mut self,
+        child: Child,
+        queue: Option<Arc<Dispatcher>>,
+        myself: &ActorRef<Order>,
+    ) -> Result<(), ActorProcessingErr> {
+        let supervisor = myself.get_cell();
+        let actor = match &child {
+            Child::Loop(spec) => spec.start(supervisor).await?,
+            Child::Queue(arguments) => {
+                Actor::spawn_linked(None, QueueSupervisor, arguments.clone(), supervisor).await?.0.get_cell()
+            }
+        };
+        self.alive.push(Alive { actor, child, queue });
+        Ok(())
+    }
+
+    /// Says why the node gives up, if it does.
+    fn say_if_over(&mut self, result: Result<(), ActorProcessingErr>) -> Result<(), ActorProcessingErr> {
+        if let Err(error) = &result {
+            let reason = error.to_string();
+            tracing::error!("the node gives up: {reason}");
+            self.ends.take().map(|ends| ends.send(reason));
+        }
+        result
+    }
+}

@@ -1,0 +1,203 @@
+//! Supervision, which ractor leaves to its user: children are watched and started again, within limits.
+//!
+//! Most parts of a node are loops: a plain task that owns its state and never passes a job through a mailbox.
+//! [`Keeper`] is the actor that such a loop lives in: when the loop ends or panics, the actor dies, and its supervisor
+//! judges. A loop that is steered while it runs has messages ([`address`](crate::runtime::address)), which its keeper
+//! passes on to it. Starting a child waits for nothing but the runtime.
+
+use std::convert::Infallible;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use longshore_domain::restart::{Restarts, Verdict};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use crate::runtime::address::{Address, KeeperMessage, Mailbox};
+
+/// After more deaths than this within [`WITHIN`] a supervisor gives up.
+const MAX_DEATHS: usize = 5;
+/// The window of restart intensity.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// How a child's loop ends, which it never should by itself; an error says why it cannot go on.
+pub(crate) type LoopEnd = Result<(), String>;
+
+/// Ticks for a loop, the first at once. One that comes late puts the next ones off: they never come in a burst.
+pub(crate) fn ticks(every: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Why a loop ends that receives no more deliveries.
+pub(crate) const SUBSCRIPTION_ENDED: &str = "the connection's subscription ended";
+
+/// A child: its name, and how it is (re)started.
+#[derive(Clone)]
+pub(crate) struct ChildSpec {
+    pub(crate) name: &'static str,
+    start: Arc<Start>,
+}
+
+/// Starts a child under a supervisor.
+type Start = dyn Fn(ActorCell) -> BoxFuture<'static, Result<ActorCell, SpawnErr>> + Send + Sync;
+
+impl ChildSpec {
+    /// A loop that is given a clone of `part`, which has all that it may use.
+    pub(crate) fn new<P, F, Fut>(name: &'static str, part: P, run: F) -> Self
+    where
+        P: Clone + Send + Sync + 'static,
+        F: Fn(P) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = LoopEnd> + Send + 'static,
+    {
+        Self::with_messages(name, &Address::<Infallible>::default(), part, move |part, _| run(part))
+    }
+
+    /// The same, with messages: what is sent to `address` comes into the loop's mailbox.
+    pub(crate) fn with_messages<M, P, F, Fut>(name: &'static str, address: &Address<M>, part: P, run: F) -> Self
+    where
+        M: Send + 'static,
+        P: Clone + Send + Sync + 'static,
+        F: Fn(P, Mailbox<M>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = LoopEnd> + Send + 'static,
+    {
+        let address = address.clone();
+        let start = move |supervisor| -> BoxFuture<'static, _> {
+            let (put, mailbox) = Mailbox::new();
+            let work = Box::pin(run(part.clone(), mailbox));
+            let kept = Kept { name, work, put, address: address.clone() };
+            Box::pin(async move {
+                let (actor, _) = Actor::spawn_linked(None, Keeper(PhantomData), kept, supervisor).await?;
+                Ok(actor.get_cell())
+            })
+        };
+        Self { name, start: Arc::new(start) }
+    }
+
+    /// Starts the child under `supervisor`.
+    pub(crate) async fn start(&self, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
+        (self.start)(supervisor).await
+    }
+}
+
+/// The actor in which a loop lives. `M` are the loop's messages.
+struct Keeper<M>(PhantomData<fn(M)>);
+
+/// A loop that is to be kept.
+struct Kept<M> {
+    name: &'static str,
+    work: BoxFuture<'static, LoopEnd>,
+    put: mpsc::Sender<M>,
+    address: Address<M>,
+}
+
+struct State<M> {
+    name: &'static str,
+    task: JoinHandle<()>,
+    put: mpsc::Sender<M>,
+}
+
+impl<M> Drop for State<M> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl<M: Send + 'static> Actor for Keeper<M> {
+    type Msg = KeeperMessage<M>;
+    type State = State<M>;
+    type Arguments = Kept<M>;
+
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, kept: Kept<M>) -> Result<State<M>, ActorProcessingErr> {
+        let Kept { name, work, put, address } = kept;
+        address.leads_to(myself.clone(), put.downgrade());
+        let task = tokio::spawn(async move {
+            let end = std::panic::AssertUnwindSafe(work).catch_unwind().await;
+            let reason = match end {
+                Ok(Ok(())) => "its loop ended".to_owned(),
+                Ok(Err(reason)) => reason,
+                Err(panic) => format!("it panicked: {}", panic_text(&*panic)),
+            };
+            // The actor may be gone already: then its supervisor knows of its end.
+            let _ = myself.cast(KeeperMessage::Ended(reason));
+        });
+        Ok(State { name, task, put })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut State<M>,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            KeeperMessage::Sent(message) => {
+                if state.put.try_send(message).is_err() {
+                    tracing::debug!(actor = state.name, "a message was dropped: the loop has ended, or does not read");
+                }
+                Ok(())
+            }
+            KeeperMessage::Ended(reason) => Err(format!("{}: {reason}", state.name).into()),
+        }
+    }
+}
+
+/// What each supervisor answers, the root first: whether it still reads its messages.
+#[derive(Debug, Clone)]
+pub(crate) struct Question(mpsc::Sender<Answer>);
+
+/// A supervisor's answer.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The root has passed the question on to so many supervisors.
+    Root(usize),
+    /// One of those.
+    Queue,
+}
+
+impl Question {
+    /// A question with room for so many answers, and where they arrive.
+    pub(crate) fn new(room: usize) -> (Self, mpsc::Receiver<Answer>) {
+        let (put, answers) = mpsc::channel(room);
+        (Self(put), answers)
+    }
+
+    /// A supervisor answers.
+    pub(crate) fn answer(&self, answer: Answer) {
+        // The one that asked may have gone, and asks again where there was too little room.
+        let _ = self.0.try_send(answer);
+    }
+}
+
+/// The message of a panic.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
+}
+
+/// A supervisor's count of its children's deaths.
+#[derive(Debug)]
+pub(crate) struct Deaths(Restarts);
+
+impl Deaths {
+    pub(crate) fn new() -> Self {
+        Self(Restarts::new(MAX_DEATHS, WITHIN))
+    }
+
+    /// Counts a death; an error if the children keep dying.
+    pub(crate) fn count(&mut self, reason: &str) -> Result<(), ActorProcessingErr> {
+        match self.0.after_death(Instant::now()) {
+            Verdict::Restart => Ok(()),
+            Verdict::GiveUp => {
+                let last = format!("more than {MAX_DEATHS} deaths within {} s, the last: {reason}", WITHIN.as_secs());
+                Err(last.into())
+            }
+        }
+    }
+}
