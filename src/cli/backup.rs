@@ -3,7 +3,7 @@
 //! What is taken in which order, and why a restored cluster goes on as one that was killed: docs/backup.md.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use clap::Args;
 use futures_util::future::join_all;
 use longshore::signals::Signals;
 use longshore_backbone::client::NO_NODE;
-use longshore_backbone::snapshot::{Marks, Snapshot, StoredStream, checksum};
+use longshore_backbone::snapshot::{Fired, Marks, Snapshot, StoredStream, checksum};
 use longshore_backbone::wire::api::{
     NodesList, Nothing, PauseRequest, QueueStatus, QueuesList, QueuesPause, QueuesRequest, QueuesResume, ResumeRequest,
 };
@@ -75,6 +75,17 @@ struct Manifest {
     marks: Marks,
     /// In the order in which they were read.
     streams: Vec<Entry>,
+    /// What fell due while the schedules were read, a line each.
+    #[serde(default)]
+    fired: Option<FiredFile>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FiredFile {
+    file: String,
+    messages: u64,
+    bytes: u64,
+    sha256: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -103,7 +114,7 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
         word = signals.next() => Err(anyhow::anyhow!("ended by {word}; the folder is no backup")),
     };
     hold.release().await;
-    let Cut { at: cut_at, running, marks, mut entries } = cut?;
+    let Cut { at: cut_at, running, marks, mut entries, fired } = cut?;
     eprintln!("jobs go on; they were paused for {}", output::span(began_at, now()));
     for stream in streams.iter().filter(|stream| !stream.is_of_cut()) {
         entries.push(written(&api, stream, &dir).await?);
@@ -119,6 +130,7 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
         running,
         marks,
         streams: entries,
+        fired,
     };
     let text = serde_json::to_vec_pretty(&manifest)?;
     in_place(&dir, MANIFEST, async |mut file: &File| Ok(file.write_all(&text)?)).await?;
@@ -132,6 +144,7 @@ struct Cut {
     running: usize,
     marks: Marks,
     entries: Vec<Entry>,
+    fired: Option<FiredFile>,
 }
 
 /// Has everything stand still, and reads the streams among which messages move.
@@ -142,12 +155,16 @@ async fn cut(hold: &mut Hold<'_>, dir: &Path, wait: Duration) -> anyhow::Result<
         eprintln!("{PENDING}warning:{PENDING:#} {running} attempts run on; after a restore they are tried again");
     }
     let marks = hold.api.client.marks().await?;
-    let mut entries = Vec::new();
+    let (mut entries, mut fired) = (Vec::new(), None);
     for stream in hold.cut() {
-        entries.push(written(hold.api, stream, dir).await?);
+        let entry = written(hold.api, stream, dir).await?;
+        if stream.has_times() {
+            fired = fired_since(hold.api, &entry, dir).await?;
+        }
+        entries.push(entry);
         ensure!(Instant::now() < until, "it takes longer than jobs may be paused: raise --pause");
     }
-    Ok(Cut { at: now(), running, marks, entries })
+    Ok(Cut { at: now(), running, marks, entries, fired })
 }
 
 /// What stands still while the cut is read.
@@ -260,6 +277,22 @@ async fn written(api: &Api, stream: &StoredStream, dir: &Path) -> anyhow::Result
     Ok(Entry { stream: stream.name.clone(), file, snapshot })
 }
 
+/// Writes what fell due since the snapshot of the schedules began.
+async fn fired_since(api: &Api, schedules: &Entry, dir: &Path) -> anyhow::Result<Option<FiredFile>> {
+    let file = format!("{}.fired", schedules.stream);
+    let from = schedules.snapshot.state["last_seq"].as_u64().unwrap_or(0);
+    let messages = in_place(dir, &file, async |to| {
+        let mut to = BufWriter::new(to);
+        let line = |fired: &Fired| Ok(writeln!(to, "{}", serde_json::to_string(fired)?)?);
+        let messages = api.client.fired_since(from, line).await?;
+        to.flush()?;
+        Ok(messages)
+    });
+    let messages = messages.await?;
+    let (bytes, sha256) = checksum(File::open(dir.join(&file))?)?;
+    Ok(Some(FiredFile { file, messages, bytes, sha256 }))
+}
+
 /// Writes a file under another name first: under its own it is whole.
 async fn in_place<T>(dir: &Path, name: &str, write: impl AsyncFnOnce(&File) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let (path, part) = (dir.join(name), dir.join(format!("{name}.part")));
@@ -275,8 +308,11 @@ async fn in_place<T>(dir: &Path, name: &str, write: impl AsyncFnOnce(&File) -> a
 pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> anyhow::Result<Ended> {
     let RestoreArguments { dir, replicas } = arguments;
     let manifest = read(&dir, &global.namespace())?;
-    for entry in &manifest.streams {
-        check(&dir, entry)?;
+    for Entry { file, snapshot, .. } in &manifest.streams {
+        check(&dir, file, (snapshot.bytes, &snapshot.sha256))?;
+    }
+    if let Some(FiredFile { file, bytes, sha256, .. }) = &manifest.fired {
+        check(&dir, file, (*bytes, sha256))?;
     }
     let api = Api::connect(global).await?;
     let found = api.client.stored_streams().await?;
@@ -301,6 +337,11 @@ pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> any
         })?;
         say_done(stream, messages, snapshot.bytes);
     }
+    if let Some(FiredFile { file, .. }) = &manifest.fired {
+        for line in BufReader::new(File::open(dir.join(file))?).lines() {
+            api.client.fire(serde_json::from_str(&line?)?).await?;
+        }
+    }
     let open = api.client.unmark(manifest.marks).await?;
     if open > 0 {
         eprintln!("{open} runs were submitted during the backup, their jobs are not in it: submit them again");
@@ -324,12 +365,11 @@ fn read(dir: &Path, namespace: &str) -> anyhow::Result<Manifest> {
 }
 
 /// Whether a file is as it was written.
-fn check(dir: &Path, entry: &Entry) -> anyhow::Result<()> {
-    let Entry { file, snapshot, .. } = entry;
+fn check(dir: &Path, file: &str, wanted: (u64, &String)) -> anyhow::Result<()> {
     let path = dir.join(file);
     let read = File::open(&path).and_then(checksum);
     let (bytes, sha256) = read.with_context(|| format!("cannot read {}", path.display()))?;
-    let is_whole = (bytes, &sha256) == (snapshot.bytes, &snapshot.sha256);
+    let is_whole = (bytes, &sha256) == wanted;
     ensure!(is_whole, "{} is damaged: its {bytes} bytes are not what was written", path.display());
     Ok(())
 }

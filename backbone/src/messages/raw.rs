@@ -6,6 +6,7 @@
 //! The check is stricter in one point: only the server sets a status in the first header line, so a message with one is
 //! never a job.
 
+use std::collections::HashSet;
 use std::str::FromStr as _;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
@@ -62,15 +63,24 @@ struct Found {
     time: String,
 }
 
-/// Every stored message of a subject, which may have wildcards, from this sequence on, as the stream's leader has them.
-/// Reads them one by one: for streams that have few.
+/// The stored message of each subject, from this sequence on, as the stream's leader has them; the subject may have
+/// wildcards. Reads them one by one: for buckets that have few.
 pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str, mut from: u64) -> Result<Vec<Raw>, Error> {
     let mut all = Vec::new();
     while let Some(raw) = get(link, api, stream, format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)).await? {
         from = raw.sequence + 1;
         all.push(raw);
     }
-    Ok(all)
+    Ok(newest(all))
+}
+
+/// The last message of each subject: one that is written anew while all are read comes twice.
+fn newest(mut all: Vec<Raw>) -> Vec<Raw> {
+    let mut seen = HashSet::new();
+    all.reverse();
+    all.retain(|raw| seen.insert(raw.subject.clone()));
+    all.reverse();
+    all
 }
 
 /// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist

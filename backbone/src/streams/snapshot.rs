@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, Request};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Request};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{QueueLane, Timestamp};
@@ -21,7 +23,7 @@ use crate::connection::link::Lost;
 use crate::error::{Cause, Error};
 use crate::messages::refusal::{NO_PEERS, Refusal};
 use crate::messages::request::{self, Stored};
-use crate::messages::scan;
+use crate::messages::{raw, scan};
 use crate::runs::claims::{Claim, hex};
 use crate::streams::info;
 use crate::wire::header::{self, names};
@@ -57,6 +59,7 @@ pub struct StoredStream {
 /// Streams up to this rank are one cut: nothing may move between them while they are read.
 const LAST_OF_CUT: u32 = 10;
 const EVENTS: u32 = 5;
+const TIMES: u32 = 1;
 
 /// The place of a stream in the order of a backup; `None`: a backup has no use for it, or it is not Longshore's.
 ///
@@ -68,7 +71,7 @@ fn rank(names: &Names, stream: &str) -> Option<u32> {
     }
     let bucket = |name| names.bucket_stream(name);
     let order = [
-        (names.schedules_stream(), 1),
+        (names.schedules_stream(), TIMES),
         (names.parked_stream(), 2),
         (names.dlq_stream(), 4),
         (names.events_stream(), EVENTS),
@@ -89,6 +92,12 @@ impl StoredStream {
     #[must_use]
     pub fn is_of_cut(&self) -> bool {
         self.rank <= LAST_OF_CUT
+    }
+
+    /// Whether the server itself moves messages in it, when their time comes.
+    #[must_use]
+    pub fn has_times(&self) -> bool {
+        self.rank == TIMES
     }
 
     /// Whether its consumers are backed up with it. Those of lanes and schedules are made anew by nodes and deliver
@@ -121,6 +130,15 @@ pub struct Marks {
     pub runs: u64,
     /// Of idempotency keys.
     pub keys: u64,
+}
+
+/// A due job, or a tick of a schedule, as a backup has it beside the snapshots.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Fired {
+    subject: String,
+    headers: Vec<(String, String)>,
+    /// In base64.
+    payload: String,
 }
 
 /// Hashes what goes through it.
@@ -269,6 +287,53 @@ impl Client {
         let (bytes, sha256) = hashed.done();
         let (config, state) = (answer["config"].take(), answer["state"].take());
         Ok(Snapshot { bytes, sha256, messages: state["messages"].as_u64().unwrap_or(0), config, state })
+    }
+
+    /// What the server itself has moved among the schedules since that stream was at `sequence`: a message is removed
+    /// as its time comes, and a due job appended. A snapshot of that moment may lack both, with nats-server 2.15.1.
+    ///
+    /// # Errors
+    /// The server did not answer, or `each` fails.
+    pub async fn fired_since(
+        &self,
+        sequence: u64,
+        mut each: impl FnMut(&Fired) -> std::io::Result<()>,
+    ) -> Result<u64, Error> {
+        let (stream, due) = (self.names().schedules_stream(), self.names().due_all());
+        let failed = failed("read what fell due in", &stream);
+        let (mut from, mut found) = (sequence + 1, 0);
+        loop {
+            let query = format!(r#"{{"seq":{from},"next_by_subj":"{due}"}}"#);
+            let Some(message) = raw::get(self.link(), &self.jetstream_api(), &stream, query).await? else {
+                return Ok(found);
+            };
+            let headers = header::without_servers(Some(&raw::readable(&message.headers)));
+            let named = |(name, values): (&HeaderName, &Vec<HeaderValue>)| {
+                values.iter().map(|value| (name.to_string(), value.to_string())).collect::<Vec<_>>()
+            };
+            let fired = Fired {
+                subject: message.subject,
+                headers: headers.iter().flat_map(named).collect(),
+                payload: BASE64_STANDARD.encode(&message.payload),
+            };
+            each(&fired).map_err(|error| failed(error.into()))?;
+            (from, found) = (message.sequence + 1, found + 1);
+        }
+    }
+
+    /// Has a restored cluster move such a message as if its time had just come. One that a snapshot has, too, does no
+    /// harm: it is a second message of its run.
+    ///
+    /// # Errors
+    /// It cannot be read, or the server did not confirm it.
+    pub async fn fire(&self, fired: Fired) -> Result<(), Error> {
+        let payload = BASE64_STANDARD.decode(&fired.payload);
+        let payload = payload.map_err(|error| failed("restore a due job of", &fired.subject)(error.into()))?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &fired.headers {
+            headers.append(name.as_str(), value.as_str());
+        }
+        request::publish(self.link(), fired.subject, headers, payload.into()).await.map(drop)
     }
 
     /// Makes a stream of a snapshot, on as many servers as `replicas` says or as before; returns how many messages it

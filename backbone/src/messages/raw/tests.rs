@@ -160,3 +160,16 @@ fn a_read_that_was_refused_does_not_speak_of_a_publish() {
     let raw = raw.unwrap().unwrap();
     assert_eq!((raw.sequence, raw.payload.as_ref(), raw.headers.is_empty()), (7, b"a".as_slice(), true));
 }
+
+#[test]
+fn of_each_subject_the_newest_message_counts() {
+    let raw = |subject: &str, sequence| Raw {
+        subject: subject.to_owned(),
+        sequence,
+        at: Timestamp::default(),
+        headers: Bytes::new(),
+        payload: Bytes::new(),
+    };
+    let newest = newest(vec![raw("a", 1), raw("b", 2), raw("a", 3)]);
+    assert_eq!(newest.iter().map(|raw| raw.sequence).collect::<Vec<_>>(), [2, 3]);
+}
