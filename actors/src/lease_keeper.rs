@@ -28,13 +28,13 @@ use crate::runtime::supervision::{LoopEnd, ticks};
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     next: AtomicU64,
-    held: Mutex<HashMap<u64, Held>>,
+    held: Mutex<HashMap<u64, LeasedRun>>,
     /// All running jobs were released: those that are entered from now on are, too.
     released: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Held {
+struct LeasedRun {
     lease: Lease,
     reply: ReplyTo,
     message: MessageId,
@@ -118,7 +118,7 @@ impl Book {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let stop = Stop::default();
         let run = (job.tenant.clone(), job.run_id.clone());
-        let held = Held { lease: Lease::new(from), reply, message, run, stop: stop.clone() };
+        let held = LeasedRun { lease: Lease::new(from), reply, message, run, stop: stop.clone() };
         let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(number, held);
         if self.released.load(Ordering::Relaxed) {

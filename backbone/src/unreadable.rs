@@ -74,10 +74,10 @@ impl Backbone {
 
 /// The values that this node met lately and could not read.
 #[derive(Debug, Default)]
-pub struct Unreadable(Mutex<BTreeMap<String, Seen>>);
+pub struct Unreadable(Mutex<BTreeMap<String, UnreadableValue>>);
 
 #[derive(Debug)]
-struct Seen {
+struct UnreadableValue {
     why: String,
     last: Instant,
     said: Instant,
@@ -102,7 +102,7 @@ impl Unreadable {
         all.retain(|_, seen| now.duration_since(seen.last) < KEPT);
         let has_room = all.len() < MOST;
         if has_room {
-            all.insert(subject.to_owned(), Seen { why: why.to_string(), last: now, said: now });
+            all.insert(subject.to_owned(), UnreadableValue { why: why.to_string(), last: now, said: now });
         }
         has_room
     }

@@ -74,7 +74,7 @@ struct Manifest {
     running: usize,
     marks: Marks,
     /// In the order in which they were read.
-    streams: Vec<Entry>,
+    streams: Vec<StoredEntry>,
     /// What fell due while the schedules were read, a line each.
     #[serde(default)]
     fired: Option<FiredFile>,
@@ -89,7 +89,7 @@ struct FiredFile {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry {
+struct StoredEntry {
     stream: String,
     file: String,
     #[serde(flatten)]
@@ -108,7 +108,7 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
     ensure!(!streams.is_empty(), "there are no streams of namespace {} on this server", global.namespace());
     let began_at = now();
     let mut hold =
-        Hold { api: &api, streams: &streams, until: began_at.plus(pause), has_nodes: true, queues: Vec::new() };
+        Standstill { api: &api, streams: &streams, until: began_at.plus(pause), has_nodes: true, queues: Vec::new() };
     let cut = tokio::select! {
         cut = cut(&mut hold, &dir, wait) => cut,
         word = signals.next() => Err(anyhow::anyhow!("ended by {word}; the folder is no backup")),
@@ -143,12 +143,12 @@ struct Cut {
     at: Timestamp,
     running: usize,
     marks: Marks,
-    entries: Vec<Entry>,
+    entries: Vec<StoredEntry>,
     fired: Option<FiredFile>,
 }
 
 /// Has everything stand still, and reads the streams among which messages move.
-async fn cut(hold: &mut Hold<'_>, dir: &Path, wait: Duration) -> anyhow::Result<Cut> {
+async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration) -> anyhow::Result<Cut> {
     let until = hold.take().await?;
     let running = hold.calm(wait).await?;
     if running > 0 {
@@ -168,7 +168,7 @@ async fn cut(hold: &mut Hold<'_>, dir: &Path, wait: Duration) -> anyhow::Result<
 }
 
 /// What stands still while the cut is read.
-struct Hold<'a> {
+struct Standstill<'a> {
     api: &'a Api,
     streams: &'a [StoredStream],
     /// When it ends by itself, should this program be killed.
@@ -179,7 +179,7 @@ struct Hold<'a> {
     queues: Vec<(Queue, Option<Timestamp>)>,
 }
 
-impl<'a> Hold<'a> {
+impl<'a> Standstill<'a> {
     fn cut(&self) -> impl Iterator<Item = &'a StoredStream> + use<'a> {
         self.streams.iter().filter(|stream| stream.is_of_cut())
     }
@@ -270,15 +270,15 @@ impl<'a> Hold<'a> {
 }
 
 /// Writes the snapshot of a stream.
-async fn written(api: &Api, stream: &StoredStream, dir: &Path) -> anyhow::Result<Entry> {
+async fn written(api: &Api, stream: &StoredStream, dir: &Path) -> anyhow::Result<StoredEntry> {
     let file = format!("{}.snapshot", stream.name);
     let snapshot = in_place(dir, &file, async |to| Ok(api.client.snapshot(stream, to).await?)).await?;
     say_done(&stream.name, snapshot.messages, snapshot.bytes);
-    Ok(Entry { stream: stream.name.clone(), file, snapshot })
+    Ok(StoredEntry { stream: stream.name.clone(), file, snapshot })
 }
 
 /// Writes what fell due since the snapshot of the schedules began.
-async fn fired_since(api: &Api, schedules: &Entry, dir: &Path) -> anyhow::Result<Option<FiredFile>> {
+async fn fired_since(api: &Api, schedules: &StoredEntry, dir: &Path) -> anyhow::Result<Option<FiredFile>> {
     let file = format!("{}.fired", schedules.stream);
     let from = schedules.snapshot.state["last_seq"].as_u64().unwrap_or(0);
     let messages = in_place(dir, &file, async |to| {
@@ -308,7 +308,7 @@ async fn in_place<T>(dir: &Path, name: &str, write: impl AsyncFnOnce(&File) -> a
 pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> anyhow::Result<Ended> {
     let RestoreArguments { dir, replicas } = arguments;
     let manifest = read(&dir, &global.namespace())?;
-    for Entry { file, snapshot, .. } in &manifest.streams {
+    for StoredEntry { file, snapshot, .. } in &manifest.streams {
         check(&dir, file, (snapshot.bytes, &snapshot.sha256))?;
     }
     if let Some(FiredFile { file, bytes, sha256, .. }) = &manifest.fired {
@@ -324,7 +324,7 @@ pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> any
     }
     let replicas = replicas.map(usize::from);
     for (done, entry) in manifest.streams.iter().enumerate() {
-        let Entry { stream, file, snapshot } = entry;
+        let StoredEntry { stream, file, snapshot } = entry;
         let restored = async {
             let messages = api.client.restore(stream, snapshot, replicas, File::open(dir.join(file))?).await?;
             // They were paused when they were read.
@@ -378,7 +378,7 @@ fn say_done(stream: &str, messages: u64, bytes: u64) {
     eprintln!("{stream}: {} messages, {} bytes", number(messages), number(bytes));
 }
 
-fn sums(entries: &[Entry]) -> (String, String) {
+fn sums(entries: &[StoredEntry]) -> (String, String) {
     let sum = |of: fn(&Snapshot) -> u64| number(entries.iter().map(|entry| of(&entry.snapshot)).sum());
     (sum(|snapshot| snapshot.messages), sum(|snapshot| snapshot.bytes))
 }

@@ -42,7 +42,7 @@ pub(crate) struct ListArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ResetArguments {
     #[command(flatten)]
-    which: Which,
+    which: WhichBreaker,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -51,7 +51,7 @@ pub(crate) struct ResetArguments {
 #[derive(Debug, Args)]
 pub(crate) struct TripArguments {
     #[command(flatten)]
-    which: Which,
+    which: WhichBreaker,
     /// How long it stays open [default: the cool_down of the type]
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
     lasts: Option<Duration>,
@@ -61,7 +61,7 @@ pub(crate) struct TripArguments {
 }
 
 #[derive(Debug, Args)]
-struct Which {
+struct WhichBreaker {
     /// The job type, for example email.send
     #[arg(value_name = "TYPE", value_parser = super::job_type)]
     job_type: JobType,
@@ -73,11 +73,11 @@ struct Which {
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
         Command::List(arguments) => list(global, arguments).await,
-        Command::Reset(ResetArguments { which: Which { job_type, key }, json }) => {
+        Command::Reset(ResetArguments { which: WhichBreaker { job_type, key }, json }) => {
             let request = ResetRequest { tenant: tenant(global)?, job_type, key };
             show(&Api::connect(global).await?.ask::<BreakersReset>(request).await?, json)
         }
-        Command::Trip(TripArguments { which: Which { job_type, key }, lasts, json }) => {
+        Command::Trip(TripArguments { which: WhichBreaker { job_type, key }, lasts, json }) => {
             let until = lasts.map(|lasts| now().plus(lasts));
             let request = TripRequest { tenant: tenant(global)?, job_type, key, until };
             show(&Api::connect(global).await?.ask::<BreakersTrip>(request).await?, json)

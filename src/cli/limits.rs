@@ -38,7 +38,7 @@ impl Lists for Command {
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Which {
+struct WhichLimit {
     /// The limit of this job type, for example email.send
     #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
     job_type: Option<JobType>,
@@ -53,7 +53,7 @@ struct Which {
 #[derive(Debug, Args)]
 pub(crate) struct SetArguments {
     #[command(flatten)]
-    which: Which,
+    which: WhichLimit,
     /// Tokens in each span of time: one for each job, unless it says otherwise
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
@@ -74,7 +74,7 @@ pub(crate) struct SetArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ResetArguments {
     #[command(flatten)]
-    which: Which,
+    which: WhichLimit,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -97,12 +97,12 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
     let api = Api::connect(global).await?;
     match command {
         Command::Set(SetArguments { which, rate, per, burst, window, json }) => {
-            let Which { job_type, name, of_tenant: tenant } = which;
+            let WhichLimit { job_type, name, of_tenant: tenant } = which;
             let (per_ms, window) = (Some(whole_millis(per)), Some(window));
             let request = SetLimitRequest { job_type, name, tenant, rate, per_ms, burst, window };
             show(&api.ask::<LimitsSet>(request).await?, json)
         }
-        Command::Reset(ResetArguments { which: Which { job_type, name, of_tenant: tenant }, json }) => {
+        Command::Reset(ResetArguments { which: WhichLimit { job_type, name, of_tenant: tenant }, json }) => {
             show(&api.ask::<LimitsReset>(ResetLimitRequest { job_type, name, tenant }).await?, json)
         }
         Command::List { json } => list(&api, json).await,

@@ -59,7 +59,7 @@ impl Lists for Command {
 }
 
 #[derive(Debug, Args)]
-struct Which {
+struct WhichQueue {
     /// The queue; with --type only the jobs of that type in it
     #[arg(value_name = "QUEUE", value_parser = super::queue, required_unless_present = "job_type")]
     queue: Option<Queue>,
@@ -116,7 +116,7 @@ impl From<Whom> for FairBy {
 #[derive(Debug, Args)]
 pub(crate) struct PauseArguments {
     #[command(flatten)]
-    which: Which,
+    which: WhichQueue,
     /// When it ends by itself, for example 2027-01-31T09:30:00Z
     #[arg(long, value_name = "TIME", value_parser = super::time, conflicts_with = "lasts")]
     until: Option<Timestamp>,
@@ -131,7 +131,7 @@ pub(crate) struct PauseArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArguments {
     #[command(flatten)]
-    which: Which,
+    which: WhichQueue,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -155,12 +155,12 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             let request = PutQueueRequest { queue, concurrency, aging_ms, nodes, fair_by };
             show_put(&api.ask_within::<QueuesPut>(request, PUT_WITHIN).await?, json)
         }
-        Command::Pause(PauseArguments { which: Which { queue, job_type }, until, lasts, json }) => {
+        Command::Pause(PauseArguments { which: WhichQueue { queue, job_type }, until, lasts, json }) => {
             let until = until.or_else(|| lasts.map(|lasts| now().plus(lasts)));
             let request = PauseRequest { queue, job_type, until };
             show_pause(&api.ask_within::<QueuesPause>(request, PAUSES_WITHIN).await?, json)
         }
-        Command::Resume(ResumeArguments { which: Which { queue, job_type }, json }) => {
+        Command::Resume(ResumeArguments { which: WhichQueue { queue, job_type }, json }) => {
             let request = ResumeRequest { queue, job_type };
             show_pause(&api.ask::<QueuesResume>(request).await?, json)
         }

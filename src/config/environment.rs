@@ -25,7 +25,7 @@ pub(crate) fn merge(tree: &mut Tree, table: &Table, variables: impl Iterator<Ite
         };
         let origin = Origin::Environment(variable.clone());
         match resolve(&parts, table, tree) {
-            Some(Target { path, setting }) => {
+            Some(NamedSetting { path, setting }) => {
                 let node = node(&value(setting, &text), &origin);
                 put(tree, &path, node, &origin);
             }
@@ -45,20 +45,20 @@ pub(crate) fn variable(path: &[&str]) -> String {
     format!("{PREFIX}{}", parts.collect::<Vec<_>>().join("__"))
 }
 
-struct Target {
+struct NamedSetting {
     path: Vec<String>,
     /// `None`: a whole table.
     setting: Option<&'static dyn Setting>,
 }
 
-impl Target {
+impl NamedSetting {
     fn below(mut self, part: String) -> Self {
         self.path.insert(0, part);
         self
     }
 }
 
-fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<Target> {
+fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<NamedSetting> {
     let (first, rest) = parts.split_first()?;
     let field = table.field(&first.to_lowercase())?;
     let inside = |name: &str, tree: &Tree| match tree.get(name).map(|node| &node.content) {
@@ -66,10 +66,10 @@ fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<Target> {
         _ => Tree::new(),
     };
     let target = match field {
-        Field::Setting(setting) => rest.is_empty().then(|| Target { path: vec![], setting: Some(*setting) }),
+        Field::Setting(setting) => rest.is_empty().then(|| NamedSetting { path: vec![], setting: Some(*setting) }),
         // A section is not a setting; a table within one, such as `backoff`, may be written whole.
         Field::Table { or: setting, table, .. } if rest.is_empty() => {
-            (setting.is_some() || table.optional).then(|| Target { path: vec![], setting: *setting })
+            (setting.is_some() || table.optional).then(|| NamedSetting { path: vec![], setting: *setting })
         }
         Field::Table { name, table, .. } => resolve(rest, table, &inside(name, tree)),
         Field::Named(named) => {

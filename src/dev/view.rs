@@ -45,14 +45,14 @@ const SHORT_NAME: usize = 24;
 /// The terminal, to which view and log write in turns.
 #[derive(Clone)]
 pub(crate) struct Screen {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<Drawing>>,
     /// Whether it is a terminal.
     live: bool,
     muted: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct Drawing {
     colours: bool,
     /// Lines of the picture at the bottom.
     drawn: u16,
@@ -69,7 +69,7 @@ impl Screen {
     /// `live`: a terminal, on which lines can be drawn again.
     pub(crate) fn new(live: bool) -> Self {
         let colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
-        let inner = Arc::new(Mutex::new(Inner { colours, ..Inner::default() }));
+        let inner = Arc::new(Mutex::new(Drawing { colours, ..Drawing::default() }));
         Self { inner, live, muted: Arc::default() }
     }
 
@@ -105,13 +105,13 @@ impl Screen {
         self.muted.store(true, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Drawing> {
         // A writer that panics leaves a broken picture behind, and the next one replaces it.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl Drawing {
     /// What writes `lines` above the picture.
     fn above(&self, lines: &str) -> String {
         self.erase() + lines + &self.picture

@@ -37,10 +37,10 @@ pub(super) struct Guard {
 
 /// Who asks.
 #[derive(Debug, Clone)]
-pub(super) struct Asker(Option<Arc<Held>>);
+pub(super) struct Asker(Option<Arc<HeldKey>>);
 
 /// A key, and who knows it.
-struct Held {
+struct HeldKey {
     text: String,
     key: KeyStatus,
     judge: Judge,
@@ -65,16 +65,16 @@ impl Judge {
     }
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for HeldKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Held").field("key", &self.key.id).finish_non_exhaustive()
+        f.debug_struct("HeldKey").field("key", &self.key.id).finish_non_exhaustive()
     }
 }
 
 impl Asker {
     /// As what the audit names it.
     pub(super) fn by(&self) -> String {
-        let of = |held: &Arc<Held>| match held.judge {
+        let of = |held: &Arc<HeldKey>| match held.judge {
             Judge::Node(_) => format!("key:{}", held.key.id),
             Judge::Jwt(_) => format!("jwt:{}", held.key.id),
         };
@@ -198,7 +198,7 @@ impl Guard {
             _ => Judge::Node(self.node()?.clone()),
         };
         let key = judge.holder(text).await?;
-        Ok(Asker(Some(Arc::new(Held { text: text.to_owned(), key, judge }))))
+        Ok(Asker(Some(Arc::new(HeldKey { text: text.to_owned(), key, judge }))))
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
     let pauses = api.run_time_settings.pauses();
     let statuses = queues.iter().zip(&stored).map(|(queue, stored)| {
         let timed = timed.as_ref().and_then(|timed| timed.of(queue, tenant.as_ref()));
-        Found { queue, stored, nodes: &nodes, timed, pauses: &pauses }.status(tenant.as_ref(), now())
+        QueueState { queue, stored, nodes: &nodes, timed, pauses: &pauses }.status(tenant.as_ref(), now())
     });
     Ok(Encoded::of(&Queues { no_handler, queues: statuses.collect() }))
 }
@@ -69,7 +69,7 @@ pub(crate) async fn present(api: &Api) -> Result<Vec<Presence>, Error> {
 }
 
 /// What was read of a queue.
-struct Found<'a> {
+struct QueueState<'a> {
     queue: &'a Queue,
     stored: &'a StoredQueue,
     nodes: &'a [Presence],
@@ -78,7 +78,7 @@ struct Found<'a> {
     pauses: &'a [(PauseOf, Pause)],
 }
 
-impl Found<'_> {
+impl QueueState<'_> {
     fn status(self, tenant: Option<&Tenant>, now: Timestamp) -> QueueStatus {
         let Self { queue, stored, nodes, timed, pauses } = self;
         let serving = nodes.iter().filter_map(|node| Some((node, node.queues.get(queue.as_str())?)));

@@ -184,7 +184,7 @@ pub(crate) async fn wait_for_end(
 
 /// The record of a run as the event of its end shows it, if its type keeps no record of such ends.
 fn end_published(policies: &Policies, event: &[u8]) -> Option<Encoded<Record>> {
-    let event: Ended = serde_json::from_slice(event).ok().filter(|event: &Ended| event.event == "completed")?;
+    let event: EndEvent = serde_json::from_slice(event).ok().filter(|event: &EndEvent| event.event == "completed")?;
     if policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
         return None;
     }
@@ -193,7 +193,7 @@ fn end_published(policies: &Policies, event: &[u8]) -> Option<Encoded<Record>> {
 
 /// The event of a run's end.
 #[derive(Deserialize)]
-struct Ended {
+struct EndEvent {
     event: String,
     run_id: RunId,
     tenant: Tenant,
@@ -214,7 +214,7 @@ struct Ended {
     tags: Vec<String>,
 }
 
-impl Ended {
+impl EndEvent {
     /// The record that the run would have.
     fn into_record(self) -> Record {
         let started_at = self.at.minus(Duration::from_millis(self.duration_ms));

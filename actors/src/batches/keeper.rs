@@ -44,7 +44,8 @@ pub(super) const NAMED: usize = 100;
 
 /// Looks until the process ends.
 pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopEnd {
-    let mut keeper = Keeper { api, is_first: false, revision: 0, open: HashMap::new(), not_before: Instant::now() };
+    let mut keeper =
+        BatchKeeper { api, is_first: false, revision: 0, open: HashMap::new(), not_before: Instant::now() };
     for turn in 0u32.. {
         tokio::select! {
             () = draining.cancelled() => return std::future::pending().await,
@@ -57,18 +58,18 @@ pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopE
     Ok(())
 }
 
-struct Keeper {
+struct BatchKeeper {
     api: Arc<Api>,
     is_first: bool,
     /// Up to which the batches were read.
     revision: u64,
-    open: HashMap<(Tenant, BatchId), Kept>,
+    open: HashMap<(Tenant, BatchId), OpenBatch>,
     /// It rests until then.
     not_before: Instant,
 }
 
 /// A batch that has not ended for good, and what is known of it.
-struct Kept {
+struct OpenBatch {
     stored: StoredBatch,
     revision: u64,
     /// The next of its members whose records are asked for.
@@ -78,7 +79,7 @@ struct Kept {
     lanes: Option<VecDeque<(Source, u64, u64)>>,
 }
 
-impl Keeper {
+impl BatchKeeper {
     async fn look(&mut self, turn: u32) -> Result<(), Error> {
         let api = &self.api;
         if turn.is_multiple_of(FIRST_EVERY) {
@@ -96,7 +97,7 @@ impl Keeper {
             self.revision = self.revision.max(revision);
             let key = (stored.batch.tenant.clone(), stored.batch.id.clone());
             if may_change(&stored) {
-                self.open.insert(key, Kept { stored, revision, next_record: 0, lanes: None });
+                self.open.insert(key, OpenBatch { stored, revision, next_record: 0, lanes: None });
             } else {
                 self.open.remove(&key);
             }
@@ -175,7 +176,7 @@ pub(super) fn standing(members: Vec<Member>, on_failure: OnFailure) -> Standing 
     standing
 }
 
-impl Kept {
+impl OpenBatch {
     async fn look(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
         let on_failure = on_failure(&self.stored);
         let Standing { open, counts, failed, dead } = standing(self.members(api).await?, on_failure);

@@ -17,7 +17,7 @@ const JOBS: &str = "longshore::jobs";
 
 /// What of an event goes into the log.
 #[derive(Deserialize)]
-struct Event {
+struct LoggedEvent {
     event: String,
     attempt: Option<u32>,
     reason: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) fn write(run: &Run, payload: &Payload, events: &EncodedEvents) {
 }
 
 fn write_one(run: &Run, payload: &Payload, event: &[u8]) {
-    let Ok(Event { event, attempt, reason, error, duration_ms, retry_at }) = serde_json::from_slice(event) else {
+    let Ok(LoggedEvent { event, attempt, reason, error, duration_ms, retry_at }) = serde_json::from_slice(event) else {
         return;
     };
     let (run_id, tenant, attempt) = (&run.run_id, &run.tenant, attempt.unwrap_or(run.attempt));

@@ -18,12 +18,12 @@ pub(crate) const WITHIN: Duration = Duration::from_secs(2);
 /// The types that handlers were ever online for.
 #[derive(Debug, Default)]
 pub(crate) struct ServedTypes {
-    table: RwLock<Table>,
+    table: RwLock<TypesTable>,
     seen: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct TypesTable {
     types: Types,
     /// Types that this node has seen handlers of, until the cluster remembers them.
     to_store: Vec<JobType>,
@@ -32,11 +32,11 @@ struct Table {
 }
 
 impl ServedTypes {
-    fn table(&self) -> RwLockReadGuard<'_, Table> {
+    fn table(&self) -> RwLockReadGuard<'_, TypesTable> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self) -> RwLockWriteGuard<'_, Table> {
+    fn change(&self) -> RwLockWriteGuard<'_, TypesTable> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 

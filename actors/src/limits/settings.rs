@@ -32,7 +32,7 @@ pub(crate) struct RunTimeSettings {
     /// Whether a type is or was paused. Every job asks this, and reading the lock would be a write that all threads
     /// share.
     any_type: AtomicBool,
-    table: RwLock<Table>,
+    table: RwLock<SettingsTable>,
     /// The faults on purpose among them.
     pub(crate) faults: Faults,
     /// Notified when jobs may start that could not before.
@@ -40,7 +40,7 @@ pub(crate) struct RunTimeSettings {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SettingsTable {
     settings: BTreeMap<SettingKey, Known>,
     /// The revision up to which every change is known.
     read_up_to: u64,
@@ -70,7 +70,7 @@ impl RunTimeSettings {
         }
     }
 
-    fn table(&self) -> RwLockReadGuard<'_, Table> {
+    fn table(&self) -> RwLockReadGuard<'_, SettingsTable> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 

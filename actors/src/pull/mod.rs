@@ -46,7 +46,7 @@ pub(crate) struct Pullers {
 struct State {
     /// In the order in which they came.
     waiting: VecDeque<Puller>,
-    held: VecDeque<Held>,
+    held: VecDeque<PulledJob>,
     /// Until when each type is received.
     received: HashMap<Offer, Instant>,
     /// For other nodes: a puller waits here.
@@ -68,7 +68,7 @@ struct Puller {
 }
 
 #[derive(Debug)]
-struct Held {
+struct PulledJob {
     call: Box<IncomingCall>,
     until: Instant,
     /// The puller that is to take it.
@@ -144,7 +144,7 @@ impl Pullers {
         let mut state = self.state();
         let (state, at) = (&mut *state, Instant::now());
         let half = call.deadline.since(now()) / 2;
-        state.held.push_back(Held { call, until: at + half.min(HELD_FOR), promised: None });
+        state.held.push_back(PulledJob { call, until: at + half.min(HELD_FOR), promised: None });
         state.promise();
         let held = state.held.back().filter(|held| held.promised.is_none())?;
         state.wanted.retain(|(_, until)| *until > at);
@@ -156,7 +156,7 @@ impl Pullers {
     /// A puller of another node waits. Returns a job for it.
     fn wanted(&self, wanted: Wanted) -> Option<Box<IncomingCall>> {
         let mut state = self.state();
-        let unpromised = |held: &Held| held.promised.is_none() && fits(&held.call, &wanted.tenant, &wanted.types);
+        let unpromised = |held: &PulledJob| held.promised.is_none() && fits(&held.call, &wanted.tenant, &wanted.types);
         if let Some(at) = state.held.iter().position(unpromised) {
             return state.held.remove(at).map(|held| held.call);
         }
@@ -183,8 +183,9 @@ impl Pullers {
     /// The job of this run that waits here.
     fn cancelled(&self, tenant: &Tenant, run: &RunId) -> Option<Box<IncomingCall>> {
         let mut state = self.state();
-        let is_it =
-            |held: &Held| held.promised.is_none() && held.call.job.tenant == *tenant && held.call.job.run_id == *run;
+        let is_it = |held: &PulledJob| {
+            held.promised.is_none() && held.call.job.tenant == *tenant && held.call.job.run_id == *run
+        };
         let at = state.held.iter().position(is_it)?;
         state.held.remove(at).map(|held| held.call)
     }

@@ -29,12 +29,12 @@ pub(crate) struct HighWaterMarks {
     /// A job may begin without reading its record only after the list of cancelled runs was read.
     cancelled: Arc<RecentlyCancelled>,
     queue: Queue,
-    lanes: [Lane; Priority::COUNT],
-    readers: JoinSet<Vec<Read>>,
+    lanes: [LaneMark; Priority::COUNT],
+    readers: JoinSet<Vec<MarkRead>>,
 }
 
 #[derive(Clone, Copy)]
-struct Lane {
+struct LaneMark {
     mark: u64,
     /// How often its mark was asked for; a reader's answer counts only for the asking it was started for.
     asked: u64,
@@ -67,7 +67,7 @@ impl Newest {
 }
 
 /// What a reader found, and for which asking of which lane.
-struct Read {
+struct MarkRead {
     lane: usize,
     asked: u64,
     mark: u64,
@@ -76,7 +76,7 @@ struct Read {
 impl HighWaterMarks {
     /// Nothing is known yet.
     pub(crate) fn new(backbone: Backbone, cancelled: Arc<RecentlyCancelled>, queue: Queue) -> Self {
-        let unknown = Lane { mark: UNKNOWN, asked: 0, being_read: false, newest: Newest::default() };
+        let unknown = LaneMark { mark: UNKNOWN, asked: 0, being_read: false, newest: Newest::default() };
         let mut marks = Self { backbone, cancelled, queue, lanes: [unknown; Priority::COUNT], readers: JoinSet::new() };
         if marks.backbone.has_one_server() {
             marks.server_is_new();
@@ -105,7 +105,7 @@ impl HighWaterMarks {
             return;
         }
         self.readers = JoinSet::new();
-        self.lanes = self.lanes.map(|lane| Lane { mark: UNKNOWN, asked: lane.asked + 1, being_read: true, ..lane });
+        self.lanes = self.lanes.map(|lane| LaneMark { mark: UNKNOWN, asked: lane.asked + 1, being_read: true, ..lane });
         let (backbone, cancelled) = (self.backbone.clone(), Arc::clone(&self.cancelled));
         let (queue, lanes) = (self.queue.clone(), self.lanes);
         self.readers.spawn(async move {
@@ -113,7 +113,7 @@ impl HighWaterMarks {
             let marks = retry_until_done(&queue, || backbone.marks(&queue)).await;
             let names = backbone.names();
             let mark = |priority| marks.get(&names.lane_stream(&queue, priority)).copied().unwrap_or(0);
-            let read = |(lane, priority)| Read { lane, asked: lanes[lane].asked, mark: mark(priority) };
+            let read = |(lane, priority)| MarkRead { lane, asked: lanes[lane].asked, mark: mark(priority) };
             Priority::all().enumerate().map(read).collect()
         });
     }
@@ -139,7 +139,7 @@ impl HighWaterMarks {
             let Some(priority) = Priority::all().nth(lane) else { return Vec::new() };
             retry_until_done(&queue, || learn(&backbone, &cancelled)).await;
             let state = retry_until_done(&queue, || backbone.lane_of(&queue, priority)).await;
-            vec![Read { lane, asked, mark: state.last_sequence }]
+            vec![MarkRead { lane, asked, mark: state.last_sequence }]
         });
     }
 
@@ -157,7 +157,7 @@ impl HighWaterMarks {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(Some(found)) = self.readers.poll_join_next(context) {
             // A reader does not panic; if one did, its lanes claim first until the connection is made anew.
-            for Read { lane, asked, mark } in found.into_iter().flatten() {
+            for MarkRead { lane, asked, mark } in found.into_iter().flatten() {
                 self.lanes[lane].being_read = false;
                 if asked == self.lanes[lane].asked {
                     self.lanes[lane].mark = mark;

@@ -21,20 +21,20 @@ const CREDIT: Duration = Duration::from_secs(1);
 /// What the node knows of each lane's next job.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
-    lanes: Vec<Lane>,
+    lanes: Vec<LaneAhead>,
     /// How much time waits in vain may still cost, and when that was last counted up.
     credit: Duration,
     counted: Instant,
 }
 
 #[derive(Debug, Clone)]
-struct Lane {
-    next: Next,
+struct LaneAhead {
+    next: NextInLane,
     missed_since: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Next {
+enum NextInLane {
     /// No delivery of the lane has arrived yet, nor had the first pull time to come back.
     Unknown,
     /// More jobs wait; they rank behind this one.
@@ -46,21 +46,21 @@ enum Next {
 impl Lookahead {
     /// Nothing is known of any lane.
     pub(crate) fn new(lanes: usize, now: Instant) -> Self {
-        let unknown = Lane { next: Next::Unknown, missed_since: None };
+        let unknown = LaneAhead { next: NextInLane::Unknown, missed_since: None };
         Self { lanes: vec![unknown; lanes], credit: CREDIT, counted: now }
     }
 
     /// The first pulls have been sent: what waits in the lanes is on its way from now on.
     pub(crate) fn asked(&mut self, now: Instant) {
-        for lane in self.lanes.iter_mut().filter(|lane| matches!(lane.next, Next::Unknown)) {
+        for lane in self.lanes.iter_mut().filter(|lane| matches!(lane.next, NextInLane::Unknown)) {
             lane.missed_since.get_or_insert(now);
         }
     }
 
     /// A job arrived, with so many behind it.
     pub(crate) fn came(&mut self, lane: usize, rank: Rank, behind: u64) {
-        let next = if behind > 0 { Next::Behind(rank) } else { Next::None };
-        self.lanes[lane] = Lane { next, missed_since: None };
+        let next = if behind > 0 { NextInLane::Behind(rank) } else { NextInLane::None };
+        self.lanes[lane] = LaneAhead { next, missed_since: None };
     }
 
     /// Until when a job of this rank is to be left alone, because one of a lane without buffered jobs goes before it.
@@ -70,9 +70,9 @@ impl Lookahead {
         let mut until = None;
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             let goes_before = match lane.next {
-                Next::Unknown => true,
-                Next::Behind(last) => last < rank,
-                Next::None => false,
+                NextInLane::Unknown => true,
+                NextInLane::Behind(last) => last < rank,
+                NextInLane::None => false,
             };
             if !goes_before || !is_empty(number) {
                 continue;
@@ -80,12 +80,12 @@ impl Lookahead {
             let hold_off_until = *lane.missed_since.get_or_insert(now) + HOLD_OFF_MAX;
             if hold_off_until <= now {
                 // Another node took it, or there was none. Nobody may have waited for the first pulls.
-                if matches!(lane.next, Next::Behind(_)) {
+                if matches!(lane.next, NextInLane::Behind(_)) {
                     self.credit = self.credit.saturating_sub(HOLD_OFF_MAX);
                 }
-                lane.next = Next::None;
+                lane.next = NextInLane::None;
             } else if self.credit < HOLD_OFF_MAX {
-                lane.next = Next::None;
+                lane.next = NextInLane::None;
             } else {
                 until = until.max(Some(hold_off_until));
             }

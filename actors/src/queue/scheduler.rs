@@ -89,7 +89,7 @@ struct Scheduler {
 }
 
 /// Why the scheduler's loop runs.
-enum News {
+enum WokenBy {
     IdleWorkers,
     Stalled,
     Pulled,
@@ -126,29 +126,29 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
         let news = coalesced(async {
             // Not biased: under load a worker becomes idle in every round, and the lanes must be read as well.
             tokio::select! {
-                message = mailbox.next() => News::Message(message),
-                () = queue.idle.came() => News::IdleWorkers,
-                () = queue.buffer.taken() => News::IdleWorkers,
-                () = queue.wake_permits.dropped() => News::IdleWorkers,
-                Some(assignment) = again.recv() => News::LocalRetries(Box::new(assignment)),
-                came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
-                () = held_off(hold_off), if hold_off.is_some() => News::IdleWorkers,
-                () = held_off(stalled), if stalled.is_some() => News::Stalled,
-                () = gate_news.since(known), if waits_for_room => News::IdleWorkers,
-                _ = tick.tick() => News::Tick,
+                message = mailbox.next() => WokenBy::Message(message),
+                () = queue.idle.came() => WokenBy::IdleWorkers,
+                () = queue.buffer.taken() => WokenBy::IdleWorkers,
+                () = queue.wake_permits.dropped() => WokenBy::IdleWorkers,
+                Some(assignment) = again.recv() => WokenBy::LocalRetries(Box::new(assignment)),
+                came = scheduler.pulled() => if came { WokenBy::Pulled } else { WokenBy::Closed },
+                () = held_off(hold_off), if hold_off.is_some() => WokenBy::IdleWorkers,
+                () = held_off(stalled), if stalled.is_some() => WokenBy::Stalled,
+                () = gate_news.since(known), if waits_for_room => WokenBy::IdleWorkers,
+                _ = tick.tick() => WokenBy::Tick,
             }
         });
         match news.await {
-            News::IdleWorkers | News::Message(Message::CapacityChanged) => {}
-            News::Stalled => scheduler.stalled(),
-            News::Pulled => {
+            WokenBy::IdleWorkers | WokenBy::Message(Message::CapacityChanged) => {}
+            WokenBy::Stalled => scheduler.stalled(),
+            WokenBy::Pulled => {
                 queue.buffer.came(scheduler.fresh.drain(..));
                 scheduler.return_repeated().await;
             }
-            News::LocalRetries(assignment) => queue.buffer.again(assignment),
-            News::Tick => scheduler.tick(),
-            News::Closed => return Err(SUBSCRIPTION_ENDED.to_owned()),
-            News::Message(Message::Drain(done)) => {
+            WokenBy::LocalRetries(assignment) => queue.buffer.again(assignment),
+            WokenBy::Tick => scheduler.tick(),
+            WokenBy::Closed => return Err(SUBSCRIPTION_ENDED.to_owned()),
+            WokenBy::Message(Message::Drain(done)) => {
                 scheduler.close().await;
                 let _ = done.send(());
                 return closed(mailbox).await;

@@ -72,7 +72,7 @@ pub const ALL: [&str; 54] = [
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
+enum FailAction {
     Kill,
     Stop,
     Panic,
@@ -81,7 +81,7 @@ enum Action {
 
 #[derive(Debug)]
 struct Point {
-    action: Action,
+    action: FailAction,
     at: u64,
     passed: AtomicU64,
 }
@@ -96,10 +96,10 @@ fn parse(text: &str) -> HashMap<String, Point> {
         let (name, rest) = part.trim().split_once('=')?;
         let (action, at) = rest.split_once('@').unwrap_or((rest, "1"));
         let action = match action {
-            "kill" => Action::Kill,
-            "stop" => Action::Stop,
-            "panic" => Action::Panic,
-            "hang" => Action::Hang,
+            "kill" => FailAction::Kill,
+            "stop" => FailAction::Stop,
+            "panic" => FailAction::Panic,
+            "hang" => FailAction::Hang,
             _ => return None,
         };
         let known = ALL.contains(&name);
@@ -132,14 +132,14 @@ pub fn pass(name: &str) {
     }
     let process = rustix::process::getpid();
     match point.action {
-        Action::Kill => drop(rustix::process::kill_process(process, rustix::process::Signal::KILL)),
-        Action::Stop => {
+        FailAction::Kill => drop(rustix::process::kill_process(process, rustix::process::Signal::KILL)),
+        FailAction::Stop => {
             let _ = rustix::process::kill_process(process, rustix::process::Signal::STOP);
             // Another thread may take the signal, and this one would run on until then.
             std::thread::park_timeout(STOPS_WITHIN);
         }
-        Action::Panic => panic!("fail point {name}"),
-        Action::Hang => tokio::task::block_in_place(|| {
+        FailAction::Panic => panic!("fail point {name}"),
+        FailAction::Hang => tokio::task::block_in_place(|| {
             loop {
                 std::thread::park();
             }

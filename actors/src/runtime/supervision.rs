@@ -71,7 +71,7 @@ impl ChildSpec {
         let start = move |supervisor| -> BoxFuture<'static, _> {
             let (put, mailbox) = Mailbox::new();
             let work = Box::pin(run(part.clone(), mailbox));
-            let kept = Kept { name, work, put, address: address.clone() };
+            let kept = KeptLoop { name, work, put, address: address.clone() };
             Box::pin(async move {
                 let (actor, _) = Actor::spawn_linked(None, Keeper(PhantomData), kept, supervisor).await?;
                 Ok(actor.get_cell())
@@ -90,7 +90,7 @@ impl ChildSpec {
 struct Keeper<M>(PhantomData<fn(M)>);
 
 /// A loop that is to be kept.
-struct Kept<M> {
+struct KeptLoop<M> {
     name: &'static str,
     work: BoxFuture<'static, LoopEnd>,
     put: mpsc::Sender<M>,
@@ -112,10 +112,10 @@ impl<M> Drop for State<M> {
 impl<M: Send + 'static> Actor for Keeper<M> {
     type Msg = KeeperMessage<M>;
     type State = State<M>;
-    type Arguments = Kept<M>;
+    type Arguments = KeptLoop<M>;
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, kept: Kept<M>) -> Result<State<M>, ActorProcessingErr> {
-        let Kept { name, work, put, address } = kept;
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, kept: KeptLoop<M>) -> Result<State<M>, ActorProcessingErr> {
+        let KeptLoop { name, work, put, address } = kept;
         address.leads_to(myself.clone(), put.downgrade());
         let task = tokio::spawn(async move {
             let end = std::panic::AssertUnwindSafe(work).catch_unwind().await;

@@ -85,7 +85,7 @@ impl Tracer {
             waiting,
             batch: Vec::new(),
             metrics: Arc::clone(&metrics),
-            said: Said::default(),
+            said: LossLog::default(),
         };
         let exporting = Arc::new(Mutex::new(exporting));
         Self { exporter, spans, taken: AtomicU64::new(0), metrics, address: Address::default(), exporting }
@@ -126,12 +126,12 @@ pub(crate) struct Exporting {
     waiting: mpsc::Receiver<Span>,
     batch: Vec<Span>,
     metrics: Arc<Metrics>,
-    said: Said,
+    said: LossLog,
 }
 
 /// What the log has said of lost spans.
 #[derive(Debug, Default)]
-struct Said {
+struct LossLog {
     /// When it last did.
     at: Option<Instant>,
     /// How many had been lost by then.
@@ -217,7 +217,7 @@ impl Exporting {
             }
         } else if self.said.at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             let why = failed.unwrap_or_else(|| "the collector takes fewer than there are".to_owned());
-            self.said = Said { at: Some(Instant::now()), lost, open: true };
+            self.said = LossLog { at: Some(Instant::now()), lost, open: true };
             tracing::warn!(spans = news, "spans are lost, jobs go on: {why}");
         }
     }

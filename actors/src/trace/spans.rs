@@ -67,7 +67,7 @@ pub struct Span {
 }
 
 /// When and of what kind a span is.
-struct Shape {
+struct SpanTimes {
     id: SpanId,
     parent: SpanId,
     kind: SpanKind,
@@ -76,8 +76,8 @@ struct Shape {
     end: Timestamp,
 }
 
-fn span_of(trace: &JobTrace, shape: Shape, attributes: Vec<KeyValue>) -> Span {
-    let Shape { id, parent, kind, name, start, end } = shape;
+fn span_of(trace: &JobTrace, shape: SpanTimes, attributes: Vec<KeyValue>) -> Span {
+    let SpanTimes { id, parent, kind, name, start, end } = shape;
     Span {
         trace: trace.id,
         id,
@@ -154,7 +154,7 @@ impl Tracer {
             let mut attributes = messaging("send", Some("send"), "dead letters".to_owned());
             of_run(run, &mut attributes);
             attributes.extend(run.error.iter().map(|error| KeyValue::new(ERROR_TYPE, error.kind.as_str())));
-            let shape = Shape {
+            let shape = SpanTimes {
                 id: trace.dead_letter(run, run.round),
                 parent: match last {
                     Some(attempt) => trace.attempt(run, attempt),
@@ -204,7 +204,7 @@ impl Tracer {
             }
             let name = format!("send {}", job.queue);
             let parent = above.unwrap_or(SpanId::INVALID);
-            let shape = Shape { id: trace.parent, parent, kind: SpanKind::Producer, name, start, end };
+            let shape = SpanTimes { id: trace.parent, parent, kind: SpanKind::Producer, name, start, end };
             Span { status, parent_is_remote: above.is_some(), ..span_of(trace, shape, attributes) }
         });
     }
@@ -220,7 +220,7 @@ impl Tracer {
             of_run(run, &mut attributes);
             let name = format!("replay {}", run.queue);
             let shape =
-                Shape { id: trace.replay(run), parent: trace.parent, kind: SpanKind::Producer, name, start, end };
+                SpanTimes { id: trace.replay(run), parent: trace.parent, kind: SpanKind::Producer, name, start, end };
             let dead_letter = trace.dead_letter(run, run.round.saturating_sub(1));
             Span { link: Some(trace.context(dead_letter)), ..span_of(trace, shape, attributes) }
         });
@@ -235,7 +235,7 @@ fn published(trace: &JobTrace, run: &Run, bytes: usize) -> Span {
     let (id, at) = (trace.parent, run.origin);
     span_of(
         trace,
-        Shape { id, parent: SpanId::INVALID, kind: SpanKind::Producer, name, start: at, end: at },
+        SpanTimes { id, parent: SpanId::INVALID, kind: SpanKind::Producer, name, start: at, end: at },
         attributes,
     )
 }
@@ -250,7 +250,7 @@ fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt, deferred: Option<Deferre
     of_run(run, &mut attributes);
     attributes.push(KeyValue::new(ATTEMPT, number(attempt.attempt)));
     attributes.extend(deferred.map(|deferred| KeyValue::new(DEFERRED, deferred.reason.as_str())));
-    let shape = Shape {
+    let shape = SpanTimes {
         id: trace.wait(run, attempt),
         parent: trace.parent,
         kind: SpanKind::Internal,
@@ -276,7 +276,7 @@ fn attempt_of(trace: &JobTrace, run: &Run, attempt: &Attempt, bytes: usize) -> S
         attributes.push(KeyValue::new(ERROR_TYPE, error.kind.as_str()));
         status = Status::error(error.message.clone());
     }
-    let shape = Shape {
+    let shape = SpanTimes {
         id: trace.attempt(run, attempt),
         parent: trace.parent,
         kind: SpanKind::Consumer,
@@ -313,7 +313,7 @@ fn ended_waiting(trace: &JobTrace, run: &Run) -> Span {
     let is_retry = before.is_some_and(|attempt| attempt.error.is_some());
     let name = if is_retry { "retry wait" } else { "wait" };
     let began = before.and_then(|attempt| attempt.ended_at).or(run.enqueued_at).unwrap_or(run.origin);
-    let shape = Shape {
+    let shape = SpanTimes {
         id: trace.last_wait(run),
         // Before a first attempt no node has written the root of a trace of its own.
         parent: if trace.is_own && before.is_none() { SpanId::INVALID } else { trace.parent },

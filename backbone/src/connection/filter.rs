@@ -39,12 +39,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const AT_ONCE: usize = 64 << 10;
 
 /// A connection to a server, with or without TLS.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// A server that has said who it is.
 struct Greeted {
-    far: Box<dyn Stream>,
+    far: Box<dyn Transport>,
     /// What it said, as the library is to see it.
     info: BytesMut,
     /// The reader of what it says from then on.

@@ -63,7 +63,7 @@ struct Inner {
     /// The subscriptions that are repeated on a new client before anything else can use it. Locked while there is no
     /// client.
     places: Mutex<Vec<Slot>>,
-    counts: Arc<Counts>,
+    counts: Arc<ConnectionCounts>,
     replacing: AtomicBool,
     silent_writes: SilentWrites,
     watcher: OnceLock<AbortHandle>,
@@ -100,7 +100,7 @@ impl Inner {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ConnectionCounts {
     /// How many connections were made.
     made: watch::Sender<u64>,
     /// How many connections were lost.
@@ -126,7 +126,7 @@ impl Link {
     pub async fn open(connection: &Connection, name: &'static str, shown: &str) -> Result<Self, Error> {
         // TLS needs a process-wide provider; an embedding program may have set one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(ConnectionCounts::default());
         let client = connect(connection, &[], name, shown, &counts).await?;
         let info = client.server_info();
         if !is_new_enough(&info.version) {
@@ -385,7 +385,7 @@ async fn connect_until(
     known: &[String],
     name: &'static str,
     shown: &str,
-    counts: &Arc<Counts>,
+    counts: &Arc<ConnectionCounts>,
 ) -> Client {
     for turn in 1.. {
         match connect(connection, known, name, shown, counts).await {
@@ -409,7 +409,7 @@ async fn connect(
     known: &[String],
     name: &'static str,
     shown: &str,
-    counts: &Arc<Counts>,
+    counts: &Arc<ConnectionCounts>,
 ) -> Result<Client, Error> {
     let counts = Arc::clone(counts);
     let first = Arc::new(AtomicBool::new(true));
@@ -431,7 +431,7 @@ async fn connect(
     options.connect(addresses).await.map_err(|error| refused(Box::new(error)))
 }
 
-fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) {
+fn note(event: &Event, name: &'static str, counts: &ConnectionCounts, first: &AtomicBool) {
     let repeats = || counts.repeats.lock().unwrap_or_else(PoisonError::into_inner);
     match event {
         // The caller that made the client counts this connection, once everything is subscribed to.

@@ -49,7 +49,7 @@ pub(crate) const SLOTS: &str = "longshore.slots";
 pub(crate) const HEARTBEAT: &str = "longshore.heartbeat";
 
 #[derive(Deserialize)]
-struct Info {
+struct ServiceInfo {
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -80,7 +80,7 @@ impl Backbone {
         let mut announced = Vec::new();
         let until = tokio::time::Instant::now() + wait;
         while let Ok(Some(message)) = tokio::time::timeout_at(until, answers.next()).await {
-            let Ok(info) = serde_json::from_slice::<Info>(&message.payload) else { continue };
+            let Ok(info) = serde_json::from_slice::<ServiceInfo>(&message.payload) else { continue };
             let service = info.metadata.unwrap_or_default();
             let called = format!("{} {}", info.name, info.id);
             for endpoint in info.endpoints.into_iter().filter(|endpoint| endpoint.subject.starts_with(&prefix)) {

@@ -68,7 +68,7 @@ type Waiting = Arc<Mutex<OpenCalls>>;
 /// The calls of a node.
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls {
-    open: HashMap<u64, OpenCall>,
+    open: HashMap<u64, RequestedCall>,
     /// The last calls that were answered, and what they called.
     answered: VecDeque<(u64, Arc<str>)>,
     /// How many replies of a subject were quick, in a row.
@@ -116,7 +116,7 @@ impl OpenCalls {
 }
 
 #[derive(Debug)]
-struct OpenCall {
+struct RequestedCall {
     /// What it called.
     subject: Arc<str>,
     /// To whom the servers gave it.
@@ -226,7 +226,7 @@ impl Caller {
                             answer(&backbone, signal, answered).await;
                             continue;
                         }
-                        if let Some(subject) = receive(&calls, message, Way::Live) {
+                        if let Some(subject) = receive(&calls, message, CameBy::Live) {
                             backbone.0.second_replies.note(&subject);
                         }
                     }
@@ -258,7 +258,7 @@ impl Caller {
                 receivers::trace(&mut headers, &format!("{}.{number}", self.traces));
             }
             let (traces, reply, found) = (Vec::new(), Some(reply), Some(find));
-            calls.open.insert(number, OpenCall { subject, traces, signals, reply, found, asked });
+            calls.open.insert(number, RequestedCall { subject, traces, signals, reply, found, asked });
         }
         let inbox = format!("{}.{number}", self.inbox);
         let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
@@ -324,7 +324,7 @@ fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
             let headers = (!headers.is_empty()).then_some(headers);
             let (subject, payload, length) = (found.subject.into(), found.payload, 0);
             let (reply, status, description) = (None, None, None);
-            receive(waiting, Message { subject, reply, payload, headers, status, description, length }, Way::Stored);
+            receive(waiting, Message { subject, reply, payload, headers, status, description, length }, CameBy::Stored);
         }
         Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers: {reason}"))),
     }
@@ -369,19 +369,19 @@ fn take_trace(waiting: &Waiting, message: Message) {
 
 /// How a message came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CameBy {
     Live,
     /// It was looked up, and may have come live as well.
     Stored,
 }
 
 /// Takes a message to a call; returns the call's subject if it is a second reply.
-fn receive(waiting: &Waiting, message: Message, way: Way) -> Option<Arc<str>> {
+fn receive(waiting: &Waiting, message: Message, way: CameBy) -> Option<Arc<str>> {
     let number = Names::read_reply(&message.subject)?;
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let is_reply = message.status.is_none() && !has(&message, PROBE) && !has(&message, names::SIGNAL);
     let open = waiting.open.get(&number).filter(|call| call.reply.is_some());
-    if is_reply && way == Way::Live {
+    if is_reply && way == CameBy::Live {
         let Some((subject, asked)) = open.map(|call| (Arc::clone(&call.subject), call.asked)) else {
             return waiting.answered.iter().find(|(of, _)| *of == number).map(|(_, subject)| Arc::clone(subject));
         };
@@ -421,7 +421,7 @@ fn step_of_an_ended(waiting: &Waiting, message: &Message) -> Option<Signal> {
 }
 
 /// Gives a message to the call that it is for.
-fn give(call: &mut OpenCall, message: Message) {
+fn give(call: &mut RequestedCall, message: Message) {
     if let Some(status) = message.status {
         // Once a handler is known to be there, the server's own "no responders" would have come before.
         let has_no_responders = call.found.is_some() && is_no_responders(&message);
@@ -534,9 +534,9 @@ mod tests {
             let (signals, _heard) = mpsc::channel(SIGNALS);
             let ((reply, mut replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
             let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
-            let call = OpenCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
+            let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
             waiting.lock().unwrap().open.insert(7, call);
-            before.iter().chain([&said]).for_each(|message| drop(receive(&waiting, message.clone(), Way::Live)));
+            before.iter().chain([&said]).for_each(|message| drop(receive(&waiting, message.clone(), CameBy::Live)));
             match replied.try_recv().unwrap() {
                 Reply::NoResponders => "no responders".to_owned(),
                 Reply::Unreadable(reason) => reason,
@@ -576,15 +576,15 @@ mod tests {
         let (signals, _heard) = mpsc::channel(SIGNALS);
         let ((reply, _replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
         let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
-        let call = OpenCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
+        let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
         waiting.lock().unwrap().open.insert(7, call);
         let signal = || message(&[("Longshore-Signal", "heartbeat")]);
-        for (said, way) in [(signal(), Way::Live), (message(&[]), Way::Live), (message(&[]), Way::Stored)] {
+        for (said, way) in [(signal(), CameBy::Live), (message(&[]), CameBy::Live), (message(&[]), CameBy::Stored)] {
             assert_eq!(receive(&waiting, said, way), None);
         }
         waiting.lock().unwrap().open.clear();
-        assert_eq!(receive(&waiting, signal(), Way::Live), None);
-        assert_eq!(receive(&waiting, message(&[]), Way::Live).as_deref(), Some("w"));
+        assert_eq!(receive(&waiting, signal(), CameBy::Live), None);
+        assert_eq!(receive(&waiting, message(&[]), CameBy::Live).as_deref(), Some("w"));
     }
 
     #[test]

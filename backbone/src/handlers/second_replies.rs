@@ -17,12 +17,12 @@ const MAX_SUBJECTS: usize = 256;
 /// The subjects whose requests were answered twice.
 #[derive(Debug, Default)]
 pub(crate) struct SecondReplies {
-    subjects: Mutex<HashMap<String, Seen>>,
+    subjects: Mutex<HashMap<String, SecondReply>>,
     count: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct SecondReply {
     times: u64,
     last: Instant,
     logged: Instant,
@@ -41,7 +41,7 @@ impl SecondReplies {
             }
             seen.logged = now;
         } else if subjects.len() < MAX_SUBJECTS {
-            subjects.insert(subject.to_owned(), Seen { times: 1, last: now, logged: now });
+            subjects.insert(subject.to_owned(), SecondReply { times: 1, last: now, logged: now });
         }
         tracing::warn!(subject, "a job was answered twice: do its handlers subscribe without a common queue group?");
     }

@@ -75,7 +75,7 @@ pub enum Restored {
 }
 
 #[derive(Deserialize)]
-struct Info {
+struct ConsumerInfo {
     delivered: Option<Position>,
     ack_floor: Option<Position>,
     #[serde(default)]
@@ -99,7 +99,7 @@ struct Asked {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Said {
+struct HeldAnswer {
     node: String,
     /// `None`: it is returning deliveries itself; ask again.
     held: Option<Vec<u64>>,
@@ -131,7 +131,7 @@ impl Backbone {
         Ok(self.consumer_info(stream).await?.delivered.map(|delivered| delivered.stream_seq))
     }
 
-    async fn consumer_info(&self, stream: &str) -> Result<Info, Error> {
+    async fn consumer_info(&self, stream: &str) -> Result<ConsumerInfo, Error> {
         let subject = format!("{}.CONSUMER.INFO.{stream}.{}", self.api(), self.consumer_of(stream));
         request::ask(self.control(), subject, Bytes::new()).await
     }
@@ -279,7 +279,7 @@ impl Backbone {
             let wait = if missing.is_empty() { UNKNOWN_SAY_WITHIN } else { SAY_WITHIN };
             let left = wait.saturating_sub(asked.elapsed());
             let Ok(Some(message)) = tokio::time::timeout(left, answers.next()).await else { break };
-            let Ok(said) = serde_json::from_slice::<Said>(&message.payload) else { continue };
+            let Ok(said) = serde_json::from_slice::<HeldAnswer>(&message.payload) else { continue };
             missing.retain(|other| *other != said.node);
             match said.held {
                 Some(theirs) => held.extend(theirs),
@@ -319,7 +319,7 @@ impl Backbone {
         } else {
             None
         };
-        let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
+        let said = serde_json::to_vec(&HeldAnswer { node: node.to_owned(), held }).unwrap_or_default();
         self.nodes().answer(question, Bytes::from(said)).await;
     }
 }

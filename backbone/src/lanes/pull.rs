@@ -46,12 +46,12 @@ pub struct Puller {
     link: Link,
     inbox: String,
     messages: Subscription,
-    lanes: Vec<Lane>,
+    lanes: Vec<PulledLane>,
     connected: tokio::sync::watch::Receiver<u64>,
 }
 
 #[derive(Debug)]
-struct Lane {
+struct PulledLane {
     stream: SmolStr,
     next: Subject,
     epoch: u64,
@@ -66,7 +66,7 @@ struct Lane {
     left_alone_until: Option<Instant>,
 }
 
-impl Lane {
+impl PulledLane {
     fn note_activity(&mut self, now: Instant) {
         self.last_message = now;
         if self.refused > 0 {
@@ -119,7 +119,7 @@ impl Puller {
         let inbox = link.new_inbox();
         let connected = backbone.connected();
         let messages = link.subscribe(format!("{inbox}.>")).await?;
-        let lane = |stream: String| Lane {
+        let lane = |stream: String| PulledLane {
             next: Subject::from(format!("{}.CONSUMER.MSG.NEXT.{stream}.{consumer}", backbone.api())),
             custody: backbone.custody(&stream),
             stream: SmolStr::from(stream),
@@ -130,7 +130,7 @@ impl Puller {
             refused: 0,
             left_alone_until: None,
         };
-        let lanes: Vec<Lane> = streams.into_iter().map(lane).collect();
+        let lanes: Vec<PulledLane> = streams.into_iter().map(lane).collect();
         lanes.iter().for_each(|lane| lane.custody.pulled_by(&inbox));
         Ok(Self { link, inbox, messages, lanes, connected })
     }
@@ -219,7 +219,7 @@ impl Puller {
 
     /// How long the server has said nothing about the pulls of each lane, in the lanes' order.
     pub fn silences(&self, now: Instant) -> impl Iterator<Item = Duration> {
-        let silent = move |lane: &Lane| match lane.outstanding {
+        let silent = move |lane: &PulledLane| match lane.outstanding {
             0 => Duration::ZERO,
             _ => now.saturating_duration_since(lane.last_message),
         };
@@ -228,7 +228,7 @@ impl Puller {
 
     /// Begins a new epoch on lanes about whose pulls the server is silent; returns how many.
     pub fn forget_silent(&mut self, now: Instant) -> usize {
-        let silent = |lane: &Lane| lane.outstanding > 0 && now.duration_since(lane.last_message) > SILENT;
+        let silent = |lane: &PulledLane| lane.outstanding > 0 && now.duration_since(lane.last_message) > SILENT;
         let lanes: Vec<usize> = (0..self.lanes.len()).filter(|lane| silent(&self.lanes[*lane])).collect();
         for lane in &lanes {
             self.forget(*lane);

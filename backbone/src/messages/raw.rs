@@ -48,12 +48,12 @@ impl Raw {
 
 #[derive(Deserialize)]
 struct Answer {
-    message: Option<Found>,
+    message: Option<StoredMessage>,
     error: Option<Refusal>,
 }
 
 #[derive(Deserialize)]
-struct Found {
+struct StoredMessage {
     subject: String,
     seq: u64,
     #[serde(default)]

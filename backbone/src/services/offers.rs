@@ -272,7 +272,7 @@ pub(super) async fn read(
     let all = message.headers.unwrap_or_default();
     match read_headers(&all) {
         Some(said) => {
-            let Said { run_id, queue, priority, round, attempt, max_attempts, deadline, token } = said;
+            let CallHeaders { run_id, queue, priority, round, attempt, max_attempts, deadline, token } = said;
             let job = Job { tenant, queue, priority, job_type, run_id, options: None };
             let (headers, payload) = (header::own(Some(&all)), message.payload);
             Some(IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, token, all, reply_to })
@@ -286,7 +286,7 @@ pub(super) async fn read(
 }
 
 /// What the headers of a call say.
-struct Said {
+struct CallHeaders {
     run_id: RunId,
     queue: Queue,
     priority: Priority,
@@ -297,9 +297,9 @@ struct Said {
     token: String,
 }
 
-fn read_headers(headers: &HeaderMap) -> Option<Said> {
+fn read_headers(headers: &HeaderMap) -> Option<CallHeaders> {
     let text = |name| headers.get(name).map(async_nats::HeaderValue::as_str);
-    Some(Said {
+    Some(CallHeaders {
         run_id: RunId::parse(text(names::RUN_ID)?).ok()?,
         queue: Queue::parse(text(names::QUEUE)?).ok()?,
         priority: Priority::parse(text(names::PRIORITY)?).ok()?,

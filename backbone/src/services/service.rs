@@ -85,7 +85,7 @@ pub trait Serve: Send + Sync + 'static {
     fn waits(&self, endpoint: &str) -> bool;
 }
 
-struct Endpoint {
+struct ServedEndpoint {
     name: &'static str,
     shown: micro::Endpoint,
 }
@@ -93,7 +93,7 @@ struct Endpoint {
 struct Service<S> {
     backbone: Backbone,
     shown: micro::Service,
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<ServedEndpoint>,
     room: Arc<Semaphore>,
     serve: S,
 }
@@ -110,7 +110,7 @@ pub async fn run<S: Serve>(
     serve: S,
 ) -> Result<(), Error> {
     let link = backbone.service().clone();
-    let endpoint = |name: &&'static str| Endpoint {
+    let endpoint = |name: &&'static str| ServedEndpoint {
         name,
         shown: micro::Endpoint::new(name, backbone.names().api("*", name), BTreeMap::new()),
     };

@@ -47,35 +47,35 @@ pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) 
 /// Appends a record to `out`: the text that serde would write of its `Fields`, whose general encoder took 7 % of a busy
 /// node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
-    append_as(run, Shape::Stored, out);
+    append_as(run, WrittenFields::Stored, out);
 }
 
 /// The fields that are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum WrittenFields {
     /// All fields.
     Stored,
     /// The contract's fields, without those that only the protocol needs.
     Shown,
 }
 
-fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
+fn append_as(run: &Run, shape: WrittenFields, out: &mut Vec<u8>) {
     text(out, &[r#"{"run_id":""#, run.run_id.as_str(), r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#]);
     text(out, &[run.queue.as_str(), r#"","priority":"#]);
     number(out, u64::from(run.priority.number()));
     text(out, &[r#","type":""#, run.job_type.as_str(), r#"","state":""#, run.state.as_str(), r#"","round":"#]);
     number(out, u64::from(run.round));
-    if shape == Shape::Stored || run.attempt > 0 {
+    if shape == WrittenFields::Stored || run.attempt > 0 {
         count(out, "attempt", run.attempt);
     }
     count(out, "max_attempts", run.max_attempts);
     // What is stored has it among the protocol's fields.
-    time(out, "submitted_at", Some(run.origin).filter(|_| shape == Shape::Shown));
+    time(out, "submitted_at", Some(run.origin).filter(|_| shape == WrittenFields::Shown));
     time(out, "enqueued_at", run.enqueued_at);
     time(out, "started_at", run.started_at);
     time(out, "ended_at", run.state.ended_at());
     // A parked job waits for no time.
-    time(out, "run_at", run.state.run_at().filter(|_| shape == Shape::Stored || !run.state.is_parked()));
+    time(out, "run_at", run.state.run_at().filter(|_| shape == WrittenFields::Stored || !run.state.is_parked()));
     if let Some(node) = &run.node {
         text(out, &[r#","node":"#]);
         quoted(out, node);
@@ -96,7 +96,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     maybe(out, "parent_run_id", run.parent.as_ref());
     maybe(out, "then", run.then.as_ref());
     maybe(out, "batch_id", run.batch.as_ref());
-    if shape == Shape::Shown {
+    if shape == WrittenFields::Shown {
         maybe(out, "children", run.child().map(|child| [child]).as_ref());
     } else {
         maybe(out, "deferral", run.deferral.as_ref());
@@ -107,7 +107,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     maybe(out, "keep_ms", run.keep_ms.as_ref());
     time(out, "erased_at", run.erased_at);
     maybe(out, "trace_id", run.trace_id.as_ref());
-    if shape == Shape::Stored {
+    if shape == WrittenFields::Stored {
         append_protocol(run, out);
     }
     out.push(b'}');
@@ -230,7 +230,7 @@ pub fn show_waiting(run: &Run, waiting_for: Option<&WaitingFor>) -> Encoded<Reco
 
 fn shown(run: &Run) -> Object {
     let mut text = Vec::with_capacity(768);
-    append_as(run, Shape::Shown, &mut text);
+    append_as(run, WrittenFields::Shown, &mut text);
     Object::written(text)
 }
 

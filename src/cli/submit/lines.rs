@@ -28,7 +28,7 @@ const BATCH_BYTES: usize = 512 * 1024;
 const MAX_NAMED: usize = 20;
 
 /// One job, and the line that it comes from.
-struct Job {
+struct LineJob {
     line: u64,
     request: Encoded<SubmitRequest>,
     bytes: usize,
@@ -91,7 +91,7 @@ pub(super) async fn run(global: &Global, options: &SubmitRequest, file: &Path, j
 }
 
 /// How far it came, for a person who has to decide what to repeat.
-fn not_submitted(sum: &Sum, batch: &[Job]) -> String {
+fn not_submitted(sum: &Sum, batch: &[LineJob]) -> String {
     let [first, .., last] = batch else {
         return format!(
             "{} submitted; of line {} it is not known",
@@ -143,7 +143,7 @@ struct Lines {
     defaults: Vec<(String, Box<RawValue>)>,
     line: u64,
     /// Read, but too large for the batch before.
-    left: Option<Job>,
+    left: Option<LineJob>,
     at_end: bool,
 }
 
@@ -164,8 +164,8 @@ impl Lines {
     }
 
     /// The next jobs, as many as one batch takes, and the lines that are none.
-    fn batch(&mut self) -> anyhow::Result<(Vec<Job>, Wrong)> {
-        let (mut batch, mut wrong, mut bytes): (Vec<Job>, Wrong, usize) = Default::default();
+    fn batch(&mut self) -> anyhow::Result<(Vec<LineJob>, Wrong)> {
+        let (mut batch, mut wrong, mut bytes): (Vec<LineJob>, Wrong, usize) = Default::default();
         while batch.len() < PER_BATCH {
             let next = match self.left.take() {
                 Some(left) => Some(Ok(left)),
@@ -190,7 +190,7 @@ impl Lines {
         Ok((batch, wrong))
     }
 
-    fn next(&mut self) -> anyhow::Result<Option<Result<Job, ApiError>>> {
+    fn next(&mut self) -> anyhow::Result<Option<Result<LineJob, ApiError>>> {
         loop {
             let mut text = String::new();
             let read = self.reader.read_line(&mut text);
@@ -206,7 +206,7 @@ impl Lines {
     }
 
     /// The request of a line: its own fields, and the options for the others.
-    fn job(&self, text: &str) -> Result<Job, ApiError> {
+    fn job(&self, text: &str) -> Result<LineJob, ApiError> {
         let own =
             fields(text).map_err(|error| ApiError::malformed(format!("the line is not a JSON object: {error}")))?;
         let is_given = |name: &str| own.iter().any(|(given, _)| given == name || excludes(given) == Some(name));
@@ -221,7 +221,7 @@ impl Lines {
         body.push_str(if body.is_empty() { "{}" } else { "}" });
         let request = Encoded::from_text(body.as_bytes());
         let request = request.ok_or_else(|| ApiError::malformed("the line is not a JSON object"))?;
-        Ok(Job { line: self.line, bytes: body.len(), request })
+        Ok(LineJob { line: self.line, bytes: body.len(), request })
     }
 }
 
@@ -238,27 +238,27 @@ fn excludes(name: &str) -> Option<&'static str> {
 
 /// The fields of a JSON object in their order; values stay as they were written.
 fn fields(text: &str) -> serde_json::Result<Vec<(String, Box<RawValue>)>> {
-    struct Fields(Vec<(String, Box<RawValue>)>);
-    impl<'de> serde::Deserialize<'de> for Fields {
+    struct LineFields(Vec<(String, Box<RawValue>)>);
+    impl<'de> serde::Deserialize<'de> for LineFields {
         fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             struct Visitor;
             impl<'de> serde::de::Visitor<'de> for Visitor {
-                type Value = Fields;
+                type Value = LineFields;
                 fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                     f.write_str("an object")
                 }
-                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<LineFields, A::Error> {
                     let mut fields = Vec::new();
                     while let Some(field) = map.next_entry()? {
                         fields.push(field);
                     }
-                    Ok(Fields(fields))
+                    Ok(LineFields(fields))
                 }
             }
             deserializer.deserialize_map(Visitor)
         }
     }
-    serde_json::from_str::<Fields>(text).map(|fields| fields.0)
+    serde_json::from_str::<LineFields>(text).map(|fields| fields.0)
 }
 
 #[cfg(test)]

@@ -320,13 +320,13 @@ fn payload(answer: &[u8]) -> Result<Response, ApiError> {
 /// The link to the next page of a list that has one.
 fn next_page(declaration: &Declaration, base: &str, uri: &Uri, answer: &[u8]) -> Option<header::HeaderValue> {
     #[derive(Deserialize)]
-    struct Page {
+    struct NextPage {
         cursor: Option<String>,
     }
     if declaration.effect != Effect::Reads {
         return None;
     }
-    let cursor = serde_json::from_slice::<Page>(answer).ok()?.cursor?;
+    let cursor = serde_json::from_slice::<NextPage>(answer).ok()?.cursor?;
     let query = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let is_cursor = |pair: &str| {
         let name = pair.split('=').next().unwrap_or_default();

@@ -38,7 +38,7 @@ pub(crate) struct Breakers {
     writer: SmolStr,
     /// Numbers the steps of this process.
     steps: AtomicU64,
-    table: Mutex<Table>,
+    table: Mutex<BreakerTable>,
     /// How many views there are.
     known: AtomicUsize,
     is_full: AtomicBool,
@@ -53,7 +53,7 @@ pub(crate) struct Breakers {
 }
 
 #[derive(Default)]
-struct Table {
+struct BreakerTable {
     /// By the kind of their jobs; the key is that of none where a type has one breaker for all of them.
     views: HashMap<Kind, Known>,
     /// Those with a step to write, now or soon.
@@ -111,7 +111,7 @@ impl Breakers {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, BreakerTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -219,7 +219,7 @@ impl Breakers {
     }
 
     /// A breaker may have a step to write.
-    fn is_busy(&self, mut table: MutexGuard<'_, Table>, kind: &Kind) {
+    fn is_busy(&self, mut table: MutexGuard<'_, BreakerTable>, kind: &Kind) {
         if !table.busy.contains(kind) {
             table.busy.insert(kind.clone());
         }
@@ -228,7 +228,12 @@ impl Breakers {
     }
 
     /// What is known of a breaker; a new entry if there is room.
-    fn known<'a>(&self, Table { views, .. }: &'a mut Table, of: &BreakerKey, kind: &Kind) -> Option<&'a mut Known> {
+    fn known<'a>(
+        &self,
+        BreakerTable { views, .. }: &'a mut BreakerTable,
+        of: &BreakerKey,
+        kind: &Kind,
+    ) -> Option<&'a mut Known> {
         if !views.contains_key(kind) {
             if views.len() >= MAX_BREAKERS {
                 if !self.is_full.swap(true, Ordering::Relaxed) {

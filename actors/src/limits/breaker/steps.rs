@@ -8,7 +8,7 @@ use std::time::Duration;
 use longshore_domain::breaker::record::{Breaker, BreakerKey, State, Step};
 use longshore_domain::{JobType, SmolStr};
 
-use super::{Breakers, Known, MAX_BREAKERS, Table, kind_of};
+use super::{BreakerTable, Breakers, Known, MAX_BREAKERS, kind_of};
 use crate::runtime::now;
 
 impl Breakers {
@@ -44,7 +44,7 @@ impl Breakers {
     /// be more without any further news.
     pub(crate) fn next_steps(&self, max: usize, lease: Duration) -> (Vec<BreakerKey>, bool) {
         let (now, mut table) = (now(), self.table());
-        let Table { views, busy } = &mut *table;
+        let BreakerTable { views, busy } = &mut *table;
         let mut steps = Vec::new();
         busy.retain(|kind| {
             let (Some(known), Some(policy)) = (views.get_mut(kind), self.policy(&kind.job_type)) else { return false };

@@ -43,7 +43,7 @@ pub(crate) struct Keeper {
     errands: Vec<Errand>,
     busy: HashSet<ConcurrencyId>,
     watching: HashSet<SmolStr>,
-    session: Kept,
+    session: KnownSession,
     /// Sessions that were lost: they are ended once no handler in this node rests on them.
     former: Vec<Arc<OwnSession>>,
     /// The limits whose lack of slots was announced to other nodes.
@@ -54,7 +54,7 @@ pub(crate) struct Keeper {
 
 /// What the keeper knows of the node's session.
 #[derive(Default)]
-struct Kept {
+struct KnownSession {
     revision: u64,
     lease: Option<Lease>,
     is_written: bool,
@@ -116,7 +116,7 @@ impl Keeper {
             errands: Vec::new(),
             busy: HashSet::new(),
             watching: HashSet::new(),
-            session: Kept::default(),
+            session: KnownSession::default(),
             former: Vec::new(),
             announced: HashSet::new(),
             is_leaving: false,
@@ -222,7 +222,7 @@ impl Keeper {
 
     /// The session is lost: the node goes on under another.
     fn begin_again(&mut self) {
-        self.session = Kept::default();
+        self.session = KnownSession::default();
         self.former.push(self.slots.begin_again());
         self.end_former();
     }

@@ -6,7 +6,7 @@ use longshore_domain::Timestamp;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanId, SpanKind, Status};
 
-use super::{Shape, Span, span_of};
+use super::{Span, SpanTimes, span_of};
 use crate::runtime::now;
 use crate::trace::{Submission, Tracer};
 
@@ -48,7 +48,7 @@ impl Tracer {
                 KeyValue::new("http.route", route.to_owned()),
                 KeyValue::new("http.response.status_code", i64::from(code)),
             ];
-            let shape = Shape {
+            let shape = SpanTimes {
                 id: trace.parent,
                 parent: above.unwrap_or(SpanId::INVALID),
                 kind: SpanKind::Server,

@@ -11,7 +11,7 @@ use super::{Encoded, Failed, Outcome, Record, Selection, Target, request};
 
 /// Which runs start at another time, and when and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "RescheduleBody", into = "RescheduleBody")]
 pub struct RescheduleRequest {
     /// The runs.
     pub selection: Selection,
@@ -38,7 +38,7 @@ pub struct NewStart {
 /// runs are meant, they stand in `set`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Written {
+struct RescheduleBody {
     #[serde(flatten)]
     which: Fields,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,12 +49,12 @@ struct Written {
     set: Option<NewStart>,
 }
 
-takes!(RescheduleRequest of Written: &[&SELECTION[..], &["run_at", "priority", "set"]].concat());
+takes!(RescheduleRequest of RescheduleBody: &[&SELECTION[..], &["run_at", "priority", "set"]].concat());
 
-impl TryFrom<Written> for RescheduleRequest {
+impl TryFrom<RescheduleBody> for RescheduleRequest {
     type Error = String;
 
-    fn try_from(Written { which: mut fields, run_at, priority, set }: Written) -> Result<Self, String> {
+    fn try_from(RescheduleBody { which: mut fields, run_at, priority, set }: RescheduleBody) -> Result<Self, String> {
         let set = match fields.run_id {
             Some(_) if set.is_some() => return Err("set: is for filters; write its fields beside run_id".to_owned()),
             Some(_) => {
@@ -70,7 +70,7 @@ impl TryFrom<Written> for RescheduleRequest {
     }
 }
 
-impl From<RescheduleRequest> for Written {
+impl From<RescheduleRequest> for RescheduleBody {
     fn from(RescheduleRequest { selection, set }: RescheduleRequest) -> Self {
         let is_one = matches!(selection.target, Target::Run(_));
         let mut fields = Fields::from(selection);
@@ -108,7 +108,7 @@ pub struct RescheduledRuns {
 
 /// The field that distinguishes the two shapes of an answer.
 #[derive(Deserialize)]
-struct Shape {
+struct ManyField {
     #[serde(default)]
     rescheduled: Option<IgnoredAny>,
 }
@@ -117,7 +117,7 @@ struct Shape {
 impl<'de> Deserialize<'de> for Rescheduled {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = |text| match serde_json::from_str::<Shape>(text)?.rescheduled {
+        let read = |text| match serde_json::from_str::<ManyField>(text)?.rescheduled {
             Some(_) => serde_json::from_str(text).map(Self::Runs),
             None => serde_json::from_str(text).map(Self::Run),
         };

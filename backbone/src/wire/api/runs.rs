@@ -314,7 +314,7 @@ pub struct ErasedDeadLetter {
 
 /// The fields that distinguish the two shapes of an answer.
 #[derive(Deserialize)]
-struct Shape {
+struct CancelledFields {
     #[serde(default)]
     cancelled: Option<IgnoredAny>,
     #[serde(default)]
@@ -325,7 +325,7 @@ struct Shape {
 impl<'de> Deserialize<'de> for Cancelled {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = |text| match serde_json::from_str::<Shape>(text)?.cancelled {
+        let read = |text| match serde_json::from_str::<CancelledFields>(text)?.cancelled {
             Some(_) => serde_json::from_str(text).map(Self::Runs),
             None => serde_json::from_str(text).map(Self::Run),
         };
@@ -336,7 +336,7 @@ impl<'de> Deserialize<'de> for Cancelled {
 impl<'de> Deserialize<'de> for Erased {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = |text| match serde_json::from_str::<Shape>(text)?.state {
+        let read = |text| match serde_json::from_str::<CancelledFields>(text)?.state {
             Some(_) => serde_json::from_str(text).map(Self::Run),
             None => serde_json::from_str(text).map(Self::DeadLetter),
         };

@@ -20,7 +20,7 @@ use crate::wire::json::Object;
 
 /// Reads the request of `schedules.put`, so that an error names the field.
 pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
-    let fields: Fields = request::read(body)?;
+    let fields: OrderedFields = request::read(body)?;
     let [settings, job] = fields.sorted([&of::<ScheduleSettings>, &|_| true]);
     Ok(PutRequest { schedule: request::read(&settings)?, job: request::read(&job)? })
 }
@@ -161,7 +161,7 @@ impl Serialize for PutRequest {
 
 impl<'de> Deserialize<'de> for PutRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let [settings, job] = Fields::deserialize(deserializer)?.sorted([&of::<ScheduleSettings>, &|_| true]);
+        let [settings, job] = OrderedFields::deserialize(deserializer)?.sorted([&of::<ScheduleSettings>, &|_| true]);
         Ok(Self { schedule: part(&settings)?, job: part(&job)? })
     }
 }
@@ -284,7 +284,7 @@ impl Serialize for ScheduleStatus {
 impl<'de> Deserialize<'de> for ScheduleStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // What only a newer node writes is of none of them, and skipped.
-        let [settings, state, job] = Fields::deserialize(deserializer)?.sorted([
+        let [settings, state, job] = OrderedFields::deserialize(deserializer)?.sorted([
             &of::<ScheduleSettings>,
             &of::<ScheduleState>,
             &of::<SubmitRequest>,
@@ -303,9 +303,9 @@ fn of<T: DeserializeOwned>(name: &str) -> bool {
 }
 
 /// The fields of an object, in their order, each with its text.
-struct Fields(Vec<(String, Box<RawValue>)>);
+struct OrderedFields(Vec<(String, Box<RawValue>)>);
 
-impl Fields {
+impl OrderedFields {
     /// Objects of those fields that each of `which` takes; the first that does gets it.
     fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
         let mut texts = [const { Vec::new() }; N];
@@ -324,27 +324,27 @@ impl Fields {
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for OrderedFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
+        struct FieldsVisitor;
 
-        impl<'de> Visitor<'de> for Read {
-            type Value = Fields;
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = OrderedFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedFields, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
                     fields.push(field);
                 }
-                Ok(Fields(fields))
+                Ok(OrderedFields(fields))
             }
         }
 
-        deserializer.deserialize_map(Read)
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
 
