@@ -14,8 +14,9 @@ async fn is_sound(three_servers: bool, rate: u32) {
     let report = chaos.run().await;
 
     println!("{report}");
-    let (wrong, violations) = (&report.wrong, report.violations_by_kind());
-    assert!(report.is_sound(), "the machine stood still for {:?}; {wrong:?}, {violations:?}", report.stalled);
+    let (wrong, violations, known) = (&report.wrong, report.violations_by_kind(), report.evidence.join("\n"));
+    let stalled = report.stalled;
+    assert!(report.is_sound(), "seed {seed}, stood still for {stalled:?}; {wrong:?}, {violations:?}\n{known}");
 }
 
 /// Given jobs of every kind on three nodes, when faults of every kind happen all the while, then the history is sound.

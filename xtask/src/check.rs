@@ -64,8 +64,8 @@ fn optimised(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> Comma
     command
 }
 
-/// Lines of a panic that say what went wrong.
-const SAID: usize = 8;
+/// Lines of a panic that say what went wrong: of a chaos run, what is known of the run that was violated.
+const SAID: usize = 40;
 
 /// Runs all tests. What those that failed panicked with stands at the very end once more: their logs fill pages.
 fn tests(root: &Path, env: &[(&str, OsString)]) -> anyhow::Result<()> {
