@@ -4,7 +4,7 @@
 //! caller decides what to keep. A reading writes nothing but a consumer, which it deletes at its end. Forbidden here:
 //! judging what was read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -160,21 +160,24 @@ impl Reader {
         }
     }
 
-    /// How much is in the streams that jobs go through (lanes, parked jobs, schedules and retries), and how many
-    /// messages these streams have ever stored: if two readings agree on that, nothing moved from one to another in
-    /// between.
+    /// Which subjects have messages in the streams that jobs go through (lanes, parked jobs, schedules and retries),
+    /// and how many messages these streams have ever stored: if two readings agree on that, nothing moved from one to
+    /// another in between. The tick of a recurring schedule is no job: one that is paused may keep its last.
     ///
     /// # Errors
     /// As [`Reader::extent`].
-    pub async fn jobs_left(&self) -> anyhow::Result<(u64, u64)> {
+    pub async fn jobs_left(&self) -> anyhow::Result<(BTreeSet<String>, u64)> {
         let prefix = format!("{}_", self.namespace.to_uppercase());
         let names: Vec<String> = self.jetstream.stream_names().try_collect().await?;
         let holds_jobs = |name: &str| name.starts_with("JOBS_") || ["PARKED", "SCHEDULES"].contains(&name);
-        let (mut left, mut ever) = (0, 0);
+        let (mut left, mut ever) = (BTreeSet::new(), 0);
         for name in names.iter().filter(|name| name.strip_prefix(&prefix).is_some_and(holds_jobs)) {
             let stream = self.stream(name).await?;
-            left += stream.cached_info().state.messages;
             ever += stream.cached_info().state.last_sequence;
+            if stream.cached_info().state.messages > 0 {
+                let subjects: HashMap<String, usize> = stream.info_with_subjects(">").await?.try_collect().await?;
+                left.extend(subjects.into_keys().filter(|subject| !subject.contains("._tick.")));
+            }
         }
         Ok((left, ever))
     }

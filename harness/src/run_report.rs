@@ -121,8 +121,8 @@ impl World {
         crate::eventually("no job left", within, async || {
             let (first, second) = (reader.jobs_left().await, reader.jobs_left().await);
             match (first.map_err(|error| format!("{error:#}"))?, second.map_err(|error| format!("{error:#}"))?) {
-                ((0, then), (0, now)) if then == now => Ok(()),
-                (_, (left, _)) => Err(format!("{left} jobs are left")),
+                ((before, then), (left, now)) if before.is_empty() && left.is_empty() && then == now => Ok(()),
+                (before, (left, _)) => Err(format!("jobs are left under {left:?}, before that {:?}", before.0)),
             }
         })
         .await;
