@@ -12,7 +12,7 @@ use clap::Args;
 use futures_util::future::join_all;
 use longshore::signals::Signals;
 use longshore_backbone::client::NO_NODE;
-use longshore_backbone::snapshot::{Fired, Marks, Snapshot, StoredStream, checksum};
+use longshore_backbone::snapshot::{Marks, Snapshot, StoredStream, checksum};
 use longshore_backbone::wire::api::{
     NodesList, Nothing, PauseRequest, QueueStatus, QueuesList, QueuesPause, QueuesRequest, QueuesResume, ResumeRequest,
 };
@@ -83,7 +83,6 @@ struct Manifest {
 #[derive(Debug, Serialize, Deserialize)]
 struct FiredFile {
     file: String,
-    messages: u64,
     bytes: u64,
     sha256: String,
 }
@@ -159,7 +158,7 @@ async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration) -> anyhow::R
     for stream in hold.cut() {
         let entry = written(hold.api, stream, dir).await?;
         if stream.has_times() {
-            fired = fired_since(hold.api, &entry, dir).await?;
+            fired = Some(fired_since(hold.api, &entry, dir).await?);
         }
         entries.push(entry);
         ensure!(Instant::now() < until, "it takes longer than jobs may be paused: raise --pause");
@@ -278,19 +277,17 @@ async fn written(api: &Api, stream: &StoredStream, dir: &Path) -> anyhow::Result
 }
 
 /// Writes what fell due since the snapshot of the schedules began.
-async fn fired_since(api: &Api, schedules: &StoredEntry, dir: &Path) -> anyhow::Result<Option<FiredFile>> {
+async fn fired_since(api: &Api, schedules: &StoredEntry, dir: &Path) -> anyhow::Result<FiredFile> {
     let file = format!("{}.fired", schedules.stream);
     let from = schedules.snapshot.state["last_seq"].as_u64().unwrap_or(0);
-    let messages = in_place(dir, &file, async |to| {
+    let lines = in_place(dir, &file, async |to| {
         let mut to = BufWriter::new(to);
-        let line = |fired: &Fired| Ok(writeln!(to, "{}", serde_json::to_string(fired)?)?);
-        let messages = api.client.fired_since(from, line).await?;
-        to.flush()?;
-        Ok(messages)
+        api.client.fired_since(from, |fired| writeln!(to, "{}", serde_json::to_string(fired)?)).await?;
+        Ok(to.flush()?)
     });
-    let messages = messages.await?;
+    lines.await?;
     let (bytes, sha256) = checksum(File::open(dir.join(&file))?)?;
-    Ok(Some(FiredFile { file, messages, bytes, sha256 }))
+    Ok(FiredFile { file, bytes, sha256 })
 }
 
 /// Writes a file under another name first: under its own it is whole.
@@ -311,7 +308,7 @@ pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> any
     for StoredEntry { file, snapshot, .. } in &manifest.streams {
         check(&dir, file, (snapshot.bytes, &snapshot.sha256))?;
     }
-    if let Some(FiredFile { file, bytes, sha256, .. }) = &manifest.fired {
+    if let Some(FiredFile { file, bytes, sha256 }) = &manifest.fired {
         check(&dir, file, (*bytes, sha256))?;
     }
     let api = Api::connect(global).await?;

@@ -234,13 +234,14 @@ impl Client {
     /// # Errors
     /// The server did not answer.
     pub async fn marks(&self) -> Result<Marks, Error> {
-        let last = async |bucket| {
-            let stream = self.names().bucket_stream(bucket);
-            let found = info::stream(self.link(), &self.jetstream_api(), &stream).await;
-            let found = found.map_err(|error| failed("read", &stream)(Box::new(error)))?;
-            Ok::<_, Error>(found.map_or(0, |found| found.state.last_seq))
-        };
+        let last = async |bucket| self.last_sequence(&self.names().bucket_stream(bucket)).await;
         Ok(Marks { runs: last("runs").await?, keys: last("idempotency").await? })
+    }
+
+    async fn last_sequence(&self, stream: &str) -> Result<u64, Error> {
+        let found = info::stream(self.link(), &self.jetstream_api(), stream).await;
+        let found = found.map_err(|error| failed("read", stream)(Box::new(error)))?;
+        Ok(found.map_or(0, |found| found.state.last_seq))
     }
 
     /// Writes a snapshot of a stream as it comes.
@@ -289,8 +290,9 @@ impl Client {
         Ok(Snapshot { bytes, sha256, messages: state["messages"].as_u64().unwrap_or(0), config, state })
     }
 
-    /// What the server itself has moved among the schedules since that stream was at `sequence`: a message is removed
-    /// as its time comes, and a due job appended. A snapshot of that moment may lack both, with nats-server 2.15.1.
+    /// What the server itself has moved among the schedules since that stream was at `sequence`, until now: a message
+    /// is removed as its time comes, and a due job appended. A snapshot of that moment may lack both, with nats-server
+    /// 2.15.1. They are read one by one, from the leader.
     ///
     /// # Errors
     /// The server did not answer, or `each` fails.
@@ -298,15 +300,14 @@ impl Client {
         &self,
         sequence: u64,
         mut each: impl FnMut(&Fired) -> std::io::Result<()>,
-    ) -> Result<u64, Error> {
+    ) -> Result<(), Error> {
         let (stream, due) = (self.names().schedules_stream(), self.names().due_all());
         let failed = failed("read what fell due in", &stream);
-        let (mut from, mut found) = (sequence + 1, 0);
-        loop {
+        // More falls due meanwhile, and may come faster than it can be read.
+        let (mut from, last) = (sequence + 1, self.last_sequence(&stream).await?);
+        while from <= last {
             let query = format!(r#"{{"seq":{from},"next_by_subj":"{due}"}}"#);
-            let Some(message) = raw::get(self.link(), &self.jetstream_api(), &stream, query).await? else {
-                return Ok(found);
-            };
+            let Some(message) = raw::get(self.link(), &self.jetstream_api(), &stream, query).await? else { break };
             let headers = header::without_servers(Some(&raw::readable(&message.headers)));
             let named = |(name, values): (&HeaderName, &Vec<HeaderValue>)| {
                 values.iter().map(|value| (name.to_string(), value.to_string())).collect::<Vec<_>>()
@@ -317,8 +318,9 @@ impl Client {
                 payload: BASE64_STANDARD.encode(&message.payload),
             };
             each(&fired).map_err(|error| failed(error.into()))?;
-            (from, found) = (message.sequence + 1, found + 1);
+            from = message.sequence + 1;
         }
+        Ok(())
     }
 
     /// Has a restored cluster move such a message as if its time had just come. One that a snapshot has, too, does no

@@ -5,8 +5,6 @@ use std::time::Instant;
 use super::{Gate, Gates, HeldUp};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
-use crate::handlers::capacity::CapacityPermit;
-use crate::handlers::routing::Routing;
 
 pub(super) struct OfRemoteHandlers;
 
@@ -48,10 +46,4 @@ impl Gate for OfRemoteHandlers {
 /// No handler has room, or was there: the next is looked for at that moment. Neither is published as a deferral.
 fn until(opens: Option<Instant>) -> HeldUp {
     HeldUp { until: opens, ..HeldUp::default() }
-}
-
-pub(super) fn trial(routing: &Routing, assignment: &Assignment) -> Option<CapacityPermit> {
-    let is_remote = assignment.calls_handler() && routing.handler(&assignment.job).is_none();
-    let capacity = is_remote.then(|| routing.trial_of(&assignment.job)).flatten()?;
-    routing.capacity.take(capacity)
 }

@@ -23,6 +23,7 @@ use crate::limits::breaker::Breakers;
 use crate::limits::concurrency::{Slots, Waits};
 use crate::limits::rate::Limits;
 use crate::limits::settings::RunTimeSettings;
+use crate::queue::gates::handler_capacity::OfRemoteHandlers;
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::kind::{Kind, Room};
 
@@ -64,13 +65,8 @@ trait Gate: Sync {
 
 /// All gates, in the order in which they let a job in: tokens and slots cost nothing to give back, a probe of a breaker
 /// costs a write, and the return of capacity wakes all that wait for it.
-const ALL: [&dyn Gate; 5] = [
-    &pause::OfTypes,
-    &rate_limit::OfTokens,
-    &concurrency::OfSlots,
-    &breaker::OfBreakers,
-    &handler_capacity::OfRemoteHandlers,
-];
+const ALL: [&dyn Gate; 5] =
+    [&pause::OfTypes, &rate_limit::OfTokens, &concurrency::OfSlots, &breaker::OfBreakers, &OfRemoteHandlers];
 
 /// Why a job cannot start now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -110,7 +106,8 @@ pub(crate) struct Gates {
 
 impl Gates {
     fn of<'a>(&'a self, assignment: &'a Assignment) -> impl Iterator<Item = &'static dyn Gate> + 'a {
-        ALL.into_iter().filter(|gate| assignment.calls_handler() && gate.applies_to(self, assignment))
+        let all: &'static [&dyn Gate] = if assignment.calls_handler() { &ALL } else { &[] };
+        all.iter().copied().filter(|gate| gate.applies_to(self, assignment))
     }
 
     /// The kind within which jobs keep their order while a gate holds them up; `None`: no gate can hold this job up.
@@ -142,13 +139,17 @@ impl Gates {
 
     /// Whether a job waits for remote handlers that have as many jobs as they take: this gate gives no reason.
     pub(crate) fn handlers_are_full(&self, assignment: &Assignment) -> bool {
-        let gate = handler_capacity::OfRemoteHandlers;
-        assignment.calls_handler() && gate.applies_to(self, assignment) && gate.look(self, assignment).is_err()
+        self.is_remote(assignment) && OfRemoteHandlers.look(self, assignment).is_err()
+    }
+
+    fn is_remote(&self, assignment: &Assignment) -> bool {
+        assignment.calls_handler() && OfRemoteHandlers.applies_to(self, assignment)
     }
 
     /// The trial whether the job has handlers, if that is not known and no other job has it: one job at a time tries.
     pub(crate) fn trial(&self, assignment: &Assignment) -> Option<CapacityPermit> {
-        handler_capacity::trial(&self.routing, assignment)
+        let capacity = self.is_remote(assignment).then(|| self.routing.trial_of(&assignment.job)).flatten()?;
+        self.routing.capacity.take(capacity)
     }
 
     /// Whether asking about a job that had to wait may have another answer by now.
