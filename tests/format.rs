@@ -167,10 +167,6 @@ async fn command(world: &World, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-async fn operate(world: &World, endpoint: &str, body: Value) -> Value {
-    world.try_request("_all", endpoint, body).await.unwrap_or_else(|error| panic!("{endpoint}: {error}"))
-}
-
 /// Jobs in all the states in which something of them is stored for as long as they wait; their run ids.
 async fn fill(world: &World) -> Vec<String> {
     let mut runs = Vec::new();
@@ -194,9 +190,9 @@ async fn the_data_of_this_version_are_made() {
     use_binary();
     let world = World::new().await;
     let _node = node(&world).await;
-    operate(&world, "queues.pause", json!({"queue": "bulk"})).await;
-    operate(&world, "queues.put", json!({"queue": "put", "concurrency": 2})).await;
-    operate(&world, "limits.set", json!({"type": "limited", "rate": 7, "per_ms": 60_000})).await;
+    world.request_as("_all", "queues.pause", json!({"queue": "bulk"})).await;
+    world.request_as("_all", "queues.put", json!({"queue": "put", "concurrency": 2})).await;
+    world.request_as("_all", "limits.set", json!({"type": "limited", "rate": 7, "per_ms": 60_000})).await;
     world
         .request("schedules.put", json!({"id": "tick", "every": "1s", "type": "noop", "misfire_after_ms": 1_000}))
         .await;
@@ -238,7 +234,7 @@ async fn is_finished(dir: &Path) {
     let (done, dead) = (left["done"].as_str().unwrap(), left["dead"].as_str().unwrap());
     assert_eq!(world.record(done).await.unwrap().state, "completed");
     let _node = node(&world).await;
-    operate(&world, "queues.resume", json!({"queue": "bulk"})).await;
+    world.request_as("_all", "queues.resume", json!({"queue": "bulk"})).await;
 
     for run in left["runs"].as_array().unwrap() {
         let run = run.as_str().unwrap();
@@ -262,9 +258,9 @@ async fn is_finished(dir: &Path) {
     })
     .await;
     world.request("schedules.pause", json!({"id": "tick"})).await;
-    let put = operate(&world, "queues.list", json!({})).await;
+    let put = world.request_as("_all", "queues.list", json!({})).await;
     assert!(put["queues"].as_array().unwrap().iter().any(|queue| queue["queue"] == "put"), "{put}");
-    let limits = operate(&world, "limits.list", json!({})).await;
+    let limits = world.request_as("_all", "limits.list", json!({})).await;
     assert!(limits.to_string().contains("limited"), "{limits}");
     world.no_job_is_left(WITHIN).await;
     assert_eq!(world.dead_letters("*").await.len(), 0);

@@ -329,14 +329,8 @@ async fn drained(limit: &str, jobs: usize) -> Duration {
     took
 }
 
-/// Asks an endpoint as an operator.
-async fn operate(world: &World, endpoint: &str, asked: serde_json::Value) -> serde_json::Value {
-    let answer = world.try_request("_all", endpoint, asked).await;
-    answer.unwrap_or_else(|refused| panic!("{endpoint}: {refused:?}"))
-}
-
 async fn limit_of(world: &World, what: &serde_json::Value) -> serde_json::Value {
-    let listed = operate(world, "limits.list", json!({})).await;
+    let listed = world.request_as("_all", "limits.list", json!({})).await;
     let limits = listed["limits"].as_array().unwrap();
     let (field, name) = what.as_object().unwrap().iter().next().unwrap();
     limits.iter().find(|limit| limit[field] == *name).cloned().unwrap_or_default()
@@ -356,7 +350,7 @@ async fn a_limit_changed_during_a_drain_holds_within_a_second_and_outlasts_resta
     let jobs = world.publish("limited").many((0..1_500).map(|number| json!(number))).await;
     handler.called(300).await;
     let set = async |rate: u32| {
-        let answer = operate(&world, "limits.set", json!({"type": "limited", "rate": rate})).await;
+        let answer = world.request_as("_all", "limits.set", json!({"type": "limited", "rate": rate})).await;
         assert_eq!(answer["limit"]["values"]["rate"], rate, "{answer}");
         assert_eq!(answer["unconfirmed"], json!([]), "{answer}");
         Timestamp::now().as_millisecond()
@@ -389,7 +383,7 @@ async fn a_limit_changed_during_a_drain_holds_within_a_second_and_outlasts_resta
     let ended = world.ends(&jobs, WITHIN).await;
     assert!(ended.iter().all(|state| state == "completed"));
     assert_eq!(handler.calls().len(), jobs.len());
-    let answer = operate(&world, "limits.reset", json!({"type": "limited"})).await;
+    let answer = world.request_as("_all", "limits.reset", json!({"type": "limited"})).await;
     let origin = (&answer["limit"]["origin"], &answer["limit"]["values"]["rate"]);
     assert_eq!(origin, (&json!("configuration"), &json!(200)), "{answer}");
     assert!(answer["limit"]["set_in"].as_str().unwrap().contains(".toml:"), "{answer}");
@@ -405,7 +399,7 @@ async fn limits_can_be_set_where_there_were_none() {
     let handler = at_once(&world, "limited").await;
     let of_type = json!({"type": "limited"});
     assert_eq!(limit_of(&world, &of_type).await, json!(null));
-    operate(&world, "limits.set", json!({"type": "limited", "rate": 2, "per_ms": 3_600_000})).await;
+    world.request_as("_all", "limits.set", json!({"type": "limited", "rate": 2, "per_ms": 3_600_000})).await;
     let jobs = world.publish("limited").many((0..12).map(|number| json!(number))).await;
     handler.called(2).await;
     // Parked, or in a node's hand still.
@@ -419,14 +413,14 @@ async fn limits_can_be_set_where_there_were_none() {
     assert_eq!((&limit["left"], &limit["origin"]), (&json!(0), &json!("run_time")), "{limit}");
     assert!(limit["next_at"].is_string() && limit["configured"].is_null(), "{limit}");
     assert_eq!(handler.calls().len(), 2);
-    let answer = operate(&world, "limits.reset", of_type).await;
+    let answer = world.request_as("_all", "limits.reset", of_type).await;
     assert!(answer["limit"]["values"].is_null(), "{answer}");
     let ended = world.ends(&jobs, WITHIN).await;
     assert!(ended.iter().all(|state| state == "completed"));
     let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
     assert_eq!(order.len(), jobs.len());
 
-    operate(&world, "limits.set", json!({"tenant": "acme", "rate": 3, "per_ms": 3_600_000})).await;
+    world.request_as("_all", "limits.set", json!({"tenant": "acme", "rate": 3, "per_ms": 3_600_000})).await;
     let job = json!({"type": "noop", "payload": {}});
     let mut taken = 0;
     for _ in 0..12 {
