@@ -121,6 +121,7 @@ fn without_a_start(events: &[Logged], queue: &str, kills: &[Kill]) -> Vec<Durati
 ///
 /// `LONGSHORE_TEST_LEADER_KILLS=14` kills the leader of each kind twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "much work for three servers: cargo xtask soak"]
 async fn the_death_of_a_leader_stops_no_lane_and_loses_nothing() {
     let world = three_servers().await;
     let nodes = three_nodes(&world).await;

@@ -167,6 +167,7 @@ async fn losses(world: &World, receipts: &[Receipt]) -> Vec<Violation> {
 ///
 /// `LONGSHORE_TEST_CUTS_SECONDS=300 LONGSHORE_TEST_CUTS_RATE=150` is the long run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "much work for three servers: cargo xtask soak"]
 async fn servers_that_fall_behind_lose_nothing() {
     let world = three_servers().await;
     let nodes = three_nodes(&world).await;

@@ -17,10 +17,10 @@ mod vendor;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask check        all checks, in the order in which they fail soonest
+const USAGE: &str = "usage: cargo xtask check        format, house rules, all tests; lints and docs beside them
        cargo xtask tidy         only the rules that no compiler checks
        cargo xtask simulation   a million simulated runs, and every mutation
-       cargo xtask soak         what takes too long for every check: the simulation in full, and the chaos
+       cargo xtask soak         what takes too long for every check: the simulation in full, leaders' deaths, chaos
        cargo xtask release [TARGET]   an archive of the optimised program, with its checksum
        cargo xtask conformance -- COMMAND   checks the handler that the command starts, in any language
        cargo xtask types        the types of the dashboard's modules, by TypeScript's compiler
