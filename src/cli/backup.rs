@@ -306,10 +306,10 @@ pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> any
     let RestoreArguments { dir, replicas } = arguments;
     let manifest = read(&dir, &global.namespace())?;
     for StoredEntry { file, snapshot, .. } in &manifest.streams {
-        check(&dir, file, (snapshot.bytes, &snapshot.sha256))?;
+        check(&dir, file, snapshot.bytes, &snapshot.sha256)?;
     }
     if let Some(FiredFile { file, bytes, sha256 }) = &manifest.fired {
-        check(&dir, file, (*bytes, sha256))?;
+        check(&dir, file, *bytes, sha256)?;
     }
     let api = Api::connect(global).await?;
     let found = api.client.stored_streams().await?;
@@ -362,12 +362,12 @@ fn read(dir: &Path, namespace: &str) -> anyhow::Result<Manifest> {
 }
 
 /// Whether a file is as it was written.
-fn check(dir: &Path, file: &str, wanted: (u64, &String)) -> anyhow::Result<()> {
+fn check(dir: &Path, file: &str, bytes: u64, sha256: &str) -> anyhow::Result<()> {
     let path = dir.join(file);
     let read = File::open(&path).and_then(checksum);
-    let (bytes, sha256) = read.with_context(|| format!("cannot read {}", path.display()))?;
-    let is_whole = (bytes, &sha256) == wanted;
-    ensure!(is_whole, "{} is damaged: its {bytes} bytes are not what was written", path.display());
+    let (found, sum) = read.with_context(|| format!("cannot read {}", path.display()))?;
+    let is_whole = found == bytes && sum == sha256;
+    ensure!(is_whole, "{} is damaged: its {found} bytes are not what was written", path.display());
     Ok(())
 }
 

@@ -113,7 +113,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 http.show(node.observer());
                 http.examine_by(doctor::of_node(connection.clone(), &configuration));
             }
-            screen.welcome(&welcome(&connection, server.as_ref(), &name, (named, http.as_ref())));
+            screen.welcome(&welcome(&connection, server.as_ref(), &name, named, http.as_ref()));
             let address = address(&connection, named);
             let (client, namespace, server, screen) = (&client, namespace.as_str(), server.as_ref(), &screen);
             let shown = Shown { client, namespace, address, server, screen, grace };
@@ -136,7 +136,8 @@ fn welcome(
     connection: &Connection,
     server: Option<&PrivateServer>,
     node: &str,
-    (named, http): (bool, Option<&http::Server>),
+    named: bool,
+    http: Option<&http::Server>,
 ) -> String {
     let kept = match server.map(PrivateServer::kept) {
         Some(Some(folder)) => format!("data in {}", folder.display()),

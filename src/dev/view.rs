@@ -255,7 +255,7 @@ impl<'s> View<'s> {
             let (columns, rows) = terminal_size();
             let mut inner = self.screen.lock();
             let height = usize::from(rows).saturating_sub(inner.log_rows);
-            inner.draw(&self.rows(tally, now, (usize::from(columns), height)));
+            inner.draw(&self.rows(tally, now, usize::from(columns), height));
         }
     }
 
@@ -268,7 +268,7 @@ impl<'s> View<'s> {
     }
 
     /// The picture for a window of `width` columns and `height` rows.
-    fn rows(&self, tally: &Tally, now: Instant, (width, height): (usize, usize)) -> Vec<String> {
+    fn rows(&self, tally: &Tally, now: Instant, width: usize, height: usize) -> Vec<String> {
         let up = tally.elapsed(now).as_secs();
         let up = format!("{:02}:{:02}:{:02}", up / 3_600, up / 60 % 60, up % 60);
         let mut rows = side_by_side(format!("{STRONG}up {up}{STRONG:#}"), &self.queues, width);
@@ -317,24 +317,19 @@ fn without_handler(namespace: &str, name: &str, counts: &Counts, known: &[&NoHan
     let subject = format!("{namespace}.work.{tenant}.{name}");
     let jobs = known.iter().map(|missing| missing.jobs).sum::<u64>().max(*without_handler);
     let never = known.iter().find(|missing| missing.never_served).copied();
-    warning_without_handler((&name, &subject), jobs, (without_handler_since, never), width)
+    with_subject(&warning_without_handler(&name, jobs, without_handler_since, never), &subject, width)
 }
 
 /// The same of a type whose jobs have waited since before `dev` was started.
 fn known_without_handler(missing: &NoHandler, width: usize) -> Vec<String> {
     let NoHandler { job_type, jobs, since, subject, .. } = missing;
-    let since = (&*since.to_string(), Some(missing).filter(|missing| missing.never_served));
-    let name = (&*output::cut(job_type.as_str(), 60), &*output::cut(subject, 200));
-    warning_without_handler(name, *jobs, since, width)
+    let (name, never) = (output::cut(job_type.as_str(), 60), Some(missing).filter(|missing| missing.never_served));
+    let warning = warning_without_handler(&name, *jobs, &since.to_string(), never);
+    with_subject(&warning, &output::cut(subject, 200), width)
 }
 
 /// What may be meant comes first, as a low window cuts off the rest.
-fn warning_without_handler(
-    (name, subject): (&str, &str),
-    jobs: u64,
-    (since, never): (&str, Option<&NoHandler>),
-    width: usize,
-) -> Vec<String> {
+fn warning_without_handler(name: &str, jobs: u64, since: &str, never: Option<&NoHandler>) -> String {
     let jobs = match jobs {
         0 => "jobs wait".to_owned(), // for their next look, or attempt
         1 => "1 job waits".to_owned(),
@@ -344,8 +339,11 @@ fn warning_without_handler(
     let meant = never.and_then(|never| never.did_you_mean.as_ref());
     let meant = meant.map_or_else(String::new, |of| format!("did you mean {}? ", output::cut(of.as_str(), 60)));
     let never = if never.is_some() { "; none was ever online" } else { "" };
-    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {meant}{jobs} since {since}{never}");
-    let mut rows = wrapped(&jobs, width);
+    format!("{PENDING}no handler for {name}:{PENDING:#} {meant}{jobs} since {since}{never}")
+}
+
+fn with_subject(warning: &str, subject: &str, width: usize) -> Vec<String> {
+    let mut rows = wrapped(warning, width);
     rows.push(format!("  handlers subscribe to {subject}"));
     rows
 }
@@ -414,12 +412,12 @@ fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant, width: usize) -
     let mut columns: Vec<Column> = COLUMNS.into_iter().filter(is_shown).collect();
     let fits = |rows: &[String]| rows.iter().all(|row| shown_width(row) <= width);
     let mut hidden = Vec::new();
-    let whole = table_of(&columns, types, tally, (now, NAME));
+    let whole = table_of(&columns, types, tally, now, NAME);
     if fits(&whole) {
         return whole;
     }
     loop {
-        let mut rows = table_of(&columns, types, tally, (now, SHORT_NAME));
+        let mut rows = table_of(&columns, types, tally, now, SHORT_NAME);
         let least = columns.iter().map(|column| column.rank).max().filter(|rank| *rank > 0 && !fits(&rows));
         let Some(least) = least else {
             if !hidden.is_empty() {
@@ -432,12 +430,7 @@ fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant, width: usize) -
     }
 }
 
-fn table_of(
-    columns: &[Column],
-    types: &[(&str, &Counts)],
-    tally: &Tally,
-    (now, name): (Instant, usize),
-) -> Vec<String> {
+fn table_of(columns: &[Column], types: &[(&str, &Counts)], tally: &Tally, now: Instant, name: usize) -> Vec<String> {
     let row = |name: String, of: &[(&str, &Counts)]| {
         let sums = columns.iter().map(|column| number(of.iter().map(|(_, counts)| (column.count)(counts)).sum()));
         let rate: f64 = of.iter().map(|(_, counts)| tally.rate(counts, now)).sum();
@@ -515,7 +508,7 @@ mod tests {
         let screen = Screen::new(true);
         let (start, mut view) = (Instant::now(), View::new(&screen, "longshore", None));
         let mut tally = Tally::new(start);
-        assert!(view.rows(&tally, start, (120, 24))[1].contains("no jobs yet"));
+        assert!(view.rows(&tally, start, 120, 24)[1].contains("no jobs yet"));
         for run in 0..12 {
             let event = json!({"event": "started", "run_id": format!("r{run}"), "type": format!("t{run}"), "tenant": "default",
                 "at": "2026-11-21T12:00:00.000Z"});
@@ -525,19 +518,19 @@ mod tests {
         let queues = json!({"queues": [{"queue": "main", "concurrency": 12, "depth": 1_512, "depths": {}, "waiting": {"p5": 1_500}, "running": 12,
             "oldest_age_ms": null, "paused": false, "served": true}]});
         view.queues(&serde_json::from_value(queues).unwrap());
-        let rows = view.rows(&tally, start, (120, 24));
+        let rows = view.rows(&tally, start, 120, 24);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
         assert_eq!(plain[1], "type        under way  retrying  completed  failed attempts  dead  per s");
         assert_eq!(plain[12], "and 2 more          2         0          0                0     0    0.0");
         assert_eq!(plain.len(), 23, "the window but for its last row");
-        assert_eq!(view.rows(&tally, start, (120, 10)).len(), 1 + 12 + 1 + MIN_LATEST);
+        assert_eq!(view.rows(&tally, start, 120, 10).len(), 1 + 12 + 1 + MIN_LATEST);
         assert!(plain.last().is_some_and(|row| row.contains("r11")), "{plain:?}");
 
         let event = json!({"event": "deferred", "run_id": "r1", "type": "t1", "tenant": "default",
             "reason": "no_handler_online", "at": "2026-11-21T12:00:00.000Z"});
         tally.count(&event, start);
-        let rows = view.rows(&tally, start, (120, 24));
+        let rows = view.rows(&tally, start, 120, 24);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert!(plain[1].contains("no handler for t1: 1 job waits since 12:00:00"), "{plain:?}");
         assert_eq!(plain[2], "  handlers subscribe to longshore.work.default.t1");
@@ -550,7 +543,7 @@ mod tests {
             "waiting": {}, "running": 0, "oldest_age_ms": null, "paused": false, "served": true, "scheduled": 1_200,
             "retrying": 0, "deferred": {"no_handler_online": 3}}]});
         view.queues(&serde_json::from_value(left).unwrap());
-        let rows = view.rows(&tally, start, (120, 24));
+        let rows = view.rows(&tally, start, 120, 24);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 0 waiting, 0 running, 1,200 scheduled, 3 deferred");
         assert!(plain[1].contains("no handler for t1: 3 jobs wait since 12:00:00"), "all, by the answer: {plain:?}");
@@ -558,18 +551,18 @@ mod tests {
         assert_eq!(plain[3], left_over, "from before the start");
         assert_eq!(plain[4], "  handlers subscribe to ls.work.acme.left.over");
         view.no_handler[1].did_you_mean = Some(serde_json::from_value(json!("left.behind")).unwrap());
-        let narrow: Vec<_> = view.rows(&tally, start, (60, 24)).iter().map(|row| without_colours(row)).collect();
+        let narrow: Vec<_> = view.rows(&tally, start, 60, 24).iter().map(|row| without_colours(row)).collect();
         assert_eq!(
             narrow[4], "no handler for left.over: did you mean left.behind? 3 jobs",
             "what helps comes first: {narrow:#?}"
         );
         assert_eq!(narrow[5], "  wait since 11:58:00; none was ever online");
         view.address = Some("nats://127.0.0.1:28211".to_owned());
-        let first = without_colours(&view.rows(&tally, start, (120, 24))[0]);
+        let first = without_colours(&view.rows(&tally, start, 120, 24)[0]);
         assert!(first.ends_with("3 deferred   NATS_URL=nats://127.0.0.1:28211"), "{first}");
-        assert_eq!(without_colours(&view.rows(&tally, start, (80, 24))[1]), "  NATS_URL=nats://127.0.0.1:28211");
+        assert_eq!(without_colours(&view.rows(&tally, start, 80, 24)[1]), "  NATS_URL=nats://127.0.0.1:28211");
         view.queues(&serde_json::from_value(json!({"queues": []})).unwrap());
-        let narrow: Vec<_> = view.rows(&tally, start, (60, 24)).iter().map(|row| without_colours(row)).collect();
+        let narrow: Vec<_> = view.rows(&tally, start, 60, 24).iter().map(|row| without_colours(row)).collect();
         assert_eq!(narrow[3], "type        under way  retrying  completed  dead  per s");
         assert!(narrow.contains(&"a wider window shows: failed attempts, deferred".to_owned()), "{narrow:#?}");
     }
@@ -579,7 +572,7 @@ mod tests {
         let screen = Screen::new(true);
         let (start, mut view) = (Instant::now(), View::new(&screen, "longshore", None));
         view.faults(vec!["t1 meets storm until 2026-11-21T12:10:00.000Z".to_owned()]);
-        let row = |view: &View<'_>| without_colours(&view.rows(&Tally::new(start), start, (120, 24))[1]);
+        let row = |view: &View<'_>| without_colours(&view.rows(&Tally::new(start), start, 120, 24)[1]);
         assert_eq!(row(&view), "fault on purpose: t1 meets storm until 2026-11-21T12:10:00.000Z");
         view.faults(Vec::new());
         assert!(row(&view).contains("no jobs yet"));
@@ -596,7 +589,7 @@ mod tests {
         let queues: Vec<_> = (0..12).map(queue).collect();
         view.queues(&serde_json::from_value(json!({"queues": queues})).unwrap());
         let start = Instant::now();
-        let rows = view.rows(&Tally::new(start), start, (80, 24));
+        let rows = view.rows(&Tally::new(start), start, 80, 24);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   queue-0, paused 3 waiting (oldest 1 min 5 s), 1 running");
         assert!(plain.iter().all(|row| row.chars().count() <= 80), "{plain:#?}");

@@ -346,11 +346,11 @@ impl Facts {
             found.push(finding(CHECK, level, format!("{} is {percent} % full", stream.name), remedy));
         }
         if let Ok(account) = &self.account {
-            found.extend(room("the account", account.limits.max_storage, (account.storage, account.reserved_storage)));
+            found.extend(room("the account", account.limits.max_storage, account.storage, account.reserved_storage));
         }
         if let Some(Ok(monitored)) = &self.monitored {
-            let there = (monitored.storage, monitored.reserved_storage);
-            found.extend(room("the server", monitored.config.max_storage, there));
+            let (stored, reserved) = (monitored.storage, monitored.reserved_storage);
+            found.extend(room("the server", monitored.config.max_storage, stored, reserved));
         }
         if found.is_empty() {
             found.push(fine(CHECK, "no stream is nearly full"));
@@ -392,7 +392,7 @@ impl Facts {
 }
 
 /// How much room is left below a bound on what is stored.
-fn room(whose: &str, bound: i64, (stored, reserved): (u64, u64)) -> Option<Finding> {
+fn room(whose: &str, bound: i64, stored: u64, reserved: u64) -> Option<Finding> {
     let bound = u64::try_from(bound).ok().filter(|bound| *bound > 0)?;
     let percent = |part: u64| (part as f64 / bound as f64 * 100.0).round();
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
