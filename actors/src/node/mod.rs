@@ -14,12 +14,12 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::cluster::node_name::{self, Own};
+use crate::cluster::node_name;
 use crate::lease_keeper;
 use crate::limits::concurrency;
 use crate::metrics::Metrics;
 use crate::node::observer::Observer;
-use crate::node::parts::{Outlets, Parts};
+use crate::node::parts::Parts;
 use crate::node::tree::Root;
 use crate::queue::dispatcher;
 use crate::queue::serve::Order;
@@ -82,10 +82,10 @@ pub enum Error {
 }
 
 /// Opens the files of the audit, so that a path that cannot be written is known as the node starts.
-fn open_files(outlets: &Outlets) -> Result<(), Error> {
+fn open_files(settings: &Settings) -> Result<(), Error> {
     let named = |setting| move |why| Error::AuditFile { setting, why };
-    outlets.audit_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.file")))?;
-    outlets.event_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.events_file")))
+    settings.audit_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.file")))?;
+    settings.event_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.events_file")))
 }
 
 /// A running node.
@@ -110,14 +110,13 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, .. } = settings;
-        let Settings { log, in_force, audit_file, event_file, webhooks, .. } = settings;
-        let outlets = Outlets { traces, own: Own { log, in_force }, audit_file, event_file, webhooks };
-        open_files(&outlets)?;
+        open_files(&settings)?;
+        let Settings { name, shutdown_grace: grace, policies, storage, .. } = &settings;
+        let (grace, storage) = (*grace, storage.clone());
         let backbone =
-            Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
+            Backbone::open(&connection, storage, name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
-        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, pressure, outlets);
+        let parts = Parts::new(backbone, settings, handlers);
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
@@ -143,7 +142,7 @@ impl Node {
         parts.system_events.publish("node_joined", Value::Null).await;
         tracing::info!(node = %parts.identity.node, queues = parts.queues.all().len(), "taking work");
         let observer = Observer::new(&parts);
-        Ok(Self { parts, observer, root, life, reason, grace: shutdown_grace })
+        Ok(Self { parts, observer, root, life, reason, grace })
     }
 
     /// The node's name.

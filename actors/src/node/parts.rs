@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use longshore_backbone::Backbone;
 use longshore_backbone::handlers::Caller;
-use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;
 
@@ -53,18 +52,9 @@ use crate::service;
 use crate::streams::EventStreams;
 use crate::streams::tail::{self, Table};
 use crate::time::{recurring, sweep, timekeeper};
-use crate::trace::{SpanExporter, Tracer};
+use crate::trace::Tracer;
 use crate::webhooks::{self, feed};
-use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, PressureSettings, WebhookSettings};
-
-/// Where a node writes beside NATS.
-pub(crate) struct Outlets {
-    pub(crate) traces: Option<Arc<dyn SpanExporter>>,
-    pub(crate) own: Own,
-    pub(crate) audit_file: Option<Arc<dyn AuditFile>>,
-    pub(crate) event_file: Option<Arc<dyn EventFile>>,
-    pub(crate) webhooks: Option<WebhookSettings>,
-}
+use crate::{DeclaredSchedules, EventFile, Handlers, PressureSettings, Settings, WebhookSettings};
 
 /// What the parts of a node are made of. Only the node sees this whole.
 pub(crate) struct Parts {
@@ -113,14 +103,11 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// A node of this name that starts now.
-    pub(crate) fn new(
-        (backbone, name): (Backbone, SmolStr),
-        (policies, schedules): (Policies, DeclaredSchedules),
-        handlers: Handlers,
-        watches: Option<PressureSettings>,
-        Outlets { traces, own, audit_file, event_file, webhooks }: Outlets,
-    ) -> Self {
+    /// A node with these settings that starts now.
+    pub(crate) fn new(backbone: Backbone, settings: Settings, handlers: Handlers) -> Self {
+        let Settings { name, policies, schedules, pressure: watches, traces, audit_file, .. } = settings;
+        let Settings { log, in_force, event_file, webhooks, .. } = settings;
+        let name = SmolStr::from(name);
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
         let identity = Arc::new(Identity::new(name.clone()));
@@ -169,7 +156,7 @@ impl Parts {
             shed: Arc::default(),
             metrics,
             tracer,
-            own,
+            own: Own { log, in_force },
             audit,
             event_file,
             system_events,

@@ -101,7 +101,7 @@ enum WokenBy {
 
 /// Schedules until the queue closes.
 pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { backbone, queue, closing, gate_news, cancelled, metrics, policies, tracer } = part;
+    let Part { backbone, queue, closing, gate_news, cancelled, .. } = part.clone();
     let mut again = queue.again.lock().await;
     if closing.is_cancelled() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
@@ -113,9 +113,8 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let puller = Puller::of_queue(&backbone, &queue.name).await.map_err(|error| error.with_causes())?;
     // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
     queue.buffer.clear(Instant::now());
-    let marks = HighWaterMarks::new(backbone.clone(), cancelled, queue.name.clone());
-    let mut scheduler = Scheduler::new((backbone, metrics, policies), Arc::clone(&queue), puller, marks, freshness);
-    scheduler.tracer = tracer;
+    let marks = HighWaterMarks::new(backbone, cancelled, queue.name.clone());
+    let mut scheduler = Scheduler::new(part, puller, marks, freshness);
     scheduler.marks.known().await;
     let mut tick = ticks(TICK);
     let mut known = gate_news.count();
@@ -172,13 +171,8 @@ async fn closed(mut mailbox: Mailbox<Message>) -> LoopEnd {
 }
 
 impl Scheduler {
-    fn new(
-        (backbone, metrics, policies): (Backbone, Arc<Metrics>, Arc<Policies>),
-        queue: Arc<Dispatcher>,
-        puller: Puller,
-        marks: HighWaterMarks,
-        freshness: Freshness,
-    ) -> Self {
+    fn new(part: Part, puller: Puller, marks: HighWaterMarks, freshness: Freshness) -> Self {
+        let Part { backbone, queue, metrics, policies, tracer, .. } = part;
         let held = queue.buffer.held();
         Self {
             max: backbone.max_on_arrival(),
@@ -186,7 +180,7 @@ impl Scheduler {
             queue,
             metrics,
             policies,
-            tracer: None,
+            tracer,
             puller,
             marks,
             has_pulled: false,
