@@ -20,7 +20,7 @@ use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
-use longshore_backbone::request::{Stored, is_no_responders_error};
+use longshore_backbone::request::{Over, Stored, is_no_responders_error};
 use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::kind_key::KindKey;
@@ -147,13 +147,7 @@ pub(crate) trait Server: Rules + Destination {
 
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error>;
     async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error>;
-    async fn write_claim(
-        &self,
-        tenant: &Tenant,
-        key: &str,
-        claim: &Claim,
-        over: (u64, Duration),
-    ) -> Result<Option<u64>, Error>;
+    async fn write_claim(&self, tenant: &Tenant, key: &str, claim: &Claim, over: Over) -> Result<Option<u64>, Error>;
 
     async fn read_line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error>;
     /// Writes a line; says whether it was still as it was read.

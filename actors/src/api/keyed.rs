@@ -8,6 +8,7 @@
 
 use longshore_backbone::claims::{Claimed, FoundClaim};
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::Over;
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_domain::key;
 use longshore_domain::protocol::Repeat;
@@ -61,7 +62,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
         match next(ports, &submission, &found).await? {
             Next::Take(from) => {
                 claim.taken_from = from;
-                let over = (found.revision, key.window);
+                let over = Over { expected: found.revision, lasts: key.window };
                 let taken = ports.server().write_claim(tenant, key.text, &claim, over).await;
                 let Some(revision) = taken? else { continue };
                 let claim = OwnClaim { revision, taken_from: claim.taken_from };

@@ -18,6 +18,7 @@ use longshore_backbone::Error;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
 use longshore_backbone::fingerprint::Fingerprint;
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::Over;
 use longshore_domain::job::Unique;
 use longshore_domain::key::KeyVerdict;
 use longshore_domain::publication::Published;
@@ -227,7 +228,8 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
             // Taken over: of several that try, one writes the claim.
             (false, false) => claim.taken_from.push(found.run_id),
         }
-        let written = ports.server().write_claim(&job.tenant, key.text, &claim, (revision, key.window)).await?;
+        let over = Over { expected: revision, lasts: key.window };
+        let written = ports.server().write_claim(&job.tenant, key.text, &claim, over).await?;
         if written.is_some() && claim.taken_from.is_empty() {
             return Ok(Owner::This);
         }
@@ -395,7 +397,8 @@ pub(crate) async fn mark_published<P: RunPorts>(
     let OwnClaim { mut revision, taken_from } = own;
     let mut claim = Claim { taken_from, ..key.claim_of(job.run_id.clone(), print, true) };
     loop {
-        let written = ports.server().write_claim(&job.tenant, key.text, &claim, (revision, key.window)).await?;
+        let over = Over { expected: revision, lasts: key.window };
+        let written = ports.server().write_claim(&job.tenant, key.text, &claim, over).await?;
         let Some(written) = written else { break };
         fail_point::pass("after-key-mark");
         if claim.taken_from.is_empty() {

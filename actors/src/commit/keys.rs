@@ -7,6 +7,7 @@ use futures_util::future::try_join_all;
 use longshore_backbone::Error;
 use longshore_backbone::claims::FoundClaim;
 use longshore_backbone::records::Found;
+use longshore_backbone::request::Over;
 use longshore_domain::concurrency::{ConcurrencyId, Line, Member, Order, OrderId};
 use longshore_domain::job::Unique;
 use longshore_domain::{Run, Tenant, Timestamp};
@@ -70,7 +71,7 @@ pub(crate) async fn give_back<S: Server>(server: &S, tenant: &Tenant, run: &Run,
     let found = found.as_ref().map(|found| &found.run);
     if found.is_some_and(|run| run.state.is_terminal()) && claim.unique != Unique::Window {
         fail_point::pass("before-release");
-        server.write_claim(tenant, key, &claim, (revision, GIVEN_BACK)).await?;
+        server.write_claim(tenant, key, &claim, Over { expected: revision, lasts: GIVEN_BACK }).await?;
         fail_point::pass("after-release");
     }
     Ok(())

@@ -36,13 +36,7 @@ impl Server for Backbone {
         self.read_claim(tenant, key).await
     }
 
-    async fn write_claim(
-        &self,
-        tenant: &Tenant,
-        key: &str,
-        claim: &Claim,
-        over: (u64, Duration),
-    ) -> Result<Option<u64>, Error> {
+    async fn write_claim(&self, tenant: &Tenant, key: &str, claim: &Claim, over: Over) -> Result<Option<u64>, Error> {
         self.write_claim(tenant, key, claim, over).await
     }
 

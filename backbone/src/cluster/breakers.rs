@@ -3,7 +3,6 @@
 //! The server republishes each version of a record once it is stored, so that every node knows of it at once. A
 //! republished message may be lost with a connection; so nodes also read all records from time to time.
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::Tenant;
 use longshore_domain::breaker::record::{Breaker, BreakerKey};
@@ -15,10 +14,9 @@ use crate::clock::now;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request;
+use crate::messages::request::{self, Over};
 use crate::messages::scan;
 use crate::runs::claims::hex;
-use crate::wire::header::{self, names};
 use crate::wire::subject::Names;
 
 /// The subjects on which the server republishes the records.
@@ -99,9 +97,7 @@ impl BreakerRecords {
     /// # Errors
     /// The server did not answer in time, so that the record may have been written; or it refused for another reason.
     pub async fn write(&self, breaker: &Breaker, expected: u64) -> Result<WrittenBreaker, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, header::ttl(breaker.kept()));
+        let headers = Over { expected, lasts: breaker.kept() }.headers();
         let body = Bytes::from(serde_json::to_vec(breaker).unwrap_or_default());
         match request::publish(self.0.control(), self.subject(&breaker.of), headers, body).await {
             Ok(ack) => Ok(WrittenBreaker::Won(ack.seq)),

@@ -5,16 +5,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::STREAM_FULL;
-use crate::messages::request::{self, PubAck};
-use crate::wire::header::{self, names};
+use crate::messages::request::{self, Over, PubAck};
 
 /// New entries are made up to so many percent of the bucket's bytes.
 const FOR_ENTRIES: u64 = 80;
@@ -62,7 +59,7 @@ impl BucketSpace {
 }
 
 impl Backbone {
-    /// Writes an entry of a key that a tenant chose, for `lasts`, if its revision is still `expected` (0: it is new).
+    /// Writes an entry of a key that a tenant chose.
     ///
     /// # Errors
     /// Those of any publish. [`Error::is_stream_full`]: it is new, and there is no room for it.
@@ -71,16 +68,13 @@ impl Backbone {
         space: &BucketSpace,
         subject: String,
         body: Bytes,
-        (expected, lasts): (u64, Duration),
+        over: Over,
     ) -> Result<PubAck, Error> {
-        if expected == 0 && !space.takes(subject.len() + body.len() + OVERHEAD) {
+        if over.expected == 0 && !space.takes(subject.len() + body.len() + OVERHEAD) {
             let description = "too many keys are in use for the bytes of the bucket".to_owned();
             return Err(Error::Refused { subject, code: STREAM_FULL[2], description });
         }
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, header::ttl(lasts));
-        let written = request::publish(self.control(), subject, headers, body).await;
+        let written = request::publish(self.control(), subject, over.headers(), body).await;
         if written.as_ref().is_err_and(Error::is_stream_full) {
             space.0.is_short.store(true, Ordering::Relaxed);
         }

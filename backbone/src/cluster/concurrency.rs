@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId, Record};
@@ -19,15 +18,14 @@ use crate::cluster::questions::{Question, Questions};
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request::{self, PubAck};
+use crate::messages::request::{self, Over, PubAck};
 use crate::messages::scan;
-use crate::wire::header::{self, names};
 use crate::wire::subject::Names;
 
 const BUCKET: &str = "concurrency";
 /// A session is stored for so long after it was last renewed, or ended; a node that has slots under it renews it far
 /// more often. Any node may say of a session that is no longer stored that it has ended.
-const SESSION_TTL: &str = "86400s";
+const SESSION_LASTS: Duration = Duration::from_secs(86_400);
 /// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses
 /// its place. Once its runs have ended, the node that ends the last one writes it empty, to be gone soon.
 const LINE_LASTS: Duration = Duration::from_secs(86_400);
@@ -190,8 +188,8 @@ impl SlotRecords {
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error> {
-        let ttl = header::ttl(record.matters_for());
-        self.compare_and_set(self.record_subject(id), record, &ttl, expected).await
+        let over = Over { expected, lasts: record.matters_for() };
+        self.compare_and_set(self.record_subject(id), record, over).await
     }
 
     /// The records of all limits that have one.
@@ -260,7 +258,8 @@ impl SlotRecords {
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error> {
-        self.compare_and_set(self.session_subject(of), session, SESSION_TTL, expected).await
+        let over = Over { expected, lasts: SESSION_LASTS };
+        self.compare_and_set(self.session_subject(of), session, over).await
     }
 
     /// The line of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
@@ -277,7 +276,7 @@ impl SlotRecords {
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<Written, Error> {
         let lasts = if line.is_empty() { EMPTY_LASTS } else { LINE_LASTS };
-        self.write_entry(self.line_subject(id), line, expected, lasts).await
+        self.write_entry(self.line_subject(id), line, Over { expected, lasts }).await
     }
 
     /// The order of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
@@ -301,18 +300,12 @@ impl SlotRecords {
         lasts: Duration,
     ) -> Result<Written, Error> {
         let lasts = if order.batch().is_empty() { EMPTY_LASTS } else { lasts };
-        self.write_entry(self.order_subject(id), order, expected, lasts).await
+        self.write_entry(self.order_subject(id), order, Over { expected, lasts }).await
     }
 
-    async fn write_entry(
-        &self,
-        subject: String,
-        value: &impl Serialize,
-        expected: u64,
-        lasts: Duration,
-    ) -> Result<Written, Error> {
+    async fn write_entry(&self, subject: String, value: &impl Serialize, over: Over) -> Result<Written, Error> {
         let body = Bytes::from(serde_json::to_vec(value).unwrap_or_default());
-        written(self.0.write_entry(&self.0.0.concurrency_space, subject, body, (expected, lasts)).await)
+        written(self.0.write_entry(&self.0.0.concurrency_space, subject, body, over).await)
     }
 
     fn order_subject(&self, id: &OrderId) -> String {
@@ -340,18 +333,9 @@ impl SlotRecords {
         Ok(Some((self.0.readable_or_removed(stored).await?, revision)))
     }
 
-    async fn compare_and_set(
-        &self,
-        subject: String,
-        value: &impl Serialize,
-        ttl: &str,
-        expected: u64,
-    ) -> Result<Written, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, ttl);
+    async fn compare_and_set(&self, subject: String, value: &impl Serialize, over: Over) -> Result<Written, Error> {
         let body = Bytes::from(serde_json::to_vec(value).unwrap_or_default());
-        written(request::publish(self.0.control(), subject, headers, body).await)
+        written(request::publish(self.0.control(), subject, over.headers(), body).await)
     }
 }
 

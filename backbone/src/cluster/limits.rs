@@ -14,7 +14,7 @@ use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::raw;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request;
+use crate::messages::request::{self, Over};
 use crate::wire::header::names;
 
 /// A hold: until then, no job of its scope starts.
@@ -72,7 +72,7 @@ impl Backbone {
     ) -> Result<bool, Error> {
         let body = Bytes::from(serde_json::to_vec(record).unwrap_or_default());
         let (space, lasts) = (&self.0.control_space, matters_for + Duration::from_secs(1));
-        match self.write_entry(space, self.limit_key(id), body, (expected, lasts)).await {
+        match self.write_entry(space, self.limit_key(id), body, Over { expected, lasts }).await {
             Ok(_) => Ok(true),
             Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(false),
             Err(error) => Err(error),

@@ -1,7 +1,7 @@
 //! One request and its answer: confirmed publishes and reads of stored messages. The slow path, one request at a time;
 //! the steps of every job go through the pipelines of [`crate::lanes::pull`] and [`crate::messages::window`].
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use crate::connection::link::Link;
 use crate::error::Error;
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::Refusal;
-use crate::wire::header::kept;
+use crate::wire::header::{self, kept, names};
 
 /// JetStream's answer to a publish, or its refusal.
 #[derive(Debug, Clone, Deserialize)]
@@ -26,6 +26,24 @@ pub struct PubAck {
     /// Why it was refused.
     #[serde(default)]
     pub error: Option<Refusal>,
+}
+
+/// What a compare-and-set writes over, and for how long what it writes is stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Over {
+    /// The revision that must still be the newest; 0: nothing is stored.
+    pub expected: u64,
+    /// From now on; the server counts whole seconds.
+    pub lasts: Duration,
+}
+
+impl Over {
+    pub(crate) fn headers(self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, self.expected.to_string());
+        headers.insert(names::TTL, header::ttl(self.lasts));
+        headers
+    }
 }
 
 /// Publishes and waits for the server's answer.

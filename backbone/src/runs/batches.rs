@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::messages::raw;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
+use crate::messages::request::{self, Over};
 use crate::messages::scan::{self, Source};
-use crate::messages::{raw, request};
 use crate::wire::api::{BatchPayload, BatchStatus, SubmitRequest};
 use crate::wire::header::{self, names};
 
@@ -92,10 +93,8 @@ impl Backbone {
     /// # Errors
     /// The server did not answer in time, so that it may be written; or it refused.
     pub async fn write_batch(&self, stored: &StoredBatch, revision: u64) -> Result<Option<u64>, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, revision.to_string());
         let lasts = if stored.batch.ended_at.is_some() { self.checkpoints_kept() } else { 2 * LASTS };
-        headers.insert(names::TTL, header::ttl(lasts));
+        let headers = Over { expected: revision, lasts }.headers();
         let body = Bytes::from(serde_json::to_vec(stored).unwrap_or_default());
         let subject = self.batch_subject(&stored.batch.tenant, &stored.batch.id);
         match request::publish(self.control(), subject, headers, body).await {

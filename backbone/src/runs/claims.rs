@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::job::Unique;
 use longshore_domain::{RunId, Tenant, Timestamp};
@@ -20,9 +19,8 @@ use crate::clock::now;
 use crate::error::Error;
 use crate::messages::raw::Raw;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request;
+use crate::messages::request::{self, Over};
 use crate::runs::fingerprint::Fingerprint;
-use crate::wire::header::{self, names};
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_window(unique: &Unique) -> bool {
@@ -89,7 +87,7 @@ impl Backbone {
     ) -> Result<Claimed, Error> {
         let mut expected = 0;
         loop {
-            if let Some(revision) = self.write_claim(tenant, key, claim, (expected, window)).await? {
+            if let Some(revision) = self.write_claim(tenant, key, claim, Over { expected, lasts: window }).await? {
                 return Ok(Claimed::Mine(revision));
             }
             expected = match self.stored_claim(tenant, key).await? {
@@ -101,8 +99,7 @@ impl Backbone {
         }
     }
 
-    /// Writes a claim over the one of revision `expected` (0: none), for `window` from now on. `None`: another write
-    /// came first.
+    /// Writes a claim over the one that was read. `None`: another write came first.
     ///
     /// # Errors
     /// The server did not answer in time; the claim may have been written.
@@ -111,15 +108,12 @@ impl Backbone {
         tenant: &Tenant,
         key: &str,
         claim: &Claim,
-        (expected, window): (u64, Duration),
+        over: Over,
     ) -> Result<Option<u64>, Error> {
         let body = Bytes::from(serde_json::to_vec(claim).unwrap_or_default());
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, expected.to_string());
-        headers.insert(names::TTL, header::ttl(window));
         let subject = self.claim_subject(tenant, key);
         loop {
-            match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
+            match request::publish(self.client(), subject.clone(), over.headers(), body.clone()).await {
                 Ok(ack) => return Ok(Some(ack.seq)),
                 Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
                 Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => return Ok(None),

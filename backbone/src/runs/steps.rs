@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::run::Step;
 use longshore_domain::{Queue, RunId, SmolStr, Tenant, Timestamp};
@@ -15,8 +14,8 @@ use serde_json::value::RawValue;
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::{raw, request, scan};
-use crate::wire::header::{self, names};
+use crate::messages::request::{self, Over};
+use crate::messages::{raw, scan};
 use crate::wire::json::any_json;
 
 /// Maximum bytes of a result. It must also fit into a message ([`Backbone::max_in_answer`]).
@@ -148,9 +147,7 @@ impl Backbone {
         call: &StepCall,
         result: &StepResult,
     ) -> Result<StepStored, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, "0");
-        headers.insert(names::TTL, header::ttl(self.checkpoints_kept()));
+        let headers = Over { expected: 0, lasts: self.checkpoints_kept() }.headers();
         // The version of this form, first.
         let body = Bytes::from([br#"{"v":1,"#, &serde_json::to_vec(result).unwrap_or_default()[1..]].concat());
         let error = match request::publish(self.work(), self.step_subject(tenant, run, call), headers, body).await {

@@ -11,6 +11,7 @@ use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::Over;
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
@@ -400,7 +401,7 @@ impl Server for MemoryServer {
     }
 
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
-        if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
+        if let Some(revision) = self.write_claim(tenant, key, claim, Over { expected: 0, lasts: window }).await? {
             return Ok(Claimed::Mine(revision));
         }
         Ok(Claimed::Found(self.read_claim(tenant, key).await?.unwrap()))
@@ -417,7 +418,7 @@ impl Server for MemoryServer {
         _: &Tenant,
         key: &str,
         claim: &Claim,
-        (expected, window): (u64, Duration),
+        Over { expected, lasts }: Over,
     ) -> Result<Option<u64>, Error> {
         let write = || {
             if self.claims.borrow().get(key).map_or(0, |(_, revision)| *revision) != expected {
@@ -425,7 +426,7 @@ impl Server for MemoryServer {
             }
             let from = claim.taken_from.iter().map(|run| format!(" from {run}")).collect::<String>();
             let published = if claim.published { "" } else { " unpublished" };
-            let back = if window <= Duration::from_secs(1) { ", given back" } else { "" };
+            let back = if lasts <= Duration::from_secs(1) { ", given back" } else { "" };
             self.note(format!("claim {key} for {}{published}{from}{back}", claim.run_id));
             self.given_back.borrow_mut().retain(|other| other != key);
             self.given_back.borrow_mut().extend((!back.is_empty()).then(|| key.to_owned()));

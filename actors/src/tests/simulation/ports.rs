@@ -11,6 +11,7 @@ use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::Over;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, header, record};
@@ -350,7 +351,7 @@ impl Server for Hand<'_> {
 
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
         loop {
-            if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
+            if let Some(revision) = self.write_claim(tenant, key, claim, Over { expected: 0, lasts: window }).await? {
                 return Ok(Claimed::Mine(revision));
             }
             // It may be given back between the two calls.
@@ -390,7 +391,7 @@ impl Server for Hand<'_> {
         _: &Tenant,
         key: &str,
         claim: &Claim,
-        (expected, window): (u64, Duration),
+        Over { expected, lasts }: Over,
     ) -> Result<Option<u64>, Error> {
         let mut taken_from = TakenFrom::default();
         for (place, run) in taken_from.iter_mut().zip(&claim.taken_from) {
@@ -402,7 +403,7 @@ impl Server for Hand<'_> {
             // So that the id is known from now on.
             self.plan.timed_job(stamp(self.delivery.message.at));
         }
-        if window <= Duration::from_secs(1) {
+        if lasts <= Duration::from_secs(1) {
             return Ok(self.client.give_back(key_of(key), expected).await?);
         }
         Ok(self.client.write_claim(key_of(key), expected, (plan, claim.published, timed), taken_from).await?)
