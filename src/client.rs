@@ -104,7 +104,7 @@ impl Client {
     pub async fn publish(&self, job_type: &str, payload: &impl Serialize) -> Result<RunId, ClientError> {
         let payload = serde_json::to_vec(payload).map_err(ClientError::Payload)?;
         let (lane, job_type) = (Lane::new(&Queue::main(), Priority::DEFAULT), JobType::parse(job_type)?);
-        Ok(self.client.publish_job((&self.tenant, &lane), &job_type, Bytes::from(payload)).await?)
+        Ok(self.client.publish_job(&self.tenant, &lane, &job_type, Bytes::from(payload)).await?)
     }
 
     /// A job to be submitted to the nodes, with options.

@@ -65,8 +65,8 @@ pub(crate) trait Rules {
         key::on_claim(found, unique, release_on)
     }
 
-    fn makes_way(&self, run: &Run, by: (Timestamp, &RunId)) -> bool {
-        key::makes_way(run, by)
+    fn makes_way(&self, run: &Run, since: Timestamp, by: &RunId) -> bool {
+        key::makes_way(run, since, by)
     }
 
     /// Whether a run writes its record before it ends the one that it replaces.
@@ -155,7 +155,7 @@ pub(crate) trait Server: Rules + Destination {
     async fn read_order(&self, id: &OrderId) -> Result<(Order, u64), Error>;
     /// Writes the order of a key, to be stored for `lasts`; says whether it was still as it was read.
     async fn write_order(&self, id: &OrderId, order: &Order, expected: u64, lasts: Duration) -> Result<bool, Error>;
-    async fn waiting_in_order(&self, id: &OrderId, place: Waits, range: (u64, u64)) -> Result<Vec<Waiting>, Error>;
+    async fn waiting_in_order(&self, id: &OrderId, at: Waits, beyond: u64, up_to: u64) -> Result<Vec<Waiting>, Error>;
     /// Whether the lane has a message of this sequence.
     async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error>;
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
@@ -290,7 +290,7 @@ pub(crate) trait CancelPorts: WaitingPorts {
     async fn forget_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
     /// Asks every node to stop the run, or, `only_if_waiting`, not to begin it; waits for a while until each has
     /// received that. Returns whether one of them runs it.
-    async fn ask_who_runs(&self, run: (&Tenant, &RunId), only_if_waiting: bool) -> Result<bool, ApiError>;
+    async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, only_if_waiting: bool) -> Result<bool, ApiError>;
     /// Asks every node to stop the run.
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
     /// Waits for a while until the run has ended.
@@ -300,7 +300,7 @@ pub(crate) trait CancelPorts: WaitingPorts {
     /// Deletes a message; returns whether it was there.
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
     /// Removes what is stored as the record of a run at this revision.
-    async fn remove_record(&self, run: (&Tenant, &RunId), revision: u64) -> Result<(), Error>;
+    async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error>;
 }
 
 /// What cancelling all runs that fit a filter asks besides.
@@ -310,7 +310,7 @@ pub(crate) trait FilterPorts: CancelPorts {
     /// One page of the messages under `subject` in this place, from sequence `from` on.
     async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error>;
     /// The tenant and run of a job in its lane.
-    fn run_in_lane(&self, lane: (&Queue, QueueLane), stored: &Stored) -> (Tenant, RunId);
+    fn run_in_lane(&self, queue: &Queue, lane: QueueLane, stored: &Stored) -> (Tenant, RunId);
 }
 
 impl Destination for Backbone {

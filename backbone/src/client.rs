@@ -163,7 +163,8 @@ impl Client {
     /// The queue is not declared, its lane is full, or the server did not confirm it: then the job may be there or not.
     pub async fn publish_job(
         &self,
-        (tenant, lane): (&Tenant, &Lane),
+        tenant: &Tenant,
+        lane: &Lane,
         job_type: &JobType,
         payload: Bytes,
     ) -> Result<RunId, Error> {

@@ -86,8 +86,8 @@ pub fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool {
 /// nodes mean the same one to stay. The time of a submission is its node's; [`replacing_since`] sees to it that it is
 /// later than what it replaces.
 #[must_use]
-pub fn makes_way(run: &Run, by: (Timestamp, &RunId)) -> bool {
-    is_replaceable(run) && (run.origin, &run.run_id) < by
+pub fn makes_way(run: &Run, since: Timestamp, by: &RunId) -> bool {
+    is_replaceable(run) && (run.origin, &run.run_id) < (since, by)
 }
 
 /// The time that a submission counts from which replaces the run `before`: now, or just after that run if this node's
@@ -130,13 +130,13 @@ mod tests {
         let runs = [named("b", 1), named("a", 2), named("b", 2), named("a", 3)];
         for (nth, one) in runs.iter().enumerate() {
             for (other_nth, other) in runs.iter().enumerate() {
-                let way = makes_way(one, (other.origin, &other.run_id));
+                let way = makes_way(one, other.origin, &other.run_id);
                 assert_eq!(way, nth < other_nth, "{} {}", one.run_id, other.run_id);
             }
         }
         let mut started = named("b", 1);
         started.begin(1, &"n".into(), at(2));
-        assert!(!makes_way(&started, (at(9), &runs[3].run_id)));
+        assert!(!makes_way(&started, at(9), &runs[3].run_id));
         assert_eq!(replacing_since(&runs[1], at(9)), at(9));
         assert_eq!(replacing_since(&runs[1], at(1)), at(3), "this node's clock is behind");
     }

@@ -235,17 +235,17 @@ impl World {
     }
 
     fn judge(&self, line: &Line, me: &Member, has_ended: impl Fn(&Member) -> bool) -> Judged {
-        let mut judged = line.judge(me, (self.on_busy, self.max), &has_ended);
+        let mut judged = line.judge(me, self.on_busy, self.max, &has_ended);
         if self.is(Mutation::TakesTheOlderForNewer)
             && matches!(self.on_busy, OnBusy::KeepNewest | OnBusy::CancelRunning)
         {
             let at = Timestamp::from_millis((RUNS - number(me)) as i64);
             let old = Member { place: Place { at, ..me.place }, ..me.clone() };
-            judged = line.judge(&old, (self.on_busy, self.max), &has_ended);
+            judged = line.judge(&old, self.on_busy, self.max, &has_ended);
         }
         if self.is(Mutation::LetsItselfInAgain) {
             let again = Member { round: 2 + self.line.1 as u32, ..me.clone() };
-            judged = line.judge(&again, (self.on_busy, self.max), &has_ended);
+            judged = line.judge(&again, self.on_busy, self.max, &has_ended);
         }
         judged
     }
@@ -298,8 +298,8 @@ fn every_broken_rule_is_found() {
 fn what_becomes_of_a_run_whose_key_is_busy() {
     let (first, second, third) = (member(1), member(2), member(3));
     let nobody = |_: &Member| false;
-    let one = Line::default().judge(&first, (OnBusy::DropNew, 1), nobody).write.unwrap();
-    let judge = |line: &Line, me: &Member, on_busy| line.judge(me, (on_busy, 1), nobody);
+    let one = Line::default().judge(&first, OnBusy::DropNew, 1, nobody).write.unwrap();
+    let judge = |line: &Line, me: &Member, on_busy| line.judge(me, on_busy, 1, nobody);
     let makes_way = |member: &Member, by: &Member| Leaving { member: member.clone(), by: by.run_id.clone() };
     let waits_for = |member: &Member| Entry::Waits(member.run_id.clone());
     let superseded_by = |member: &Member| Entry::Superseded(member.run_id.clone());
@@ -313,7 +313,7 @@ fn what_becomes_of_a_run_whose_key_is_busy() {
     assert_eq!((newer.entry, &newer.cancel), (waits_for(&first), &vec![makes_way(&second, &third)]));
     let line = newer.write.unwrap();
     assert_eq!(judge(&line, &second, OnBusy::KeepNewest).entry, superseded_by(&third));
-    let after = line.judge(&third, (OnBusy::KeepNewest, 1), |member| member.is(&first));
+    let after = line.judge(&third, OnBusy::KeepNewest, 1, |member| member.is(&first));
     assert_eq!((after.entry, after.cancel), (Entry::In, vec![makes_way(&second, &third)]), "its node may have died");
     let taken = judge(&one, &second, OnBusy::CancelRunning);
     assert_eq!((taken.entry, taken.cancel), (Entry::In, vec![makes_way(&first, &second)]));

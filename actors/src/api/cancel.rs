@@ -35,7 +35,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<En
         Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
             let outcome = match dry_run {
-                true => cancel_those(api, &filter, limit, (Pass::Count, Pass::Count)).await?,
+                true => cancel_those(api, &filter, limit, Pass::Count, Pass::Count).await?,
                 false => all(api, &filter, limit).await?,
             };
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
@@ -74,7 +74,7 @@ struct Many {
 
 /// Cancels the runs that fit: those that wait first.
 pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &Filter, limit: usize) -> Result<Outcome, ApiError> {
-    cancel_those(ports, filter, limit, (Pass::Waiting, Pass::All)).await
+    cancel_those(ports, filter, limit, Pass::Waiting, Pass::All).await
 }
 
 /// Cancels the runs that fit and whose attempt does not run.
@@ -85,7 +85,7 @@ pub(crate) async fn cancel_waiting<P: FilterPorts>(
     dry: bool,
 ) -> Result<Outcome, ApiError> {
     let pass = if dry { Pass::CountWaiting } else { Pass::Waiting };
-    cancel_those(ports, filter, limit, (pass, pass)).await
+    cancel_those(ports, filter, limit, pass, pass).await
 }
 
 /// Cancels the runs that fit, by a first look and others.
@@ -93,7 +93,8 @@ async fn cancel_those<P: FilterPorts>(
     ports: &P,
     filter: &Filter,
     limit: usize,
-    (first, others): (Pass, Pass),
+    first: Pass,
+    others: Pass,
 ) -> Result<Outcome, ApiError> {
     let mut many = Many::default();
     for number in 0..LOOKS {
@@ -136,7 +137,7 @@ async fn page_through<P: FilterPorts>(
                 let place = &place;
                 let each = some.into_iter().map(|(tenant, run, message)| async move {
                     let result = match pass {
-                        Pass::Count | Pass::CountWaiting => would(ports, &tenant, &run, (filter, pass)).await,
+                        Pass::Count | Pass::CountWaiting => would(ports, &tenant, &run, filter, pass).await,
                         Pass::Waiting | Pass::All => {
                             let only_if_waiting = pass.spares_running();
                             let only = Only { filter, only_if_waiting, place, message: &message };
@@ -166,7 +167,8 @@ async fn would<P: FilterPorts>(
     ports: &P,
     tenant: &Tenant,
     run_id: &RunId,
-    (filter, pass): (&Filter, Pass),
+    filter: &Filter,
+    pass: Pass,
 ) -> Result<Option<Run>, ApiError> {
     let found = present(ports, tenant, run_id).await?.map(|present| present.run);
     let spared = |run: &Run| pass.spares_running() && run.state == RunState::Running;
@@ -218,7 +220,7 @@ fn is_for_others<P: FilterPorts>(ports: &P, filter: &Filter, place: &Source, sto
 /// The tenant and run of a stored job; `None` if the message is not a job.
 fn whose<P: FilterPorts>(ports: &P, place: &Source, stored: Stored) -> Option<(Tenant, RunId, Stored)> {
     let (tenant, run_id) = match place {
-        Source::Lane(queue, lane) => ports.run_in_lane((queue, *lane), &stored),
+        Source::Lane(queue, lane) => ports.run_in_lane(queue, *lane, &stored),
         Source::Schedules | Source::Parked | Source::DeadLetters | Source::Audit | Source::Events => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
@@ -237,7 +239,7 @@ impl FilterPorts for Api {
         self.backbone.page(place, subject, from).await
     }
 
-    fn run_in_lane(&self, (queue, lane): (&Queue, QueueLane), stored: &Stored) -> (Tenant, RunId) {
+    fn run_in_lane(&self, queue: &Queue, lane: QueueLane, stored: &Stored) -> (Tenant, RunId) {
         let names = self.backbone.names();
         let delivery = self.backbone.as_delivered(stored.clone(), &names.lane_stream(queue, lane));
         let job = Assignment::read(delivery, names, 0, self.backbone.max_on_arrival()).job;

@@ -69,7 +69,7 @@ pub(crate) async fn one<P: CancelPorts>(
     loop {
         let Present { run: before, expected, job } = match present(ports, tenant, run_id).await {
             Ok(Some(present)) => present,
-            Err(error) if error.error == Code::Unreadable.word() => return forget(ports, (tenant, run_id), only).await,
+            Err(error) if error.error == Code::Unreadable.word() => return forget(ports, tenant, run_id, only).await,
             Ok(None) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -93,7 +93,7 @@ pub(crate) async fn one<P: CancelPorts>(
         }
         if before.is_unseen() && !std::mem::replace(&mut asked, true) {
             ports.note_cancel(tenant, run_id).await?;
-            if ports.ask_who_runs((tenant, run_id), only_if_waiting).await? {
+            if ports.ask_who_runs(tenant, run_id, only_if_waiting).await? {
                 if only_if_waiting {
                     // It has begun, without a record.
                     return Ok(None);
@@ -120,8 +120,9 @@ pub(crate) async fn one<P: CancelPorts>(
             Written::Won(revision) => {
                 ports.metrics().run_ended(&run);
                 fail_point::pass("after-cancel");
-                finish(ports, (&before, &run, revision), carrier, (carried_on, job)).await;
-                return Ok(Some(run));
+                let (before, after) = (Present { run: before, expected, job }, Found { run, revision });
+                finish(ports, &before, &after, carrier, carried_on).await;
+                return Ok(Some(after.run));
             }
             Written::Lost(_) => {}
         }
@@ -133,7 +134,8 @@ pub(crate) async fn one<P: CancelPorts>(
 /// `invalid` dead letter.
 async fn forget<P: CancelPorts>(
     ports: &P,
-    (tenant, run_id): (&Tenant, &RunId),
+    tenant: &Tenant,
+    run_id: &RunId,
     only: Option<Only<'_>>,
 ) -> Result<Option<Run>, ApiError> {
     if let Some(Only { filter, place, message, .. }) = only {
@@ -145,7 +147,7 @@ async fn forget<P: CancelPorts>(
     if let Some(revision) =
         ports.server().read_record(tenant, run_id).await.err().and_then(|error| error.unreadable_at())
     {
-        ports.remove_record((tenant, run_id), revision).await?;
+        ports.remove_record(tenant, run_id, revision).await?;
     }
     Ok(None)
 }
@@ -154,10 +156,12 @@ async fn forget<P: CancelPorts>(
 /// its key back. What is not reached here, the run's message or a node that asks for the key does when it comes.
 async fn finish<P: CancelPorts>(
     ports: &P,
-    (before, run, revision): (&Run, &Run, u64),
+    before: &Present,
+    after: &Found,
     carrier: Carrier,
-    (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
+    carried_on: Option<Waiting>,
 ) {
+    let (Present { run: before, job, .. }, Found { run, revision }) = (before, after);
     let (tenant, run_id) = (&run.tenant, &run.run_id);
     let known = job.as_deref().or_else(|| carried_on.as_ref()?.job.as_ref());
     let line = known.and_then(|job| line::of_job(ports.policies(), job));
@@ -168,9 +172,9 @@ async fn finish<P: CancelPorts>(
     // is: its delivery publishes them.
     if logged.is_ok() {
         if run.state.end_log() == EndLog::ByCanceller {
-            note_logged(ports, run, revision).await;
+            note_logged(ports, run, *revision).await;
         }
-        match clear_away(ports, before, (carried_on, job)).await {
+        match clear_away(ports, before, carried_on, job.as_deref()).await {
             // No message of the run is left that could be delivered.
             Ok(Some(trace)) => {
                 // So no node writes that its wait is over.
@@ -214,14 +218,15 @@ async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
 async fn clear_away<P: CancelPorts>(
     ports: &P,
     before: &Run,
-    (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
+    carried_on: Option<Waiting>,
+    job: Option<&Job>,
 ) -> Result<Option<Option<JobTrace>>, ApiError> {
     let waiting = match carried_on {
         Some(message) => Some(message),
         None => message_of(ports, before).await?,
     };
     let Some(Waiting { place, sequence, job: read, trace }) = waiting else { return Ok(None) };
-    if may_take_over(ports, before, job.as_deref().or(read.as_ref())).await {
+    if may_take_over(ports, before, job.or(read.as_ref())).await {
         return Ok(None);
     }
     let was_there = ports.take_out(&place, sequence).await?;
@@ -271,7 +276,7 @@ async fn found_at<P: CancelPorts>(ports: &P, place: Source, run: &Run) -> Result
 /// A message in which a run waits.
 fn waiting_as<P: CancelPorts>(ports: &P, run: &Run, place: Source, stored: &Stored) -> Waiting {
     let headers = &stored.headers;
-    let of = |tracer| JobTrace::of(tracer, Some(headers), (&run.tenant, &run.run_id), run.origin);
+    let of = |tracer| JobTrace::of(tracer, Some(headers), &run.tenant, &run.run_id, run.origin);
     let (job, trace) = (job_of(run, headers), ports.tracer().map(of));
     Waiting { place, sequence: stored.sequence, job, trace }
 }

@@ -298,7 +298,7 @@ async fn publish<P: DeadLetterPorts>(
 ) -> Result<bool, String> {
     let mut original = changed_headers(dead_letter, change);
     let trace = ports.tracer().map(|tracer| {
-        let trace = JobTrace::of(tracer, Some(&original), (&run.tenant, &run.run_id), run.origin);
+        let trace = JobTrace::of(tracer, Some(&original), &run.tenant, &run.run_id, run.origin);
         trace.put(trace.replay(run), &mut original);
         (tracer, trace)
     });
@@ -311,7 +311,7 @@ async fn publish<P: DeadLetterPorts>(
     if let Some((tracer, trace)) = trace {
         let now = ports.now();
         // From its record on, as the round's first wait: a span begins no later than those below it.
-        tracer.replayed(&trace, run, (run.enqueued_at.unwrap_or(now), now));
+        tracer.replayed(&trace, run, run.enqueued_at.unwrap_or(now)..now);
     }
     Ok(is_new)
 }

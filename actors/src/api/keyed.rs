@@ -73,7 +73,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
                 let claim = OwnClaim { revision: found.revision, taken_from: found.claim.taken_from };
                 return go_on(ports, &submission, claim, due).await;
             }
-            Next::Is(run_id, record) => return is_taken(ports, found, (tenant, run_id, record)).await,
+            Next::Is(run_id, record) => return is_taken(ports, found, tenant, run_id, record).await,
             Next::Replace(before) => return replace(ports, &submission, &key, before, due).await,
         }
     }
@@ -92,7 +92,7 @@ pub(crate) async fn repeated<P: SubmitPorts + WaitingPorts>(
     let claimed = ports.server().read_claim(tenant, key.text).await;
     let Some(found) = claimed? else { return Ok(None) };
     match next(ports, submission, &found).await? {
-        Next::Is(run_id, record) => is_taken(ports, found, (tenant, run_id, record)).await.map(Some),
+        Next::Is(run_id, record) => is_taken(ports, found, tenant, run_id, record).await.map(Some),
         Next::GoOn | Next::Take(_) | Next::Replace(_) => Ok(None),
     }
 }
@@ -121,7 +121,7 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
             });
         }
     }
-    let holder = keys::holder(ports, (&job.tenant, &job.run_id), claim).await?;
+    let holder = keys::holder(ports, &job.tenant, &job.run_id, claim).await?;
     let Some((run_id, record)) = holder else { return Ok(Next::Take(claim.taken_from.clone())) };
     // The very run that the client named, submitted again.
     if submission.own_id.as_ref() == Some(&run_id) {
@@ -175,7 +175,9 @@ async fn go_on<P: SubmitPorts>(
 async fn is_taken<P: SubmitPorts + WaitingPorts>(
     ports: &P,
     found: FoundClaim,
-    (tenant, run_id, record): (&Tenant, RunId, Option<Found>),
+    tenant: &Tenant,
+    run_id: RunId,
+    record: Option<Found>,
 ) -> Result<Submitted, ApiError> {
     // The leader may have been cut off before the record was written, which is perhaps still to be marked.
     let record = match record {

@@ -41,7 +41,7 @@ async fn of_key(api: &Api, asker: &str, key: &str, tenant: Option<Tenant>) -> Re
     let Some(FoundClaim { claim, .. }) = api.backbone.read_claim(&tenant, key).await? else {
         return Ok(page(Vec::new(), None, None, 0));
     };
-    let holder = keys::holder(api, (&tenant, &claim.run_id), &claim).await?;
+    let holder = keys::holder(api, &tenant, &claim.run_id, &claim).await?;
     let run_id = holder.map_or(claim.run_id, |(run_id, _)| run_id);
     match runs::serve(api, asker, RunRequest { run_id, tenant: Some(tenant) }).await {
         Ok(run) => Ok(page(vec![run], None, None, 0)),

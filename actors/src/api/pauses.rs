@@ -56,7 +56,7 @@ pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Result<Encoded<Paus
         _ => {
             let (queue, job_type) = (of.queue(), of.job_type());
             let details = json!({"queue": queue, "type": job_type, "until": until});
-            api.system_events.publish_about("queue_paused", (queue, job_type), details).await;
+            api.system_events.publish_about("queue_paused", queue, job_type, details).await;
             since
         }
     };

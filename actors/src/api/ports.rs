@@ -16,7 +16,6 @@ use crate::api::cancellation::{comes_by_a_node, is_of_wait};
 use crate::api::submission::SubmitPorts;
 use crate::api::{Api, intake, runs};
 use crate::attempt::assignment::Assignment;
-use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::commit::Commit;
 use crate::commit::in_node::{InNode, NodeParts};
 use crate::ports::{CancelPorts, DeadLetterPorts, InLane, Unlogged, WaitingPorts};
@@ -149,7 +148,7 @@ impl CancelPorts for Api {
         self.backbone.forget_cancel(tenant, run).await
     }
 
-    async fn ask_who_runs(&self, run: (&Tenant, &RunId), only_if_waiting: bool) -> Result<bool, ApiError> {
+    async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, only_if_waiting: bool) -> Result<bool, ApiError> {
         let nodes = match self.recently_cancelled.nodes(NODES_KNOWN_FOR) {
             Some(nodes) => nodes,
             None => {
@@ -159,7 +158,7 @@ impl CancelPorts for Api {
                 nodes
             }
         };
-        Ok(self.backbone.ask_who_runs(run, only_if_waiting, &nodes, CONFIRM_TIMEOUT).await)
+        Ok(self.backbone.ask_who_runs(tenant, run, only_if_waiting, &nodes).await)
     }
 
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
@@ -179,7 +178,7 @@ impl CancelPorts for Api {
         self.backbone.take_out(place, sequence).await
     }
 
-    async fn remove_record(&self, (tenant, run): (&Tenant, &RunId), revision: u64) -> Result<(), Error> {
+    async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error> {
         self.backbone.remove_record(tenant, run, revision).await
     }
 }

@@ -29,13 +29,13 @@ const SLOWEST: f64 = 0.001;
 pub(crate) async fn replay(api: &Api, asker: &str, asked: ReplayRequest) -> Result<Encoded<Replayed>, ApiError> {
     let ReplayRequest { selection, rate_per_s, set } = asked;
     let change = change(api, set.unwrap_or_default()).await?;
-    let outcome = attend(api, asker, (selection, rate_per_s), &Action::Replay(change)).await?;
+    let outcome = attend(api, asker, selection, rate_per_s, &Action::Replay(change)).await?;
     Ok(Encoded::of(&Replayed::from(outcome)))
 }
 
 /// The endpoint `dlq.discard`.
 pub(crate) async fn discard(api: &Api, asker: &str, asked: DiscardRequest) -> Result<Encoded<Discarded>, ApiError> {
-    let outcome = attend(api, asker, (asked.selection, asked.rate_per_s), &Action::Discard).await?;
+    let outcome = attend(api, asker, asked.selection, asked.rate_per_s, &Action::Discard).await?;
     Ok(Encoded::of(&Discarded::from(outcome)))
 }
 
@@ -102,7 +102,8 @@ fn is_settled(name: &str) -> bool {
 async fn attend(
     api: &Api,
     asker: &str,
-    (asked, rate_per_s): (Selection, Option<f64>),
+    asked: Selection,
+    rate_per_s: Option<f64>,
     action: &Action,
 ) -> Result<Outcome, ApiError> {
     let pause = match rate_per_s {

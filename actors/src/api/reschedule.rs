@@ -59,7 +59,7 @@ pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Result<
         return Ok(record::show(&found.run).into());
     }
     let change = Change { run_at: Some(now()), ..Change::default() };
-    attend(api, chosen, (limit, dry_run), &change).await
+    attend(api, chosen, limit, dry_run, &change).await
 }
 
 /// `runs.reschedule`
@@ -77,20 +77,21 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RescheduleRequest) -> R
     }
     let (limit, dry_run) = (selection.limit, selection.dry_run);
     let chosen = filter::which(asker, selection)?;
-    attend(api, chosen, (limit, dry_run), &Change { run_at, priority, queue }).await
+    attend(api, chosen, limit, dry_run, &Change { run_at, priority, queue }).await
 }
 
 async fn attend(
     api: &Api,
     chosen: Chosen,
-    (limit, dry_run): (Option<u64>, bool),
+    limit: Option<u64>,
+    dry_run: bool,
     change: &Change,
 ) -> Result<Encoded<Rescheduled>, ApiError> {
     match chosen {
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
         Chosen::One(tenant, run_id) => one(api, &tenant, &run_id, change).await.map(|run| record::show(&run).into()),
         Chosen::Those(filter) => {
-            let outcome = those(api, &filter, (limit.unwrap_or(u64::MAX), dry_run), change).await?;
+            let outcome = those(api, &filter, limit.unwrap_or(u64::MAX), dry_run, change).await?;
             Ok(Encoded::of(&Rescheduled::Runs(RescheduledRuns::from(outcome))))
         }
     }
@@ -98,12 +99,7 @@ async fn attend(
 
 /// Reschedules the runs that fit and whose schedules were written before this call: what it writes itself comes behind
 /// them, so that each is met once.
-async fn those(
-    api: &Api,
-    filter: &Filter,
-    (limit, dry_run): (u64, bool),
-    change: &Change,
-) -> Result<Outcome, ApiError> {
+async fn those(api: &Api, filter: &Filter, limit: u64, dry_run: bool, change: &Change) -> Result<Outcome, ApiError> {
     let last = api.backbone.last_sequence(&Source::Schedules).await?;
     let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
     let (done, mut failed) = (AtomicU64::new(0), Vec::new());
@@ -123,7 +119,10 @@ async fn those(
                 let some = found.by_ref().take(AT_ONCE.min(usize::try_from(room).unwrap_or(AT_ONCE)));
                 let done = &done;
                 let each = some.map(|(tenant, run_id)| async move {
-                    let did = one_that_fits(api, (&tenant, &run_id), (filter, dry_run), change).await;
+                    let did = match fits(api, &tenant, &run_id, filter, change).await {
+                        Ok(true) if !dry_run => one_that_fits(api, &tenant, &run_id, change).await,
+                        would => would,
+                    };
                     did.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
                 });
                 let each: Vec<_> = each.collect();
@@ -142,22 +141,16 @@ fn whose(stored: &Stored) -> Option<(Tenant, RunId)> {
     Some((tenant, RunId::parse(stored.headers.get(names::RUN_ID)?.as_str()).ok()?))
 }
 
-/// Reschedules a run if it fits; says whether it did, or would.
-async fn one_that_fits(
-    api: &Api,
-    (tenant, run_id): (&Tenant, &RunId),
-    (filter, dry_run): (&Filter, bool),
-    change: &Change,
-) -> Result<bool, ApiError> {
+/// Whether the run fits, and can be rescheduled.
+async fn fits(api: &Api, tenant: &Tenant, run_id: &RunId, filter: &Filter, change: &Change) -> Result<bool, ApiError> {
     let Some(Found { mut run, .. }) = runs::is_stored(api, tenant, run_id).await? else { return Ok(false) };
     // What waits for something else than a time that may be changed is not meant, nor what is as it is wanted: the next
     // call of a client that works in small ones meets the runs of this one again.
-    if !filter.fits(&run) || !change.alters(&run) || !run.reschedule(now()) {
-        return Ok(false);
-    }
-    if dry_run {
-        return Ok(true);
-    }
+    Ok(filter.fits(&run) && change.alters(&run) && run.reschedule(now()))
+}
+
+/// Reschedules a run that fits; says whether it did.
+async fn one_that_fits(api: &Api, tenant: &Tenant, run_id: &RunId, change: &Change) -> Result<bool, ApiError> {
     match one(api, tenant, run_id, change).await {
         Ok(_) => Ok(true),
         // It went on by itself in the meantime.

@@ -127,7 +127,7 @@ pub(super) async fn record_first<P: SubmitPorts>(
     let mut run = new_run(ports, submission);
     if let Some(at) = due {
         return match schedule(ports, submission, &mut run, at).await {
-            Some(revision) => mark(ports, submission, run, (revision, claim)).await,
+            Some(revision) => mark(ports, submission, run, revision, claim).await,
             // The record is not ours: there is another run with that id.
             None => match is_stored(ports, &submission.job.tenant, &submission.job.run_id).await? {
                 Some(found) => found_before(ports, submission, found, claim).await,
@@ -140,7 +140,7 @@ pub(super) async fn record_first<P: SubmitPorts>(
         Written::Won(revision) => {
             fail_point::pass("after-note");
             publish_recorded(ports, submission, &run).await?;
-            mark(ports, submission, run, (revision, claim)).await
+            mark(ports, submission, run, revision, claim).await
         }
         Written::Lost(Some(found)) => found_before(ports, submission, *found, claim).await,
         Written::Lost(None) => Err(changes()),
@@ -202,7 +202,8 @@ async fn mark<P: SubmitPorts>(
     ports: &P,
     submission: &Submission,
     mut run: Run,
-    (revision, claim): (u64, Option<OwnClaim>),
+    revision: u64,
+    claim: Option<OwnClaim>,
 ) -> Result<Submitted, ApiError> {
     let job = &submission.job;
     let marked = match claim {
@@ -290,7 +291,7 @@ pub(super) async fn found_before<P: SubmitPorts>(
         Repeat::Schedule(at) => schedule_again(ports, submission, &run, at).await?,
         Repeat::Nothing => return Ok(answer(&run.run_id, run.state.name(), true)),
     }
-    let first = mark(ports, submission, run, (revision, claim)).await?;
+    let first = mark(ports, submission, run, revision, claim).await?;
     Ok(Submitted { deduplicated: true, ..first })
 }
 

@@ -40,6 +40,6 @@ pub(super) async fn written_down(
     let began = now();
     let answer = taken.await;
     let submitted = answer.as_ref().map(|taken| (taken.run_id.as_str(), taken.deduplicated));
-    tracer.submitted(&submission, job, submitted.map_err(|error| error.error.as_str()), (began, now()));
+    tracer.submitted(&submission, job, submitted.map_err(|error| error.error.as_str()), began..now());
     answer
 }

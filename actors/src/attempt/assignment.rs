@@ -79,7 +79,7 @@ impl Assignment {
         let in_headers = size.saturating_sub(payload.len());
         let most_in_headers = if said.seal.is_some() { header::MOVED_HEADERS_MAX } else { header::HEADERS_MAX };
         let max = if said.seal.is_some() { usize::MAX } else { max };
-        if let (Start::Unread { .. }, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, max))) {
+        if let (Start::Unread { .. }, Some(reason)) = (&start, too_large(in_headers, most_in_headers, size, max)) {
             start = Start::Invalid(reason);
         }
         let own_id = || RunId::derived(&Lane::new(&parsed.queue, parsed.priority), holding.message.sequence);
@@ -127,9 +127,9 @@ impl Assignment {
 
     /// Says which trace it belongs to.
     pub(crate) fn trace(&mut self, tracer: &Tracer) {
-        let run = (&self.job.tenant, &self.job.run_id);
-        let stored_at = self.arrival.holding.message.at;
-        self.payload.trace = Some(JobTrace::of(tracer, self.payload.headers.as_deref(), run, stored_at));
+        let Job { tenant, run_id, .. } = &*self.job;
+        let (headers, stored_at) = (self.payload.headers.as_deref(), self.arrival.holding.message.at);
+        self.payload.trace = Some(JobTrace::of(tracer, headers, tenant, run_id, stored_at));
     }
 
     /// Its run as if it had a record, for those who ask what waits.
@@ -297,7 +297,7 @@ fn read_subject(subject: &str, names: &Names) -> Parsed {
 }
 
 /// Whether a client's job is too large to be scheduled again or kept as a dead letter.
-fn too_large((in_headers, most_in_headers): (usize, usize), (size, max): (usize, usize)) -> Option<String> {
+fn too_large(in_headers: usize, most_in_headers: usize, size: usize, max: usize) -> Option<String> {
     if in_headers > most_in_headers {
         return Some(format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX));
     }

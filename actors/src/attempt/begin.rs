@@ -3,13 +3,13 @@
 //! `claim` has the claim itself, `not_begun` what happens where the record says that this delivery begins nothing, and
 //! `unreadable` the jobs that cannot be read.
 
+use longshore_backbone::cancels::CONFIRM_TIMEOUT;
 use longshore_backbone::records::Found;
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, fast_path};
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::attempt::conclude;
 use crate::attempt::keys::{self, line, order};
 use crate::attempt::ports::Ports;

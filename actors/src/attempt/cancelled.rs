@@ -1,8 +1,8 @@
 //! How a node learns which runs are cancelled, and stops those that run here.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use longshore_backbone::cancels::CONFIRM_TIMEOUT;
 use longshore_backbone::{Backbone, Error};
 
 use crate::attempt::holders;
@@ -13,9 +13,6 @@ use crate::ports::RunPorts as _;
 use crate::runtime::address::Address;
 use crate::runtime::supervision::LoopEnd;
 
-/// How long nodes have to confirm a cancellation. A node that takes longer is frozen or cut off: it may no longer start
-/// the jobs that it has buffered by then.
-pub(crate) const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Receives cancellations until the process ends, and stops those runs if they run here; answers nodes that ask whether
 /// this node holds a job.
 pub(crate) async fn watch((ports, leases): (Arc<NodePorts>, Address<lease_keeper::Message>)) -> LoopEnd {

@@ -206,12 +206,10 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
             // Should this node die meanwhile, the job comes again, and the claim still says which runs it was taken
             // from.
             (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
-            (true, false) => match holder(ports, (&job.tenant, &job.run_id), &found).await? {
+            (true, false) => match holder(ports, &job.tenant, &job.run_id, &found).await? {
                 None => {}
                 Some((holder, record)) => match (record, &mut replaces) {
-                    (Some(record), Some((at, revision)))
-                        if ports.server().makes_way(&record.run, (*at, &job.run_id)) =>
-                    {
+                    (Some(record), Some((at, revision))) if ports.server().makes_way(&record.run, *at, &job.run_id) => {
                         if ports.server().confirms_before_it_replaces()
                             && let Some(overtaken) = confirm(ports, job, revision).await?
                         {
@@ -264,7 +262,8 @@ async fn confirm<P: RunPorts>(ports: &P, job: &Job, revision: &mut u64) -> Resul
 /// run.
 pub(crate) async fn holder<P: RunPorts>(
     ports: &P,
-    (tenant, asks): (&Tenant, &RunId),
+    tenant: &Tenant,
+    asks: &RunId,
     claim: &Claim,
 ) -> Result<Option<(RunId, Option<Found>)>, Error> {
     let release_on = ports.policies().keys.release_on;
@@ -420,6 +419,6 @@ pub(crate) async fn other_holder<P: RunPorts>(ports: &P, job: &Job) -> Result<Op
     };
     let found = ports.server().read_claim(&job.tenant, key.text).await?;
     let Some(FoundClaim { claim, .. }) = found.filter(|found| found.claim.published) else { return Ok(None) };
-    let holder = holder(ports, (&job.tenant, &job.run_id), &claim).await?;
+    let holder = holder(ports, &job.tenant, &job.run_id, &claim).await?;
     Ok(holder.map(|(run_id, _)| run_id).filter(|run_id| *run_id != job.run_id))
 }

@@ -282,7 +282,7 @@ impl OpenBatch {
         let lanes = self.lanes.get_or_insert_default();
         for _ in 0..PAGES {
             let Some((place, from, last)) = lanes.front_mut() else { return Ok(true) };
-            let read = api.backbone.first_of_batch(tenant, id, place, (*from, *last)).await;
+            let read = api.backbone.first_of_batch(tenant, id, place, *from..=*last).await;
             let (is_there, next) = read?;
             *from = next;
             if is_there {

@@ -69,8 +69,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         (job_type, Own { handler, slots })
     });
     let own: HashMap<JobType, Own> = own.collect();
-    let about = (crate::VERSION, part.started_at);
-    let offered = part.backbone.offer(&offers, part.backbone.storage().lease, about).await;
+    let lease = part.backbone.storage().lease;
+    let offered = part.backbone.offer(&offers, lease, crate::VERSION, part.started_at).await;
     let mut offered = offered.map_err(|error| error.with_causes())?;
     let mut is_withdrawn = false;
     loop {
@@ -98,11 +98,11 @@ async fn take(part: &Part, own: &HashMap<JobType, Own>, call: IncomingCall, is_d
         return call.reply_to.send(OwnReply::Busy("the node has too many calls")).await;
     };
     let (lease, handed_back) = (part.backbone.storage().lease, part.calls.handed_back.clone());
-    part.calls.spawn(serve(own, call, open, (lease, handed_back)));
+    part.calls.spawn(serve(own, call, open, lease, handed_back));
 }
 
 /// Serves one call, to its reply.
-async fn serve(own: Own, call: IncomingCall, open: OpenCall, (lease, handed_back): (Duration, CancellationToken)) {
+async fn serve(own: Own, call: IncomingCall, open: OpenCall, lease: Duration, handed_back: CancellationToken) {
     let reply_to = call.reply_to.clone();
     let _beats = AbortOnDropHandle::new(tokio::spawn(stay_in_touch(reply_to.clone(), lease, open.stop.clone())));
     let slot = tokio::select! {

@@ -82,7 +82,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             Ok(Err(error)) => warn(&mut repeats, &error.with_causes()),
             Err(_) => warn(&mut repeats, &format!("no answer within {ANSWER_WITHIN:?}")),
         }
-        let check = check_records((&part.backbone, &part.metrics, &part.health), &mut tight);
+        let check = check_records(&part.backbone, &part.metrics, &part.health, &mut tight);
         // The next presence must not wait for it.
         let _ = tokio::time::timeout(ANSWER_WITHIN, check).await;
     }

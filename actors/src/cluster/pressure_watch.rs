@@ -39,7 +39,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         let before = part.pressure.set(held_back, reading);
         show(&part.metrics, held_back, reading);
         if before != held_back {
-            publish(&part.system_events, (before, held_back), reading).await;
+            publish(&part.system_events, before, held_back, reading).await;
         }
     }
 }
@@ -57,7 +57,7 @@ fn show(metrics: &Metrics, held_back: HeldBack, reading: Reading) {
 }
 
 /// Says in the log how far the node holds back now, and by a system event when it begins and when it is over.
-async fn publish(events: &SystemEvents, (before, now): (HeldBack, HeldBack), reading: Reading) {
+async fn publish(events: &SystemEvents, before: HeldBack, now: HeldBack, reading: Reading) {
     let shares = shares(reading);
     let details = json!({
         "cpu": reading.cpu, "memory": reading.memory, "memory_stall": reading.memory_stall,

@@ -8,7 +8,7 @@ use crate::runtime::health::Health;
 
 /// Measures how full the stream of run records is; logs when completed records begin to be kept for shorter, and when
 /// that is over.
-pub(crate) async fn check_records((backbone, metrics, health): (&Backbone, &Metrics, &Health), tight: &mut bool) {
+pub(crate) async fn check_records(backbone: &Backbone, metrics: &Metrics, health: &Health, tight: &mut bool) {
     let fill = match backbone.measure_records().await {
         Ok(fill) => fill,
         Err(error) => return tracing::debug!("cannot see how full the records are: {}", error.with_causes()),

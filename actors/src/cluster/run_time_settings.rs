@@ -121,5 +121,5 @@ pub(crate) async fn resumed(events: &SystemEvents, of: &PauseOf, reason: &str) {
     let (queue, job_type) = (of.queue(), of.job_type());
     tracing::info!(queue = queue.map(ToString::to_string), job_type = job_type.map(ToString::to_string), "resumed");
     let details = json!({"queue": queue, "type": job_type, "reason": reason});
-    events.publish_about("queue_resumed", (queue, job_type), details).await;
+    events.publish_about("queue_resumed", queue, job_type, details).await;
 }

@@ -46,7 +46,7 @@ struct Standstill {
 
 impl Standstills {
     /// Looks at all lanes of these queues once; returns a warning for each that stands still.
-    pub(super) async fn look(&mut self, (backbone, metrics): (&Backbone, &Metrics), queues: Vec<Queue>) -> Vec<String> {
+    pub(super) async fn look(&mut self, backbone: &Backbone, metrics: &Metrics, queues: Vec<Queue>) -> Vec<String> {
         let mut found = Vec::new();
         for queue in &queues {
             let looks = QueueLane::all().map(|lane| backbone.undelivered(queue, lane));

@@ -62,7 +62,7 @@ async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>, standstills: &
         false => (Vec::new(), BTreeMap::new()),
     };
     let mut warnings = Vec::new();
-    for Warning { queue, waiting, since, is_news } in compare(known, found, (now(), Instant::now())) {
+    for Warning { queue, waiting, since, is_news } in compare(known, found, now(), Instant::now()) {
         if is_news {
             tracing::warn!(%queue, waiting, "jobs wait in a queue that no node serves: start a node whose configuration names it");
             part.system_events
@@ -71,7 +71,7 @@ async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>, standstills: &
         }
         warnings.push(format!("no node serves queue {queue} since {since}: {waiting} jobs wait in it"));
     }
-    warnings.extend(standstills.look((&part.backbone, &part.metrics), served).await);
+    warnings.extend(standstills.look(&part.backbone, &part.metrics, served).await);
     part.health.set_unserved(warnings);
     Ok(())
 }
@@ -90,7 +90,8 @@ struct Warning {
 fn compare(
     known: &mut BTreeMap<Queue, Unserved>,
     found: BTreeMap<Queue, u64>,
-    (now, at): (Timestamp, Instant),
+    now: Timestamp,
+    at: Instant,
 ) -> Vec<Warning> {
     known.retain(|queue, _| found.contains_key(queue));
     let mut warnings = Vec::new();
@@ -151,7 +152,7 @@ mod tests {
             let found = jobs.map(|jobs| (Queue::parse("mail").unwrap(), jobs)).into_iter().collect();
             let at = self.start + Duration::from_secs(self.seconds);
             let now = Timestamp::from_millis(1_000 * i64::try_from(self.seconds).unwrap());
-            let mut warnings = compare(&mut self.known, found, (now, at));
+            let mut warnings = compare(&mut self.known, found, now, at);
             assert!(warnings.len() <= 1);
             warnings.pop().map(|Warning { waiting, since, is_news, .. }| (waiting, since.millis() / 1_000, is_news))
         }

@@ -74,14 +74,14 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
             Ok(lost) => return lost,
             // Somebody wrote there what is no record. Whether the run has ended by another hand cannot be known.
             Err(error) if error.unreadable_at().is_some() => return Written::Lost(None),
-            Err(error) => again_later(server, commit, ("cannot write the run's record", turn), &error).await,
+            Err(error) => again_later(server, commit, "cannot write the run's record", turn, &error).await,
         }
     }
     unreachable!("the loop only ends by returning")
 }
 
 /// Says that a step goes on later, and waits until then.
-async fn again_later<S: Server>(server: &S, commit: &Commit, (what, turn): (&str, u32), error: &Error) {
+async fn again_later<S: Server>(server: &S, commit: &Commit, what: &str, turn: u32, error: &Error) {
     if let Some(times) = TRIED_AGAIN.happened(what, Instant::now()) {
         log_run!(warn, commit.about(), times, "{what}, trying again: {}", error.with_causes());
     }
@@ -204,7 +204,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
         };
         match written {
             Ok(()) => break,
-            Err(error) => again_later(server, &commit, (doing(commit.follow_up), turn), &error).await,
+            Err(error) => again_later(server, &commit, doing(commit.follow_up), turn, &error).await,
         }
     }
     // The next of its key may start: what is left of this one does not keep it.
@@ -214,7 +214,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
             Ok(()) => break,
             // What nodes did not write there is left alone.
             Err(error) if error.unreadable_at().is_some() => break,
-            Err(error) => again_later(server, &commit, ("cannot leave its key or batch", turn), &error).await,
+            Err(error) => again_later(server, &commit, "cannot leave its key or batch", turn, &error).await,
         }
     }
     let steps = leaves_steps(&commit.run).then(|| (commit.run.tenant.clone(), commit.run.run_id.clone()));

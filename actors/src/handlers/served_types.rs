@@ -86,7 +86,7 @@ impl ServedTypes {
     }
 
     /// This was read, up to that revision. What was known stays known.
-    pub(crate) fn take_in(&self, (remembered, up_to): (Vec<Remembered>, u64)) {
+    pub(crate) fn take_in(&self, remembered: Vec<Remembered>, up_to: u64) {
         let mut table = self.change();
         table.read_up_to = up_to;
         for what in remembered {
@@ -113,7 +113,8 @@ pub(crate) async fn refresh(store: &Store, served: &ServedTypes) -> bool {
 
 /// Reads what was stored after this revision.
 pub(crate) async fn read(store: &Store, served: &ServedTypes, from: u64) -> Result<(), Error> {
-    served.take_in(store.remembered_after(from).await?);
+    let (remembered, up_to) = store.remembered_after(from).await?;
+    served.take_in(remembered, up_to);
     Ok(())
 }
 
@@ -132,7 +133,7 @@ mod tests {
         for name in ["mail", "call", "mail"] {
             served.saw(&of(name));
         }
-        served.take_in((vec![Remembered::CompleteFrom(at(5)), Remembered::Type(of("mail"))], 7));
+        served.take_in(vec![Remembered::CompleteFrom(at(5)), Remembered::Type(of("mail"))], 7);
         assert_eq!((served.to_store(), served.read_up_to(), served.knows_from_when()), (Some(of("call")), 7, true));
         served.stored(&of("call"));
         served.saw(&of("call"));
@@ -140,7 +141,7 @@ mod tests {
         let never = |name| served.was_never_served(&of(name), at(5));
         assert_eq!([never("mail"), never("call"), never("mial")], [false, false, true]);
         assert_eq!(served.nearest(&of("mial")), Some(of("mail")));
-        served.take_in((Vec::new(), 0));
+        served.take_in(Vec::new(), 0);
         assert!(!never("mail"), "a bucket that lost it does not make it forgotten here");
     }
 }

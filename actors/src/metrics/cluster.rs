@@ -79,13 +79,13 @@ impl ClusterCounts {
         [(JOBS, jobs), (OLDEST, oldest), (DEAD, dead), (TOKENS, tokens.collect())]
             .into_iter()
             .filter(|(_, samples)| !samples.is_empty())
-            .map(|(what, samples)| family(what, MetricType::GAUGE, samples))
+            .map(|((name, help), samples)| family(name, help, MetricType::GAUGE, samples))
             .collect()
     }
 }
 
 /// A metric with all its series.
-pub(super) fn family((name, help): (&str, &str), kind: MetricType, samples: Vec<Metric>) -> MetricFamily {
+pub(super) fn family(name: &str, help: &str, kind: MetricType, samples: Vec<Metric>) -> MetricFamily {
     let mut family = MetricFamily::default();
     family.set_name(name.to_owned());
     family.set_help(help.to_owned());

@@ -30,13 +30,15 @@ impl Process {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
         let files = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
         let gauges = [(MEMORY, resident(&read("statm"))), (FILES, files), (START, Some(self.started_at))];
-        let gauges = gauges.into_iter().filter_map(|(what, value)| {
-            Some(family(what, MetricType::GAUGE, vec![sample(&[], MetricType::GAUGE, value?)]))
+        let gauges = gauges.into_iter().filter_map(|((name, help), value)| {
+            Some(family(name, help, MetricType::GAUGE, vec![sample(&[], MetricType::GAUGE, value?)]))
         });
         let version = [("version", crate::VERSION)];
-        let build = family(BUILD, MetricType::GAUGE, vec![sample(&version, MetricType::GAUGE, 1.0)]);
+        let (name, help) = BUILD;
+        let build = family(name, help, MetricType::GAUGE, vec![sample(&version, MetricType::GAUGE, 1.0)]);
+        let (name, help) = CPU;
         let cpu = processor_time(&read("stat"))
-            .map(|value| family(CPU, MetricType::COUNTER, vec![sample(&[], MetricType::COUNTER, value)]));
+            .map(|value| family(name, help, MetricType::COUNTER, vec![sample(&[], MetricType::COUNTER, value)]));
         gauges.chain([build]).chain(cpu).collect()
     }
 }

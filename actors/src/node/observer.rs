@@ -110,7 +110,7 @@ impl Observer {
     /// Ends it.
     pub fn end_request_span(&self, span: &RequestSpan, method: &'static str, route: &str, status: u16) {
         if let Some(tracer) = self.handle.tracer() {
-            tracer.answered(span, (method, route), status);
+            tracer.answered(span, method, route, status);
         }
     }
 

@@ -58,8 +58,8 @@ impl Server for Backbone {
         Ok(matches!(written, longshore_backbone::concurrency::Written::Won(_)))
     }
 
-    async fn waiting_in_order(&self, id: &OrderId, place: Waits, range: (u64, u64)) -> Result<Vec<Waiting>, Error> {
-        self.waiting_in_order(id, place, range).await
+    async fn waiting_in_order(&self, id: &OrderId, at: Waits, beyond: u64, up_to: u64) -> Result<Vec<Waiting>, Error> {
+        self.waiting_in_order(id, at, beyond, up_to).await
     }
 
     async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error> {

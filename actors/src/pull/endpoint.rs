@@ -45,7 +45,7 @@ pub(crate) async fn next(
         let (sender, job) = oneshot::channel();
         let max = api.backbone.max_in_answer();
         // A job that was taken is answered, even if its puller is gone.
-        tokio::spawn(hand_out(Arc::clone(pullers), call, (lease, max), sender));
+        tokio::spawn(hand_out(Arc::clone(pullers), call, lease, max, sender));
         if let Ok(job) = job.await {
             return Ok(job);
         }
@@ -79,7 +79,8 @@ fn read(api: &Api, asker: &str, asked: NextRequest) -> Result<(Wanted, Duration)
 async fn hand_out(
     pullers: Arc<Pullers>,
     call: Box<IncomingCall>,
-    (lease, max): (Duration, usize),
+    lease: Duration,
+    max: usize,
     to: oneshot::Sender<Encoded<Next>>,
 ) {
     let answer = Encoded::of(&Next { job: Some(Box::new(shown(&call, lease))) });

@@ -22,7 +22,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Receives until the process ends; while the node drains, only what is on its way.
 pub(crate) async fn run((api, pullers, draining): (Arc<Api>, Arc<Pullers>, CancellationToken)) -> LoopEnd {
     let (identity, pullers) = (&api.identity, &*pullers);
-    let opened = api.backbone.pulls(&identity.node, (crate::VERSION, identity.started_at)).await;
+    let opened = api.backbone.pulls(&identity.node, crate::VERSION, identity.started_at).await;
     let mut pulls = opened.map_err(|error| error.with_causes())?;
     let (mut received, mut look) = (HashSet::new(), ticks(LOOK_EVERY));
     let mut is_closed = false;

@@ -304,7 +304,8 @@ impl<T: HasPayload> Blocked<T> {
     /// `may_be_asked` leaves out: keys make many kinds, and news are of one of them.
     pub(crate) fn take(
         &mut self,
-        (now, news): (Instant, u64),
+        now: Instant,
+        news: u64,
         may_be_asked: impl Fn(&T) -> bool,
         mut may_start: impl FnMut(&mut T) -> Result<(), HeldUp>,
     ) -> Option<(Kind, T)> {

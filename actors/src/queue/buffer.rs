@@ -399,7 +399,8 @@ impl Jobs {
     fn next_blocked(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let news = buffer.gates.news.count();
         if let Some((kind, mut assignment)) = self.blocked.take(
-            (now, news),
+            now,
+            news,
             |front| buffer.gates.may_be_asked(&front.permits),
             |front| pass(&buffer.gates, front, now),
         ) {

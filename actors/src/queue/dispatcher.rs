@@ -63,7 +63,8 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub(crate) fn new(
-        (name, policy): (Queue, QueuePolicy),
+        name: Queue,
+        policy: QueuePolicy,
         buffer: JobBuffer,
         wake_permits: WakePermits,
         pressure: Arc<MachinePressure>,

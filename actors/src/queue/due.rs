@@ -139,7 +139,8 @@ pub(crate) trait StoredPorts {
 pub(crate) async fn take_to_lane<P: StoredPorts>(
     ports: &P,
     job: &DueJob,
-    (place, sequence): (&Source, u64),
+    place: &Source,
+    sequence: u64,
 ) -> Result<bool, Error> {
     ports.publish(job).await?;
     ports.published(job);

@@ -68,7 +68,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         next_check: Instant::now(),
     };
     tokio::select! {
-        () = answer(questions, (&nodes, &queue, &node)) => Err(SUBSCRIPTION_ENDED.to_owned()),
+        () = answer(questions, &nodes, &queue, &node) => Err(SUBSCRIPTION_ENDED.to_owned()),
         () = fairness.keep_looking() => Ok(()),
     }
 }
@@ -82,7 +82,7 @@ pub(crate) struct Part {
 }
 
 /// Answers how many jobs this node was delivered.
-async fn answer(mut questions: Questions, (nodes, queue, node): (&Nodes, &Dispatcher, &str)) {
+async fn answer(mut questions: Questions, nodes: &Nodes, queue: &Dispatcher, node: &str) {
     while let Some(question) = questions.next().await {
         let counts = queue.deliveries.asked(node, Instant::now(), now());
         nodes.answer_deliveries(question, &counts).await;
@@ -293,7 +293,7 @@ impl Fairness {
         let Some(head) = ports.backbone.next_in_lane(&place, None, delivered + 1).await? else {
             return Ok(());
         };
-        let wanted = self.wanted(priority, owed, (delivered, beyond)).await?;
+        let wanted = self.wanted(priority, owed, delivered, beyond).await?;
         // Before the lane's head, so that it comes first of the two.
         let ranked_from = head.message.at.minus(Duration::from_millis(1));
         let margin = (beyond - delivered) / 2;
@@ -311,7 +311,8 @@ impl Fairness {
         &mut self,
         priority: Priority,
         owed: BTreeMap<FairnessKey, Owed>,
-        (delivered, beyond): (u64, u64),
+        delivered: u64,
+        beyond: u64,
     ) -> Result<VecDeque<Wanted>, Error> {
         let lane = self.lanes.entry(priority).or_default();
         let (mut wanted, unknown) = lane.sort(owed, beyond);

@@ -100,7 +100,8 @@ async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], soug
         let subject = part.backbone.names().parked(
             &kind.tenant,
             &Lane::new(&part.queue.name, *priority),
-            (&kind.job_type, &kind.key),
+            &kind.job_type,
+            &kind.key,
         );
         // Jobs are parked nearly in order.
         let (mut from, mut most) = (Some(1), FIRST_PAGE);
@@ -144,7 +145,7 @@ async fn bring_back(part: &Part, stored: Stored) -> Result<bool, Error> {
         tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
         return part.backbone.take_out(&Source::Parked, sequence).await;
     };
-    due::take_to_lane(part, &job, (&Source::Parked, sequence)).await
+    due::take_to_lane(part, &job, &Source::Parked, sequence).await
 }
 
 impl ParkedPorts for Part {
@@ -169,7 +170,7 @@ impl ParkedPorts for Part {
         from: u64,
     ) -> Result<(Vec<Read<Stored>>, Option<u64>), Error> {
         let (names, aging) = (self.backbone.names(), self.queue.policy.aging);
-        let subject = names.parked(&kind.tenant, &Lane::new(&self.queue.name, priority), (&kind.job_type, &kind.key));
+        let subject = names.parked(&kind.tenant, &Lane::new(&self.queue.name, priority), &kind.job_type, &kind.key);
         let page = self.backbone.page(&Source::Parked, &subject, from).await?;
         Ok((page.messages.into_iter().map(|stored| read(stored, priority, aging)).collect(), page.next))
     }

@@ -79,7 +79,7 @@ impl QueueMaker {
         ports.metrics.expect_types(name, ports.routing.policies.types.keys());
         let (lease, closing) = (ports.backbone.storage().lease, ports.lifecycle.draining.child_token());
         let buffer = JobBuffer::new((name.clone(), policy), lease, gates.clone(), park.clone(), closing);
-        let queue = Dispatcher::new((name.clone(), policy), buffer, WakePermits::of_runtime(), Arc::clone(pressure));
+        let queue = Dispatcher::new(name.clone(), policy, buffer, WakePermits::of_runtime(), Arc::clone(pressure));
         let queue = Arc::new(queue);
         served.add(Arc::clone(&queue));
         let parking = parking::Part {

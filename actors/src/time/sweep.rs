@@ -110,7 +110,7 @@ impl Sweep {
             }
             let now = now();
             overdue.extend(page.found.into_iter().filter(|standing| is_overdue(standing.at, self.grace, now)));
-            let is_whole = round.has_read((page.bytes, page.next), overdue.len());
+            let is_whole = round.has_read(page.bytes, page.next, overdue.len());
             self.schedules_from = round.goes_on_from();
             if is_whole {
                 self.publish_timed().await?;
@@ -149,7 +149,7 @@ impl Sweep {
         while let Some(from) = round.reads_from() {
             let sweep::Part { found, bytes, next } = self.part.backbone.open_records(from).await?;
             suspects.take_in(found, lease, now());
-            round.has_read((bytes, next), suspects.count());
+            round.has_read(bytes, next, suspects.count());
             self.records_from = round.goes_on_from();
         }
         self.running(suspects.running).await?;
@@ -223,7 +223,7 @@ async fn bring_on(part: &Part, standing: Standing) -> Result<bool, Error> {
     let (payload, sequence) = (standing.stored.payload.clone(), standing.stored.sequence);
     let names = backbone.names();
     let Some(job) = DueJob::read(names, &standing.due, headers.as_ref(), payload, sequence) else { return Ok(false) };
-    due::take_to_lane(part, &job, (&Source::Schedules, sequence)).await
+    due::take_to_lane(part, &job, &Source::Schedules, sequence).await
 }
 
 impl StoredPorts for Part {

@@ -129,8 +129,8 @@ impl Timekeeper {
     async fn take(&mut self, delivery: Delivery) {
         let Delivery { subject, headers, payload, holding, ack_token, .. } = delivery;
         let names = self.part.backbone.names();
-        if let Some(schedule) = names.read_due_tick(&subject) {
-            self.firings.spawn(fire(Arc::clone(&self.part.api), schedule, holding, ack_token));
+        if let Some((tenant, id)) = names.read_due_tick(&subject) {
+            self.firings.spawn(fire(Arc::clone(&self.part.api), tenant, id, holding, ack_token));
             return;
         }
         let Some(job) = DueJob::read(names, &subject, headers.as_ref(), payload, holding.message.sequence) else {
@@ -193,7 +193,7 @@ impl Timekeeper {
 }
 
 /// Handles a tick, and acknowledges it once nothing is left to be done; else it comes again.
-async fn fire(api: Arc<Api>, (tenant, id): (Tenant, ScheduleId), holding: Holding, ack_token: AckToken) {
+async fn fire(api: Arc<Api>, tenant: Tenant, id: ScheduleId, holding: Holding, ack_token: AckToken) {
     let handled = tokio::time::timeout(FIRES_WITHIN, firing::on_tick(&api, &tenant, &id, holding.message.at));
     match handled.await {
         Ok(Ok(())) => api.backbone.ack(ack_token).await,

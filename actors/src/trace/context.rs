@@ -39,7 +39,8 @@ impl JobTrace {
     pub(crate) fn of(
         tracer: &Tracer,
         headers: Option<&Headers>,
-        (tenant, run): (&Tenant, &RunId),
+        tenant: &Tenant,
+        run: &RunId,
         stored_at: Timestamp,
     ) -> Self {
         if let Some((id, parent, was_sampled)) = headers.and_then(context_in) {
@@ -265,8 +266,8 @@ mod tests {
     }
 
     fn of(headers: Option<&Headers>, (tenant, run): (&str, &str), stored_at: i64) -> JobTrace {
-        let of = (&Tenant::parse(tenant).unwrap(), &RunId::parse(run).unwrap());
-        JobTrace::of(&tracer(), headers, of, Timestamp::from_millis(stored_at))
+        let (tenant, run) = (Tenant::parse(tenant).unwrap(), RunId::parse(run).unwrap());
+        JobTrace::of(&tracer(), headers, &tenant, &run, Timestamp::from_millis(stored_at))
     }
 
     #[test]

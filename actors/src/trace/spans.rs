@@ -2,6 +2,7 @@
 //!
 //! Those conventions are still in development, so their names stand here once, as constants of our own.
 
+use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longshore_domain::run::{Attempt, PutBack};
@@ -177,7 +178,7 @@ impl Tracer {
         Submission { trace, above }: &Submission,
         job: &Job,
         answer: Result<(&str, bool), &str>,
-        (start, end): (Timestamp, Timestamp),
+        Range { start, end }: Range<Timestamp>,
     ) {
         if !trace.is_sampled {
             return;
@@ -211,7 +212,7 @@ impl Tracer {
 
     /// A dead letter was replayed: its job, in a round of its own, is published. The span links the round's dead
     /// letter.
-    pub(crate) fn replayed(&self, trace: &JobTrace, run: &Run, (start, end): (Timestamp, Timestamp)) {
+    pub(crate) fn replayed(&self, trace: &JobTrace, run: &Run, Range { start, end }: Range<Timestamp>) {
         if !trace.is_sampled {
             return;
         }

@@ -181,7 +181,7 @@ pub(crate) async fn test(api: &Api, asker: &str, asked: WebhookRequest) -> Resul
     let event_id = format!("{tenant}/{}/{id}", uuid::Uuid::now_v7());
     let event = json!({"v": 1, "id": event_id, "event": message::TEST, "tenant": tenant, "at": now()});
     let event = to_raw_value(&event).map_err(|error| ApiError::malformed(error.to_string()))?;
-    let job = feed::job(settings(api)?, &stored, None, (0, event))?;
+    let job = feed::job(settings(api)?, &stored, None, 0, event)?;
     let run_id = intake::submit(api, tenant, job).await?.run_id;
     Ok(Encoded::of(&WebhookTest { run_id }))
 }

@@ -139,7 +139,7 @@ impl Feed {
             let Ok(raw) = RawValue::from_string(line.to_owned()) else { continue };
             let sequence = batch.sequence * PLACES + u64::try_from(place).unwrap_or_default();
             let run_id = run_id(&self.stored.webhook, event.identity(line));
-            let job = job(&self.part.settings, &self.stored, Some(run_id), (sequence, raw))?;
+            let job = job(&self.part.settings, &self.stored, Some(run_id), sequence, raw)?;
             intake::submit(&self.part.api, &self.stored.webhook.tenant, job).await?;
         }
         Ok(())
@@ -151,7 +151,8 @@ pub(super) fn job(
     settings: &WebhookSettings,
     stored: &StoredWebhook,
     run_id: Option<String>,
-    (sequence, event): (u64, Box<RawValue>),
+    sequence: u64,
+    event: Box<RawValue>,
 ) -> Result<SubmitRequest, ApiError> {
     let payload = Payload::new(stored, sequence, event);
     Ok(SubmitRequest {

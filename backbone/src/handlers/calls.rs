@@ -305,7 +305,7 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
             Ok(Some(found)) => receive_stored(&waiting, number, found),
             Ok(None) => {
                 let Some(asked) = young(&waiting, number) else { return };
-                if !was_sent(&backbone, &inbox, (number, asked)).await {
+                if !was_sent(&backbone, &inbox, number, asked).await {
                     settle(&waiting, number, Reply::NotSent);
                 }
             }
@@ -338,7 +338,7 @@ fn young(waiting: &Waiting, number: u64) -> Option<Instant> {
 
 /// Whether the server had a call's request: then it also had the marker that was sent after it. If that cannot be found
 /// out, the request counts as sent, because a handler may be at work.
-async fn was_sent(backbone: &Backbone, inbox: &str, (number, asked): (u64, Instant)) -> bool {
+async fn was_sent(backbone: &Backbone, inbox: &str, number: u64, asked: Instant) -> bool {
     let query = format!(r#"{{"last_by_subj":"{}"}}"#, backbone.names().request_sent(inbox, number));
     let stream = backbone.names().replies_stream();
     for _ in 0..2 {

@@ -43,7 +43,8 @@ impl Delivery {
     /// A stored message as if it had been delivered.
     pub(crate) fn of_stored(
         message: MessageId,
-        (subject, payload): (String, Bytes),
+        subject: String,
+        payload: Bytes,
         headers: Option<HeaderMap>,
         ack_token: AckToken,
     ) -> Self {

@@ -73,7 +73,7 @@ impl InLane {
 
     fn delivery(&self, ack_token: AckToken) -> Delivery {
         let headers = (!self.headers.is_empty()).then(|| self.headers.clone());
-        Delivery::of_stored(self.message.clone(), (self.subject.clone(), self.payload.clone()), headers, ack_token)
+        Delivery::of_stored(self.message.clone(), self.subject.clone(), self.payload.clone(), headers, ack_token)
     }
 }
 

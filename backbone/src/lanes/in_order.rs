@@ -55,7 +55,8 @@ impl Backbone {
         &self,
         id: &OrderId,
         place: Waits,
-        (beyond, up_to): (u64, u64),
+        beyond: u64,
+        up_to: u64,
     ) -> Result<Vec<Waiting>, Error> {
         let names = self.names();
         let Some(key) = KindKey::read(&id.key) else { return Ok(Vec::new()) };
@@ -64,7 +65,7 @@ impl Backbone {
                 Source::Lane(id.lane.queue.clone(), id.lane.priority.into()),
                 names.job(&id.tenant, &id.lane, &id.job_type),
             ),
-            Waits::Parked => (Source::Parked, names.parked(&id.tenant, &id.lane, (&id.job_type, &key))),
+            Waits::Parked => (Source::Parked, names.parked(&id.tenant, &id.lane, &id.job_type, &key)),
             Waits::Returned => (
                 Source::Lane(id.lane.queue.clone(), QueueLane::Returned),
                 names.returned(&id.tenant, &id.lane, &id.job_type),
@@ -96,7 +97,7 @@ impl Backbone {
         let at = longshore_domain::Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: stream.into(), sequence: stored.sequence, at };
         let headers = stored.job_headers();
-        let delivery = Delivery::of_stored(message, (stored.subject, stored.payload), headers, AckToken::none());
+        let delivery = Delivery::of_stored(message, stored.subject, stored.payload, headers, AckToken::none());
         Waiting { delivery, number }
     }
 

@@ -55,7 +55,7 @@ impl Backbone {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: SmolStr::from(stream), sequence: stored.sequence, at };
         let headers = stored.job_headers();
-        Delivery::of_stored(message, (stored.subject, stored.payload), headers, AckToken::none())
+        Delivery::of_stored(message, stored.subject, stored.payload, headers, AckToken::none())
     }
 
     /// Whether the queue has lanes, as the cluster's own leader knows it: a lane without a leader does not answer, but

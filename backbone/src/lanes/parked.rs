@@ -89,7 +89,7 @@ impl Backbone {
         let mut headers = header::carry_on(original, run, run.next_attempt(), Some(since));
         let payload = self.fitting(&mut headers, payload);
         let key = header::kind_key(original);
-        let subject = self.names().parked(&run.tenant, &run.lane(), (&run.job_type, &key));
+        let subject = self.names().parked(&run.tenant, &run.lane(), &run.job_type, &key);
         let parked = request::publish(self.client(), subject, headers, payload).await;
         let is_full = matches!(&parked, Err(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
         self.0.parked_space.learned(is_full);
@@ -121,7 +121,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
-        let subject = self.names().parked(&run.tenant, &run.lane(), (&run.job_type, key));
+        let subject = self.names().parked(&run.tenant, &run.lane(), &run.job_type, key);
         let page = self.page(&Source::Parked, &subject, 1).await?;
         let is_its_own = |id: &HeaderValue| id.as_str() == run.run_id.as_str();
         for stored in page.messages {
@@ -216,7 +216,7 @@ mod tests {
         let kind = ParkedKind { tenant, queue, priority, job_type, key: KindKey::default(), jobs: 7 };
         let ParkedKind { tenant, queue, job_type, key, .. } = kind.clone();
         let lane = Lane::new(&queue, priority);
-        let parked = names.parked(&tenant, &lane, (&job_type, &key));
+        let parked = names.parked(&tenant, &lane, &job_type, &key);
         let returned = names.returned(&tenant, &lane, &job_type);
         assert_eq!(read_kind(&names, &parked, 7), Some(kind.clone()));
         assert_eq!(read_kind(&names, &returned, 7), Some(kind));

@@ -7,6 +7,7 @@
 //! scanned as well, for as long as any are found. A sound pending message that no node holds was lost with the
 //! connection: it is returned (NAK), and the server redelivers it at once.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -238,7 +239,7 @@ impl Backbone {
         let (from, to) = (*from, *to);
         let custody = self.custody(&pending.stream);
         custody.begin_asking();
-        let elsewhere = self.held_elsewhere(&pending.stream, (from, to), node, nodes).await;
+        let elsewhere = self.held_elsewhere(&pending.stream, from..=to, node, nodes).await;
         let (Ok(Some(mut held)), Some(here)) = (elsewhere, self.held(&pending.stream, from, to).await) else {
             custody.stop_asking();
             return Ok(None);
@@ -262,12 +263,13 @@ impl Backbone {
     async fn held_elsewhere(
         &self,
         stream: &str,
-        (from, to): (u64, u64),
+        sequences: RangeInclusive<u64>,
         node: &str,
         nodes: &[String],
     ) -> Result<Option<Vec<u64>>, Error> {
         let inbox = self.control().new_inbox();
         let mut answers = self.control().subscribe(inbox.clone()).await?;
+        let (from, to) = sequences.into_inner();
         let question = serde_json::to_vec(&Asked { node: node.to_owned(), stream: stream.to_owned(), from, to })
             .unwrap_or_default();
         self.control().publish_with_reply(self.names().held().into(), inbox, Bytes::from(question)).await;

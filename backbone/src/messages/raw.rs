@@ -42,7 +42,7 @@ impl Raw {
     pub(crate) fn into_delivery(self, stream: &str, headers: HeaderMap, ack_token: AckToken) -> Delivery {
         let message = MessageId { stream: SmolStr::from(stream), sequence: self.sequence, at: self.at };
         let headers = (!headers.is_empty()).then_some(headers);
-        Delivery::of_stored(message, (self.subject, self.payload), headers, ack_token)
+        Delivery::of_stored(message, self.subject, self.payload, headers, ack_token)
     }
 }
 

@@ -163,7 +163,7 @@ impl Backwards {
             if low >= before {
                 return Ok(Past { messages: Vec::new(), next: None, read });
             }
-            let (messages, is_whole) = self.between(backbone, (low, before), &mut read).await?;
+            let (messages, is_whole) = self.between(backbone, low, before, &mut read).await?;
             if !is_whole {
                 self.window = (self.window / 8).max(BATCH);
                 continue;
@@ -185,7 +185,8 @@ impl Backwards {
     async fn between(
         &self,
         backbone: &Backbone,
-        (low, before): (u64, u64),
+        low: u64,
+        before: u64,
         read: &mut usize,
     ) -> Result<(Vec<Stored>, bool), Error> {
         let (mut messages, mut from) = (Vec::new(), low);

@@ -5,6 +5,7 @@
 //! that no entry is a step's.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -152,9 +153,8 @@ impl Backbone {
             from = more.sequence + 1;
             last.insert(more.subject, (more.payload, more.sequence));
         }
-        let read =
-            |(subject, (value, revision)): (String, (Bytes, u64))| Some((self.readable(&subject, &value)?, revision));
-        Ok(last.into_iter().filter_map(read).collect())
+        let last = last.into_iter();
+        Ok(last.filter_map(|(of, (value, revision))| Some((self.readable(&of, &value)?, revision))).collect())
     }
 
     /// Deletes every member of a batch.
@@ -193,11 +193,11 @@ impl Backbone {
         tenant: &Tenant,
         batch: &BatchId,
         place: &Source,
-        (from, last): (u64, u64),
+        sequences: RangeInclusive<u64>,
     ) -> Result<(bool, u64), Error> {
         let subject = self.names().jobs_of(tenant);
-        let page = self.page(place, &subject, from).await?;
-        let mut read = from;
+        let (mut read, last) = sequences.into_inner();
+        let page = self.page(place, &subject, read).await?;
         for stored in page.messages.iter().take_while(|stored| stored.sequence <= last) {
             if header::value_of(&stored.headers, BATCH) == Some(batch.as_str()) {
                 return Ok((true, stored.sequence));

@@ -15,6 +15,10 @@ use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::wire::header::names;
 
+/// How long nodes have to confirm a cancellation. A node that takes longer is frozen or cut off: it may no longer start
+/// the jobs that it has buffered by then.
+pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The cancel messages, as they arrive.
 #[derive(Debug)]
 pub struct Cancels {
@@ -87,15 +91,9 @@ impl Backbone {
         self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
     }
 
-    /// The same, and waits until each of `nodes` has received it, at most for `wait`. Returns whether one is running
-    /// the run: that node will end it, or let it go on if it is cancelled `only_if_waiting`.
-    pub async fn ask_who_runs(
-        &self,
-        (tenant, run): (&Tenant, &RunId),
-        only_if_waiting: bool,
-        nodes: &[String],
-        wait: Duration,
-    ) -> bool {
+    /// The same, and waits until each of `nodes` has received it, at most for [`CONFIRM_TIMEOUT`]. Returns whether one
+    /// is running the run: that node will end it, or let it go on if it is cancelled `only_if_waiting`.
+    pub async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, only_if_waiting: bool, nodes: &[String]) -> bool {
         let inbox = self.control().new_inbox();
         let Ok(mut answers) = self.control().subscribe(inbox.clone()).await else { return false };
         let subject = match only_if_waiting {
@@ -103,7 +101,7 @@ impl Backbone {
             true => self.names().cancel_waiting(tenant, run),
         };
         let _ = self.control().publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
-        let until = tokio::time::Instant::now() + wait;
+        let until = tokio::time::Instant::now() + CONFIRM_TIMEOUT;
         let mut silent: Vec<&str> = nodes.iter().map(String::as_str).collect();
         while !silent.is_empty() {
             let Ok(Some(answer)) = tokio::time::timeout_at(until, answers.next()).await else { break };

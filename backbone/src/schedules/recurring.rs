@@ -79,7 +79,8 @@ impl Backbone {
     /// The server did not answer; the schedule may have been written.
     pub async fn write_recurring(&self, schedule: &Recurring, expected: u64) -> Result<Put, Error> {
         let body = Bytes::from(serde_json::to_vec(schedule).unwrap_or_default());
-        let written = self.write_key((&schedule.tenant, schedule.id()), HeaderMap::new(), body, expected).await?;
+        let subject = self.recurring_key(&schedule.tenant, schedule.id());
+        let written = self.write_key(subject, HeaderMap::new(), body, expected).await?;
         if written != Put::Lost {
             return Ok(written);
         }
@@ -97,18 +98,17 @@ impl Backbone {
         let mut headers = HeaderMap::new();
         headers.insert("KV-Operation", "DEL");
         headers.insert(names::TTL, MARK_KEPT);
-        self.write_key((tenant, id), headers, Bytes::new(), expected).await
+        self.write_key(self.recurring_key(tenant, id), headers, Bytes::new(), expected).await
     }
 
     async fn write_key(
         &self,
-        (tenant, id): (&Tenant, &ScheduleId),
+        subject: String,
         mut headers: HeaderMap,
         body: Bytes,
         expected: u64,
     ) -> Result<Put, Error> {
         headers.insert(names::EXPECTED, expected.to_string());
-        let subject = self.recurring_key(tenant, id);
         loop {
             match request::publish(self.control(), subject.clone(), headers.clone(), body.clone()).await {
                 Ok(ack) => return Ok(Put::Won(ack.seq)),

@@ -139,10 +139,12 @@ impl Backbone {
         &self,
         offers: &[Offer],
         heartbeat: Duration,
-        (version, started): (&str, Timestamp),
+        version: &str,
+        started: Timestamp,
     ) -> Result<Offers, Error> {
         let description = "Handlers inside a Longshore node, for nodes that lack them";
-        let mut open = Offers::open(self, (NAME, description), Some(heartbeat), (version, started)).await?;
+        let mut open = Offers::open(self, NAME, description, version, started).await?;
+        open.heartbeat = Some(heartbeat);
         for offer in offers {
             open.add(offer).await?;
         }
@@ -154,9 +156,10 @@ impl Offers {
     /// A service that takes nothing yet.
     pub(super) async fn open(
         backbone: &Backbone,
-        (name, description): (&'static str, &'static str),
-        heartbeat: Option<Duration>,
-        (version, started): (&str, Timestamp),
+        name: &'static str,
+        description: &'static str,
+        version: &str,
+        started: Timestamp,
     ) -> Result<Self, Error> {
         let (link, names) = (backbone.work(), backbone.names());
         let shown = micro::Service {
@@ -172,7 +175,7 @@ impl Offers {
         for subject in micro::subjects(name, &shown.id) {
             questions.push(link.subscribe(subject).await?);
         }
-        Ok(Self { backbone: backbone.clone(), shown, heartbeat, questions, calls: Vec::new(), cancels })
+        Ok(Self { backbone: backbone.clone(), shown, heartbeat: None, questions, calls: Vec::new(), cancels })
     }
 
     /// Takes jobs of a type.
@@ -223,7 +226,7 @@ impl Offers {
                     let (message, endpoint) = call?;
                     if let Some((tenant, job_type)) = self.backbone.names().read_work(&message.subject)
                         && let (Ok(tenant), Ok(job_type)) = (Tenant::parse(tenant), JobType::parse(job_type))
-                        && let Some(call) = read(&self.backbone, (tenant, job_type), message, endpoint).await
+                        && let Some(call) = read(&self.backbone, tenant, job_type, message, endpoint).await
                     {
                         return Some(Arrived::Call(Box::new(call)));
                     }
@@ -263,7 +266,8 @@ impl Calls {
 /// answered at all.
 pub(super) async fn read(
     backbone: &Backbone,
-    (tenant, job_type): (Tenant, JobType),
+    tenant: Tenant,
+    job_type: JobType,
     message: Message,
     endpoint: Arc<micro::Endpoint>,
 ) -> Option<IncomingCall> {

@@ -59,9 +59,9 @@ impl Backbone {
     ///
     /// # Errors
     /// A subject cannot be subscribed to.
-    pub async fn pulls(&self, node: &str, about: (&str, Timestamp)) -> Result<Pulls, Error> {
+    pub async fn pulls(&self, node: &str, version: &str, started: Timestamp) -> Result<Pulls, Error> {
         let description = "Jobs for clients that ask a Longshore node for work";
-        let offers = Offers::open(self, (NAME, description), None, about).await?;
+        let offers = Offers::open(self, NAME, description, version, started).await?;
         let passed_on = self.work().subscribe(passed_on_to(self.names(), node)).await?;
         let wanted = self.work().subscribe(wanted(self.names())).await?;
         Ok(Pulls { backbone: self.clone(), offers, passed_on, wanted })
@@ -92,10 +92,11 @@ impl Pulls {
     /// A job that another node has passed on: its headers say whose it is, and of which type.
     async fn read(&self, message: Message) -> Option<IncomingCall> {
         let text = |name| message.headers.as_ref().and_then(|headers| header::value_of(headers, name));
-        let of = (Tenant::parse(text(names::TENANT)?).ok()?, JobType::parse(text(names::TYPE)?).ok()?);
-        let subject = self.backbone.names().work(&of.0, &of.1);
-        let endpoint = Arc::new(micro::Endpoint::new(of.1.as_str(), subject, BTreeMap::new()));
-        offers::read(&self.backbone, of, message, endpoint).await
+        let tenant = Tenant::parse(text(names::TENANT)?).ok()?;
+        let job_type = JobType::parse(text(names::TYPE)?).ok()?;
+        let subject = self.backbone.names().work(&tenant, &job_type);
+        let endpoint = Arc::new(micro::Endpoint::new(job_type.as_str(), subject, BTreeMap::new()));
+        offers::read(&self.backbone, tenant, job_type, message, endpoint).await
     }
 
     /// Receives jobs of a type from now on; returns once the server knows of that.

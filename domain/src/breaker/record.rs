@@ -241,7 +241,7 @@ impl Breaker {
             Some(ratio) if reaches(ratio) => (Cause::Ratio, window.totals(by.now, by.policy.window).failures),
             _ => return Some(()),
         };
-        self.open(1, (cause, failures), by);
+        self.open(1, cause, failures, by);
         Some(())
     }
 
@@ -274,7 +274,7 @@ impl Breaker {
         let (times, failures) = (*times, *failures);
         match signal {
             Signal::Neutral => {}
-            Signal::Failure => self.open(times.saturating_add(1), (Cause::Probe, failures.saturating_add(1)), by),
+            Signal::Failure => self.open(times.saturating_add(1), Cause::Probe, failures.saturating_add(1), by),
             Signal::Success => {
                 *successes = successes.saturating_add(1);
                 if *successes >= by.policy.probes {
@@ -293,7 +293,7 @@ impl Breaker {
         Some(())
     }
 
-    fn open(&mut self, times: u32, (cause, failures): (Cause, u32), by: By<'_>) {
+    fn open(&mut self, times: u32, cause: Cause, failures: u32, by: By<'_>) {
         let until = by.now.plus(by.policy.cool_down(times, by.chance));
         self.change(State::Open { until, times, cause, failures }, by.now);
     }

@@ -118,7 +118,7 @@ impl Line {
 
     /// Judges a run that comes to the line of a key that lets `max` runs in at once.
     #[must_use]
-    pub fn judge(&self, me: &Member, (on_busy, max): (OnBusy, u32), has_ended: impl Fn(&Member) -> bool) -> Judged {
+    pub fn judge(&self, me: &Member, on_busy: OnBusy, max: u32, has_ended: impl Fn(&Member) -> bool) -> Judged {
         let mut line = self.without_ended(has_ended);
         let cancel: Vec<Leaving> = line.leaving.iter().filter(|leaving| !leaving.member.is(me)).cloned().collect();
         let stays = |entry| Judged { entry, write: None, cancel: cancel.clone() };

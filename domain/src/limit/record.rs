@@ -234,7 +234,7 @@ impl Record {
                     lease
                 })
             }
-            Meter::Fixed(window, used) => take_from_window((*window, used), limit, ask, at),
+            Meter::Fixed(window, used) => take_from_window(*window, used, limit, ask, at),
             Meter::Sliding(slices) => take_from_slices(slices, limit, ask, at),
         };
         match granted {
@@ -312,7 +312,8 @@ impl Record {
 }
 
 fn take_from_window(
-    (window, used): (i64, &mut u64),
+    window: i64,
+    used: &mut u64,
     limit: &RateLimit,
     ask: &Ask,
     now: Timestamp,

@@ -200,7 +200,7 @@ fn a_run_without_a_handler_says_since_when_and_where_its_handlers_are_to_subscri
     let subject = names.work(&run.tenant, &run.job_type);
     assert!(said.message.ends_with(&subject), "{said:?}");
 
-    routing.served.take_in((vec![Remembered::CompleteFrom(at(0))], 1));
+    routing.served.take_in(vec![Remembered::CompleteFrom(at(0))], 1);
     routing.served.saw(&JobType::parse("mail.sent").unwrap());
     let said = no_handler(&routing, &run, at(60)).message;
     let none = ".000Z (none was ever online, did you mean mail.sent?); handlers subscribe to ";

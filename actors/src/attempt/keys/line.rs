@@ -63,7 +63,7 @@ pub(crate) async fn come<P: Ports>(
     // A key has a line or an order, or neither.
     let Some(id) = of(ports, job) else { return order::come(ports, assignment, attempt_state, parks).await };
     let policy = ports.policy(job);
-    let rules = (policy.on_busy, policy.key_concurrency);
+    let (on_busy, max) = (policy.on_busy, policy.key_concurrency);
     if let Some(overtaken) = record_first(ports, assignment, attempt_state, None, "before-line").await? {
         return Ok(overtaken);
     }
@@ -71,7 +71,7 @@ pub(crate) async fn come<P: Ports>(
     loop {
         let (line, revision) = ports.server().read_line(&id).await?;
         let ended = ended(ports.server(), &job.tenant, &line).await?;
-        let judged = line.judge(&me, rules, |member| ended.contains(member));
+        let judged = line.judge(&me, on_busy, max, |member| ended.contains(member));
         if let Some(line) = &judged.write {
             match ports.server().write_line(&id, line, revision).await {
                 Ok(true) => fail_point::pass("after-line"),
@@ -86,13 +86,13 @@ pub(crate) async fn come<P: Ports>(
             }
         }
         for leaving in &judged.cancel {
-            end(ports, (&job.tenant, &KindKey::of(job.options.as_deref())), leaving).await?;
+            end(ports, &job.tenant, &KindKey::of(job.options.as_deref()), leaving).await?;
         }
         return Ok(match judged.entry {
             Entry::In => AtBegin::Owned,
             Entry::Waits(_) if parks => AtBegin::Owned,
             Entry::Waits(_) => AtBegin::waits(assignment),
-            Entry::Busy(by) | Entry::Superseded(by) => AtBegin::Refused(makes_way(rules.0, &by)),
+            Entry::Busy(by) | Entry::Superseded(by) => AtBegin::Refused(makes_way(on_busy, &by)),
         });
     }
 }
@@ -134,7 +134,8 @@ fn makes_way(on_busy: OnBusy, by: &RunId) -> Settlement {
 /// it waits, finds that it has ended.
 async fn end<P: RunPorts>(
     ports: &P,
-    (tenant, key): (&Tenant, &KindKey),
+    tenant: &Tenant,
+    key: &KindKey,
     Leaving { member, by }: &Leaving,
 ) -> Result<(), Error> {
     loop {

@@ -133,23 +133,22 @@ async fn cut<S: Server>(server: &S, id: &OrderId, me: Option<&Member>, now: Time
         let up_to = match me {
             Some(me) => me.place.number,
             None => {
-                let parked = server.waiting_in_order(id, Waits::Parked, (beyond, u64::MAX)).await?;
+                let parked = server.waiting_in_order(id, Waits::Parked, beyond, u64::MAX).await?;
                 match parked.last() {
                     Some(last) => last.number,
                     None => return Ok(Cut { order: Order::default(), stale }),
                 }
             }
         };
-        let range = (beyond, up_to);
         // The lane before the parked jobs: so a job that is being parked is met in one of them. Only jobs that were in
         // a batch are among the returned ones.
         let (in_lane, returned) = join(
-            server.waiting_in_order(id, Waits::InLane, range),
-            server.waiting_in_order(id, Waits::Returned, range),
+            server.waiting_in_order(id, Waits::InLane, beyond, up_to),
+            server.waiting_in_order(id, Waits::Returned, beyond, up_to),
         )
         .await;
         let (in_lane, returned) = (in_lane?, returned?);
-        let parked = server.waiting_in_order(id, Waits::Parked, range).await?;
+        let parked = server.waiting_in_order(id, Waits::Parked, beyond, up_to).await?;
         let all_up_to = [&in_lane, &returned, &parked].into_iter().filter(|some| some.len() >= WINDOW);
         let up_to = all_up_to.filter_map(|some| some.last()).map(|last| last.number).min().unwrap_or(up_to);
         let mut open = Vec::new();

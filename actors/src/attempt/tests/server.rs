@@ -480,7 +480,8 @@ impl Server for MemoryServer {
         &self,
         _: &OrderId,
         place: Waits,
-        (beyond, up_to): (u64, u64),
+        beyond: u64,
+        up_to: u64,
     ) -> Result<Vec<Waiting>, Error> {
         self.call(|| {
             let others = self.others.borrow();

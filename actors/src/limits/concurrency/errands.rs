@@ -138,7 +138,10 @@ impl<R: SlotPorts> Part<R> {
             Errand::Limit(id, step) => {
                 match step {
                     Step::Read => self.read(&id).await,
-                    Step::Write(ask, base, revision, max) => self.write(&id, (&ask, &base, revision, max)).await,
+                    Step::Write(ask, base, revision, max) => {
+                        let next = self.slots.after(&base, &ask, max);
+                        self.write(&id, &ask, next, revision).await
+                    }
                 }
                 return Done::Limit(id);
             }
@@ -262,12 +265,11 @@ impl<R: SlotPorts> Part<R> {
         }
     }
 
-    async fn write(&self, id: &ConcurrencyId, (ask, base, revision, max): (&Ask, &Record, u64, u32)) {
-        let next = self.slots.after(base, ask, max);
+    async fn write(&self, id: &ConcurrencyId, ask: &Ask, next: Record, revision: u64) {
         let written = self.records.write(id, &next, revision).await;
         tracing::trace!(limit = %id, ?ask, revision, ?written, "asked for slots");
         match written {
-            Ok(Written::Won(revision)) => self.slots.won(id, ask, (next, revision)),
+            Ok(Written::Won(revision)) => self.slots.won(id, ask, next, revision),
             Ok(Written::Lost) => {
                 self.records.pause(PAUSE.mul_f64(self.records.chance())).await;
                 self.slots.lost(id, ask);

@@ -374,11 +374,11 @@ impl Slots {
     }
 
     /// A write was stored.
-    fn won(&self, id: &ConcurrencyId, ask: &Ask, written: (Record, u64)) {
+    fn won(&self, id: &ConcurrencyId, ask: &Ask, record: Record, revision: u64) {
         let known = &mut *self.known();
         let Some(holder) = known.holders.get_mut(id) else { return };
         let watches = &known.watches;
-        holder.won(ask, written, instant(), |session, block| self.is_over(watches, session, block));
+        holder.won(ask, (record, revision), instant(), |session, block| self.is_over(watches, session, block));
         known.due.insert(id.clone());
         self.changed(id);
         self.news.notify();

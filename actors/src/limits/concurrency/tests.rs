@@ -53,7 +53,7 @@ impl Scene {
                     Step::Write(ask, base, expected, max) => {
                         assert_eq!(expected, *revision);
                         (*record, *revision) = (self.slots.after(&base, &ask, max), *revision + 1);
-                        self.slots.won(&id, &ask, (record.clone(), *revision));
+                        self.slots.won(&id, &ask, record.clone(), *revision);
                         written += 1;
                     }
                 }

@@ -269,18 +269,18 @@ impl Limiter {
 pub(crate) async fn carry_out<S: LimitPorts>(server: &S, request: Request) -> Option<Answered> {
     match request {
         Request::Lease(id, limit, ask) => {
-            let outcome = lease(server, (&id, &limit), &ask).await;
+            let outcome = lease(server, &id, &limit, &ask).await;
             Some(Answered { id, ask, outcome })
         }
         Request::GiveBack(id, limit, ask, unused) => {
-            let is_returned = give_back(server, (&id, &limit), (&ask, unused)).await;
+            let is_returned = give_back(server, &id, &limit, &ask, unused).await;
             is_returned.then_some(Answered { id, ask, outcome: Outcome::Returned })
         }
     }
 }
 
 /// Asks for a block until it is known whether there is one, or other nodes were faster too often.
-async fn lease<S: LimitPorts>(server: &S, (id, limit): (&LimitId, &RateLimit), ask: &Ask) -> Outcome {
+async fn lease<S: LimitPorts>(server: &S, id: &LimitId, limit: &RateLimit, ask: &Ask) -> Outcome {
     for turn in 0..TURNS {
         let read = server.read_limit(id).await;
         let Ok((record, revision)) = read.inspect_err(|error| failed(id, error)) else { return Outcome::Unclear };
@@ -306,7 +306,7 @@ async fn lease<S: LimitPorts>(server: &S, (id, limit): (&LimitId, &RateLimit), a
 }
 
 /// Gives a block back, and says whether that was done. If it was not, its tokens count as used.
-async fn give_back<S: LimitPorts>(server: &S, (id, limit): (&LimitId, &RateLimit), (ask, unused): (&Ask, u32)) -> bool {
+async fn give_back<S: LimitPorts>(server: &S, id: &LimitId, limit: &RateLimit, ask: &Ask, unused: u32) -> bool {
     for turn in 0..RETURNS {
         let Ok((Some(record), revision)) = server.read_limit(id).await else { return false };
         let Some(next) = record.give_back(limit, ask, unused, now()) else { return false };

@@ -51,7 +51,7 @@ fn a_few_of_each_kind_stay_and_the_others_are_parked() {
     assert!(fill(&mut blocked, "other", 5..7, now).is_empty());
     assert_eq!(blocked.held(), 4);
     assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("quick"), false));
-    while blocked.take((now, 0), |_| true, |_| Ok(())).is_some() {}
+    while blocked.take(now, 0, |_| true, |_| Ok(())).is_some() {}
     assert_eq!(fill(&mut blocked, "full", 7..8, now), [7], "behind those that are parked");
     assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("full"), true));
 }
@@ -63,12 +63,12 @@ fn while_none_can_start_they_are_asked_about_again_only_if_a_gate_has_news_or_th
     let opens = now + Duration::from_millis(2);
     let later =
         |_: &mut u64| Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited), soon: 0, waits: None });
-    assert_eq!(blocked.take((now, 7), |_| true, later), None);
+    assert_eq!(blocked.take(now, 7, |_| true, later), None);
     assert_eq!((blocked.opens(), blocked.opens()), (Some(opens), None), "answered once");
     assert_eq!(blocked.reason(&kind("a")), Some(DeferReason::RateLimited));
-    assert_eq!(blocked.take((now, 7), |_| true, |_| panic!("nothing has changed")), None);
-    assert_eq!(blocked.take((now, 8), |_| true, later), None, "a gate has news");
-    assert_eq!(blocked.take((opens, 8), |_| true, |_| Ok(())), Some((kind("a"), 1)), "its time has come");
+    assert_eq!(blocked.take(now, 7, |_| true, |_| panic!("nothing has changed")), None);
+    assert_eq!(blocked.take(now, 8, |_| true, later), None, "a gate has news");
+    assert_eq!(blocked.take(opens, 8, |_| true, |_| Ok(())), Some((kind("a"), 1)), "its time has come");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
     assert!(fill(&mut blocked, "c", 6..500, now).is_empty(), "what may start in a moment is not sent away");
     let held = blocked.held();
     let known = HeldUp { until: Some(now), reason: None, soon: 100, waits: None };
-    assert_eq!(blocked.take((now, 1), |_| true, |_| Err(known)), None);
+    assert_eq!(blocked.take(now, 1, |_| true, |_| Err(known)), None);
     assert_eq!(blocked.take_overdue().map(|(_, number)| number), Some(105), "once it is known how many may, it is");
     assert_eq!(blocked.held(), held - 1);
     drop(blocked.take_all());
@@ -117,7 +117,7 @@ fn large_payloads_wait_parked_beyond_a_bound_on_their_bytes() {
     }
     assert_eq!(blocked.place_for(&kind("back"), true, None, now), Goes::Parked);
     for left in (0..2 * kept).rev() {
-        assert!(blocked.take((now, left), |_| true, |_| Ok(())).is_some());
+        assert!(blocked.take(now, left, |_| true, |_| Ok(())).is_some());
     }
     assert_eq!(blocked.held, Held::default(), "what left counts no more");
     blocked.keep(kind("a"), place(1), large);
@@ -180,11 +180,11 @@ fn the_first_in_order_that_may_start_is_taken() {
     let full = |is_full: bool| {
         if is_full { Err(HeldUp { until: None, reason: None, soon: 0, waits: None }) } else { Ok(()) }
     };
-    assert_eq!(blocked.take((now, 7), |_| false, |_| panic!("it was not to be asked about")), None);
-    let taken = blocked.take((now, 0), |_| true, |number| full(*number == 1));
+    assert_eq!(blocked.take(now, 7, |_| false, |_| panic!("it was not to be asked about")), None);
+    let taken = blocked.take(now, 0, |_| true, |number| full(*number == 1));
     assert_eq!(taken, Some((kind("b"), 2)), "1 cannot start, and 4 is behind it");
-    assert_eq!(blocked.take((now, 0), |_| true, |_| full(false)), Some((kind("a"), 1)));
-    assert_eq!(blocked.take((now, 0), |_| true, |_| full(true)), None);
+    assert_eq!(blocked.take(now, 0, |_| true, |_| full(false)), Some((kind("a"), 1)));
+    assert_eq!(blocked.take(now, 0, |_| true, |_| full(true)), None);
     blocked.set_aside(|number| *number == 4);
     assert_eq!(blocked.iter_mut().map(|number| *number).collect::<Vec<_>>(), [3, 4]);
     assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some((kind("a"), 4)), None));
@@ -215,7 +215,7 @@ fn what_the_stream_does_not_know_of_yet_still_counts_as_parked() {
     let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
     fill(&mut blocked, "full", 0..2, now);
     let on_its_way = blocked.parks(kind("full"), place(2));
-    while blocked.take((now, 0), |_| true, |_| Ok(())).is_some() {}
+    while blocked.take(now, 0, |_| true, |_| Ok(())).is_some() {}
     let asks = |blocked: &mut Blocked<u64>, kinds: &[Kind]| {
         blocked.before_asking();
         blocked.are_parked(kinds, now);
@@ -282,12 +282,12 @@ fn a_job_behind_parked_ones_is_parked_in_order_and_waits_here_once_none_is() {
     }
     drop(blocked.parks(kind("other"), place(8)));
     blocked.keep_behind(kind("other"), place(9), 9);
-    assert!(blocked.take((now, 0), |_| true, |_| Ok(())).is_none(), "none of them may start");
+    assert!(blocked.take(now, 0, |_| true, |_| Ok(())).is_none(), "none of them may start");
     assert_eq!(blocked.iter_mut().count(), 4);
     assert_eq!((blocked.held(), blocked.take_behind()), (4, Some((full.clone(), 1))));
     blocked.before_asking();
     blocked.are_parked(&[kind("other")], now);
-    assert_eq!(blocked.take((now, 0), |_| true, |_| Ok(())), Some((full.clone(), 2)));
+    assert_eq!(blocked.take(now, 0, |_| true, |_| Ok(())), Some((full.clone(), 2)));
     assert_eq!(blocked.take_behind(), Some((kind("other"), 9)));
     assert_eq!((blocked.take_behind(), blocked.held()), (None, 1));
     blocked.set_aside(|_| true);

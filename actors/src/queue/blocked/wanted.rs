@@ -33,10 +33,10 @@ impl<T: HasPayload> Blocked<T> {
                 *here.entry((&kind.tenant, &kind.job_type)).or_default() += jobs;
             }
         }
-        kinds.iter().map(|(kind, room)| self.wants(kind, *room, (&here, now))).collect()
+        kinds.iter().map(|(kind, room)| self.wants(kind, *room, &here, now)).collect()
     }
 
-    fn wants(&self, kind: &Kind, room: Room, (here, now): (&Here<'_>, Instant)) -> Want {
+    fn wants(&self, kind: &Kind, room: Room, here: &Here<'_>, now: Instant) -> Want {
         let over = self.counted_over;
         let here_of_type = here.get(&(&kind.tenant, &kind.job_type)).copied().unwrap_or(0);
         let of_type = self.parked_types.get(&kind.job_type).map_or(0, |starts| starts.recent(now, over));

@@ -186,11 +186,11 @@ fn of_nodes_that_move_a_stored_job_at_once_one_hears_that_it_did() {
     let job = due(&carried(&retrying()), 9);
     for is_there in [true, false] {
         let ports = Scripted { is_there, ..Scripted::default() };
-        let moved = take_to_lane(&ports, &job, (&Source::Schedules, 9)).now_or_never().unwrap();
+        let moved = take_to_lane(&ports, &job, &Source::Schedules, 9).now_or_never().unwrap();
         assert_eq!(moved.unwrap(), is_there);
         assert_eq!(*ports.done.borrow(), ["publish", "count", "take out 9"]);
     }
     let full = Scripted { refuses: true, is_there: true, ..Scripted::default() };
-    assert!(take_to_lane(&full, &job, (&Source::Schedules, 9)).now_or_never().unwrap().is_err());
+    assert!(take_to_lane(&full, &job, &Source::Schedules, 9).now_or_never().unwrap().is_err());
     assert_eq!(*full.done.borrow(), ["publish"], "its message stays");
 }

@@ -234,7 +234,7 @@ impl Forwarder {
             }
             let delivered = self.ports.backbone.delivered_in(&copied.lane).await?;
             let since = self.gone.get(&copied.sequence).copied().unwrap_or_else(Instant::now);
-            if goes_on((delivered, copied.job.message.sequence), since.elapsed(), self.ports.lease()) {
+            if goes_on(delivered, copied.job.message.sequence, since.elapsed(), self.ports.lease()) {
                 tracing::info!(sequence = copied.job.message.sequence, stream = %copied.job.message.stream,
                     "a job that was being moved forward is gone on with");
                 self.ports.metrics().restored(Restored::MovedForward, 1);
@@ -266,7 +266,7 @@ fn was_not_delivered(delivered: Option<u64>, sequence: u64) -> bool {
 
 /// Whether a copy that is left over is gone on with, whose message is known to be gone for `gone_for`: the node that
 /// got it has written the record within a lease, or has lost the job.
-fn goes_on((delivered, sequence): (Option<u64>, u64), gone_for: Duration, lease: Duration) -> bool {
+fn goes_on(delivered: Option<u64>, sequence: u64, gone_for: Duration, lease: Duration) -> bool {
     was_not_delivered(delivered, sequence) || gone_for >= lease
 }
 
@@ -281,7 +281,7 @@ mod tests {
     /// its record or has lost it: a job that two nodes had would begin twice.
     #[test]
     fn a_job_that_is_moved_goes_on_only_when_no_node_can_have_it() {
-        let goes_on_after = |delivered, gone_for| goes_on((delivered, 8), gone_for, LEASE);
+        let goes_on_after = |delivered, gone_for| goes_on(delivered, 8, gone_for, LEASE);
         assert!(goes_on_after(Some(7), Duration::ZERO));
         for delivered in [Some(8), Some(9), None] {
             assert!(!goes_on_after(delivered, Duration::ZERO), "{delivered:?}");

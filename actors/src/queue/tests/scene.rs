@@ -118,7 +118,7 @@ impl Scene {
         let buffer = JobBuffer::new((Queue::main(), policy), LEASE, gates, park, closing.clone());
         // The first pulls had time to come back.
         buffer.lanes_asked(start.checked_sub(Duration::from_secs(1)).unwrap());
-        let queue = Dispatcher::new((Queue::main(), policy), buffer, WakePermits::of_runtime(), Arc::clone(&pressure));
+        let queue = Dispatcher::new(Queue::main(), policy, buffer, WakePermits::of_runtime(), Arc::clone(&pressure));
         let queue = Arc::new(queue);
         let (returns, mut returned) = mpsc::unbounded_channel();
         let token = AckToken::without_connection(returns);

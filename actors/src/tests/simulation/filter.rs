@@ -176,7 +176,7 @@ impl FilterPorts for Hand<'_> {
         Ok(Page { messages, next: None })
     }
 
-    fn run_in_lane(&self, _: (&Queue, QueueLane), stored: &Stored) -> (Tenant, RunId) {
+    fn run_in_lane(&self, _: &Queue, _: QueueLane, stored: &Stored) -> (Tenant, RunId) {
         let run_id = stored.headers.get(names::RUN_ID).map_or("", |run_id| run_id.as_str());
         (Tenant::default_tenant(), RunId::parse(run_id).expect("a listed job has its run's id"))
     }

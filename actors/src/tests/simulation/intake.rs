@@ -125,7 +125,7 @@ pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
 /// Takes a parked job back into its lane; says whether it was still parked.
 pub(crate) async fn take_back(world: &World, node: usize, parked: Due) -> Result<bool, Error> {
     let ports = Move { client: Client { world, node }, due: parked, is_parked: true };
-    let taken = due::take_to_lane(&ports, &due_job(world, parked), (&Source::Parked, parked.sequence)).await;
+    let taken = due::take_to_lane(&ports, &due_job(world, parked), &Source::Parked, parked.sequence).await;
     world.say(|| format!("{} has taken {:?} back: {taken:?}", ports.client.name(), parked.schedule.place));
     taken
 }
@@ -135,7 +135,7 @@ pub(crate) async fn bring_on(world: &World, node: usize, overdue: Schedule) {
     let due = Due { sequence: overdue.sequence, schedule: overdue, until: 0 };
     let ports = Move { client: Client { world, node }, due, is_parked: false };
     if ports.client.find_schedule(overdue.place).await == Some(overdue.sequence) {
-        let moved = due::take_to_lane(&ports, &due_job(world, due), (&Source::Schedules, due.sequence)).await;
+        let moved = due::take_to_lane(&ports, &due_job(world, due), &Source::Schedules, due.sequence).await;
         world.say(|| format!("{} has swept {:?}: {moved:?}", ports.client.name(), overdue.place));
     }
 }

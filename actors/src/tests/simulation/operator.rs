@@ -189,7 +189,7 @@ impl CancelPorts for Hand<'_> {
     }
 
     /// A frozen node reads the order when it wakes, and not before everything else.
-    async fn ask_who_runs(&self, (_, run): (&Tenant, &RunId), only_if_waiting: bool) -> Result<bool, ApiError> {
+    async fn ask_who_runs(&self, _: &Tenant, run: &RunId, only_if_waiting: bool) -> Result<bool, ApiError> {
         let (world, plan) = (self.world, self.place_of(run).0);
         world.travel().await;
         let asked_at = world.clock.get();
@@ -242,7 +242,7 @@ impl CancelPorts for Hand<'_> {
         })
     }
 
-    async fn remove_record(&self, _: (&Tenant, &RunId), _: u64) -> Result<(), Error> {
+    async fn remove_record(&self, _: &Tenant, _: &RunId, _: u64) -> Result<(), Error> {
         unreachable!("every record here is one that nodes wrote")
     }
 }

@@ -86,7 +86,8 @@ impl Hand<'_> {
         &self,
         id: &OrderId,
         waits: Waits,
-        (beyond, up_to): (u64, u64),
+        beyond: u64,
+        up_to: u64,
     ) -> Result<Vec<Waiting>, Error> {
         let world = self.world;
         let is_missed = match waits {

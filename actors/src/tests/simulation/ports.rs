@@ -427,8 +427,8 @@ impl Server for Hand<'_> {
         self.put_order(id, order, expected).await
     }
 
-    async fn waiting_in_order(&self, id: &OrderId, waits: Waits, range: (u64, u64)) -> Result<Vec<Waiting>, Error> {
-        self.waiting_in(id, waits, range).await
+    async fn waiting_in_order(&self, id: &OrderId, at: Waits, beyond: u64, up_to: u64) -> Result<Vec<Waiting>, Error> {
+        self.waiting_in(id, at, beyond, up_to).await
     }
 
     async fn is_in_lane(&self, _: &OrderId, sequence: u64) -> Result<bool, Error> {

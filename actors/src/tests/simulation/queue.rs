@@ -177,7 +177,7 @@ impl NodeQueue {
         let buffer = JobBuffer::new((Queue::main(), policy), LENGTH, gates, park, closing.clone());
         buffer.clear(at);
         let permits = WakePermits::new(WAKE_PERMITS);
-        let dispatcher = Dispatcher::new((Queue::main(), policy), buffer, permits, Arc::default());
+        let dispatcher = Dispatcher::new(Queue::main(), policy, buffer, permits, Arc::default());
         (0..world.room).for_each(|worker| dispatcher.idle.put(worker));
         let queue = Self {
             dispatcher,

@@ -90,7 +90,7 @@ async fn sweep_round(world: &World, node: usize) {
         let last = found.last().map_or(from, |schedule| schedule.sequence);
         let is_due = |schedule: &Schedule| is_overdue(stamp(schedule.at), stranded::grace(LENGTH), world.now());
         overdue.extend(found.into_iter().filter(is_due));
-        let is_whole = round.has_read((0, next), overdue.len());
+        let is_whole = round.has_read(0, next, overdue.len());
         let never_begins_again = is_whole && world.is(Mutation::SweepNeverBeginsAgain);
         state.sweep.from.set(if never_begins_again { last + 1 } else { round.goes_on_from() });
     }

@@ -44,7 +44,7 @@ impl Round {
 
     /// A page of so many bytes was read, behind which the one from `next` follows; with it, the round has found so
     /// many. Says whether the stream ends there.
-    pub(crate) fn has_read(&mut self, (bytes, next): (usize, Option<u64>), found: usize) -> bool {
+    pub(crate) fn has_read(&mut self, bytes: usize, next: Option<u64>, found: usize) -> bool {
         self.pages += 1;
         self.bytes += bytes;
         self.from = next.unwrap_or(FIRST);

@@ -37,7 +37,7 @@ impl RequestSpan {
 
 impl Tracer {
     /// A request was answered: its span is taken.
-    pub(crate) fn answered(&self, span: &RequestSpan, (method, route): (&'static str, &str), code: u16) {
+    pub(crate) fn answered(&self, span: &RequestSpan, method: &'static str, route: &str, code: u16) {
         let Submission { trace, above } = &span.submission;
         if !trace.is_sampled {
             return;

@@ -146,9 +146,9 @@ fn a_trace_that_is_not_sampled_has_no_spans() {
         tracer.wait_ended(&trace, &settled(fresh(), Settlement::Cancel, 10));
         tracer.dead_letter(Some(trace.clone()), &run, at(9));
         tracer.dead_letter(None, &run, at(9));
-        tracer.replayed(&trace, &run, (at(0), at(9)));
+        tracer.replayed(&trace, &run, at(0)..at(9));
         let submission = Submission { trace, above: None };
-        tracer.submitted(&submission, &job(), Ok(("r", false)), (at(0), at(9)));
+        tracer.submitted(&submission, &job(), Ok(("r", false)), at(0)..at(9));
     });
     assert!(others.is_empty());
 }
@@ -292,7 +292,7 @@ fn a_replay_links_the_dead_letter_that_it_replays() {
     let mut run = settled(begun(fresh(), 1, 10), Settlement::Dead { failure: failure() }, 30);
     let dead_letter = spans_of(|tracer| tracer.dead_letter(Some(publishers()), &run, at(35))).remove(0);
     run.replay(at(90));
-    let replay = spans_of(|tracer| tracer.replayed(&publishers(), &run, (at(90), at(95)))).remove(0);
+    let replay = spans_of(|tracer| tracer.replayed(&publishers(), &run, at(90)..at(95))).remove(0);
     assert_eq!((replay.name.as_str(), times(&replay)), ("replay main", (90, 95)));
     let link = replay.link.unwrap();
     assert_eq!((link.trace_id(), link.span_id()), (dead_letter.trace, dead_letter.id));
@@ -304,7 +304,7 @@ fn a_submission_says_which_run_it_made_or_why_it_was_refused() {
     let above = SpanId::from_bytes([9; 8]);
     let submit = |above, answer: Result<(&str, bool), &str>| {
         let submission = Submission { trace: publishers(), above };
-        spans_of(|tracer| tracer.submitted(&submission, &job(), answer, (at(0), at(4)))).remove(0)
+        spans_of(|tracer| tracer.submitted(&submission, &job(), answer, at(0)..at(4))).remove(0)
     };
     let taken = submit(Some(above), Ok(("main-p5-7", true)));
     assert_eq!((taken.id, taken.parent, taken.parent_is_remote), (publishers().parent, above, true));

@@ -43,7 +43,7 @@ impl Names {
 
     /// The subject of a parked job.
     #[must_use]
-    pub fn parked(&self, tenant: &Tenant, lane: &Lane, (job_type, key): (&JobType, &KindKey)) -> String {
+    pub fn parked(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType, key: &KindKey) -> String {
         format!("{}.parked.{tenant}.{lane}.{key}.{job_type}", self.namespace)
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let job_type = JobType::parse("email.send").unwrap();
         let options = JobOptions { limit_key: Some("customer 7".to_owned()), ..JobOptions::default() };
         for key in [KindKey::default(), KindKey::of(Some(&options))] {
-            let subject = names.parked(&Tenant::default_tenant(), &main(), (&job_type, &key));
+            let subject = names.parked(&Tenant::default_tenant(), &main(), &job_type, &key);
             assert_eq!(names.read_job(&subject).unwrap().job_type, "email.send", "{subject}");
             assert_eq!(names.read_parked_key(&subject), Some(key), "{subject}");
         }
