@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use longshore_harness::{eventually, free_ports};
@@ -332,7 +333,9 @@ struct Composed {
     folder: tempfile::TempDir,
     /// What stands for what: addresses, folders and passwords.
     instead: Vec<(String, String)>,
-    running: Vec<Child>,
+    servers: Vec<Child>,
+    /// A node's name, its service and its process.
+    nodes: Mutex<Vec<(&'static str, &'static str, Child)>>,
 }
 
 impl Composed {
@@ -354,7 +357,13 @@ impl Composed {
         let named = servers.flat_map(|server| [4222, 6222].map(|port| format!("{server}:{port}")));
         instead.extend(named.zip(free_ports(6).into_iter().map(|port| format!("127.0.0.1:{port}"))));
         let compose: Value = serde_saphyr::from_str(include_str!("../docker-compose.yml")).unwrap();
-        Ok(Self { services: compose["services"].clone(), folder, instead, running: Vec::new() })
+        Ok(Self {
+            services: compose["services"].clone(),
+            folder,
+            instead,
+            servers: Vec::new(),
+            nodes: Mutex::default(),
+        })
     }
 
     fn replaced(&self, text: &str) -> String {
@@ -377,11 +386,28 @@ impl Composed {
         texts.iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     }
 
-    fn start(&mut self, name: &str, command: Command) {
-        let log = std::fs::File::create(self.folder.path().join(format!("{name}.log"))).unwrap();
+    fn start(&self, name: &str, command: Command) -> Child {
+        let log = self.folder.path().join(format!("{name}.log"));
+        let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
         let mut command = tokio::process::Command::from(command);
-        command.stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true);
-        self.running.push(command.spawn().unwrap());
+        command.stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true).spawn().unwrap()
+    }
+
+    fn start_node(&self, name: &str, service: &str) -> Child {
+        let longshore = Path::new(env!("CARGO_BIN_EXE_longshore"));
+        let mut command = self.command(service, longshore, &self.arguments(service));
+        command.env("LONGSHORE_HTTP__LISTEN", "off").env("LONGSHORE_NODE__NAME", name);
+        self.start(name, command)
+    }
+
+    /// Starts the nodes again that have ended, as their services have it: the cluster was not there in time.
+    fn restart_ended(&self) {
+        for (name, service, node) in &mut *self.nodes.lock().unwrap() {
+            assert_eq!(self.services[*service]["restart"], "unless-stopped");
+            if node.try_wait().unwrap().is_some() {
+                *node = self.start_node(name, service);
+            }
+        }
     }
 
     /// One of the three servers.
@@ -399,7 +425,7 @@ impl Composed {
         };
         let arguments: Vec<String> = self.arguments(server).into_iter().skip(1).map(own).collect();
         let command = self.command(server, program, &arguments);
-        self.start(server, command);
+        self.servers.push(self.start(server, command));
     }
 
     /// The logs of all.
@@ -428,12 +454,14 @@ async fn the_services_of_docker_compose_work_together() {
     let longshore = Path::new(env!("CARGO_BIN_EXE_longshore"));
     // As many workers as there are replicas.
     for (service, node) in [("gateway", "gateway"), ("worker", "worker-1"), ("worker", "worker-2")] {
-        let mut command = all.command(service, longshore, &all.arguments(service));
-        command.env("LONGSHORE_HTTP__LISTEN", "off").env("LONGSHORE_NODE__NAME", node);
-        all.start(node, command);
+        let process = all.start_node(node, service);
+        all.nodes.lock().unwrap().push((node, service, process));
     }
     let within = Duration::from_secs(240);
-    let made = async || run(&mut all.command("producer", longshore, &all.arguments("producer")));
+    let made = async || {
+        all.restart_ended();
+        run(&mut all.command("producer", longshore, &all.arguments("producer")))
+    };
     eventually("the producer to make its schedule", within, async || {
         made().await.map_err(|problem| format!("{problem}\n{}", all.logs()))
     })
@@ -449,10 +477,11 @@ async fn the_services_of_docker_compose_work_together() {
     })
     .await;
     let done = eventually("each worker to do a job", within, async || {
+        all.restart_ended();
         assert!(run(&mut ask(&["submit", "echo", "17", "--wait"])).unwrap().contains("17"));
         let listed = run(&mut ask(&["runs", "list", "--state", "completed", "--json"])).unwrap();
         let both = listed.contains("\"worker-1\"") && listed.contains("\"worker-2\"");
-        if both { Ok(listed) } else { Err(listed) }
+        if both { Ok(listed) } else { Err(format!("{listed}\n{}", all.logs())) }
     })
     .await;
     assert!(!all.logs().contains("Violation"), "{}", all.logs());

@@ -62,13 +62,10 @@ async fn a_handler_goes_on_while_its_record_is_written() {
         let began = began.clone();
         async move {
             began.send(()).unwrap();
-            let mut longest = Duration::ZERO;
-            for _ in 0..150 {
-                let before = Instant::now();
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                longest = longest.max(before.elapsed());
-            }
-            Ok::<_, HandlerError>(json!(u64::try_from(longest.as_millis()).unwrap()))
+            // What keeps a task beside it waiting is the machine.
+            let (longest, beside) = tokio::join!(longest_wait(), tokio::spawn(longest_wait()));
+            let more = longest.saturating_sub(beside.unwrap());
+            Ok::<_, HandlerError>(json!(u64::try_from(more.as_millis()).unwrap()))
         }
     };
     let handlers = handlers::built_in().with("step", step);
@@ -87,8 +84,19 @@ async fn a_handler_goes_on_while_its_record_is_written() {
     let end = world.record(&receipt.run_id).await.unwrap();
     assert_eq!((ends, end.attempt), (vec!["completed".to_owned()], 1));
     let longest = Duration::from_millis(end.result.unwrap().as_u64().unwrap());
-    assert!(longest < WRITE / 2, "it was kept waiting for {longest:?}");
+    assert!(longest < WRITE / 2, "it was kept waiting for {longest:?} longer than a task beside it");
     node.drain().await.unwrap();
+}
+
+/// The longest of 150 waits of 20 ms.
+async fn longest_wait() -> Duration {
+    let mut longest = Duration::ZERO;
+    for _ in 0..150 {
+        let before = Instant::now();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        longest = longest.max(before.elapsed());
+    }
+    longest
 }
 
 /// Given more handlers than threads, which block in place, when each waits for all the others, then all of them run:

@@ -19,7 +19,7 @@ use longshore_harness::history::{Call, History, Interruption, Limit, Ordered, Pa
 use longshore_harness::repeated_calls::with_nodes;
 use longshore_harness::{Handler, Job, Node, NodeBuilder, Receipt, Record, Reply, Scrape, World, eventually};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::http::on_a_free_port;
 use crate::limits::Starts;
@@ -78,6 +78,7 @@ struct Struck {
 
 /// Everything there is beside the jobs.
 struct Stage {
+    _at_once: SemaphorePermit<'static>,
     world: World,
     nodes: Vec<Node>,
     handlers: BTreeMap<&'static str, Handler>,
@@ -88,6 +89,10 @@ struct Stage {
     /// When the schedule is due for the first time.
     first: Timestamp,
 }
+
+/// These tests, which come one after the other, are the heaviest: more of them at once starve each other's nodes for
+/// longer than their leases last.
+static AT_ONCE: Semaphore = Semaphore::const_new(3);
 
 /// Each type is there for one reason to wait.
 const TYPES: [&str; 17] = [
@@ -197,6 +202,7 @@ fn node<'w>(world: &'w World, fault: Fault) -> NodeBuilder<'w> {
 impl Stage {
     /// Handlers, one node that has started the first job of whatever holds up others, and then a second node.
     async fn set(fault: Fault) -> Stage {
+        let at_once = AT_ONCE.acquire().await.unwrap();
         let world = world().await;
         let (struck, mut handlers) = (watch::Sender::new(false), BTreeMap::new());
         for job_type in TYPES.into_iter().chain(["busy.cancel"]) {
@@ -209,9 +215,11 @@ impl Stage {
         }
         let nodes = vec![node(&world, fault).name("n1").start().await];
         let first = Timestamp::now();
-        let mut stage = Stage { world, nodes, handlers, struck, rows: Vec::new(), pauses: Vec::new(), first };
+        let mut stage =
+            Stage { _at_once: at_once, world, nodes, handlers, struck, rows: Vec::new(), pauses: Vec::new(), first };
         stage.hold_up().await;
         stage.nodes.push(node(&stage.world, fault).name("n2").start().await);
+        stage.slots_are_known().await;
         stage.pause().await;
         stage
     }
@@ -254,6 +262,23 @@ impl Stage {
         }
     }
 
+    /// Waits until each node has heard of the slots that handlers have: before, it starts eight jobs of each of them,
+    /// which of those that are published then it does not matter.
+    async fn slots_are_known(&self) {
+        for node in ["n1", "n2"] {
+            eventually(&format!("the slots that {node} knows"), WITHIN, async || {
+                let health = self.world.request_as("_all", "health", json!({"node": node})).await;
+                let slots = |job_type: &str| {
+                    let subject = format!("longshore.work.*.{job_type}");
+                    let handlers = health["handlers"].as_array().into_iter().flatten();
+                    handlers.filter(|handler| handler["subject"] == *subject).find_map(|of| of["slots"].as_u64())
+                };
+                if (slots("parked"), slots("slots")) == (Some(1), Some(2)) { Ok(()) } else { Err(health.to_string()) }
+            })
+            .await;
+        }
+    }
+
     /// Pauses what is to be paused. One pause ends by itself, the other one is ended after the fault.
     async fn pause(&mut self) {
         operate(&self.world, "queues.pause", json!({"queue": "bulk"})).await;
@@ -289,7 +314,6 @@ impl Stage {
                 row.jobs.extend(jobs);
             }
         }
-        // More than two nodes start that have not heard of the announced slots in time: eight each.
         for (job_type, reason, count) in [
             ("type", "concurrency of a type", 18),
             ("slots", "handler slots", 22),

@@ -221,9 +221,10 @@ impl Reader {
         }
         while left > 0 {
             let wanted = left.min(PAGE);
-            let mut page = consumer.batch().max_messages(wanted).expires(PAGE_WITHIN).messages().await?;
+            // What is there now: messages that are removed or replaced meanwhile do not come, and are not waited for.
+            let mut page = consumer.fetch().max_messages(wanted).messages().await?;
             let before = left;
-            while let Some(message) = page.next().await {
+            while let Some(message) = tokio::time::timeout(PAGE_WITHIN, page.next()).await? {
                 take(Stored::try_from(message.map_err(|error| anyhow::anyhow!(error))?)?)?;
                 left = left.saturating_sub(1);
             }
