@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use longshore_domain::breaker::record::{Breaker, BreakerKey, State, Step};
+use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, State};
 use longshore_domain::{JobType, SmolStr};
 
 use super::{BreakerTable, Breakers, Known, MAX_BREAKERS, kind_of};
@@ -67,7 +67,7 @@ impl Breakers {
     }
 
     /// The step that is being written.
-    pub(crate) fn doing(&self, of: &BreakerKey) -> Option<(u64, Step)> {
+    pub(crate) fn doing(&self, of: &BreakerKey) -> Option<(u64, BreakerStep)> {
         self.table().views.get(&kind_of(of))?.view.doing().cloned()
     }
 

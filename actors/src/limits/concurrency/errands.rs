@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Error;
 use longshore_backbone::concurrency::{SlotRecords, Wish, Written};
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{Ask, ConcurrencyId, Record};
+use longshore_domain::concurrency::{Ask, ConcurrencyId, SlotRecord};
 use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 
 use crate::limits::concurrency::Slots;
@@ -32,8 +32,8 @@ const PAUSE: Duration = Duration::from_millis(3);
 /// The cluster's records of slots. Each method is the method of [`SlotRecords`] that has its name, where nothing else
 /// is said.
 pub(crate) trait SlotPorts {
-    async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error>;
-    async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error>;
+    async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error>;
+    async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error>;
     async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error>;
     async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error>;
     async fn wish(&self, wish: &Wish);
@@ -46,11 +46,11 @@ pub(crate) trait SlotPorts {
 }
 
 impl SlotPorts for SlotRecords {
-    async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error> {
+    async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error> {
         self.read(id).await
     }
 
-    async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error> {
+    async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error> {
         self.write(id, record, expected).await
     }
 
@@ -265,7 +265,7 @@ impl<R: SlotPorts> Part<R> {
         }
     }
 
-    async fn write(&self, id: &ConcurrencyId, ask: &Ask, next: Record, revision: u64) {
+    async fn write(&self, id: &ConcurrencyId, ask: &Ask, next: SlotRecord, revision: u64) {
         let written = self.records.write(id, &next, revision).await;
         tracing::trace!(limit = %id, ?ask, revision, ?written, "asked for slots");
         match written {

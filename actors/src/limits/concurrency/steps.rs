@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use longshore_backbone::concurrency::{News, SlotAnswer, SlotQuestion, Wish};
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, Record};
+use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, SlotRecord};
 use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 
 use crate::limits::concurrency::session::OwnSession;
@@ -25,7 +25,7 @@ pub(crate) enum Step {
     /// Read its record.
     Read,
     /// Write this on that record, which has this revision; the limit allows so many.
-    Write(Ask, Record, u64, u32),
+    Write(Ask, SlotRecord, u64, u32),
 }
 
 impl Slots {

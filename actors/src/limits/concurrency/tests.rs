@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// A node's table, and the records of the cluster with their revisions.
 struct Scene {
     slots: Arc<Slots>,
-    records: HashMap<ConcurrencyId, (Record, u64)>,
+    records: HashMap<ConcurrencyId, (SlotRecord, u64)>,
 }
 
 impl Scene {
@@ -168,7 +168,7 @@ impl Scene {
     }
 
     /// What the keeper would write next.
-    fn next_write(&self) -> Option<(Ask, Record, u64, u32)> {
+    fn next_write(&self) -> Option<(Ask, SlotRecord, u64, u32)> {
         let (steps, _) = self.slots.next_steps(9, &HashSet::new());
         steps.into_iter().find_map(|(_, step)| match step {
             Step::Write(ask, base, revision, max) => Some((ask, base, revision, max)),
@@ -177,7 +177,7 @@ impl Scene {
     }
 
     /// The cluster's record of `call` is read, as it is.
-    fn reads(&self, record: &Record, revision: u64) {
+    fn reads(&self, record: &SlotRecord, revision: u64) {
         self.slots.learned(&self.id(), record.clone(), revision);
     }
 }
@@ -187,7 +187,7 @@ fn nothing_is_taken_before_the_session_that_has_it_is_stored() {
     let mut scene = Scene::new();
     scene.slots.begin_again();
     let _ = scene.take("call", None);
-    scene.reads(&Record::default(), 0);
+    scene.reads(&SlotRecord::default(), 0);
     assert!(scene.next_write().is_none());
     scene.slots.session().confirmed(Instant::now(), LEASE);
     assert_eq!(scene.keep(), 1);
@@ -200,7 +200,7 @@ fn nothing_is_taken_before_the_session_that_has_it_is_stored() {
 fn a_write_that_another_came_before_gives_no_slot() {
     let mut scene = Scene::new();
     let _ = scene.take("call", None);
-    scene.reads(&Record::default(), 0);
+    scene.reads(&SlotRecord::default(), 0);
     let (ask, base, _, max) = scene.next_write().unwrap();
     let others = scene.slots.after(&base, &Ask { session: "other".into(), ..ask.clone() }, max);
     scene.slots.lost(&scene.id(), &ask);
