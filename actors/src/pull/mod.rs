@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::offers::{IncomingCall, Offer, ReplyTo};
-use longshore_backbone::pulls::Wanted;
+use longshore_backbone::pulls::WorkWanted;
 use longshore_domain::{JobType, RunId, Tenant};
 use tokio::sync::Notify;
 
@@ -50,9 +50,9 @@ struct State {
     /// Until when each type is received.
     received: HashMap<Offer, Instant>,
     /// For other nodes: a puller waits here.
-    unsaid: Vec<Wanted>,
+    unsaid: Vec<WorkWanted>,
     /// Pullers of other nodes, each until it waits no more.
-    wanted: VecDeque<(Wanted, Instant)>,
+    wanted: VecDeque<(WorkWanted, Instant)>,
     next: u64,
     /// The node drains.
     is_closed: bool,
@@ -89,7 +89,7 @@ fn offer(tenant: &Tenant, job_type: &JobType) -> Offer {
 
 impl Pullers {
     /// The next job of these types, or `None` at that time, or if the node drains.
-    async fn next(self: &Arc<Self>, wanted: &Wanted, until: Instant) -> Option<Box<IncomingCall>> {
+    async fn next(self: &Arc<Self>, wanted: &WorkWanted, until: Instant) -> Option<Box<IncomingCall>> {
         let place = self.enter(wanted, until);
         let mut is_over = false;
         loop {
@@ -103,7 +103,7 @@ impl Pullers {
         }
     }
 
-    fn enter(self: &Arc<Self>, wanted: &Wanted, until: Instant) -> Place {
+    fn enter(self: &Arc<Self>, wanted: &WorkWanted, until: Instant) -> Place {
         let (mut state, woken) = (self.state(), Arc::<Notify>::default());
         let number = state.next;
         state.next += 1;
@@ -121,7 +121,7 @@ impl Pullers {
     }
 
     /// Whether so many types more can be received.
-    fn has_room(&self, wanted: &Wanted) -> bool {
+    fn has_room(&self, wanted: &WorkWanted) -> bool {
         let state = self.state();
         let new = wanted.types.iter().filter(|of| !state.received.contains_key(&offer(&wanted.tenant, of))).count();
         state.received.len() + new <= MAX_TYPES
@@ -154,7 +154,7 @@ impl Pullers {
     }
 
     /// A puller of another node waits. Returns a job for it.
-    fn wanted(&self, wanted: Wanted) -> Option<Box<IncomingCall>> {
+    fn wanted(&self, wanted: WorkWanted) -> Option<Box<IncomingCall>> {
         let mut state = self.state();
         let unpromised = |held: &PulledJob| held.promised.is_none() && fits(&held.call, &wanted.tenant, &wanted.types);
         if let Some(at) = state.held.iter().position(unpromised) {
@@ -191,7 +191,7 @@ impl Pullers {
     }
 
     /// The types that are received now, and the notices for other nodes.
-    fn changes(&self) -> (Vec<Offer>, Vec<Wanted>) {
+    fn changes(&self) -> (Vec<Offer>, Vec<WorkWanted>) {
         let (mut state, at) = (self.state(), Instant::now());
         state.received.retain(|_, until| *until > at);
         let is_closed = state.is_closed;
