@@ -47,12 +47,12 @@ pub(crate) struct WaitingJobs {
 type Scopes = SmallVec<[RoomScope; 2]>;
 
 /// The place of one job; if the job is not stored, it goes back.
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     of: Arc<WaitingJobs>,
     scopes: Scopes,
 }
 
-impl Place {
+impl Reservation {
     /// The job is stored.
     pub(crate) fn stored(mut self) {
         let scopes = std::mem::take(&mut self.scopes);
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.of.of_each(&self.scopes, Room::put_back);
     }
@@ -142,7 +142,7 @@ impl WaitingJobs {
     ///
     /// # Errors
     /// There is none.
-    pub(crate) async fn take(self: &Arc<Self>, job: &Job) -> Result<Option<Place>, Full> {
+    pub(crate) async fn take(self: &Arc<Self>, job: &Job) -> Result<Option<Reservation>, Full> {
         let scopes = self.scopes(job);
         if scopes.is_empty() {
             return Ok(None);
@@ -155,13 +155,13 @@ impl WaitingJobs {
         self.place(&scopes).map(Some).ok_or_else(|| self.full(scopes))
     }
 
-    fn place(self: &Arc<Self>, scopes: &Scopes) -> Option<Place> {
+    fn place(self: &Arc<Self>, scopes: &Scopes) -> Option<Reservation> {
         let mut rooms = self.rooms();
         if !scopes.iter().all(|scope| rooms.get(scope).is_some_and(Room::has_place)) {
             return None;
         }
         change_each(&mut rooms, scopes, Room::take);
-        Some(Place { of: Arc::clone(self), scopes: scopes.clone() })
+        Some(Reservation { of: Arc::clone(self), scopes: scopes.clone() })
     }
 
     /// The scope that has no place; of two, the first.

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::api::Api;
 use crate::api::filter;
-use crate::api::wait_permits::Waits;
+use crate::api::wait_permits::WaitPermits;
 use crate::pull::Pullers;
 use crate::request::wrong;
 use crate::runtime::now;
@@ -31,7 +31,7 @@ const LEASE_MS_BOUNDS: std::ops::RangeInclusive<u64> = 1_000..=86_400_000;
 pub(crate) async fn next(
     api: &Api,
     pullers: &Arc<Pullers>,
-    waits: &Arc<Waits>,
+    waits: &Arc<WaitPermits>,
     asker: &str,
     asked: NextRequest,
 ) -> Result<Encoded<Next>, ApiError> {

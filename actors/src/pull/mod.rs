@@ -37,13 +37,13 @@ const MAX_WANTED: usize = 1_024;
 /// The pullers that wait on this node, and the jobs that wait for pullers.
 #[derive(Debug, Default)]
 pub(crate) struct Pullers {
-    state: Mutex<State>,
+    state: Mutex<PullerTable>,
     /// Notified when there is something for the receiver.
     for_receiver: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PullerTable {
     /// In the order in which they came.
     waiting: VecDeque<Puller>,
     held: VecDeque<PulledJob>,
@@ -77,7 +77,7 @@ struct PulledJob {
 
 /// A puller that waits; it has gone when this is dropped.
 #[derive(Debug)]
-struct Place {
+struct WaitingPuller {
     pullers: Arc<Pullers>,
     number: u64,
     woken: Arc<Notify>,
@@ -103,7 +103,7 @@ impl Pullers {
         }
     }
 
-    fn enter(self: &Arc<Self>, wanted: &WorkWanted, until: Instant) -> Place {
+    fn enter(self: &Arc<Self>, wanted: &WorkWanted, until: Instant) -> WaitingPuller {
         let (mut state, woken) = (self.state(), Arc::<Notify>::default());
         let number = state.next;
         state.next += 1;
@@ -117,7 +117,7 @@ impl Pullers {
         state.expect(&wanted.tenant, &wanted.types, waits + ASKS_AGAIN_WITHIN);
         drop(state);
         self.for_receiver.notify_one();
-        Place { pullers: Arc::clone(self), number, woken }
+        WaitingPuller { pullers: Arc::clone(self), number, woken }
     }
 
     /// Whether so many types more can be received.
@@ -206,12 +206,12 @@ impl Pullers {
         state.waiting.iter().for_each(|puller| puller.woken.notify_one());
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PullerTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PullerTable {
     /// Promises each job to the first puller of its type that has none.
     fn promise(&mut self) {
         for held in self.held.iter_mut().filter(|held| held.promised.is_none()) {
@@ -237,7 +237,7 @@ fn fits(call: &IncomingCall, tenant: &Tenant, types: &[JobType]) -> bool {
     call.job.tenant == *tenant && types.contains(&call.job.job_type)
 }
 
-impl Drop for Place {
+impl Drop for WaitingPuller {
     fn drop(&mut self) {
         let mut state = self.pullers.state();
         state.waiting.retain(|puller| puller.number != self.number);

@@ -55,7 +55,7 @@ pub(crate) fn away(delivery: u64) -> Duration {
 /// is set for what comes next.
 pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server: Timestamp) -> Result<(), Delay> {
     // A schedule that was removed meanwhile needs nothing.
-    let Some(mut at) = Place::find(api, tenant, id).await? else { return Ok(()) };
+    let Some(mut at) = VersionedSchedule::find(api, tenant, id).await? else { return Ok(()) };
     let mut ticks_at = None;
     loop {
         let timing = at.schedule.settings.timing().map_err(Delay::Unreadable)?;
@@ -76,7 +76,7 @@ pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server:
             TickAction::Rest => return Ok(()),
         };
         if !at.write(api, next).await? {
-            match Place::find(api, tenant, id).await? {
+            match VersionedSchedule::find(api, tenant, id).await? {
                 Some(found) => (at, ticks_at) = (found, None),
                 None => return Ok(()),
             }
@@ -93,7 +93,7 @@ pub(crate) async fn run_now(
 ) -> Result<Option<Recurring>, Delay> {
     let mut started = None;
     loop {
-        let Some(mut at) = Place::find(api, tenant, id).await? else { return Ok(None) };
+        let Some(mut at) = VersionedSchedule::find(api, tenant, id).await? else { return Ok(None) };
         if started.is_none() {
             may(&at.schedule).map_err(Delay::Job)?;
         }
@@ -111,12 +111,12 @@ pub(crate) async fn run_now(
 }
 
 /// A schedule as it was read, and the revision to write on.
-struct Place {
+struct VersionedSchedule {
     schedule: Recurring,
     revision: u64,
 }
 
-impl Place {
+impl VersionedSchedule {
     async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<Option<Self>, Error> {
         let found = api.backbone.find_recurring_for_certain(tenant, id).await?;
         Ok(found.schedule.map(|schedule| Self { schedule, revision: found.revision }))

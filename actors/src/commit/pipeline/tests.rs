@@ -19,7 +19,7 @@ use longshore_domain::{Job, Run, Timestamp};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::commit::{AfterCommit, Payload};
+use crate::commit::{AfterCommit, PublishedJob};
 use crate::ports::encode::{Author, Destination};
 
 const RUNS: usize = 12;
@@ -137,7 +137,7 @@ fn commit(number: usize, ack_token: AckToken) -> Box<Commit> {
     run.begin(1, &"n".into(), now);
     run.settle(Settlement::Complete(RunResult::None), now);
     let author = Author { node: "n", server: &Here(Names::new("longshore")) };
-    let mut commit = Commit::to_write(run, Payload::default(), 0, Published::nothing(), author);
+    let mut commit = Commit::to_write(run, PublishedJob::default(), 0, Published::nothing(), author);
     commit.after = AfterCommit::Ack(ack_token);
     // What is written then does not matter here.
     commit.follow_up = number.is_multiple_of(3).then_some(FollowUp::DeadLetter);

@@ -14,7 +14,7 @@ use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 
 use crate::limits::concurrency::Slots;
 use crate::limits::concurrency::session::OwnSession;
-use crate::limits::concurrency::steps::Step;
+use crate::limits::concurrency::steps::SlotTask;
 use crate::metrics::{Metrics, Restored};
 use crate::runtime::clock::{instant, now};
 
@@ -92,7 +92,7 @@ pub(crate) struct Part<R = SlotRecords> {
 /// What is to be asked of the cluster.
 pub(crate) enum Errand {
     /// Read or write the record of a limit.
-    Limit(ConcurrencyId, Step),
+    Limit(ConcurrencyId, SlotTask),
     /// Announce to the other nodes that this one lacks slots of these limits.
     Announce(Vec<ConcurrencyId>),
     /// Renew the node's session, whose record has this revision.
@@ -137,8 +137,8 @@ impl<R: SlotPorts> Part<R> {
         match errand {
             Errand::Limit(id, step) => {
                 match step {
-                    Step::Read => self.read(&id).await,
-                    Step::Write(ask, base, revision, max) => {
+                    SlotTask::Read => self.read(&id).await,
+                    SlotTask::Write(ask, base, revision, max) => {
                         let next = self.slots.after(&base, &ask, max);
                         self.write(&id, &ask, next, revision).await
                     }

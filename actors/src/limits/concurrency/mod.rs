@@ -99,7 +99,7 @@ pub(crate) enum NoSlot {
 /// What a job waits for: a limit, as it was when the job was asked about. Limits may share a number, which costs a
 /// question in vain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waits {
+pub(crate) struct AwaitedLimit {
     number: u16,
     version: u32,
 }
@@ -236,7 +236,7 @@ impl Slots {
     }
 
     /// Whether something happened to what a job waits for.
-    pub(crate) fn have_changed(&self, waits: Waits) -> bool {
+    pub(crate) fn have_changed(&self, waits: AwaitedLimit) -> bool {
         self.versions[usize::from(waits.number)].load(Ordering::Acquire) != waits.version
     }
 
@@ -296,7 +296,7 @@ impl Slots {
         self: &Arc<Self>,
         job: &Job,
         elsewhere: Option<Duration>,
-    ) -> Result<SlotPermit, (NoSlot, Waits)> {
+    ) -> Result<SlotPermit, (NoSlot, AwaitedLimit)> {
         let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
         let (now, holds_for) = (instant(), elsewhere.unwrap_or_default());
         let mut known = self.known();
@@ -304,7 +304,7 @@ impl Slots {
         // First it is seen whether there are all: a slot that is taken and put back looks used.
         for (id, max) in &ids {
             let number = Self::number_of(id);
-            let waits = Waits { number, version: self.versions[usize::from(number)].load(Ordering::Acquire) };
+            let waits = AwaitedLimit { number, version: self.versions[usize::from(number)].load(Ordering::Acquire) };
             let Some(holder) = holder(&mut known, id, *max, now) else { return Err((NoSlot::NoPlace, waits)) };
             if lasts && holder.has_one(now, holds_for) {
                 continue;

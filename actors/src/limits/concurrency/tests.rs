@@ -6,7 +6,7 @@ use std::time::Instant;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::{JobOptions, Timestamp};
 
-use super::steps::Step;
+use super::steps::SlotTask;
 use super::*;
 use crate::runtime::clock::simulated;
 
@@ -49,8 +49,8 @@ impl Scene {
             for (id, step) in steps {
                 let (record, revision) = self.records.entry(id.clone()).or_default();
                 match step {
-                    Step::Read => self.slots.learned(&id, record.clone(), *revision),
-                    Step::Write(ask, base, expected, max) => {
+                    SlotTask::Read => self.slots.learned(&id, record.clone(), *revision),
+                    SlotTask::Write(ask, base, expected, max) => {
                         assert_eq!(expected, *revision);
                         (*record, *revision) = (self.slots.after(&base, &ask, max), *revision + 1);
                         self.slots.won(&id, &ask, record.clone(), *revision);
@@ -64,12 +64,12 @@ impl Scene {
 
 impl Scene {
     /// A job of `call` with this key asks for its slots: what it waits for.
-    fn waits_for(&self, key: &str) -> Waits {
+    fn waits_for(&self, key: &str) -> AwaitedLimit {
         let _ = self.take("call", Some(key));
         let key = KindKey::of_keys(None, Some(key));
         let id = self.slots.ids(&Tenant::default_tenant(), &JobType::parse("call").unwrap(), &key).remove(0).0;
         let number = Slots::number_of(&id);
-        Waits { number, version: self.slots.versions[usize::from(number)].load(Ordering::Relaxed) }
+        AwaitedLimit { number, version: self.slots.versions[usize::from(number)].load(Ordering::Relaxed) }
     }
 }
 
@@ -171,8 +171,8 @@ impl Scene {
     fn next_write(&self) -> Option<(Ask, SlotRecord, u64, u32)> {
         let (steps, _) = self.slots.next_steps(9, &HashSet::new());
         steps.into_iter().find_map(|(_, step)| match step {
-            Step::Write(ask, base, revision, max) => Some((ask, base, revision, max)),
-            Step::Read => None,
+            SlotTask::Write(ask, base, revision, max) => Some((ask, base, revision, max)),
+            SlotTask::Read => None,
         })
     }
 
@@ -206,7 +206,7 @@ fn a_write_that_another_came_before_gives_no_slot() {
     scene.slots.lost(&scene.id(), &ask);
     assert!(scene.take("call", None).is_err());
     let (steps, _) = scene.slots.next_steps(9, &HashSet::new());
-    assert!(matches!(&steps[..], [(_, Step::Read)]), "it does not know what the other wrote");
+    assert!(matches!(&steps[..], [(_, SlotTask::Read)]), "it does not know what the other wrote");
     scene.records.insert(scene.id(), (others, 5));
     scene.slots.read_again();
     scene.keep();

@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::commit::follow_up::{self, Done};
 use crate::commit::pipeline::{Input, Outlets, Pipeline, Sent};
-use crate::commit::{AfterCommit, Commit, Payload};
+use crate::commit::{AfterCommit, Commit, PublishedJob};
 use crate::metrics::Metrics;
 use crate::ports::encode::EncodedEvents;
 use crate::ports::{RunPorts as _, Unlogged};
@@ -136,7 +136,7 @@ impl Hand<'_> {
 
     /// Publishes the remaining events of a run whose record is stored.
     pub(crate) async fn publish_rest(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        let commit = Commit::of_stored(Box::new(run.clone()), Payload::default(), published, self.author());
+        let commit = Commit::of_stored(Box::new(run.clone()), PublishedJob::default(), published, self.author());
         self.wait_for(commit).await.map(drop)
     }
 }
