@@ -80,13 +80,13 @@ impl Stop {
 
 /// An entry in the book; dropped, it is struck out.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LeaseEntry {
     number: u64,
     book: Arc<Book>,
     pub(crate) stop: Stop,
 }
 
-impl Entry {
+impl LeaseEntry {
     /// Whether its lease is lost. The keeper looks now and then, and a node that was frozen may get here before it
     /// does.
     pub(crate) fn is_lost(&self, now: Instant, length: Duration) -> bool {
@@ -99,7 +99,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for LeaseEntry {
     fn drop(&mut self) {
         self.book.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
     }
@@ -113,7 +113,7 @@ impl Book {
         message: MessageId,
         job: &Job,
         from: Instant,
-    ) -> Option<Entry> {
+    ) -> Option<LeaseEntry> {
         let reply = ack_token.renewal()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let stop = Stop::default();
@@ -125,7 +125,7 @@ impl Book {
             stop.stop(RELEASED);
         }
         drop(all);
-        Some(Entry { number, book: Arc::clone(self), stop })
+        Some(LeaseEntry { number, book: Arc::clone(self), stop })
     }
 
     /// Asks the worker that works on a run here to stop; says whether there is one.
@@ -320,7 +320,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn enter(book: &Arc<Book>, run: &str, from: Instant) -> Entry {
+    fn enter(book: &Arc<Book>, run: &str, from: Instant) -> LeaseEntry {
         let job = crate::tests::job("t", run);
         let (returns, _) = tokio::sync::mpsc::unbounded_channel();
         let message = MessageId { stream: "LANE".into(), sequence: 1, at: Timestamp::from_millis(0) };
@@ -328,7 +328,7 @@ mod tests {
     }
 
     /// Whether a job runs on, is cancelled, is released, or has lost its lease.
-    fn state(entry: &Entry) -> &'static str {
+    fn state(entry: &LeaseEntry) -> &'static str {
         match (entry.stop.token.is_cancelled(), entry.stop.is_released(), entry.stop.is_lost()) {
             (false, false, false) => "runs",
             (true, false, false) => "cancelled",

@@ -77,7 +77,7 @@ pub use settings::{
     AuditFile, DeclaredSchedules, EventFile, LogControl, Posted, PressureSettings, Settings, WEBHOOK_WITHIN,
     WebhookCaller, WebhookSettings,
 };
-pub use streams::{EventStream, EventStreams, From as StreamFrom, Logline, Position, Step};
+pub use streams::{EventStream, EventStreams, From as StreamFrom, Logline, Position, StreamItem};
 
 pub use queue::unresponsive::SPARE_THREADS;
 

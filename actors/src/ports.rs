@@ -27,11 +27,11 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
-use longshore_domain::fast_path::{self, Known};
+use longshore_domain::fast_path::{self, Candidate};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
-use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
+use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, HolderStatus, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::{BatchId, Job, Queue, QueueLane, Run, RunId, SmolStr, Tenant, Timestamp};
 
@@ -53,11 +53,11 @@ pub(crate) trait Rules {
         matches!(protocol::on_arrival(Some(found), arrival), Verdict::Begin { .. })
     }
 
-    fn is_fast_path_open(&self, known: &Known<'_>) -> bool {
+    fn is_fast_path_open(&self, known: &Candidate<'_>) -> bool {
         fast_path::is_open(known)
     }
 
-    fn lease_is_lost(&self, run: &Run, holder: Holder, asked_at: Timestamp, lease: Duration) -> bool {
+    fn lease_is_lost(&self, run: &Run, holder: HolderStatus, asked_at: Timestamp, lease: Duration) -> bool {
         protocol::lease_is_lost(run, holder, asked_at, lease)
     }
 

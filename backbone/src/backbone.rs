@@ -21,7 +21,7 @@ use crate::lanes::custody::{Custody, Returns, nak_dropped};
 use crate::lanes::parked::ParkedSpace;
 use crate::messages::request::{self, PubAck};
 use crate::messages::size_limits;
-use crate::messages::window::Window;
+use crate::messages::window::PublishWindow;
 use crate::settings::{Connection, Storage};
 use crate::streams::provision;
 use crate::streams::wanted::Ground;
@@ -278,8 +278,8 @@ impl Backbone {
     ///
     /// # Errors
     /// Its inbox cannot be subscribed to.
-    pub async fn window(&self) -> Result<Window, Error> {
-        Window::open(self.0.jobs.clone()).await
+    pub async fn window(&self) -> Result<PublishWindow, Error> {
+        PublishWindow::open(self.0.jobs.clone()).await
     }
 
     /// Publishes without confirmation. For live events: a subscriber that is not listening misses them anyway.

@@ -10,7 +10,7 @@ use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use longshore_domain::{JobType, Lane, RunId, Tenant, Timestamp};
 
 use crate::connection::link::Link;
-use crate::connection::refusals::Refusal;
+use crate::connection::refusals::MissingRight;
 use crate::error::{Cause, Error};
 use crate::messages::request;
 use crate::settings::Connection;
@@ -140,7 +140,7 @@ impl Client {
         let refused = refusals.next(|refusal| refusal.is_of_publish(&subject) || refusal.is_of_inbox(&inbox));
         let answer = tokio::select! {
             answer = self.nats.request(subject.as_str(), request) => answer,
-            refusal = refused => return Err(ApiError::new(Code::Forbidden, refusal.to_string()).hint(Refusal::HINT)),
+            right = refused => return Err(ApiError::new(Code::Forbidden, right.to_string()).hint(MissingRight::HINT)),
         };
         let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
         let message = answer.map_err(|error| match kind(&error) {
@@ -191,7 +191,7 @@ impl Client {
         let mut messages = self.nats.subscribe(subject.clone()).await?;
         // The subscription must reach the server before the caller does what it wants to receive messages about.
         let _ = self.nats.flush().await;
-        let failed = move |refusal: Refusal| Error::Subscribe { subject, source: refusal.into() };
+        let failed = move |refusal: MissingRight| Error::Subscribe { subject, source: refusal.into() };
         let messages = futures_util::stream::poll_fn(move |context| messages.poll_next(context));
         let messages = messages.map(|message| Ok((message.subject.to_string(), message.payload)));
         Ok(until_refused(messages, refused.map(failed)))

@@ -68,7 +68,7 @@ pub use cluster::{
     run_time_settings, served_types, webhooks,
 };
 pub use connection::link;
-pub use connection::refusals::Refusal;
+pub use connection::refusals::MissingRight;
 pub use lanes::{backlog, delivery, forward, in_order, lane_queries, parked, poison, pull, renewal, standstill};
 pub use messages::{refusal, request, scan, window};
 pub use runs::{backwards, batches, cancels, certain, claims, dead_letters, fingerprint, records, steps};

@@ -64,7 +64,7 @@ impl Clearance {
 
 /// The facts about a job that is about to start.
 #[derive(Debug, Clone, Copy)]
-pub struct Waiting<'a> {
+pub struct JobFacts<'a> {
     /// What its headers asked for.
     pub options: Option<&'a JobOptions>,
     /// When it was enqueued, or when its schedule fired.
@@ -81,7 +81,7 @@ pub struct Waiting<'a> {
 
 /// Judges whether the job may start at `now`.
 #[must_use]
-pub fn clear(job: Waiting<'_>, now: Timestamp) -> Clearance {
+pub fn clear(job: JobFacts<'_>, now: Timestamp) -> Clearance {
     let Some(options) = job.options else { return Clearance::Start };
     let moment = |when: Option<crate::job::When>| when.map(|when| when.from(job.enqueued_at));
     if let Some(run_at) = moment(options.run_at).filter(|at| !job.fell_due && *at > now) {
@@ -121,7 +121,7 @@ mod tests {
         };
         let judge = |fell_due, started_before, now| {
             let waiting =
-                Waiting { options: Some(&options), enqueued_at: at(1_000), fell_due, started_before, needs: None };
+                JobFacts { options: Some(&options), enqueued_at: at(1_000), fell_due, started_before, needs: None };
             clear(waiting, at(now))
         };
         assert_eq!(judge(false, false, 1_050), Clearance::NotBefore(at(1_100)));
@@ -142,7 +142,7 @@ mod tests {
         let judge = |needs: Option<u64>, started_before, now| {
             let needs = needs.map(Duration::from_millis);
             let options = Some(&options);
-            clear(Waiting { options, enqueued_at: at(1_000), fell_due: true, started_before, needs }, at(now))
+            clear(JobFacts { options, enqueued_at: at(1_000), fell_due: true, started_before, needs }, at(now))
         };
         assert_eq!(judge(None, false, 8_999), Clearance::Start, "a time limit says nothing of how long it takes");
         for started_before in [false, true] {
@@ -163,7 +163,7 @@ mod tests {
         let options = JobOptions { expires: Some(When::At(at(9_000))), ..JobOptions::default() };
         let needs = Some(Duration::from_secs(3_600));
         let waiting =
-            Waiting { options: Some(&options), enqueued_at: at(1_000), fell_due: true, started_before: false, needs };
+            JobFacts { options: Some(&options), enqueued_at: at(1_000), fell_due: true, started_before: false, needs };
         assert_eq!(clear(waiting, at(8_999)), Clearance::Start);
     }
 }

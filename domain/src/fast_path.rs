@@ -12,7 +12,7 @@ use crate::protocol::Arrival;
 
 /// What a node knows of a job that it has pulled, without reading its record.
 #[derive(Debug, Clone)]
-pub struct Known<'a> {
+pub struct Candidate<'a> {
     /// What its delivery says.
     pub arrival: &'a Arrival,
     /// What its client asked for.
@@ -31,7 +31,7 @@ pub struct Known<'a> {
 
 /// Whether the job begins without its record.
 #[must_use]
-pub fn is_open(known: &Known<'_>) -> bool {
+pub fn is_open(known: &Candidate<'_>) -> bool {
     let Arrival { holding, seal, .. } = known.arrival;
     // Straight from a client, and no node had it before.
     let is_first_hand = seal.is_none() && holding.delivery == 1 && holding.message.sequence > known.mark;
@@ -77,7 +77,7 @@ mod tests {
         let chained = JobOptions { then: Some(then), ..JobOptions::default() };
         let plain = JobOptions::default();
         let within = Duration::from_secs(2);
-        let known = || Known {
+        let known = || Candidate {
             arrival: &first,
             options: Some(&plain),
             mark: 6,
@@ -86,18 +86,18 @@ mod tests {
             is_cancelled: false,
             has_place: false,
         };
-        assert!(is_open(&known()) && is_open(&Known { options: None, ..known() }));
+        assert!(is_open(&known()) && is_open(&Candidate { options: None, ..known() }));
         for (doubt, known) in [
-            ("a node had it before", Known { arrival: &second, ..known() }),
-            ("a node moved it", Known { arrival: &sealed, ..known() }),
-            ("the server may have forgotten who had it", Known { mark: 7, ..known() }),
-            ("the mark is not known", Known { mark: u64::MAX, ..known() }),
-            ("another job may have its key", Known { options: Some(&keyed), ..known() }),
-            ("another job may have its id", Known { options: Some(&named), ..known() }),
-            ("another job follows it", Known { options: Some(&chained), ..known() }),
-            ("it was buffered for long", Known { buffered_for: within + Duration::from_millis(1), ..known() }),
-            ("its run is cancelled", Known { is_cancelled: true, ..known() }),
-            ("others of its key come first", Known { has_place: true, ..known() }),
+            ("a node had it before", Candidate { arrival: &second, ..known() }),
+            ("a node moved it", Candidate { arrival: &sealed, ..known() }),
+            ("the server may have forgotten who had it", Candidate { mark: 7, ..known() }),
+            ("the mark is not known", Candidate { mark: u64::MAX, ..known() }),
+            ("another job may have its key", Candidate { options: Some(&keyed), ..known() }),
+            ("another job may have its id", Candidate { options: Some(&named), ..known() }),
+            ("another job follows it", Candidate { options: Some(&chained), ..known() }),
+            ("it was buffered for long", Candidate { buffered_for: within + Duration::from_millis(1), ..known() }),
+            ("its run is cancelled", Candidate { is_cancelled: true, ..known() }),
+            ("others of its key come first", Candidate { has_place: true, ..known() }),
         ] {
             assert!(!is_open(&known), "{doubt}");
         }

@@ -13,7 +13,7 @@ use crate::concurrency::{Hold, OnBusy};
 use crate::fairness::{FairBy, FairnessKey};
 use crate::key::ReleaseOn;
 use crate::limit::{RateLimit, Scope};
-use crate::search::{self, Place};
+use crate::search::{self, JsonPointer};
 use crate::{Job, JobType, Queue, Tenant};
 
 /// How jobs of one type are treated.
@@ -50,7 +50,7 @@ pub struct TypePolicy {
     /// What its payloads must look like; `None`: anything.
     pub schemas: Option<Schemas>,
     /// Where in its payloads the values are by which its runs are found, at most [`search::PLACES_MAX`].
-    pub search: Vec<Place>,
+    pub search: Vec<JsonPointer>,
     /// Whether the HTTP API hides its payloads and results from who does not ask to see them.
     pub redact: bool,
     /// How long the record of an ended run is kept, however it ended; `None`: as the storage settings say.

@@ -200,7 +200,7 @@ fn is_before_its_time(run: &Run, arrival: &Arrival) -> bool {
 
 /// What the judging node knows about the node that holds a running attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holder {
+pub enum HolderStatus {
     /// It says that it holds the job.
     Holds,
     /// It says that it claimed the attempt, took the claim for failed because the answer was lost, and abandons it: the
@@ -214,11 +214,11 @@ pub enum Holder {
 
 /// Whether the record's running attempt has lost its lease: its holder is gone, or gave no sign of life for one lease.
 #[must_use]
-pub fn lease_is_lost(run: &Run, holder: Holder, now: Timestamp, lease: Duration) -> bool {
+pub fn lease_is_lost(run: &Run, holder: HolderStatus, now: Timestamp, lease: Duration) -> bool {
     match holder {
-        Holder::Holds | Holder::NeverStarted => false,
-        Holder::Gone => true,
-        Holder::Silent(seen_at) => now.since(last_sign(run, seen_at)) >= lease,
+        HolderStatus::Holds | HolderStatus::NeverStarted => false,
+        HolderStatus::Gone => true,
+        HolderStatus::Silent(seen_at) => now.since(last_sign(run, seen_at)) >= lease,
     }
 }
 

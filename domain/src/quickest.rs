@@ -17,16 +17,16 @@ pub const ENOUGH: u32 = 20;
 
 /// The quickest success of a kind of jobs.
 #[derive(Debug, Clone, Copy)]
-pub struct Quickest(TwoSpans<Span>);
+pub struct Quickest(TwoSpans<SpanSuccesses>);
 
 /// The successes of one span.
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct SpanSuccesses {
     count: u32,
     least: Duration,
 }
 
-impl Default for Span {
+impl Default for SpanSuccesses {
     fn default() -> Self {
         Self { count: 0, least: Duration::MAX }
     }
@@ -42,7 +42,7 @@ impl Quickest {
     /// An attempt has succeeded, which took so long.
     pub fn add(&mut self, took: Duration, now: Instant) {
         self.0 = self.0.at(now, SPAN);
-        let Span { count, least } = &mut self.0.this;
+        let SpanSuccesses { count, least } = &mut self.0.this;
         (*count, *least) = (count.saturating_add(1), took.min(*least));
     }
 

@@ -116,7 +116,7 @@ pub enum SkipReason {
 
 /// What a node does about a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum TickAction {
     /// Make sure that the run of this firing exists, then take it from `pending`.
     CarryOut(Timestamp),
     /// Decide on this firing, which is due, unless the run before it speaks against it.
@@ -175,18 +175,18 @@ impl Timing {
 }
 
 impl Progress {
-    /// What is to be done about a tick. Repeat it until it says [`Step::Wait`] or [`Step::Rest`].
+    /// What is to be done about a tick. Repeat it until it says [`TickAction::Wait`] or [`TickAction::Rest`].
     #[must_use]
-    pub fn on_tick(&self, id: &ScheduleId, timing: &Timing, clocks: &Clocks) -> Step {
+    pub fn on_tick(&self, id: &ScheduleId, timing: &Timing, clocks: &Clocks) -> TickAction {
         if let Some(due) = self.pending {
-            return Step::CarryOut(due);
+            return TickAction::CarryOut(due);
         }
-        let Some(due) = self.next else { return Step::Rest };
+        let Some(due) = self.next else { return TickAction::Rest };
         let fires_at = timing.fires_at(id, due);
         match fires_at <= clocks.server {
-            false => Step::Wait(fires_at),
-            true if due <= timing.missed_until(clocks) && timing.misfire == Misfire::Skip => Step::Miss(due),
-            true => Step::Fire(due),
+            false => TickAction::Wait(fires_at),
+            true if due <= timing.missed_until(clocks) && timing.misfire == Misfire::Skip => TickAction::Miss(due),
+            true => TickAction::Fire(due),
         }
     }
 
@@ -308,13 +308,13 @@ mod tests {
         let (mut progress, mut runs) = (progress, Vec::new());
         for _ in 0..10_000 {
             progress = match progress.on_tick(&id(), timing, clocks) {
-                Step::CarryOut(due) => {
+                TickAction::CarryOut(due) => {
                     runs.push(due.millis() / 1_000);
                     progress.carried_out()
                 }
-                Step::Fire(due) => progress.fired(&id(), timing, due, clocks),
-                Step::Miss(due) => progress.skipped(timing, due, SkipReason::Missed, clocks),
-                Step::Wait(_) | Step::Rest => return (runs, progress),
+                TickAction::Fire(due) => progress.fired(&id(), timing, due, clocks),
+                TickAction::Miss(due) => progress.skipped(timing, due, SkipReason::Missed, clocks),
+                TickAction::Wait(_) | TickAction::Rest => return (runs, progress),
             };
         }
         panic!("a tick is never done");
@@ -324,10 +324,10 @@ mod tests {
     fn a_firing_is_made_at_its_time_and_not_before() {
         let timing = every(10, Misfire::One);
         let planned = Progress::default().planned(&timing, at(95));
-        assert_eq!(planned.on_tick(&id(), &timing, &clocks(99)), Step::Wait(at(100)));
+        assert_eq!(planned.on_tick(&id(), &timing, &clocks(99)), TickAction::Wait(at(100)));
         // The node's clock is ahead: it cannot make a firing come early.
         let ahead = Clocks { now: at(130), ..clocks(99) };
-        assert_eq!(planned.on_tick(&id(), &timing, &ahead), Step::Wait(at(100)));
+        assert_eq!(planned.on_tick(&id(), &timing, &ahead), TickAction::Wait(at(100)));
         let (runs, after) = play(planned, &timing, &clocks(100));
         assert_eq!(
             (runs, after.next, after.last_run.unwrap().run_id.as_str()),
@@ -382,7 +382,7 @@ mod tests {
         let timing = every(10, Misfire::One);
         let fired = Progress::default().planned(&timing, at(95)).fired(&id(), &timing, at(100), &clocks(100));
         for later in [fired.clone(), fired.paused(), fired.planned(&every(7, Misfire::One), at(101))] {
-            assert_eq!(later.on_tick(&id(), &timing, &clocks(101)), Step::CarryOut(at(100)));
+            assert_eq!(later.on_tick(&id(), &timing, &clocks(101)), TickAction::CarryOut(at(100)));
         }
         let refused = fired.refused(at(100), "no".to_owned());
         assert_eq!((refused.pending, refused.last_run, refused.next), (None, None, Some(at(110))));
@@ -393,7 +393,7 @@ mod tests {
         let timing = Timing { ends_at: Some(at(115)), ..every(10, Misfire::One) };
         let (runs, after) = play(Progress::default().planned(&timing, at(95)), &timing, &clocks(140));
         assert_eq!((runs, after.next), (vec![100, 110], None));
-        assert_eq!(after.on_tick(&id(), &timing, &clocks(200)), Step::Rest);
+        assert_eq!(after.on_tick(&id(), &timing, &clocks(200)), TickAction::Rest);
         assert_eq!(Progress::default().planned(&timing, at(95)).paused().next, None);
         assert_eq!(timing.ahead(Some(at(100))).collect::<Vec<_>>(), [at(100), at(110)]);
     }

@@ -18,12 +18,12 @@ pub const VALUE_MAX: usize = 256;
 
 /// A place in a payload: a JSON pointer, such as `/order/id`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct JsonPointer {
     text: String,
     steps: Vec<String>,
 }
 
-impl Place {
+impl JsonPointer {
     /// Reads a JSON pointer.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Place {
     fn value(&self, payload: &[u8]) -> Option<String> {
         let mut at: &RawValue = serde_json::from_slice(payload).ok()?;
         for step in &self.steps {
-            at = Step(step).deserialize(&mut serde_json::Deserializer::from_str(at.get())).ok()??;
+            at = PathSegment(step).deserialize(&mut serde_json::Deserializer::from_str(at.get())).ok()??;
         }
         match at.get().as_bytes().first()? {
             b'"' => serde_json::from_str(at.get()).ok(),
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for JsonPointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Place {
 
 /// The values at these places, each once. A value that is empty or longer than [`VALUE_MAX`] is left out.
 #[must_use]
-pub fn values(places: &[Place], payload: &[u8]) -> Vec<String> {
+pub fn values(places: &[JsonPointer], payload: &[u8]) -> Vec<String> {
     let mut values = Vec::new();
     for value in places.iter().filter_map(|place| place.value(payload)) {
         if !value.is_empty() && value.len() <= VALUE_MAX && !values.contains(&value) {
@@ -77,9 +77,9 @@ pub fn values(places: &[Place], payload: &[u8]) -> Vec<String> {
 }
 
 /// One step into an object or a list; anything else has nothing there.
-struct Step<'s>(&'s str);
+struct PathSegment<'s>(&'s str);
 
-impl<'de> DeserializeSeed<'de> for Step<'_> {
+impl<'de> DeserializeSeed<'de> for PathSegment<'_> {
     type Value = Option<&'de RawValue>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -91,7 +91,7 @@ impl<'de> DeserializeSeed<'de> for Step<'_> {
 #[derive(Deserialize)]
 struct Key<'k>(#[serde(borrow)] Cow<'k, str>);
 
-impl<'de> Visitor<'de> for Step<'_> {
+impl<'de> Visitor<'de> for PathSegment<'_> {
     type Value = Option<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn of(places: &[&str], payload: &str) -> Vec<String> {
-        let places: Vec<Place> = places.iter().map(|place| Place::parse(place).unwrap()).collect();
+        let places: Vec<JsonPointer> = places.iter().map(|place| JsonPointer::parse(place).unwrap()).collect();
         values(&places, payload.as_bytes())
     }
 
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(of(&["/a"], payload), Vec::<String>::new(), "{}", &payload[..payload.len().min(40)]);
         }
         assert_eq!(of(&["/a"], &long(VALUE_MAX))[0].len(), VALUE_MAX);
-        assert_eq!(values(&[Place::parse("/a").unwrap()], b"{\"a\":\"\xff\"}"), Vec::<String>::new());
+        assert_eq!(values(&[JsonPointer::parse("/a").unwrap()], b"{\"a\":\"\xff\"}"), Vec::<String>::new());
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
             ("/a~", "has a ~ that neither"),
             (&long, "has 257 bytes"),
         ] {
-            let error = Place::parse(text).unwrap_err();
+            let error = JsonPointer::parse(text).unwrap_err();
             assert!(error.starts_with(reason), "{text}: {error}");
         }
     }

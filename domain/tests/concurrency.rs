@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use longshore_domain::concurrency::session::{Session, Watch};
-use longshore_domain::concurrency::{Ask, Block, Holder, Record};
+use longshore_domain::concurrency::{Ask, Block, Holder, SlotRecord};
 use longshore_domain::lease::Lease;
 use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 
@@ -64,7 +64,7 @@ impl Mutation {
 /// What is written: a record, or a session.
 #[derive(Clone)]
 enum Body {
-    Record(Ask, Record),
+    Record(Ask, SlotRecord),
     Session(SmolStr, Session),
 }
 
@@ -112,7 +112,7 @@ struct World {
     start: Instant,
     now: u64,
     revision: u64,
-    record: Option<(Record, u64, u64)>,
+    record: Option<(SlotRecord, u64, u64)>,
     sessions: HashMap<SmolStr, (Session, u64)>,
     writes: Vec<Write>,
     nodes: Vec<Node>,
@@ -390,7 +390,7 @@ impl World {
         self.writes.append(&mut writes);
     }
 
-    fn written(&mut self, node: &mut Node, (ask, record): (&Ask, Record), won: Option<u64>, is_known: bool) {
+    fn written(&mut self, node: &mut Node, (ask, record): (&Ask, SlotRecord), won: Option<u64>, is_known: bool) {
         let (now, time) = (self.instant(), self.time());
         let watches = &node.watches;
         let is_over = |of: &str, block: &Block| watches.get(of).is_some_and(|watch| watch.is_over(block, time));
@@ -418,7 +418,7 @@ impl World {
             let (record, revision) = self
                 .record
                 .as_ref()
-                .map_or((Record::default(), 0), |(record, revision, _)| (record.clone(), *revision));
+                .map_or((SlotRecord::default(), 0), |(record, revision, _)| (record.clone(), *revision));
             node.holder.learned(record, revision, is_over);
         }
         if node.lease.is_none() {
@@ -481,7 +481,7 @@ fn what_a_long_attempt_asked_for_goes_soon_after_it() {
     let (start, long, short) = (Instant::now(), Duration::from_secs(3_600), Duration::from_secs(60));
     let nobody = |_: &str, _: &Block| false;
     let mut holder = Holder::new("a".into(), 1, start);
-    holder.learned(Record::default(), 0, nobody);
+    holder.learned(SlotRecord::default(), 0, nobody);
     let mut revision = 0;
     let mut write = |holder: &mut Holder, now| {
         let (ask, base, _) = holder.ask(now)?;

@@ -68,21 +68,21 @@ pub(crate) trait Bulk: Endpoint<Request: Clone, Answer: Into<Outcome>> {
     const NOUN: &'static str;
 
     /// What a request says about which runs and how many.
-    fn scope(request: &mut Self::Request) -> Scope<'_>;
+    fn scope(request: &mut Self::Request) -> BulkFields<'_>;
 
     /// Sets a request's rate per second, if it has one.
     fn pace(_request: &mut Self::Request, _rate: f64) {}
 }
 
 /// The parts of a request that say which runs are meant and how many.
-pub(crate) struct Scope<'r> {
+pub(crate) struct BulkFields<'r> {
     /// The filter, if the client chooses one.
     pub(crate) target: Option<&'r mut Target>,
     limit: &'r mut Option<u64>,
     dry_run: &'r mut bool,
 }
 
-impl<'r> From<&'r mut Selection> for Scope<'r> {
+impl<'r> From<&'r mut Selection> for BulkFields<'r> {
     fn from(Selection { target, limit, dry_run, .. }: &'r mut Selection) -> Self {
         Self { target: Some(target), limit, dry_run }
     }
@@ -94,7 +94,7 @@ impl Bulk for RunsCancel {
     const VERB: &'static str = "Cancel about";
     const NOUN: &'static str = "run";
 
-    fn scope(request: &mut Self::Request) -> Scope<'_> {
+    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
         request.into()
     }
 }
@@ -104,8 +104,8 @@ impl Bulk for QueuesPurge {
     const VERB: &'static str = "Cancel about";
     const NOUN: &'static str = "run";
 
-    fn scope(request: &mut Self::Request) -> Scope<'_> {
-        Scope { target: None, limit: &mut request.limit, dry_run: &mut request.dry_run }
+    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
+        BulkFields { target: None, limit: &mut request.limit, dry_run: &mut request.dry_run }
     }
 }
 
@@ -114,7 +114,7 @@ impl Bulk for RunsRunNow {
     const VERB: &'static str = "Start about";
     const NOUN: &'static str = "run";
 
-    fn scope(request: &mut Self::Request) -> Scope<'_> {
+    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
         request.into()
     }
 }
@@ -124,7 +124,7 @@ impl Bulk for RunsReschedule {
     const VERB: &'static str = "Reschedule about";
     const NOUN: &'static str = "run";
 
-    fn scope(request: &mut Self::Request) -> Scope<'_> {
+    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
         (&mut request.selection).into()
     }
 }
@@ -134,7 +134,7 @@ impl Bulk for DlqReplay {
     const VERB: &'static str = "Replay";
     const NOUN: &'static str = "dead letter";
 
-    fn scope(request: &mut Self::Request) -> Scope<'_> {
+    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
         (&mut request.selection).into()
     }
 
@@ -148,7 +148,7 @@ impl Bulk for DlqDiscard {
     const VERB: &'static str = "Discard";
     const NOUN: &'static str = "dead letter";
 
-    fn scope(request: &mut Self::Request) -> Scope<'_> {
+    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
         (&mut request.selection).into()
     }
 
@@ -159,7 +159,7 @@ impl Bulk for DlqDiscard {
 
 /// The result so far.
 #[derive(Debug, Default, PartialEq)]
-struct Progress {
+struct BulkProgress {
     done: u64,
     /// Of the last call: each call meets the failed ones again, and they may succeed then.
     failed: u64,
@@ -170,7 +170,7 @@ struct Progress {
     unanswered: u32,
 }
 
-impl Progress {
+impl BulkProgress {
     /// The limit of the next call; `None`: nothing is left to do. A call meets those that failed again, so its limit is
     /// larger by their number.
     fn next(&self, most: Option<u64>, per_call: u64) -> Option<u64> {
@@ -268,7 +268,7 @@ pub(crate) async fn run<E: Bulk>(
         }
         total = Some(counted.done + counted.failed);
     }
-    let mut tally = Progress::default();
+    let mut tally = BulkProgress::default();
     let bar = Bar::new(total.filter(|_| on_terminal));
     let result = all::<E>(api, request, (options.limit, rate), &mut tally, bar).await;
     // Also if the work was cut short, since a part of it is done.
@@ -279,7 +279,7 @@ pub(crate) async fn run<E: Bulk>(
     Ok(ended(&tally))
 }
 
-fn ended(tally: &Progress) -> Ended {
+fn ended(tally: &BulkProgress) -> Ended {
     if tally.failed > 0 { Ended::Failure } else { Ended::Success }
 }
 
@@ -291,7 +291,7 @@ pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Optio
     let tally = match options.dry_run {
         true => count::<E>(api, &request, None).await?,
         false => {
-            let mut tally = Progress::default();
+            let mut tally = BulkProgress::default();
             tally.add(api.ask_within::<E>(request, ANSWER_WITHIN).await?.read()?.into());
             tally
         }
@@ -300,11 +300,11 @@ pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Optio
     Ok(ended(&tally))
 }
 
-async fn count<E: Bulk>(api: &Api, request: &E::Request, most: Option<u64>) -> Result<Progress, ApiError> {
+async fn count<E: Bulk>(api: &Api, request: &E::Request, most: Option<u64>) -> Result<BulkProgress, ApiError> {
     let mut request = request.clone();
     let scope = E::scope(&mut request);
     (*scope.dry_run, *scope.limit) = (true, most);
-    let mut tally = Progress::default();
+    let mut tally = BulkProgress::default();
     tally.add(api.ask_within::<E>(request, COUNTING).await?.read()?.into());
     Ok(tally)
 }
@@ -314,7 +314,7 @@ async fn all<E: Bulk>(
     api: &Api,
     mut request: E::Request,
     (most, rate): (Option<u64>, Option<f64>),
-    tally: &mut Progress,
+    tally: &mut BulkProgress,
     bar: Bar,
 ) -> Result<(), ApiError> {
     let (mut answered, mut silent) = (false, 0);
@@ -371,7 +371,7 @@ fn asked(question: &str) -> std::io::Result<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-fn report<E: Bulk>(tally: &Progress, options: &Options) -> anyhow::Result<()> {
+fn report<E: Bulk>(tally: &BulkProgress, options: &Options) -> anyhow::Result<()> {
     if options.json {
         return output::json(&tally.as_json::<E>(options.dry_run));
     }
@@ -398,11 +398,11 @@ impl Bar {
 
     fn new(total: Option<u64>) -> Self {
         let bar = Self { total, since: Instant::now() };
-        bar.draw(&Progress::default());
+        bar.draw(&BulkProgress::default());
         bar
     }
 
-    fn draw(&self, tally: &Progress) {
+    fn draw(&self, tally: &BulkProgress) {
         if let Some(total) = self.total {
             let _ = write!(std::io::stderr(), "\r\u{1b}[2K{}", bar(tally, total, self.since.elapsed()));
             let _ = std::io::stderr().flush();
@@ -419,7 +419,7 @@ impl Drop for Bar {
 }
 
 /// The bar as text: progress, and the time that is left.
-fn bar(tally: &Progress, total: u64, elapsed: Duration) -> String {
+fn bar(tally: &BulkProgress, total: u64, elapsed: Duration) -> String {
     let so_far = tally.done + tally.failed;
     let total = total.max(so_far).max(1);
     let full = usize::try_from(so_far * Bar::CELLS / total).unwrap_or(0);
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn failures_do_not_block_the_rest_and_are_counted_once() {
         for (most, done, failed) in [(None, 1_700, 1_200), (Some(1_000), 0, 1_000), (Some(1_300), 100, 1_200)] {
-            let (mut good, mut tally, mut calls) = (1_700, Progress::default(), 0);
+            let (mut good, mut tally, mut calls) = (1_700, BulkProgress::default(), 0);
             while let Some(limit) = tally.next(most, PER_CALL) {
                 tally.add(call(&mut good, 1_200, limit));
                 calls += 1;
@@ -472,14 +472,14 @@ mod tests {
     #[test]
     fn the_end_is_one_line_and_names_the_first_that_failed() {
         let listed = (1..=100).map(|number| failed(number, "too\nlarge")).collect();
-        let tally = Progress { done: 1_234, failed: 120, listed, more: true, unanswered: 1 };
+        let tally = BulkProgress { done: 1_234, failed: 120, listed, more: true, unanswered: 1 };
         assert_eq!(tally.line::<DlqReplay>(false), "1,234 dead letters replayed, 120 failed; more are left");
         let failures = tally.failures();
         assert_eq!((failures.len(), failures[0].as_str()), (6, "main-p5-1: too large"));
         assert_eq!(failures[5], "and 115 more that failed");
         let answer = tally.as_json::<DlqReplay>(false);
         assert_eq!((&answer["failed_in_all"], &answer["unanswered_calls"]), (&json!(120), &json!(1)));
-        let none = Progress::default();
+        let none = BulkProgress::default();
         assert_eq!(none.line::<DlqReplay>(true), "0 dead letters would be replayed");
         let expected = json!({"replayed": 0, "failed": [], "more": false, "dry_run": true});
         assert_eq!(none.as_json::<DlqReplay>(true), expected);
@@ -488,10 +488,10 @@ mod tests {
 
     #[test]
     fn a_bar_says_how_far_and_how_long() {
-        let tally = Progress { done: 2_400, failed: 100, ..Progress::default() };
+        let tally = BulkProgress { done: 2_400, failed: 100, ..BulkProgress::default() };
         let shown = bar(&tally, 10_000, Duration::from_secs(10));
         assert_eq!(shown, "[#######                       ] 2,500 of 10,000, 100 failed, 30.0 s left");
-        assert_eq!(bar(&Progress::default(), 3, Duration::ZERO), format!("[{:30}] 0 of 3", ""));
+        assert_eq!(bar(&BulkProgress::default(), 3, Duration::ZERO), format!("[{:30}] 0 of 3", ""));
         assert!(bar(&tally, 0, Duration::ZERO).ends_with("2,500 of 2,500, 100 failed"), "more came than were counted");
     }
 

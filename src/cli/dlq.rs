@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::bulk::{self, Bulk};
 use super::client::Api;
 use super::output::{self, FAINT, ago, cut, number, styled};
-use super::target::{self, Filter, Which};
+use super::target::{self, FilterOptions, Which};
 use super::{Ended, Global, Lists, Usage, exact, runs, submit};
 
 /// So many are listed if nothing else is said.
@@ -28,7 +28,7 @@ pub(crate) enum Command {
     /// Group dead letters whose errors are alike, the largest group first
     Groups {
         #[command(flatten)]
-        filter: Filter,
+        filter: FilterOptions,
         /// At most so many groups
         #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=PAGE))]
         limit: u64,
@@ -61,7 +61,7 @@ impl Lists for Command {
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
-    filter: Filter,
+    filter: FilterOptions,
     /// At most so many
     #[arg(long, value_name = "NUMBER", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,

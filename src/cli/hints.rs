@@ -8,7 +8,7 @@ use clap::CommandFactory as _;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use longshore_backbone::wire::api::ApiError;
-use longshore_backbone::{Error as Backbone, Refusal};
+use longshore_backbone::{Error as Backbone, MissingRight};
 use longshore_domain::duration;
 
 use super::{Cli, submit};
@@ -110,8 +110,8 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<Cow<'static, str>> {
     if let Some(answer) = error.chain().find_map(|cause| cause.downcast_ref::<ApiError>()) {
         return answer.hint.clone();
     }
-    if error.chain().any(|cause| cause.is::<Refusal>()) {
-        return Some(Refusal::HINT.into());
+    if error.chain().any(|cause| cause.is::<MissingRight>()) {
+        return Some(MissingRight::HINT.into());
     }
     let text = super::ended::text_of(error);
     let fits = |(doing, says, _): &&(&str, &str, &'static str)| text.contains(doing) && text.contains(says);

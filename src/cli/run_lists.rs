@@ -13,7 +13,7 @@ use serde_json::json;
 use super::Ended;
 use super::client::Api;
 use super::output::{self, age, cut, number};
-use super::target::{self, Filter, word};
+use super::target::{self, FilterOptions, word};
 
 /// So many are listed if nothing else is said.
 const SHOWN: u64 = 50;
@@ -36,9 +36,9 @@ const STATES: [&str; 10] = [
 
 /// Which runs.
 #[derive(Debug, Default, Args)]
-pub(crate) struct Wanted {
+pub(crate) struct RunSelection {
     #[command(flatten)]
-    filter: Filter,
+    filter: FilterOptions,
     /// In this state
     #[arg(long, value_parser = PossibleValuesParser::new(STATES).try_map(word::<RunState>), help_heading = "Which runs")]
     state: Option<RunState>,
@@ -47,7 +47,7 @@ pub(crate) struct Wanted {
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: RunSelection,
     /// At most so many
     #[arg(long, value_name = "NUMBER", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
@@ -65,7 +65,7 @@ pub(crate) struct List {
 #[derive(Debug, Args)]
 pub(crate) struct Counting {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: RunSelection,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -74,11 +74,11 @@ pub(crate) struct Counting {
 impl List {
     /// The list if nothing is asked for.
     pub(crate) fn usual(json: bool) -> Self {
-        Self { wanted: Wanted::default(), limit: SHOWN, all: false, cursor: None, json }
+        Self { wanted: RunSelection::default(), limit: SHOWN, all: false, cursor: None, json }
     }
 }
 
-impl Wanted {
+impl RunSelection {
     fn filter(self) -> api::Filter {
         api::Filter { state: self.state, ..self.filter.wanted() }
     }

@@ -56,9 +56,9 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Cancel one run, or those that fit: waiting jobs will not start, running ones are asked to stop
-    Cancel(Waiting),
+    Cancel(WaitingRuns),
     /// Start one run now that waits for its time or for its next attempt, or those that fit
-    RunNow(Waiting),
+    RunNow(WaitingRuns),
     /// Start such runs at another time, with another priority or in another queue
     Reschedule(Reschedule),
     #[command(flatten)]
@@ -86,7 +86,7 @@ impl Lists for Command {
 #[derive(Debug, Args)]
 pub(crate) struct Reschedule {
     #[command(flatten)]
-    which: Waiting,
+    which: WaitingRuns,
     /// At this time: 2027-01-31T09:30:00Z
     #[arg(long, value_name = "TIME", value_parser = super::time, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
     at: Option<Timestamp>,
@@ -103,7 +103,7 @@ pub(crate) struct Reschedule {
 
 /// One run, or those that fit, in a state that has not ended; and how.
 #[derive(Debug, Args)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRuns {
     #[command(flatten)]
     which: Which,
     /// In this state
@@ -132,12 +132,12 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             Ok(Ended::Success)
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
-        Command::Cancel(Waiting { which, state, options }) => {
+        Command::Cancel(WaitingRuns { which, state, options }) => {
             // A wrong command line is reported before anything is connected.
             let chosen = which.chosen(api::Filter { state, ..api::Filter::default() })?;
             cancel(&Api::connect(global).await?, chosen, &options).await
         }
-        Command::RunNow(Waiting { which, state, options }) => {
+        Command::RunNow(WaitingRuns { which, state, options }) => {
             let selection = Selection::of(which.chosen(api::Filter { state, ..api::Filter::default() })?);
             restart::<RunsRunNow>(&Api::connect(global).await?, selection, &options).await
         }

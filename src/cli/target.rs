@@ -17,7 +17,7 @@ const ERROR_KINDS: [&str; 8] =
 /// The options that narrow the choice.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Which runs")]
-pub(crate) struct Filter {
+pub(crate) struct FilterOptions {
     /// Of this queue
     #[arg(long, value_name = "NAME", value_parser = super::queue)]
     queue: Option<Queue>,
@@ -51,10 +51,10 @@ pub(crate) struct Which {
     #[arg(long, help_heading = "Which runs")]
     all: bool,
     #[command(flatten)]
-    filter: Filter,
+    filter: FilterOptions,
 }
 
-impl Filter {
+impl FilterOptions {
     /// The filter in the form of the API.
     pub(crate) fn wanted(self) -> api::Filter {
         let Self { queue, job_type, tag, search, error_kind, since, until } = self;
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_filter_becomes_the_fields_of_a_request() {
-        let filter = Filter {
+        let filter = FilterOptions {
             queue: Some(Queue::main()),
             job_type: Some(JobType::parse("email.send").unwrap()),
             tag: Some("a".to_owned()),

@@ -58,7 +58,7 @@ pub(crate) enum Encryption {
 pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_send::EmailSend>, Problem> {
     use std::sync::OnceLock;
 
-    use crate::handlers::email_send::{EmailSend, Server, Tls, mailbox};
+    use crate::handlers::email_send::{EmailSend, MailServer, Tls, mailbox};
 
     let section = root.table(TABLE);
     let wrong = |name: &'static str| {
@@ -83,7 +83,7 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_s
     };
     let from = section.get(&FROM).map(|from| from.0);
     from.as_deref().map(mailbox).transpose().map_err(wrong(FROM.name))?;
-    let server = Server { host, port: port.unwrap_or(usual), tls, login, trusted: OnceLock::new() };
+    let server = MailServer { host, port: port.unwrap_or(usual), tls, login, trusted: OnceLock::new() };
     Ok(Some(EmailSend::new(server, from)))
 }
 

@@ -251,7 +251,7 @@ mod reading {
     use super::{ALLOW, CA, HEADERS, MAX_RESPONSE, METHOD, PERMANENT, REDIRECTS, RETRYABLE, SUCCESS, Statuses, URL};
     use super::{Entry, relative_to};
     use crate::config::section::Section;
-    use crate::handlers::http_call::{HttpCall, Meaning, Target, method, request_headers};
+    use crate::handlers::http_call::{CallTarget, HttpCall, Meaning, method, request_headers};
     use crate::outbound::{Allow, Outbound, system_roots};
 
     /// The handler that the table describes.
@@ -276,7 +276,7 @@ mod reading {
         .following(section.get(&REDIRECTS)))
     }
 
-    fn target(section: &Section<'_>, allow: &Allow) -> Result<Option<Target>, (&'static str, String)> {
+    fn target(section: &Section<'_>, allow: &Allow) -> Result<Option<CallTarget>, (&'static str, String)> {
         let Some(url) = section.get(&URL) else {
             for name in [METHOD.name, HEADERS.name] {
                 if section.node(name).is_some() {
@@ -289,7 +289,7 @@ mod reading {
         let origin = section.origin(HEADERS.name).map(|(_, origin)| origin);
         let texts = section.get(&HEADERS).texts(origin).map_err(|reason| (HEADERS.name, reason))?;
         let headers = request_headers(&texts).map_err(|reason| (HEADERS.name, reason))?;
-        let target = Target::new(url.0, method, headers);
+        let target = CallTarget::new(url.0, method, headers);
         allow
             .check_url(&target.example().map_err(|reason| (URL.name, reason))?)
             .map_err(|refused| (URL.name, refused.to_string()))?;

@@ -31,7 +31,7 @@ impl Origin {
     pub(crate) fn brief(&self) -> String {
         match self {
             Self::File(source, span) => {
-                format!("{}:{}", source.path.display(), Position::of(&source.text, span.start).line)
+                format!("{}:{}", source.path.display(), TextPosition::of(&source.text, span.start).line)
             }
             Self::Environment(variable) => variable.clone(),
             Self::RunTime => "run time".to_owned(),
@@ -61,7 +61,7 @@ impl Problem {
     }
 }
 
-struct Position<'a> {
+struct TextPosition<'a> {
     /// From 1.
     line: usize,
     /// From 1, in characters.
@@ -69,7 +69,7 @@ struct Position<'a> {
     text: &'a str,
 }
 
-impl<'a> Position<'a> {
+impl<'a> TextPosition<'a> {
     fn of(text: &'a str, at: usize) -> Self {
         let before = text.get(..at).unwrap_or(text);
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -84,7 +84,7 @@ impl fmt::Display for Problem {
         let key = if self.key.is_empty() { String::new() } else { format!("{}: ", self.key) };
         match &self.origin {
             Some(Origin::File(source, span)) => {
-                let Position { line, column, text } = Position::of(&source.text, span.start);
+                let TextPosition { line, column, text } = TextPosition::of(&source.text, span.start);
                 writeln!(f, "{}:{line}:{column}: {key}{}", source.path.display(), self.reason)?;
                 let margin = line.to_string();
                 // The marker never runs beyond the line's end, however long the value is.

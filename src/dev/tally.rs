@@ -41,7 +41,7 @@ pub(crate) struct Counts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LiveState {
     Running,
     Scheduled,
     Retrying,
@@ -54,7 +54,7 @@ enum Place {
 pub(crate) struct Tally {
     start: Instant,
     types: BTreeMap<String, Counts>,
-    runs: HashMap<String, Place>,
+    runs: HashMap<String, LiveState>,
 }
 
 impl Tally {
@@ -71,11 +71,11 @@ impl Tally {
         let run = format!("{}/{run_id}", text(event, "tenant"));
         let elapsed = now.duration_since(self.start);
         let place = match text(event, "event") {
-            "started" | "progress" | "log" => Some(Place::Running),
-            "scheduled" => Some(Place::Scheduled),
-            "failed" if event.get("retry_at").is_some() => Some(Place::Retrying),
-            "deferred" if text(event, "reason") == "no_handler_online" => Some(Place::WithoutHandler),
-            "deferred" => Some(Place::Deferred),
+            "started" | "progress" | "log" => Some(LiveState::Running),
+            "scheduled" => Some(LiveState::Scheduled),
+            "failed" if event.get("retry_at").is_some() => Some(LiveState::Retrying),
+            "deferred" if text(event, "reason") == "no_handler_online" => Some(LiveState::WithoutHandler),
+            "deferred" => Some(LiveState::Deferred),
             _ => None,
         };
         let counts = self.types.entry(job_type.to_owned()).or_default();
@@ -91,7 +91,7 @@ impl Tally {
             Some(place) if self.runs.len() < FOLLOWED || self.runs.contains_key(&run) => self.runs.insert(run, place),
             _ => self.runs.remove(&run),
         };
-        if place == Some(Place::WithoutHandler) && counts.without_handler == 0 {
+        if place == Some(LiveState::WithoutHandler) && counts.without_handler == 0 {
             counts.tenant = text(event, "tenant").to_owned();
             counts.without_handler_since = text(event, "at").to_owned();
         }
@@ -140,17 +140,17 @@ impl Counts {
         }
     }
 
-    fn moved(&mut self, before: Option<Place>, after: Option<Place>) {
+    fn moved(&mut self, before: Option<LiveState>, after: Option<LiveState>) {
         for (place, by) in [(before, -1), (after, 1)] {
             let count = match place {
-                Some(Place::Running) => &mut self.running,
-                Some(Place::Scheduled) => &mut self.scheduled,
-                Some(Place::Retrying) => &mut self.retrying,
-                Some(Place::Deferred | Place::WithoutHandler) => &mut self.deferred,
+                Some(LiveState::Running) => &mut self.running,
+                Some(LiveState::Scheduled) => &mut self.scheduled,
+                Some(LiveState::Retrying) => &mut self.retrying,
+                Some(LiveState::Deferred | LiveState::WithoutHandler) => &mut self.deferred,
                 None => continue,
             };
             *count = count.saturating_add_signed(by);
-            if place == Some(Place::WithoutHandler) {
+            if place == Some(LiveState::WithoutHandler) {
                 self.without_handler = self.without_handler.saturating_add_signed(by);
             }
         }

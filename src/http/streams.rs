@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use longshore_actors::{EventStream, EventStreams, Observer, Position, Step, StreamFrom};
+use longshore_actors::{EventStream, EventStreams, Observer, Position, StreamFrom, StreamItem};
 use longshore_backbone::wire::api::{ApiError, OPERATOR, RunRequest, Scope};
 use longshore_backbone::wire::logged::EventFilter;
 use longshore_domain::{RunId, Tenant, Timestamp};
@@ -152,18 +152,18 @@ fn followed(stream: EventStream, end: &str, asker: Asker) -> Response {
 }
 
 /// Writes a frame. An event is one line, and so is its frame's data.
-fn write(step: &Step, end: &str, out: &mut String) {
+fn write(step: &StreamItem, end: &str, out: &mut String) {
     let _ = match step {
-        Step::Event(line) => {
+        StreamItem::Event(line) => {
             let ((sequence, number), json) = (line.position, String::from_utf8_lossy(&line.json));
             write!(out, "id: {sequence}.{number}\nevent: {}\ndata: {json}\n\n", line.event)
         }
-        Step::End((sequence, number)) => write!(out, "id: {sequence}.{number}\nevent: end\ndata: {end}\n\n"),
-        Step::Reset { oldest: Some((sequence, number)) } => {
+        StreamItem::End((sequence, number)) => write!(out, "id: {sequence}.{number}\nevent: end\ndata: {end}\n\n"),
+        StreamItem::Reset { oldest: Some((sequence, number)) } => {
             write!(out, "event: reset\ndata: {{\"reason\":\"gone\",\"oldest\":\"{sequence}.{number}\"}}\n\n")
         }
-        Step::Reset { oldest: None } => write!(out, "event: reset\ndata: {{\"reason\":\"slow\"}}\n\n"),
-        Step::Bye => write!(out, "event: bye\ndata: {{}}\n\n"),
+        StreamItem::Reset { oldest: None } => write!(out, "event: reset\ndata: {{\"reason\":\"slow\"}}\n\n"),
+        StreamItem::Bye => write!(out, "event: bye\ndata: {{}}\n\n"),
     };
 }
 
@@ -189,7 +189,12 @@ mod tests {
     #[test]
     fn frames_are_as_event_source_reads_them() {
         let mut text = String::new();
-        for step in [Step::End((7, 2)), Step::Reset { oldest: Some((9, 1)) }, Step::Reset { oldest: None }, Step::Bye] {
+        for step in [
+            StreamItem::End((7, 2)),
+            StreamItem::Reset { oldest: Some((9, 1)) },
+            StreamItem::Reset { oldest: None },
+            StreamItem::Bye,
+        ] {
             write(&step, r#"{"run_id":"r"}"#, &mut text);
         }
         let frames: Vec<&str> = text.split_terminator("\n\n").collect();

@@ -7,7 +7,7 @@ use longshore_backbone::breakers::FoundBreaker;
 use longshore_backbone::wire::api::{
     ApiError, BreakerStatus, Breakers as Listed, BreakersRequest, Code, Encoded, ResetRequest, TripRequest,
 };
-use longshore_domain::breaker::record::{BreakerKey, Step};
+use longshore_domain::breaker::record::{BreakerKey, BreakerStep};
 use longshore_domain::duration::MAX_DURATION;
 
 use crate::api::Api;
@@ -58,7 +58,7 @@ pub(crate) async fn list(
 /// The endpoint `breakers.reset`.
 pub(crate) async fn reset(api: &Api, asked: ResetRequest) -> Result<Encoded<BreakerStatus>, ApiError> {
     let ResetRequest { tenant, job_type, key } = asked;
-    order(api, BreakerKey { tenant, job_type, key }, Step::Reset).await
+    order(api, BreakerKey { tenant, job_type, key }, BreakerStep::Reset).await
 }
 
 /// The endpoint `breakers.trip`.
@@ -69,10 +69,10 @@ pub(crate) async fn trip(api: &Api, asked: TripRequest) -> Result<Encoded<Breake
         let days = MAX_DURATION.as_secs() / 86_400;
         return Err(ApiError::malformed(format!("until: is not within {days} days from now")));
     }
-    order(api, BreakerKey { tenant, job_type, key }, Step::Trip { until }).await
+    order(api, BreakerKey { tenant, job_type, key }, BreakerStep::Trip { until }).await
 }
 
-async fn order(api: &Api, of: BreakerKey, step: Step) -> Result<Encoded<BreakerStatus>, ApiError> {
+async fn order(api: &Api, of: BreakerKey, step: BreakerStep) -> Result<Encoded<BreakerStatus>, ApiError> {
     let wrong = |message: String| Err(ApiError::new(Code::WrongState, message));
     match api.breakers.policy(&of.job_type) {
         None => return wrong(format!("type: {} has no circuit breaker (setting breaker of the type)", of.job_type)),

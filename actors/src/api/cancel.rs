@@ -12,7 +12,7 @@ use longshore_backbone::wire::record;
 use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::cancellation::{self, Only, present};
-use crate::api::filter::{self, Chosen, Filter};
+use crate::api::filter::{self, Chosen, RunFilter};
 use crate::api::{Api, runs};
 use crate::attempt::assignment::Assignment;
 use crate::ports::encode::Destination as _;
@@ -73,14 +73,14 @@ struct Many {
 }
 
 /// Cancels the runs that fit: those that wait first.
-pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &Filter, limit: usize) -> Result<Outcome, ApiError> {
+pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &RunFilter, limit: usize) -> Result<Outcome, ApiError> {
     cancel_those(ports, filter, limit, Pass::Waiting, Pass::All).await
 }
 
 /// Cancels the runs that fit and whose attempt does not run.
 pub(crate) async fn cancel_waiting<P: FilterPorts>(
     ports: &P,
-    filter: &Filter,
+    filter: &RunFilter,
     limit: usize,
     dry: bool,
 ) -> Result<Outcome, ApiError> {
@@ -91,7 +91,7 @@ pub(crate) async fn cancel_waiting<P: FilterPorts>(
 /// Cancels the runs that fit, by a first look and others.
 async fn cancel_those<P: FilterPorts>(
     ports: &P,
-    filter: &Filter,
+    filter: &RunFilter,
     limit: usize,
     first: Pass,
     others: Pass,
@@ -114,7 +114,7 @@ async fn cancel_those<P: FilterPorts>(
 /// schedules. Says whether the limit left some.
 async fn page_through<P: FilterPorts>(
     ports: &P,
-    filter: &Filter,
+    filter: &RunFilter,
     limit: usize,
     pass: Pass,
     many: &mut Many,
@@ -167,7 +167,7 @@ async fn would<P: FilterPorts>(
     ports: &P,
     tenant: &Tenant,
     run_id: &RunId,
-    filter: &Filter,
+    filter: &RunFilter,
     pass: Pass,
 ) -> Result<Option<Run>, ApiError> {
     let found = present(ports, tenant, run_id).await?.map(|present| present.run);
@@ -180,7 +180,7 @@ async fn would<P: FilterPorts>(
 /// A job that goes from a lane to the parked ones is in one of them whenever they are read, as lanes come first. One
 /// that is taken back goes the other way: so the lanes of returned jobs are read once more, unless jobs are only
 /// counted.
-async fn places<P: FilterPorts>(ports: &P, filter: &Filter, pass: Pass) -> Result<Vec<(Source, String)>, ApiError> {
+async fn places<P: FilterPorts>(ports: &P, filter: &RunFilter, pass: Pass) -> Result<Vec<(Source, String)>, ApiError> {
     let names = ports.server().names();
     let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
@@ -208,7 +208,7 @@ async fn places<P: FilterPorts>(ports: &P, filter: &Filter, pass: Pass) -> Resul
 /// Whether a schedule brings its job into another queue, or one of another type, than the filter has: a record is not
 /// read for each of them. Their subjects have the run alone, as it may be moved to another queue, so all are paged
 /// through.
-fn is_for_others<P: FilterPorts>(ports: &P, filter: &Filter, place: &Source, stored: &Stored) -> bool {
+fn is_for_others<P: FilterPorts>(ports: &P, filter: &RunFilter, place: &Source, stored: &Stored) -> bool {
     let target = stored.headers.get(names::SCHEDULE_TARGET).filter(|_| *place == Source::Schedules);
     let Some((queue, job_type)) = target.and_then(|target| ports.server().names().read_due(target.as_str())) else {
         return false;

@@ -22,7 +22,7 @@ use longshore_domain::run::{EndLog, Wait};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, QueueLane, Run, RunId, RunState, Tenant};
 
-use crate::api::filter::Filter;
+use crate::api::filter::RunFilter;
 use crate::attempt::keys::{self, line};
 use crate::commit::follow_up::note_logged;
 use crate::commit::keys::{give_back, key_given_back, leave_key};
@@ -38,14 +38,14 @@ const LOOKS: u32 = 10;
 /// Restricts a cancellation to runs that fit a filter; with the message by which this run was met.
 #[derive(Clone, Copy)]
 pub(crate) struct Only<'a> {
-    pub(crate) filter: &'a Filter,
+    pub(crate) filter: &'a RunFilter,
     pub(crate) only_if_waiting: bool,
     pub(crate) place: &'a Source,
     pub(crate) message: &'a Stored,
 }
 
 /// A message of a run, where it waits.
-struct Waiting {
+struct WaitingMessage {
     place: Source,
     sequence: u64,
     /// The job, as far as the message says; `None`: it is known otherwise, or cannot be read.
@@ -159,7 +159,7 @@ async fn finish<P: CancelPorts>(
     before: &Present,
     after: &Found,
     carrier: Carrier,
-    carried_on: Option<Waiting>,
+    carried_on: Option<WaitingMessage>,
 ) {
     let (Present { run: before, job, .. }, Found { run, revision }) = (before, after);
     let (tenant, run_id) = (&run.tenant, &run.run_id);
@@ -218,14 +218,14 @@ async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
 async fn clear_away<P: CancelPorts>(
     ports: &P,
     before: &Run,
-    carried_on: Option<Waiting>,
+    carried_on: Option<WaitingMessage>,
     job: Option<&Job>,
 ) -> Result<Option<Option<JobTrace>>, ApiError> {
     let waiting = match carried_on {
         Some(message) => Some(message),
         None => message_of(ports, before).await?,
     };
-    let Some(Waiting { place, sequence, job: read, trace }) = waiting else { return Ok(None) };
+    let Some(WaitingMessage { place, sequence, job: read, trace }) = waiting else { return Ok(None) };
     if may_take_over(ports, before, job.or(read.as_ref())).await {
         return Ok(None);
     }
@@ -246,7 +246,7 @@ async fn may_take_over<P: CancelPorts>(ports: &P, before: &Run, job: Option<&Job
 }
 
 /// The run's message, if the run waits; perhaps it was not written yet when its record was read.
-async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<Waiting>, ApiError> {
+async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<WaitingMessage>, ApiError> {
     let place = match before.state.wait() {
         Some(_) => return found_at(ports, place_of_wait(before), before).await,
         None if !before.is_unseen() => return Ok(None),
@@ -257,7 +257,7 @@ async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<Wa
             let there = ports.waiting(&before.tenant, &before.run_id).await?;
             let place = Source::Lane(lane.queue, lane.priority.into());
             let found = there.filter(|there| there.run.origin == before.origin);
-            Ok(found.map(|there| Waiting { place, sequence, job: None, trace: there.trace }))
+            Ok(found.map(|there| WaitingMessage { place, sequence, job: None, trace: there.trace }))
         }
         _ => found_at(ports, place, before).await,
     }
@@ -268,17 +268,17 @@ fn place_of_wait(run: &Run) -> Source {
     if let Some(Wait::Parked { .. }) = run.state.wait() { Source::Parked } else { Source::Schedules }
 }
 
-async fn found_at<P: CancelPorts>(ports: &P, place: Source, run: &Run) -> Result<Option<Waiting>, ApiError> {
+async fn found_at<P: CancelPorts>(ports: &P, place: Source, run: &Run) -> Result<Option<WaitingMessage>, ApiError> {
     let found = ports.find(&place, run).await?;
     Ok(found.map(|stored| waiting_as(ports, run, place, &stored)))
 }
 
 /// A message in which a run waits.
-fn waiting_as<P: CancelPorts>(ports: &P, run: &Run, place: Source, stored: &Stored) -> Waiting {
+fn waiting_as<P: CancelPorts>(ports: &P, run: &Run, place: Source, stored: &Stored) -> WaitingMessage {
     let headers = &stored.headers;
     let of = |tracer| JobTrace::of(tracer, Some(headers), &run.tenant, &run.run_id, run.origin);
     let (job, trace) = (job_of(run, headers), ports.tracer().map(of));
-    Waiting { place, sequence: stored.sequence, job, trace }
+    WaitingMessage { place, sequence: stored.sequence, job, trace }
 }
 
 /// Whether the message that brings a waiting run on is one that a node wrote. It did so once the log had every event
@@ -292,7 +292,7 @@ async fn carried_on_by<P: CancelPorts>(
     ports: &P,
     before: &Run,
     only: Option<Only<'_>>,
-) -> Result<Option<Waiting>, ApiError> {
+) -> Result<Option<WaitingMessage>, ApiError> {
     if !comes_by_a_node(before) {
         return Ok(None);
     }
@@ -310,7 +310,7 @@ async fn carried_on_by<P: CancelPorts>(
 
 /// What is known of the message that brings a run on. That of a running run is looked for before its end is written:
 /// afterwards, its node may have removed it already.
-async fn carrier_of<P: CancelPorts>(ports: &P, before: &Run, carried_on: Option<&Waiting>) -> Carrier {
+async fn carrier_of<P: CancelPorts>(ports: &P, before: &Run, carried_on: Option<&WaitingMessage>) -> Carrier {
     match carried_on {
         Some(_) => Carrier::Stands,
         // A lane that does not answer keeps no client from cancelling.

@@ -15,7 +15,7 @@ use longshore_backbone::wire::api::{
 };
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{ConcurrencyId, Record, Scope};
+use longshore_domain::concurrency::{ConcurrencyId, SlotRecord, SlotScope};
 use longshore_domain::{SmolStr, Tenant, Timestamp, format_smolstr};
 
 use crate::api::Api;
@@ -52,7 +52,7 @@ pub(crate) async fn list(
     // In the order in which they were written: one that changes meanwhile comes again, and none is left out.
     found.sort_unstable_by_key(|found| found.revision);
     let is_seen = |id: &ConcurrencyId| match (&id.scope, &own) {
-        (Scope::Key(tenant, _), Some(own)) => tenant == own,
+        (SlotScope::Key(tenant, _), Some(own)) => tenant == own,
         _ => true,
     };
     let wanted = found.into_iter().filter(|FoundSlots { id, revision, .. }| {
@@ -109,7 +109,7 @@ pub(crate) async fn free(api: &Api, asked: FreeRequest) -> Result<Encoded<Freed>
 fn limit_of(asked: &FreeRequest) -> Result<ConcurrencyId, ApiError> {
     let FreeRequest { job_type, tenant, concurrency_key, key_hash, .. } = asked;
     let key = match (concurrency_key, key_hash) {
-        (None, None) => return Ok(ConcurrencyId { job_type: job_type.clone(), scope: Scope::Type }),
+        (None, None) => return Ok(ConcurrencyId { job_type: job_type.clone(), scope: SlotScope::Type }),
         (Some(key), None) => KindKey::of_keys(None, Some(key)),
         (None, Some(hash)) => KindKey::read(&format!("k{hash}"))
             .ok_or_else(|| ApiError::malformed("key_hash: is not a hash as concurrency.list shows it"))?,
@@ -118,10 +118,10 @@ fn limit_of(asked: &FreeRequest) -> Result<ConcurrencyId, ApiError> {
     let tenant =
         tenant.clone().ok_or_else(|| ApiError::malformed("tenant: is missing; a key belongs to one tenant"))?;
     let hash = key.concurrency_key().unwrap_or_default().into();
-    Ok(ConcurrencyId { job_type: job_type.clone(), scope: Scope::Key(tenant, hash) })
+    Ok(ConcurrencyId { job_type: job_type.clone(), scope: SlotScope::Key(tenant, hash) })
 }
 
-async fn read_sessions(records: &SlotRecords, record: &Record, sessions: &mut Sessions) -> Result<(), Error> {
+async fn read_sessions(records: &SlotRecords, record: &SlotRecord, sessions: &mut Sessions) -> Result<(), Error> {
     for (session, _) in record.blocks() {
         if !sessions.contains_key(session) {
             sessions.insert(session.clone(), records.session_at(session).await?);
@@ -133,7 +133,7 @@ async fn read_sessions(records: &SlotRecords, record: &Record, sessions: &mut Se
 async fn status(
     api: &Api,
     id: &ConcurrencyId,
-    record: &Record,
+    record: &SlotRecord,
     sessions: &mut Sessions,
 ) -> Result<ConcurrencyStatus, Error> {
     read_sessions(&api.backbone.slots(), record, sessions).await?;
@@ -147,8 +147,8 @@ async fn status(
         (!is_over).then_some(SlotHolder { node, runs: None, session, slots: block.slots, until })
     });
     let (tenant, key_hash) = match &id.scope {
-        Scope::Type => (None, None),
-        Scope::Key(tenant, hash) => (Some(tenant.clone()), Some(hash.clone())),
+        SlotScope::Type => (None, None),
+        SlotScope::Key(tenant, hash) => (Some(tenant.clone()), Some(hash.clone())),
     };
     let max = api.slots.max_of(id).unwrap_or_default();
     Ok(ConcurrencyStatus { holders: holders.collect(), key_hash, max, tenant, job_type: id.job_type.clone() })

@@ -32,13 +32,13 @@ const ANOTHERS: &str =
 
 /// What is done with dead letters.
 pub(crate) enum Action {
-    Replay(Change),
+    Replay(ReplayChange),
     Discard,
 }
 
 /// What a replay changes.
 #[derive(Default)]
-pub(crate) struct Change {
+pub(crate) struct ReplayChange {
     pub(crate) queue: Option<Queue>,
     pub(crate) priority: Option<Priority>,
     pub(crate) payload: Option<Bytes>,
@@ -47,7 +47,7 @@ pub(crate) struct Change {
     pub(crate) options: Option<Box<JobOptions>>,
 }
 
-impl Change {
+impl ReplayChange {
     fn is_none(&self) -> bool {
         self.queue.is_none() && self.priority.is_none() && self.payload.is_none() && self.headers.is_empty()
     }
@@ -128,7 +128,7 @@ pub(crate) async fn one<P: DeadLetterPorts>(
         }
         if !run.state.is_terminal() && verdict != DeadLetterVerdict::Stale {
             let Action::Replay(change) = action else {
-                publish(ports, &run, &dead_letter, &Change::default()).await?;
+                publish(ports, &run, &dead_letter, &ReplayChange::default()).await?;
                 remove(ports, &dead_letter).await?;
                 return Err("is being replayed: it was discarded too late".to_owned());
             };
@@ -176,7 +176,7 @@ async fn remove<P: DeadLetterPorts>(ports: &P, dead_letter: &StoredDeadLetter) -
     ports.remove_dead_letter(dead_letter.sequence).await.map_err(|error| error.with_causes())
 }
 
-fn can_be_replayed(policies: &Policies, dead_letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
+fn can_be_replayed(policies: &Policies, dead_letter: &StoredDeadLetter, change: &ReplayChange) -> Result<(), String> {
     if let (Some(bytes), None) = (dead_letter.left_out, &change.payload) {
         return Err(format!("its payload of {bytes} bytes was too large to be kept; replay it with set.payload"));
     }
@@ -205,7 +205,7 @@ fn can_be_replayed(policies: &Policies, dead_letter: &StoredDeadLetter, change: 
 }
 
 /// Whether the job is taken as it would be replayed.
-fn admit(policies: &Policies, dead_letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
+fn admit(policies: &Policies, dead_letter: &StoredDeadLetter, change: &ReplayChange) -> Result<(), String> {
     let payload = change.payload.as_ref().unwrap_or(&dead_letter.payload);
     let options = header::read_job(&changed_headers(dead_letter, change)).ok().and_then(|read| read.options);
     let version = options.as_ref().and_then(|options| options.schema_version.as_deref());
@@ -214,7 +214,7 @@ fn admit(policies: &Policies, dead_letter: &StoredDeadLetter, change: &Change) -
 }
 
 /// A job that could not be read is invalid again, unless the changes mend it.
-fn is_mended(dead_letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result<(), String> {
+fn is_mended(dead_letter: &StoredDeadLetter, change: &ReplayChange, reason: &str) -> Result<(), String> {
     let headers = changed_headers(dead_letter, change);
     if header::has(&headers, HEADERS_BASE64) {
         // Dropping them unasked would lose what a person may be able to read.
@@ -277,7 +277,7 @@ async fn decide<P: DeadLetterPorts>(
 }
 
 /// The dead letter's headers for another round, with the changes.
-fn changed_headers(dead_letter: &StoredDeadLetter, change: &Change) -> Headers {
+fn changed_headers(dead_letter: &StoredDeadLetter, change: &ReplayChange) -> Headers {
     let mut original = header::for_replay(&dead_letter.headers);
     for (name, value) in &change.headers {
         original = header::without(&original, name);
@@ -294,7 +294,7 @@ async fn publish<P: DeadLetterPorts>(
     ports: &P,
     run: &Run,
     dead_letter: &StoredDeadLetter,
-    change: &Change,
+    change: &ReplayChange,
 ) -> Result<bool, String> {
     let mut original = changed_headers(dead_letter, change);
     let trace = ports.tracer().map(|tracer| {

@@ -17,7 +17,7 @@ use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::api::Api;
-use crate::api::filter::{self, Filter, mark};
+use crate::api::filter::{self, RunFilter, mark};
 use crate::runtime::now;
 
 /// Entries on a page if the client does not say.
@@ -30,7 +30,7 @@ const AT_ONCE: usize = 64;
 const GROUPED: usize = 100_000;
 
 /// The subject of the dead letters that may fit.
-pub(crate) fn subject(api: &Api, filter: &Filter) -> String {
+pub(crate) fn subject(api: &Api, filter: &RunFilter) -> String {
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     api.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
 }
@@ -69,7 +69,7 @@ pub(crate) fn stands(found: Option<Run>, dead_letter: StoredDeadLetter) -> Optio
 /// The dead letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
 fn those_that_stand(
     api: &Api,
-    filter: &Filter,
+    filter: &RunFilter,
     page: Vec<Stored>,
 ) -> impl Stream<Item = Result<Option<(StoredDeadLetter, Run)>, ApiError>> {
     let dead_letters =
@@ -89,7 +89,7 @@ pub(crate) fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
 
 /// The endpoint `dlq.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
-    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
     // An answer is one message: it stays well below the server's limit.
     let mut room = api.backbone.max_payload() * 3 / 4;
@@ -191,7 +191,7 @@ struct Count {
 
 /// The endpoint `dlq.groups`: dead letters by the cause of their failure, the largest group first.
 pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
-    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?;
     let (subject, now) = (subject(api, &filter), now());
     let (mut groups, mut seen, mut from) =

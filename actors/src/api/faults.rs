@@ -11,7 +11,7 @@ use longshore_domain::setting::{Setting, SettingKey};
 
 use crate::api::Api;
 use crate::api::pauses::{announce, write};
-use crate::limits::faults::Known;
+use crate::limits::faults::ActiveFault;
 use crate::runtime::now;
 
 /// Faults that are set at once.
@@ -68,6 +68,6 @@ pub(crate) async fn clear(api: &Api, asked: ClearFaultsRequest) -> Result<Encode
     Ok(Encoded::of(&cleared))
 }
 
-fn status(Known { job_type, kind, fault, .. }: Known) -> FaultStatus {
+fn status(ActiveFault { job_type, kind, fault, .. }: ActiveFault) -> FaultStatus {
     FaultStatus::of(job_type, kind, fault)
 }

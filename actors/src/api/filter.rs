@@ -6,7 +6,7 @@ use longshore_domain::{ErrorKind, Run, RunId, Tenant};
 
 /// The runs that are meant: those that fit, of one tenant or, for the operator, of all.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Filter {
+pub(crate) struct RunFilter {
     /// `None`: every tenant's.
     pub(crate) tenant: Option<Tenant>,
     pub(crate) wanted: api::Filter,
@@ -16,7 +16,7 @@ pub(crate) struct Filter {
 #[derive(Debug)]
 pub(crate) enum Chosen {
     One(Tenant, RunId),
-    Those(Filter),
+    Those(RunFilter),
 }
 
 /// The group of a run: its error's kind and pattern, and a fingerprint of both and the type.
@@ -67,9 +67,9 @@ pub(crate) fn which(asker: &str, asked: Selection) -> Result<Chosen, ApiError> {
     let tenant = asked.tenant.as_ref();
     match asked.target {
         Target::Run(run_id) => Ok(Chosen::One(whose_run(asker, tenant)?, run_id)),
-        Target::Runs(wanted) => Ok(Chosen::Those(Filter { tenant: whose(asker, tenant)?, wanted })),
+        Target::Runs(wanted) => Ok(Chosen::Those(RunFilter { tenant: whose(asker, tenant)?, wanted })),
         Target::Tenant(named) => match whose(asker, Some(&named))? {
-            tenant if asker == OPERATOR => Ok(Chosen::Those(Filter { tenant, wanted: api::Filter::default() })),
+            tenant if asker == OPERATOR => Ok(Chosen::Those(RunFilter { tenant, wanted: api::Filter::default() })),
             _ => Err(ApiError::malformed(Target::UNSAID)),
         },
     }
@@ -81,7 +81,7 @@ pub(crate) fn cursor(text: Option<&str>) -> Result<u64, ApiError> {
     text.map_or(Ok(1), read)
 }
 
-impl Filter {
+impl RunFilter {
     /// Whether it asks for nothing that only a run's record says.
     pub(crate) fn fits_whatever_runs_say(&self) -> bool {
         let api::Filter { queue: _, job_type: _, tag, search, state, error_kind, fingerprint, since, until: _ } =

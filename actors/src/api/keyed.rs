@@ -17,13 +17,13 @@ use longshore_domain::run::Wait;
 use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::submission::{self, OnConflict, Submission, SubmitPorts, answer, is_mismatch, is_stored, mismatch};
-use crate::attempt::keys::{self, Key, OwnClaim, Owner, Wanted};
+use crate::attempt::keys::{self, Key, KeyRequest, OwnClaim, Owner};
 use crate::ports::{Rules as _, Server as _, WaitingPorts};
 use crate::runtime::fail_point;
 use crate::runtime::log_run::{About, log_run};
 
 /// What follows from a claim that was found.
-enum Next {
+enum ClaimStep {
     /// Its `submit` died or is under way: this one goes on with its run.
     GoOn,
     /// The key is free: it is taken from these runs.
@@ -60,7 +60,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
             Claimed::Found(found) => found,
         };
         match next(ports, &submission, &found).await? {
-            Next::Take(from) => {
+            ClaimStep::Take(from) => {
                 claim.taken_from = from;
                 let over = Over { expected: found.revision, lasts: key.window };
                 let taken = ports.server().write_claim(tenant, key.text, &claim, over).await;
@@ -68,13 +68,13 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
                 let claim = OwnClaim { revision, taken_from: claim.taken_from };
                 return begin(ports, &submission, claim, due).await;
             }
-            Next::GoOn => {
+            ClaimStep::GoOn => {
                 submission.job.run_id = found.claim.run_id;
                 let claim = OwnClaim { revision: found.revision, taken_from: found.claim.taken_from };
                 return go_on(ports, &submission, claim, due).await;
             }
-            Next::Is(run_id, record) => return is_taken(ports, found, tenant, run_id, record).await,
-            Next::Replace(before) => return replace(ports, &submission, &key, before, due).await,
+            ClaimStep::Is(run_id, record) => return is_taken(ports, found, tenant, run_id, record).await,
+            ClaimStep::Replace(before) => return replace(ports, &submission, &key, before, due).await,
         }
     }
 }
@@ -92,8 +92,8 @@ pub(crate) async fn repeated<P: SubmitPorts + WaitingPorts>(
     let claimed = ports.server().read_claim(tenant, key.text).await;
     let Some(found) = claimed? else { return Ok(None) };
     match next(ports, submission, &found).await? {
-        Next::Is(run_id, record) => is_taken(ports, found, tenant, run_id, record).await.map(Some),
-        Next::GoOn | Next::Take(_) | Next::Replace(_) => Ok(None),
+        ClaimStep::Is(run_id, record) => is_taken(ports, found, tenant, run_id, record).await.map(Some),
+        ClaimStep::GoOn | ClaimStep::Take(_) | ClaimStep::Replace(_) => Ok(None),
     }
 }
 
@@ -106,7 +106,7 @@ async fn named_before<P: SubmitPorts>(ports: &P, submission: &Submission) -> Res
 }
 
 /// Judges a claim by the records of its runs.
-async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundClaim) -> Result<Next, ApiError> {
+async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundClaim) -> Result<ClaimStep, ApiError> {
     let (job, claim) = (&submission.job, &found.claim);
     let differs = !submission.print().is_same_as(&claim.fingerprint);
     let is_mismatch = is_mismatch(ports, submission, claim);
@@ -115,21 +115,21 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
         if stored.is_none_or(|found| ports.server().on_repeat(&found.run) != Repeat::Nothing) {
             // No run yet: a client that has changed its mind is not bound by it.
             return Ok(if is_mismatch || differs && submission.on_conflict == OnConflict::Replace {
-                Next::Take([&claim.taken_from[..], std::slice::from_ref(&claim.run_id)].concat())
+                ClaimStep::Take([&claim.taken_from[..], std::slice::from_ref(&claim.run_id)].concat())
             } else {
-                Next::GoOn
+                ClaimStep::GoOn
             });
         }
     }
     let holder = keys::holder(ports, &job.tenant, &job.run_id, claim).await?;
-    let Some((run_id, record)) = holder else { return Ok(Next::Take(claim.taken_from.clone())) };
+    let Some((run_id, record)) = holder else { return Ok(ClaimStep::Take(claim.taken_from.clone())) };
     // The very run that the client named, submitted again.
     if submission.own_id.as_ref() == Some(&run_id) {
-        return Ok(Next::Is(run_id, record));
+        return Ok(ClaimStep::Is(run_id, record));
     }
     match (submission.on_conflict, record) {
         (OnConflict::Replace, Some(record)) if claim.published && key::is_replaceable(&record.run) => {
-            Ok(Next::Replace(record.run))
+            Ok(ClaimStep::Replace(record.run))
         }
         _ if run_id == claim.run_id && is_mismatch => Err(mismatch(&run_id)),
         (OnConflict::Reject, _) => {
@@ -139,7 +139,7 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
         (_, Some(record)) if submission.debounce.is_some() && differs && !record.run.has_started() => {
             Err(ApiError::unavailable("debounce: the run that has the key is being taken up; try again"))
         }
-        (_, record) => Ok(Next::Is(run_id, record)),
+        (_, record) => Ok(ClaimStep::Is(run_id, record)),
     }
 }
 
@@ -218,7 +218,7 @@ async fn replace<P: SubmitPorts>(
     };
     let owner = loop {
         let replaces = Some((run.origin, &mut revision));
-        let wanted = Wanted { key, print: submission.print().clone(), replaces, again: false };
+        let wanted = KeyRequest { key, print: submission.print().clone(), replaces, again: false };
         match keys::own(ports, job, wanted).await? {
             // A node is about to begin its job, and has only confirmed the record: this one may not leave it at that,
             // as the other run would stay if that node dies.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::api::dead_letters::{LIST_DEFAULT, limit};
-use crate::api::filter::{self, Filter};
+use crate::api::filter::{self, RunFilter};
 use crate::api::runs;
 use crate::api::walk::Walk;
 use crate::attempt::keys;
@@ -51,7 +51,7 @@ async fn of_key(api: &Api, asker: &str, key: &str, tenant: Option<Tenant>) -> Re
 }
 
 async fn those(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Runs>, ApiError> {
-    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
     // An answer is one message: it stays well below the server's limit.
@@ -88,7 +88,7 @@ fn page(
 
 /// `runs.count`
 pub(crate) async fn count(api: &Api, asker: &str, asked: CountRequest) -> Result<Encoded<Counts>, ApiError> {
-    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
     let (until, mut groups) = (Instant::now() + COUNTING.1, BTreeMap::new());
     while let Some(position) = walk.position() {

@@ -9,7 +9,7 @@ use longshore_backbone::wire::api::{self, ApiError, CancelledRuns, Encoded, Purg
 
 use crate::api::Api;
 use crate::api::cancel;
-use crate::api::filter::Filter;
+use crate::api::filter::RunFilter;
 use crate::runtime::now;
 
 /// Jobs that are stored later than so long after the request began are not meant. Else a purge of a queue into which
@@ -29,6 +29,6 @@ pub(crate) async fn purge(api: &Api, asked: PurgeRequest) -> Result<Encoded<Canc
     }
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     let wanted = api::Filter { queue: Some(queue), until: Some(now().plus(STORED_WITHIN)), ..api::Filter::default() };
-    let outcome = cancel::cancel_waiting(api, &Filter { tenant: None, wanted }, limit, dry_run).await?;
+    let outcome = cancel::cancel_waiting(api, &RunFilter { tenant: None, wanted }, limit, dry_run).await?;
     Ok(Encoded::of(&CancelledRuns::from(outcome)))
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_domain::Tenant;
-use longshore_domain::admission::Scope;
+use longshore_domain::admission::RoomScope;
 use longshore_domain::run::whole_millis;
 
 use crate::cluster::waiting::Full;
@@ -19,8 +19,8 @@ pub(super) fn over_limit(tenant: &Tenant, until: Instant) -> ApiError {
 /// As many jobs wait as may.
 pub(super) fn too_many_wait(Full { scope, max }: &Full) -> ApiError {
     let setting = match scope {
-        Scope::Queue(queue) => format!("queues.{queue}.max_waiting"),
-        Scope::Tenant(tenant) => format!("tenants.{tenant}.max_waiting"),
+        RoomScope::Queue(queue) => format!("queues.{queue}.max_waiting"),
+        RoomScope::Tenant(tenant) => format!("tenants.{tenant}.max_waiting"),
     };
     ApiError::unavailable(format!("{scope}: {max} jobs wait, and no more may ({setting}); try again later"))
 }
@@ -42,10 +42,10 @@ mod tests {
 
     #[test]
     fn a_full_queue_and_a_full_tenant_are_distinguished_by_the_setting_that_bounds_them() {
-        let queue = too_many_wait(&Full { scope: Scope::Queue(Queue::main()), max: 3 });
+        let queue = too_many_wait(&Full { scope: RoomScope::Queue(Queue::main()), max: 3 });
         let message = "queue main: 3 jobs wait, and no more may (queues.main.max_waiting); try again later";
         assert_eq!((queue.code, queue.message.as_str()), (503, message));
-        let tenant = too_many_wait(&Full { scope: Scope::Tenant(Tenant::parse("acme").unwrap()), max: 3 });
+        let tenant = too_many_wait(&Full { scope: RoomScope::Tenant(Tenant::parse("acme").unwrap()), max: 3 });
         assert!(tenant.message.contains("(tenants.acme.max_waiting)"), "{tenant}");
     }
 }

@@ -16,7 +16,7 @@ use longshore_backbone::wire::header;
 use longshore_domain::{Priority, Queue};
 
 use crate::api::Api;
-use crate::api::dead_letter::{Action, Change, one, would};
+use crate::api::dead_letter::{Action, ReplayChange, one, would};
 use crate::api::dead_letters;
 use crate::api::filter::{self, Chosen};
 
@@ -40,7 +40,7 @@ pub(crate) async fn discard(api: &Api, asker: &str, asked: DiscardRequest) -> Re
 }
 
 /// Reads and checks all changes before anything is changed.
-async fn change(api: &Api, set: api::Change) -> Result<Change, ApiError> {
+async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
     let within = |error: longshore_domain::NameError| ApiError::malformed(format!("set: {error}"));
     let queue = set.queue.as_deref().map(Queue::parse).transpose().map_err(within)?;
     let priority = set.priority.map(Priority::new).transpose().map_err(within)?;
@@ -74,7 +74,7 @@ async fn change(api: &Api, set: api::Change) -> Result<Change, ApiError> {
         let reason = "is settled once a run has begun; a replay cannot change it";
         return Err(ApiError::malformed(format!("set.headers.{name}: {reason}")));
     }
-    Ok(Change {
+    Ok(ReplayChange {
         queue,
         priority,
         payload: set.payload.map(|json| Bytes::copy_from_slice(json.get().as_bytes())),

@@ -19,7 +19,7 @@ use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 
-use crate::api::filter::{self, Chosen, Filter};
+use crate::api::filter::{self, Chosen, RunFilter};
 use crate::api::{Api, intake, runs};
 use crate::ports::{Server as _, WaitingPorts};
 use crate::runtime::fail_point;
@@ -99,7 +99,7 @@ async fn attend(
 
 /// Reschedules the runs that fit and whose schedules were written before this call: what it writes itself comes behind
 /// them, so that each is met once.
-async fn those(api: &Api, filter: &Filter, limit: u64, dry_run: bool, change: &Change) -> Result<Outcome, ApiError> {
+async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change: &Change) -> Result<Outcome, ApiError> {
     let last = api.backbone.last_sequence(&Source::Schedules).await?;
     let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
     let (done, mut failed) = (AtomicU64::new(0), Vec::new());
@@ -142,8 +142,8 @@ fn whose(stored: &Stored) -> Option<(Tenant, RunId)> {
 }
 
 /// Whether the run fits, and can be rescheduled.
-async fn fits(api: &Api, tenant: &Tenant, run_id: &RunId, filter: &Filter, change: &Change) -> Result<bool, ApiError> {
-    let Some(Found { mut run, .. }) = runs::is_stored(api, tenant, run_id).await? else { return Ok(false) };
+async fn fits(api: &Api, tenant: &Tenant, id: &RunId, filter: &RunFilter, change: &Change) -> Result<bool, ApiError> {
+    let Some(Found { mut run, .. }) = runs::is_stored(api, tenant, id).await? else { return Ok(false) };
     // What waits for something else than a time that may be changed is not meant, nor what is as it is wanted: the next
     // call of a client that works in small ones meets the runs of this one again.
     Ok(filter.fits(&run) && change.alters(&run) && run.reschedule(now()))

@@ -22,7 +22,7 @@ use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::debounce::Debounced;
 use crate::attempt::keys::{self, Marked, OwnClaim};
-use crate::commit::{Commit, Payload};
+use crate::commit::{Commit, PublishedJob};
 use crate::ports::{Rules as _, RunPorts, Server as _, Unlogged};
 use crate::runtime::fail_point;
 use crate::trace;
@@ -93,9 +93,9 @@ impl Submission {
         self.fingerprint.get_or_init(made)
     }
 
-    fn payload(&self) -> Payload {
+    fn payload(&self) -> PublishedJob {
         let trace = self.trace.as_ref().map(|submission| submission.trace.clone());
-        Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone(), trace }
+        PublishedJob { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone(), trace }
     }
 }
 

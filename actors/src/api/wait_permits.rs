@@ -15,23 +15,23 @@ const COME_AGAIN_MS: u64 = 1_000;
 
 /// The waits for ends on this node.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct WaitPermits {
     by_tenant: Mutex<HashMap<String, usize>>,
 }
 
 /// A wait; over when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    waits: Arc<Waits>,
+pub(crate) struct WaitPermit {
+    waits: Arc<WaitPermits>,
     tenant: String,
 }
 
-impl Waits {
+impl WaitPermits {
     /// Adds a wait.
     ///
     /// # Errors
     /// 429 if the tenant has too many already, 503 if the node has.
-    pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<Waiting, ApiError> {
+    pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<WaitPermit, ApiError> {
         let mut by_tenant = self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
         let refused = |code, whose: &str, max: usize| ApiError {
@@ -46,11 +46,11 @@ impl Waits {
             return Err(refused(Code::Unavailable, "all tenants together", MAX_PER_NODE));
         }
         by_tenant.insert(tenant.to_owned(), own + 1);
-        Ok(Waiting { waits: Arc::clone(self), tenant: tenant.to_owned() })
+        Ok(WaitPermit { waits: Arc::clone(self), tenant: tenant.to_owned() })
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
         let mut by_tenant = self.waits.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = by_tenant.get_mut(&self.tenant) {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn one_tenant_cannot_take_all_waits() {
-        let waits = Arc::new(Waits::default());
+        let waits = Arc::new(WaitPermits::default());
         let mut own: Vec<_> = (0..MAX_PER_TENANT).map(|_| waits.enter("acme").unwrap()).collect();
         let refused = waits.enter("acme").unwrap_err();
         assert_eq!((refused.code, refused.retry_after_ms), (429, Some(COME_AGAIN_MS)));

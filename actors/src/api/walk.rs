@@ -25,7 +25,7 @@ use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, T
 
 use crate::api::Api;
 use crate::api::dead_letters;
-use crate::api::filter::Filter;
+use crate::api::filter::RunFilter;
 use crate::attempt::assignment::Assignment;
 use crate::runtime::now;
 
@@ -72,7 +72,7 @@ pub(crate) struct Seen {
 /// A walk, and where it stands.
 pub(crate) struct Walk<'a> {
     api: &'a Api,
-    filter: &'a Filter,
+    filter: &'a RunFilter,
     /// The legs that are left; the first one is being walked.
     legs: VecDeque<Leg>,
     at: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Walk<'a> {
 }
 
 /// A job's message: its run, as far as the message says.
-struct Message {
+struct LaneMessage {
     tenant: Tenant,
     run_id: RunId,
     sequence: u64,
@@ -98,7 +98,7 @@ struct Message {
 
 impl<'a> Walk<'a> {
     /// A walk from its beginning, or from where an earlier one ended.
-    pub(crate) async fn begin(api: &'a Api, filter: &'a Filter, cursor: Option<&str>) -> Result<Self, ApiError> {
+    pub(crate) async fn begin(api: &'a Api, filter: &'a RunFilter, cursor: Option<&str>) -> Result<Self, ApiError> {
         let legs = legs(api, filter).await?;
         let mut walk = Self {
             api,
@@ -264,7 +264,7 @@ impl<'a> Walk<'a> {
         let next = page.next.filter(|_| !page.messages.iter().any(is_over));
         let may_fit =
             page.messages.into_iter().filter(|stored| !is_over(stored) && self.may_fit(&source, stored, delivered));
-        let messages: Vec<Message> = may_fit.filter_map(|stored| self.read(&source, stored)).collect();
+        let messages: Vec<LaneMessage> = may_fit.filter_map(|stored| self.read(&source, stored)).collect();
         let ids: Vec<_> = messages.iter().map(|message| (message.tenant.clone(), message.run_id.clone())).collect();
         let mut records = backbone.records_of(&ids).await?;
         let mut seen = Vec::new();
@@ -301,12 +301,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn read(&self, source: &Source, stored: Stored) -> Option<Message> {
+    fn read(&self, source: &Source, stored: Stored) -> Option<LaneMessage> {
         let (sequence, backbone) = (stored.sequence, &self.api.backbone);
         let Source::Lane(queue, lane) = source else {
             let tenant = Tenant::parse(stored.subject.split('.').nth(2)?).ok()?;
             let run_id = RunId::parse(stored.headers.get(names::RUN_ID)?.as_str()).ok()?;
-            return Some(Message { tenant, run_id, sequence, waiting: None });
+            return Some(LaneMessage { tenant, run_id, sequence, waiting: None });
         };
         let is_moved = stored.headers.get(names::SEAL).is_some();
         let stream = backbone.names().lane_stream(queue, *lane);
@@ -314,12 +314,12 @@ impl<'a> Walk<'a> {
             Assignment::read(backbone.as_delivered(stored, &stream), backbone.names(), 0, backbone.max_on_arrival());
         let waiting = (!is_moved).then(|| read.waiting_run(&self.api.policies));
         let job = read.job;
-        Some(Message { tenant: job.tenant.clone(), run_id: job.run_id.clone(), sequence, waiting })
+        Some(LaneMessage { tenant: job.tenant.clone(), run_id: job.run_id.clone(), sequence, waiting })
     }
 
     /// The run of a message as it stands. Without a state, only jobs are meant that have no record.
-    fn standing(&self, message: Message, at: usize, records: &mut HashMap<usize, Found>) -> Option<Run> {
-        let Message { run_id, waiting, .. } = message;
+    fn standing(&self, message: LaneMessage, at: usize, records: &mut HashMap<usize, Found>) -> Option<Run> {
+        let LaneMessage { run_id, waiting, .. } = message;
         let Some(Found { run, .. }) = records.remove(&at) else { return waiting };
         // The record under a derived id may belong to a lane that is gone.
         let is_others = run.state.is_terminal() && run_id.as_derived().is_some();
@@ -335,7 +335,7 @@ fn stored_at(stored: &Stored) -> Timestamp {
 }
 
 /// The legs of a walk, in order.
-async fn legs(api: &Api, filter: &Filter) -> Result<VecDeque<Leg>, ApiError> {
+async fn legs(api: &Api, filter: &RunFilter) -> Result<VecDeque<Leg>, ApiError> {
     let wanted = &filter.wanted;
     let mut legs: VecDeque<Leg> = match wanted.state {
         None => [Leg::Records].into(),
@@ -364,7 +364,7 @@ async fn legs(api: &Api, filter: &Filter) -> Result<VecDeque<Leg>, ApiError> {
 }
 
 /// Where the messages of a leg are.
-fn place(api: &Api, filter: &Filter, leg: &Leg) -> (Source, String) {
+fn place(api: &Api, filter: &RunFilter, leg: &Leg) -> (Source, String) {
     let (names, tenant) = (api.backbone.names(), filter.tenant.as_ref());
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     let [schedules, retries, due] = names.schedules_where(tenant);

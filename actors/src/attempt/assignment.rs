@@ -16,8 +16,8 @@ use longshore_domain::{BatchId, Job, JobType, Lane, NameError, Priority, Queue, 
 
 use crate::attempt::first_claims::ClaimPlace;
 use crate::attempt::permits::Permits;
-use crate::commit::{Payload, chain};
-use crate::lease_keeper::Entry;
+use crate::commit::{PublishedJob, chain};
+use crate::lease_keeper::LeaseEntry;
 use crate::runtime::log_run::About;
 use crate::runtime::park_permits::ParkPermit;
 use crate::trace::{JobTrace, Tracer};
@@ -26,13 +26,13 @@ use crate::trace::{JobTrace, Tracer};
 #[derive(Debug)]
 pub(crate) struct Assignment {
     pub(crate) job: Arc<Job>,
-    pub(crate) payload: Payload,
+    pub(crate) payload: PublishedJob,
     pub(crate) arrival: Arrival,
     /// When it was published, or became due.
     pub(crate) since: Timestamp,
     pub(crate) leased_from: Instant,
     /// Its entry among the leases, once it has one.
-    pub(crate) entry: Option<Entry>,
+    pub(crate) entry: Option<LeaseEntry>,
     /// What the gates gave it to start.
     pub(crate) permits: Permits,
     /// Its permit to be parked, if it cannot start now.
@@ -103,7 +103,7 @@ impl Assignment {
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
         Self {
             job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options: said.options }),
-            payload: Payload { headers: headers.map(Arc::new), body: payload, trace: None },
+            payload: PublishedJob { headers: headers.map(Arc::new), body: payload, trace: None },
             arrival,
             since,
             leased_from,

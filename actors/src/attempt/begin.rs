@@ -44,7 +44,7 @@ pub(crate) async fn begin<P: Ports>(ports: &P, mut assignment: Box<Assignment>) 
 
 fn takes_fast_path<P: Ports>(ports: &P, assignment: &Assignment, mark: u64) -> bool {
     let job = &assignment.job;
-    ports.server().is_fast_path_open(&fast_path::Known {
+    ports.server().is_fast_path_open(&fast_path::Candidate {
         arrival: &assignment.arrival,
         options: job.options.as_deref(),
         mark,

@@ -19,8 +19,8 @@ use crate::attempt::keys::line;
 use crate::attempt::permits::Permits;
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
-use crate::commit::{AfterCommit, Commit, Payload, chain};
-use crate::lease_keeper::Entry;
+use crate::commit::{AfterCommit, Commit, PublishedJob, chain};
+use crate::lease_keeper::LeaseEntry;
 use crate::metrics::jobs::Decision;
 use crate::ports::Rules as _;
 use crate::ports::encode::EncodedEvents;
@@ -122,7 +122,7 @@ struct Rest {
     arrival: Arrival,
     since: Timestamp,
     leased_from: Instant,
-    entry: Option<Entry>,
+    entry: Option<LeaseEntry>,
     ack_token: AckToken,
 }
 
@@ -262,11 +262,11 @@ async fn hold_locally<P: Ports>(
 pub(crate) struct HeldRetry {
     run: Box<Run>,
     job: Arc<Job>,
-    payload: Payload,
+    payload: PublishedJob,
     arrival: Arrival,
     since: Timestamp,
     leased_from: Instant,
-    entry: Option<Entry>,
+    entry: Option<LeaseEntry>,
     /// Where the ack token comes from, with the record's revision, once the commit is carried out.
     back: oneshot::Receiver<(AckToken, u64)>,
     _permit: LocalRetryPermit,

@@ -6,7 +6,7 @@ use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::questions::Question;
 use longshore_domain::Run;
-use longshore_domain::protocol::Holder;
+use longshore_domain::protocol::HolderStatus;
 
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::ports::Ports;
@@ -17,37 +17,37 @@ use crate::runtime::log_run::{About, log_run};
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// The state of the node that the record of a running attempt names.
-pub(crate) async fn ask<P: Ports>(ports: &P, run: &Run) -> Holder {
-    let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return Holder::Silent(None) };
+pub(crate) async fn ask<P: Ports>(ports: &P, run: &Run) -> HolderStatus {
+    let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return HolderStatus::Silent(None) };
     let writer = writer_of(&run.token);
     if *node == *ports.node() {
         return match ports.book().has(&held_by.message) {
-            _ if writer != ports.writer() => Holder::Gone,
-            true => Holder::Holds,
-            false if ports.unclear_claims().take(&run.token) => Holder::NeverStarted,
-            false => Holder::Silent(None),
+            _ if writer != ports.writer() => HolderStatus::Gone,
+            true => HolderStatus::Holds,
+            false if ports.unclear_claims().take(&run.token) => HolderStatus::NeverStarted,
+            false => HolderStatus::Silent(None),
         };
     }
     let question = HolderQuestion { message: held_by.message.clone(), token: run.token.clone() };
     match ports.server().ask_holder(node, &question, ANSWER_WITHIN).await {
-        Some(answer) if answer.writer != writer => Holder::Gone,
-        Some(answer) if answer.holds => Holder::Holds,
-        Some(answer) if answer.never_started => Holder::NeverStarted,
-        Some(_) => Holder::Silent(None),
+        Some(answer) if answer.writer != writer => HolderStatus::Gone,
+        Some(answer) if answer.holds => HolderStatus::Holds,
+        Some(answer) if answer.never_started => HolderStatus::NeverStarted,
+        Some(_) => HolderStatus::Silent(None),
         None => last_sign(ports, run, node).await,
     }
 }
 
 /// A node that does not answer has perhaps lost its connection for a moment: its last presence decides.
-async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> Holder {
+async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> HolderStatus {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
     match ports.server().presence_of(node).await {
-        Ok(Some(presence)) if Some(presence.started_at) > started_at => Holder::Gone,
+        Ok(Some(presence)) if Some(presence.started_at) > started_at => HolderStatus::Gone,
         // It counts as there until its next presence was due: it may have renewed leases after its last presence.
-        Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
+        Ok(presence) => HolderStatus::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {
             log_run!(debug, About::run(run), "cannot find out whether its holder lives: {}", error.with_causes());
-            Holder::Silent(Some(ports.now()))
+            HolderStatus::Silent(Some(ports.now()))
         }
     }
 }

@@ -29,7 +29,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, Timestamp, d
 use crate::attempt::assignment::Assignment;
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
-use crate::commit::Payload;
+use crate::commit::PublishedJob;
 use crate::ports::{Rules as _, RunPorts, Server};
 use crate::runtime::fail_point;
 
@@ -115,12 +115,12 @@ pub(crate) async fn claim_at_begin<P: Ports>(
         return Ok(overtaken);
     }
     let run = &mut attempt_state.run;
-    let Payload { headers, body, .. } = &assignment.payload;
+    let PublishedJob { headers, body, .. } = &assignment.payload;
     let print = Fingerprint::of(job.job_type.as_str(), headers.as_deref(), body);
     // Of two runs that replace, the later one stays. This one may be the earlier: its `submit` may have died, and a
     // later job have come since.
     let replaces = run.replaces.then_some((run.origin, &mut attempt_state.expected));
-    let wanted = Wanted { key: &key, print, replaces, again: run.round > 1 };
+    let wanted = KeyRequest { key: &key, print, replaces, again: run.round > 1 };
     Ok(match own(ports, job, wanted).await? {
         Owner::This => {
             key.note_claimed(run);
@@ -166,7 +166,7 @@ pub(super) async fn record_first<P: Ports>(
 }
 
 /// What a run wants of its key.
-pub(crate) struct Wanted<'k> {
+pub(crate) struct KeyRequest<'k> {
     pub(crate) key: &'k Key<'k>,
     pub(crate) print: Fingerprint,
     /// It takes the key from a run that has not started and comes before it: the time of its own submission, and the
@@ -187,8 +187,8 @@ pub(crate) enum Owner {
 }
 
 /// Takes a key for a job that is durable and whose record, if its scope needs one, says that it has not ended.
-pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -> Result<Owner, Error> {
-    let Wanted { key, print, mut replaces, again } = wanted;
+pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: KeyRequest<'_>) -> Result<Owner, Error> {
+    let KeyRequest { key, print, mut replaces, again } = wanted;
     let mut claim = key.claim_of(job.run_id.clone(), print, true);
     loop {
         let claimed = ports.server().claim_key(&job.tenant, key.text, &claim, key.window).await?;

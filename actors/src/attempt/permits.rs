@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::handlers::capacity::CapacityPermit;
 use crate::limits::breaker::BreakerPass;
-use crate::limits::concurrency::{SlotPermit, Waits};
+use crate::limits::concurrency::{AwaitedLimit, SlotPermit};
 use crate::limits::rate::Tokens;
 use crate::runtime::gate_news::Wakes;
 
@@ -19,7 +19,7 @@ pub(crate) struct Permits {
     /// Of its concurrency limits. The call of the handler has it, too, until the handler is done.
     pub(crate) slots: Option<Arc<SlotPermit>>,
     /// Of a job that has to wait: the slot that it waits for.
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Option<AwaitedLimit>,
     /// Of its rate limits.
     pub(crate) tokens: Option<Box<Tokens>>,
     /// Whom its end wakes, if the next of its key may start then.

@@ -35,7 +35,7 @@ pub(crate) enum Owner {
 
 /// Something that happens to an attempt while its handler works.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum AttemptEvent {
     /// The handler is done.
     Done(Outcome),
     /// Others may have the attempt's slots.
@@ -61,14 +61,14 @@ pub(crate) enum Handler {
 }
 
 /// What ends the attempt by this event; `None`: it goes on.
-pub(crate) fn by(event: Event) -> Option<(End, Handler)> {
+pub(crate) fn by(event: AttemptEvent) -> Option<(End, Handler)> {
     Some(match event {
-        Event::Done(outcome) => (End::Outcome(outcome), Handler::Ended),
-        Event::SlotsLost => (End::NotOurs, Handler::Dropped),
-        Event::Owned(owner) => (end_of(owner)?, Handler::Stops),
-        Event::Stopped { released: true } => (End::Outcome(Outcome::Released), Handler::Dropped),
-        Event::Stopped { released: false } => (End::Outcome(Outcome::Cancelled), Handler::Stops),
-        Event::OutOfTime { limit } => {
+        AttemptEvent::Done(outcome) => (End::Outcome(outcome), Handler::Ended),
+        AttemptEvent::SlotsLost => (End::NotOurs, Handler::Dropped),
+        AttemptEvent::Owned(owner) => (end_of(owner)?, Handler::Stops),
+        AttemptEvent::Stopped { released: true } => (End::Outcome(Outcome::Released), Handler::Dropped),
+        AttemptEvent::Stopped { released: false } => (End::Outcome(Outcome::Cancelled), Handler::Stops),
+        AttemptEvent::OutOfTime { limit } => {
             let message = format!("the attempt took longer than its limit of {}", DurationText(whole(limit)));
             (End::Outcome(Outcome::failed(ErrorKind::Timeout, message)), Handler::Stops)
         }
@@ -139,20 +139,24 @@ mod tests {
     fn what_each_event_means_for_attempt_and_handler() {
         let limit = Duration::from_micros(1_499_300);
         let rows = [
-            (Event::Done(completed()), "Completed(None)", Handler::Ended),
-            (Event::SlotsLost, "not ours", Handler::Dropped),
-            (Event::Stopped { released: true }, "Released", Handler::Dropped),
-            (Event::Stopped { released: false }, "Cancelled", Handler::Stops),
-            (Event::Owned(Owner::Cancelled), "Cancelled", Handler::Stops),
-            (Event::Owned(Owner::Another), "not ours", Handler::Stops),
-            (Event::OutOfTime { limit }, "Timeout: the attempt took longer than its limit of 1500ms", Handler::Stops),
+            (AttemptEvent::Done(completed()), "Completed(None)", Handler::Ended),
+            (AttemptEvent::SlotsLost, "not ours", Handler::Dropped),
+            (AttemptEvent::Stopped { released: true }, "Released", Handler::Dropped),
+            (AttemptEvent::Stopped { released: false }, "Cancelled", Handler::Stops),
+            (AttemptEvent::Owned(Owner::Cancelled), "Cancelled", Handler::Stops),
+            (AttemptEvent::Owned(Owner::Another), "not ours", Handler::Stops),
+            (
+                AttemptEvent::OutOfTime { limit },
+                "Timeout: the attempt took longer than its limit of 1500ms",
+                Handler::Stops,
+            ),
         ];
         for (event, end, handler) in rows {
             let text = format!("{event:?}");
             let ended = by(event).expect("it ends the attempt");
             assert_eq!((said(&ended.0).as_str(), ended.1), (end, handler), "{text}");
         }
-        assert!(by(Event::Owned(Owner::Us)).is_none());
+        assert!(by(AttemptEvent::Owned(Owner::Us)).is_none());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::attempt::clock::clock;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::ports::Ports;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::attempt::stop::{self, End, Event, Handler, Owner, STOPS_WITHIN};
+use crate::attempt::stop::{self, AttemptEvent, End, Handler, Owner, STOPS_WITHIN};
 use crate::commit::follow_up::has_other_id;
 use crate::handlers::handler::BoxFuture;
 use crate::lease_keeper::Stop;
@@ -57,7 +57,7 @@ pub(super) async fn see_through(
     let (end, handler) = loop {
         let event = tokio::select! {
             biased;
-            outcome = &mut work => outcome.map_or(Event::SlotsLost, Event::Done),
+            outcome = &mut work => outcome.map_or(AttemptEvent::SlotsLost, AttemptEvent::Done),
             () = &mut lasts, if !claimed => {
                 claimed = true;
                 claim = Some(Box::pin(claim_running(ports, current)));
@@ -66,16 +66,16 @@ pub(super) async fn see_through(
             // Beside the work, which goes on: without a quorum, the write may take a minute.
             owner = in_flight(&mut claim) => {
                 claim = None;
-                Event::Owned(owner)
+                AttemptEvent::Owned(owner)
             }
-            () = lease.token.cancelled() => Event::Stopped { released: lease.is_released() },
+            () = lease.token.cancelled() => AttemptEvent::Stopped { released: lease.is_released() },
             () = tokio::time::sleep_until(tokio::time::Instant::from_std(stop_at)) => {
                 let Some((since, now_at)) = clock(current) else { return End::NotOurs };
                 if now_at > stop_at {
                     stop_at = now_at;
                     continue;
                 }
-                Event::OutOfTime { limit: stop_at.saturating_duration_since(since) }
+                AttemptEvent::OutOfTime { limit: stop_at.saturating_duration_since(since) }
             }
         };
         if let Some(ended) = stop::by(event) {

@@ -41,9 +41,9 @@ struct Last {
 
 /// The counts, shared by all who ask: one of them asks the servers, the others wait for that.
 #[derive(Debug, Default)]
-pub(crate) struct Counts(Mutex<Last>);
+pub(crate) struct SharedCounts(Mutex<Last>);
 
-impl Counts {
+impl SharedCounts {
     /// The counts now; `None`: the servers have not answered for a while. `own` is how busy this node is.
     pub(crate) async fn now(
         &self,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_backbone::Error;
-use longshore_backbone::served_types::{Remembered, ServedTypes as Store};
+use longshore_backbone::served_types::{Remembered, ServedTypesStore as Store};
 use longshore_domain::served::complete_from;
 
 use crate::handlers::routing::Routing;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::queue::serve::{Order, RootAddress};
-use crate::runtime::supervision::{Answer, Question};
+use crate::runtime::supervision::{Question, SupervisorAnswer};
 
 /// How long the answers may take. Probes usually wait for a second or two themselves.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -54,8 +54,8 @@ impl Tree {
         let (mut wanted, mut count) = (None, 0);
         while let Some(answer) = answers.recv().await {
             match answer {
-                Answer::Root(queues) => wanted = Some(queues),
-                Answer::Queue => count += 1,
+                SupervisorAnswer::Root(queues) => wanted = Some(queues),
+                SupervisorAnswer::Queue => count += 1,
             }
             if wanted.is_some_and(|wanted| count >= wanted.min(ROOM - 1)) {
                 return true;
@@ -87,8 +87,8 @@ mod tests {
             let (Order::Answer(question), Some((queues, answers))) = (order, self.0) else {
                 return std::future::pending().await;
             };
-            question.answer(Answer::Root(queues));
-            (0..answers).for_each(|_| question.answer(Answer::Queue));
+            question.answer(SupervisorAnswer::Root(queues));
+            (0..answers).for_each(|_| question.answer(SupervisorAnswer::Queue));
             Ok(())
         }
     }

@@ -14,7 +14,7 @@ use futures_util::future::try_join_all;
 use longshore_backbone::backlog::StoredJobs;
 use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::admission::{Room, Scope};
+use longshore_domain::admission::{Room, RoomScope};
 use longshore_domain::policy::Policies;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{Job, Queue, QueueLane, Run, SmolStr, Tenant};
@@ -39,20 +39,20 @@ pub(crate) struct WaitingJobs {
     policies: Arc<Policies>,
     /// The queues that this node serves.
     queues: Arc<ServedQueues>,
-    rooms: Mutex<HashMap<Scope, Room>>,
+    rooms: Mutex<HashMap<RoomScope, Room>>,
     /// When the last count began; who holds it counts.
     last: tokio::sync::Mutex<Option<Instant>>,
 }
 
-type Scopes = SmallVec<[Scope; 2]>;
+type Scopes = SmallVec<[RoomScope; 2]>;
 
 /// The place of one job; if the job is not stored, it goes back.
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     of: Arc<WaitingJobs>,
     scopes: Scopes,
 }
 
-impl Place {
+impl Reservation {
     /// The job is stored.
     pub(crate) fn stored(mut self) {
         let scopes = std::mem::take(&mut self.scopes);
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.of.of_each(&self.scopes, Room::put_back);
     }
@@ -69,11 +69,11 @@ impl Drop for Place {
 /// A scope in which as many jobs wait as may.
 #[derive(Debug)]
 pub(crate) struct Full {
-    pub(crate) scope: Scope,
+    pub(crate) scope: RoomScope,
     pub(crate) max: u64,
 }
 
-fn change_each(rooms: &mut HashMap<Scope, Room>, scopes: &[Scope], change: fn(&mut Room)) {
+fn change_each(rooms: &mut HashMap<RoomScope, Room>, scopes: &[RoomScope], change: fn(&mut Room)) {
     for scope in scopes {
         if let Some(room) = rooms.get_mut(scope) {
             change(room);
@@ -94,19 +94,19 @@ impl<'a> Begun<'a> {
 }
 
 /// How many jobs wait in each scope: those that are stored and have not begun on any node.
-fn waiting(stored: impl Iterator<Item = (Queue, StoredJobs)>, begun: &[Begun<'_>]) -> HashMap<Scope, u64> {
+fn waiting(stored: impl Iterator<Item = (Queue, StoredJobs)>, begun: &[Begun<'_>]) -> HashMap<RoomScope, u64> {
     let (mut counts, mut of_tenants) = (HashMap::new(), BTreeMap::<Tenant, u64>::new());
     for (queue, stored) in stored {
         let loads = begun.iter().filter_map(|node| node.of_queues.get(queue.as_str()));
         let running: usize = loads.flat_map(|load| load.by_priority).sum();
-        counts.insert(Scope::Queue(queue), stored.jobs.saturating_sub(running as u64));
+        counts.insert(RoomScope::Queue(queue), stored.jobs.saturating_sub(running as u64));
         for (tenant, jobs) in stored.by_tenant {
             *of_tenants.entry(tenant).or_default() += jobs;
         }
     }
     for (tenant, jobs) in of_tenants {
         let running: usize = begun.iter().filter_map(|node| node.of_tenants.get(&tenant)).sum();
-        counts.insert(Scope::Tenant(tenant), jobs.saturating_sub(running as u64));
+        counts.insert(RoomScope::Tenant(tenant), jobs.saturating_sub(running as u64));
     }
     counts
 }
@@ -114,17 +114,17 @@ fn waiting(stored: impl Iterator<Item = (Queue, StoredJobs)>, begun: &[Begun<'_>
 impl WaitingJobs {
     /// What is bounded by the policies; nothing is counted yet.
     pub(crate) fn new(backbone: Backbone, node: SmolStr, policies: Arc<Policies>, queues: Arc<ServedQueues>) -> Self {
-        let of_queues = policies.queues.iter().map(|(queue, of)| (Scope::Queue(queue.clone()), of.max_waiting));
-        let of_tenants = policies.tenants.iter().map(|(tenant, of)| (Scope::Tenant(tenant.clone()), of.max_waiting));
+        let of_queues = policies.queues.iter().map(|(queue, of)| (RoomScope::Queue(queue.clone()), of.max_waiting));
+        let of_tenants = policies.tenants.iter().map(|(name, of)| (RoomScope::Tenant(name.clone()), of.max_waiting));
         let rooms = of_queues.chain(of_tenants).filter_map(|(scope, max)| Some((scope, Room::new(max?)))).collect();
         Self { backbone, node, policies, queues, rooms: Mutex::new(rooms), last: tokio::sync::Mutex::default() }
     }
 
-    fn rooms(&self) -> MutexGuard<'_, HashMap<Scope, Room>> {
+    fn rooms(&self) -> MutexGuard<'_, HashMap<RoomScope, Room>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of_each(&self, scopes: &[Scope], change: fn(&mut Room)) {
+    fn of_each(&self, scopes: &[RoomScope], change: fn(&mut Room)) {
         if !scopes.is_empty() {
             change_each(&mut self.rooms(), scopes, change);
         }
@@ -134,15 +134,15 @@ impl WaitingJobs {
     fn scopes(&self, job: &Job) -> Scopes {
         let of_queue = self.policies.queues.get(&job.queue).and_then(|of| of.max_waiting);
         let of_tenant = self.policies.tenants.get(&job.tenant).and_then(|of| of.max_waiting);
-        let queue = of_queue.map(|_| Scope::Queue(job.queue.clone()));
-        queue.into_iter().chain(of_tenant.map(|_| Scope::Tenant(job.tenant.clone()))).collect()
+        let queue = of_queue.map(|_| RoomScope::Queue(job.queue.clone()));
+        queue.into_iter().chain(of_tenant.map(|_| RoomScope::Tenant(job.tenant.clone()))).collect()
     }
 
     /// A place for a job that is to be enqueued, if its number is bounded; may wait for a count.
     ///
     /// # Errors
     /// There is none.
-    pub(crate) async fn take(self: &Arc<Self>, job: &Job) -> Result<Option<Place>, Full> {
+    pub(crate) async fn take(self: &Arc<Self>, job: &Job) -> Result<Option<Reservation>, Full> {
         let scopes = self.scopes(job);
         if scopes.is_empty() {
             return Ok(None);
@@ -155,13 +155,13 @@ impl WaitingJobs {
         self.place(&scopes).map(Some).ok_or_else(|| self.full(scopes))
     }
 
-    fn place(self: &Arc<Self>, scopes: &Scopes) -> Option<Place> {
+    fn place(self: &Arc<Self>, scopes: &Scopes) -> Option<Reservation> {
         let mut rooms = self.rooms();
         if !scopes.iter().all(|scope| rooms.get(scope).is_some_and(Room::has_place)) {
             return None;
         }
         change_each(&mut rooms, scopes, Room::take);
-        Some(Place { of: Arc::clone(self), scopes: scopes.clone() })
+        Some(Reservation { of: Arc::clone(self), scopes: scopes.clone() })
     }
 
     /// The scope that has no place; of two, the first.
@@ -192,7 +192,7 @@ impl WaitingJobs {
     }
 
     /// Asks the servers: how many jobs wait in each scope, and how many nodes there are.
-    async fn counted(&self) -> Result<(HashMap<Scope, u64>, u64), Error> {
+    async fn counted(&self) -> Result<(HashMap<RoomScope, u64>, u64), Error> {
         let by_tenant = self.bounded_tenants().next().is_some();
         let is_bounded = |queue: &Queue| self.policies.queues.get(queue).is_some_and(|of| of.max_waiting.is_some());
         let presences = self.backbone.nodes();

@@ -20,7 +20,7 @@ use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Job, Run, Tenant};
 
-use crate::commit::{Next, Payload};
+use crate::commit::{NextJob, PublishedJob};
 use crate::ports::{RunPorts, Server};
 use crate::request;
 use crate::runtime::fail_point;
@@ -131,13 +131,13 @@ fn payload_of(result: &RunResult) -> Result<(Bytes, Option<&str>), String> {
 }
 
 /// The job that follows this run, if one does.
-pub(crate) fn next<P: RunPorts>(ports: &P, run: &Run, payload: &Payload) -> Option<Box<Next>> {
+pub(crate) fn next<P: RunPorts>(ports: &P, run: &Run, payload: &PublishedJob) -> Option<Box<NextJob>> {
     run.child()?;
     let made = made(ports, run, payload.headers.as_deref());
     made.inspect_err(|reason| log_run!(warn, About::run(run), "no job follows this run: {reason}")).ok().map(Box::new)
 }
 
-fn made<P: RunPorts>(ports: &P, before: &Run, published: Option<&Headers>) -> Result<Next, String> {
+fn made<P: RunPorts>(ports: &P, before: &Run, published: Option<&Headers>) -> Result<NextJob, String> {
     let text = published.and_then(|headers| header::value_of(headers, then::NAME));
     let job = then::job(text.ok_or("its job does not say which")?)?;
     let words = |error: ApiError| error.message;
@@ -167,11 +167,11 @@ fn made<P: RunPorts>(ports: &P, before: &Run, published: Option<&Headers>) -> Re
     run.trace_id = trace::context::id_in(Some(&headers));
     ports.sign(&mut run);
     headers.insert(names::RUN_ID, run.run_id.as_str());
-    Ok(Next { run, headers, payload, mark: ports.token() })
+    Ok(NextJob { run, headers, payload, mark: ports.token() })
 }
 
 /// Makes the record of the run that follows, publishes its job, and marks the record as published.
-pub(crate) async fn publish<S: Server>(server: &S, next: &Next) -> Result<(), Error> {
+pub(crate) async fn publish<S: Server>(server: &S, next: &NextJob) -> Result<(), Error> {
     fail_point::pass("before-then");
     let Some(Found { mut run, revision }) = recorded(server, next).await? else { return Ok(()) };
     fail_point::pass("after-then-record");
@@ -186,7 +186,7 @@ pub(crate) async fn publish<S: Server>(server: &S, next: &Next) -> Result<(), Er
 }
 
 /// The record of the run that follows, as long as its job may not have been published.
-async fn recorded<S: Server>(server: &S, next: &Next) -> Result<Option<Found>, Error> {
+async fn recorded<S: Server>(server: &S, next: &NextJob) -> Result<Option<Found>, Error> {
     loop {
         match server.write_record(&next.run, 0).await {
             Ok(Written::Won(revision)) => return Ok(Some(Found { run: next.run.clone(), revision })),

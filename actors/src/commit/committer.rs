@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::Backbone;
-use longshore_backbone::window::{Answer, Window};
+use longshore_backbone::window::{PublishAnswer, PublishWindow};
 use longshore_backbone::wire::header;
 use longshore_domain::follow_up::FollowUp;
 use ractor::RpcReplyPort;
@@ -63,7 +63,7 @@ pub(crate) struct Committing {
 /// The outlets of a real node.
 struct NodeOutlets {
     backbone: Backbone,
-    window: Window,
+    window: PublishWindow,
     metrics: Arc<Metrics>,
     tracer: Option<Arc<Tracer>>,
     slow: mpsc::UnboundedSender<Done>,
@@ -118,7 +118,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
 }
 
 enum News {
-    Answer(u64, Answer),
+    Answer(u64, PublishAnswer),
     Done(Done),
     Input(Input),
     Ready,
@@ -140,7 +140,7 @@ impl Committing {
         Self { backbone, metrics, tracer, commits, slow, done, pipeline }
     }
 
-    fn outlets(&self, window: Window) -> NodeOutlets {
+    fn outlets(&self, window: PublishWindow) -> NodeOutlets {
         let (backbone, slow) = (self.backbone.clone(), self.slow.clone());
         NodeOutlets { backbone, window, metrics: Arc::clone(&self.metrics), tracer: self.tracer.clone(), slow }
     }
@@ -148,7 +148,7 @@ impl Committing {
     /// The next thing to do. Answers come first, because they free places; input is taken only while a place is free.
     fn poll_news(
         &mut self,
-        window: &mut Window,
+        window: &mut PublishWindow,
         look: &mut Interval,
         mut linger: Pin<&mut Sleep>,
         context: &mut Context<'_>,

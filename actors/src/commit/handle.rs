@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::commit::committer::{Committing, Message, QUEUED};
 use crate::commit::pipeline::Input;
-use crate::commit::{AfterCommit, Commit, Payload};
+use crate::commit::{AfterCommit, Commit, PublishedJob};
 use crate::metrics::Metrics;
 use crate::ports::Unlogged;
 use crate::ports::encode::Author;
@@ -65,7 +65,7 @@ impl Committer {
     /// The committer died while it worked on the commit, or the process is ending: the log may lack the events.
     pub(crate) async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
         let run = Box::new(run.clone());
-        let commit = Commit::of_stored(run, Payload::default(), published, self.author());
+        let commit = Commit::of_stored(run, PublishedJob::default(), published, self.author());
         self.carry_out(commit).await.map(drop)
     }
 

@@ -9,7 +9,7 @@ use longshore_domain::{Run, RunState};
 use serde::Deserialize;
 use tracing::Level;
 
-use crate::commit::Payload;
+use crate::commit::PublishedJob;
 use crate::ports::encode::EncodedEvents;
 
 /// The target of these lines.
@@ -32,7 +32,7 @@ struct Failure {
 }
 
 /// Logs what was published live of a run.
-pub(crate) fn write(run: &Run, payload: &Payload, events: &EncodedEvents) {
+pub(crate) fn write(run: &Run, payload: &PublishedJob, events: &EncodedEvents) {
     let writes_all = tracing::enabled!(target: JOBS, Level::DEBUG);
     if writes_all || (run.state.name() == RunState::Dead && tracing::enabled!(target: JOBS, Level::INFO)) {
         for (_, event) in events.live() {
@@ -41,7 +41,7 @@ pub(crate) fn write(run: &Run, payload: &Payload, events: &EncodedEvents) {
     }
 }
 
-fn write_one(run: &Run, payload: &Payload, event: &[u8]) {
+fn write_one(run: &Run, payload: &PublishedJob, event: &[u8]) {
     let Ok(LoggedEvent { event, attempt, reason, error, duration_ms, retry_at }) = serde_json::from_slice(event) else {
         return;
     };

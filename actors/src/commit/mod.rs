@@ -31,7 +31,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr, TraceId};
 use tokio::sync::oneshot;
 
-use crate::lease_keeper::Entry;
+use crate::lease_keeper::LeaseEntry;
 use crate::metrics::jobs::Decision;
 use crate::ports::encode::{Author, Destination, EncodedEvents, Write};
 use crate::runtime::deferred::Deferred;
@@ -42,14 +42,14 @@ use crate::trace::{JobTrace, Tracer, context};
 
 /// The job as it was published; a schedule or a dead letter carries it on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Payload {
+pub(crate) struct PublishedJob {
     pub(crate) headers: Option<Arc<Headers>>,
     pub(crate) body: Bytes,
     /// The trace that it belongs to, if this node writes traces.
     pub(crate) trace: Option<JobTrace>,
 }
 
-impl Payload {
+impl PublishedJob {
     /// The id of its trace.
     pub(crate) fn trace_id(&self) -> Option<TraceId> {
         let of_this_node = self.trace.as_ref().map(|trace| TraceId(u128::from_be_bytes(trace.id.to_bytes())));
@@ -68,7 +68,7 @@ impl Payload {
 
 /// The job that follows a run, as it is published.
 #[derive(Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextJob {
     pub(super) run: Run,
     pub(super) headers: Headers,
     pub(super) payload: Bytes,
@@ -80,14 +80,14 @@ pub(crate) struct Next {
 #[derive(Debug)]
 pub(crate) struct Commit {
     pub(crate) run: Box<Run>,
-    pub(crate) payload: Payload,
+    pub(crate) payload: PublishedJob,
     pub(crate) arrival: Option<Arrival>,
     /// The token of an earlier write of this attempt whose answer was lost.
     pub(crate) unclear: Option<SmolStr>,
     /// Which events were published before the decision.
     pub(crate) published: Published,
     /// Its entry among the leases: the lease is renewed until the decision is stored.
-    pub(crate) entry: Option<Entry>,
+    pub(crate) entry: Option<LeaseEntry>,
     /// The record's write. `None`: the record is stored already, or this run keeps none.
     pub(crate) write: Option<Write>,
     /// Events that were published live before, and go into the log once the record is stored.
@@ -97,7 +97,7 @@ pub(crate) struct Commit {
     /// What to write after the events.
     pub(crate) follow_up: Option<FollowUp>,
     /// The job that follows the run in its chain.
-    pub(crate) next: Option<Box<Next>>,
+    pub(crate) next: Option<Box<NextJob>>,
     /// What becomes of the delivery.
     pub(crate) after: AfterCommit,
     /// The line of its key, which an ended run may leave empty.
@@ -167,7 +167,7 @@ impl Commit {
     /// The commit of a run whose record is to be written on the revision `expected`.
     pub(crate) fn to_write<D: Destination>(
         run: Box<Run>,
-        payload: Payload,
+        payload: PublishedJob,
         expected: u64,
         published: Published,
         author: Author<'_, D>,
@@ -179,7 +179,7 @@ impl Commit {
     /// The commit of a run whose record is stored as it is.
     pub(crate) fn of_stored<D: Destination>(
         run: Box<Run>,
-        payload: Payload,
+        payload: PublishedJob,
         published: Published,
         author: Author<'_, D>,
     ) -> Self {
@@ -231,7 +231,7 @@ impl Commit {
     }
 
     /// The commit of a run whose record is stored as it is, with these events to publish.
-    pub(crate) fn with_events(run: Box<Run>, payload: Payload, lines: EncodedEvents) -> Self {
+    pub(crate) fn with_events(run: Box<Run>, payload: PublishedJob, lines: EncodedEvents) -> Self {
         Self {
             run,
             payload,

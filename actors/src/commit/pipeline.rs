@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::rarely::Rarely;
-use longshore_backbone::window::Answer;
+use longshore_backbone::window::PublishAnswer;
 use longshore_domain::Tenant;
 use ractor::RpcReplyPort;
 
@@ -236,9 +236,9 @@ impl Pipeline {
     }
 
     /// The server has answered the message of this number.
-    pub(crate) async fn answered<O: Outlets>(&mut self, number: u64, answer: Answer, outlets: &mut O) {
+    pub(crate) async fn answered<O: Outlets>(&mut self, number: u64, answer: PublishAnswer, outlets: &mut O) {
         match answer {
-            Answer::Stored(sequence) => {
+            PublishAnswer::Stored(sequence) => {
                 let Some(Pending { first_sent, what, .. }) = self.forget(number) else { return };
                 outlets.is_answered(&what);
                 match what {
@@ -254,8 +254,8 @@ impl Pipeline {
                 }
             }
             // The stream has no leader just now, or JetStream has no resources: it is sent again when it is overdue.
-            Answer::NoResponders => {}
-            Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
+            PublishAnswer::NoResponders => {}
+            PublishAnswer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
                 Some(Sent::Record(commit)) => {
                     if !refusal.is_wrong_sequence() {
                         log_run!(debug, commit.about(), "record not written yet: {}", refusal.description);

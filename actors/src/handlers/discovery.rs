@@ -50,7 +50,7 @@ pub(crate) struct Discovery {
 
 /// What the node knows of the handlers of one subject.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum KnownHandlers {
     /// They were not asked yet, or long ago, or none was there when a job came for them.
     Unknown {
         /// Until when no job is tried, as no handler was found there.
@@ -177,13 +177,13 @@ impl Discovery {
     }
 
     /// What the handlers of a subject announced; if that is not known, discovery is notified to ask them.
-    pub(crate) fn of(&self, subject: &str) -> Known {
+    pub(crate) fn of(&self, subject: &str) -> KnownHandlers {
         let now = Instant::now();
         let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
         if announcements.knows(subject, now) {
             let announced =
                 announcements.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
-            return Known::Slots(announced.collect());
+            return KnownHandlers::Slots(announced.collect());
         }
         let (missed_at, is_met) = (announcements.missed_at(subject), announcements.met.contains_key(subject));
         let was_asked = missed_at < announcements.at;
@@ -195,7 +195,7 @@ impl Discovery {
         if missed_at.is_none() || !was_asked {
             self.new_subject_met.notify_one();
         }
-        Known::Unknown { missed_until: missed_until.filter(|until| *until > now) }
+        KnownHandlers::Unknown { missed_until: missed_until.filter(|until| *until > now) }
     }
 
     /// The longest interval at which the handlers of a subject promised to signal.

@@ -12,7 +12,7 @@ use longshore_domain::served::NeverServed;
 use longshore_domain::{Job, JobType, Tenant};
 
 use crate::handlers::capacity::{Capacity, HandlerCapacity};
-use crate::handlers::discovery::{Discovery, Known};
+use crate::handlers::discovery::{Discovery, KnownHandlers};
 use crate::handlers::handler::{Handler, Handlers};
 use crate::handlers::served_types::ServedTypes;
 use crate::runtime::kind::{Kind, Room};
@@ -165,8 +165,8 @@ impl Routing {
     fn capacity_of_kind(&self, tenant: &Tenant, job_type: &JobType) -> (Capacity, bool) {
         let subject = self.names.work(tenant, job_type);
         let announced = match self.discovery.of(&subject) {
-            Known::Slots(announced) => announced,
-            Known::Unknown { missed_until: opens } => {
+            KnownHandlers::Slots(announced) => announced,
+            KnownHandlers::Unknown { missed_until: opens } => {
                 let shared_by = vec![self.names.work_of_all(job_type)];
                 return (Capacity { subject, shared_by, max: usize::from(opens.is_none()), opens }, false);
             }

@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use longshore_backbone::Error;
-use longshore_backbone::served_types::{Remembered, ServedTypes as Store};
+use longshore_backbone::served_types::{Remembered, ServedTypesStore as Store};
 use longshore_domain::served::ServedTypes as Types;
 use longshore_domain::{JobType, Timestamp};
 use tokio::sync::Notify;

@@ -13,12 +13,12 @@ use longshore_domain::{JobType, Timestamp};
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     any: AtomicBool,
-    known: Mutex<Vec<Known>>,
+    known: Mutex<Vec<ActiveFault>>,
 }
 
 /// A fault that is set.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct ActiveFault {
     pub(crate) job_type: JobType,
     pub(crate) kind: FaultKind,
     pub(crate) fault: Fault,
@@ -34,17 +34,17 @@ impl Faults {
         self.any.load(Ordering::Relaxed)
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+    fn known(&self) -> MutexGuard<'_, Vec<ActiveFault>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// These are all faults.
-    pub(crate) fn take_in(&self, all: impl Iterator<Item = Known>) {
+    pub(crate) fn take_in(&self, all: impl Iterator<Item = ActiveFault>) {
         let mut known = self.known();
         let before = std::mem::take(&mut *known);
         known.extend(all.map(|new| {
             let same = before.iter().find(|old| old.revision == new.revision);
-            Known { struck: same.map_or(0, |old| old.struck), ..new }
+            ActiveFault { struck: same.map_or(0, |old| old.struck), ..new }
         }));
         self.any.store(!known.is_empty(), Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl Faults {
         chance: impl Fn() -> f64,
     ) -> Option<(FaultKind, Fault)> {
         let mut known = self.known();
-        let strikes = |of: &&mut Known| {
+        let strikes = |of: &&mut ActiveFault| {
             of.job_type == *job_type
                 && of.fault.is_for(of.kind, moment)
                 && of.fault.holds(now, of.struck)
@@ -70,7 +70,7 @@ impl Faults {
     }
 
     /// Every fault that is not over, by type and kind.
-    pub(crate) fn all(&self, now: Timestamp) -> Vec<Known> {
+    pub(crate) fn all(&self, now: Timestamp) -> Vec<ActiveFault> {
         self.known().iter().filter(|of| now < of.fault.until).cloned().collect()
     }
 
@@ -90,9 +90,9 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    fn known(kind: FaultKind, probability: f64, limit: Option<u64>, revision: u64) -> Known {
+    fn known(kind: FaultKind, probability: f64, limit: Option<u64>, revision: u64) -> ActiveFault {
         let fault = Fault { probability, delay_ms: None, step: None, until: at(100), limit };
-        Known { job_type: JobType::parse("mail").unwrap(), kind, fault, revision, struck: 0 }
+        ActiveFault { job_type: JobType::parse("mail").unwrap(), kind, fault, revision, struck: 0 }
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) struct RunTimeSettings {
 
 #[derive(Debug, Default)]
 struct SettingsTable {
-    settings: BTreeMap<SettingKey, Known>,
+    settings: BTreeMap<SettingKey, KnownSetting>,
     /// The revision up to which every change is known.
     read_up_to: u64,
     /// Types that are or were paused: their jobs keep their order while they wait.
@@ -50,7 +50,7 @@ struct SettingsTable {
 
 /// A setting that is known.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Known {
+pub(crate) struct KnownSetting {
     pub(crate) setting: Setting,
     pub(crate) revision: u64,
 }
@@ -172,7 +172,7 @@ impl RunTimeSettings {
                     if let SettingKey::Pause(of) = &key {
                         table.types.extend(of.job_type().cloned());
                     }
-                    table.settings.insert(key, Known { setting, revision });
+                    table.settings.insert(key, KnownSetting { setting, revision });
                 }
                 (Some(key), None) => drop(table.settings.remove(&key)),
                 (None, _) => {}
@@ -181,7 +181,7 @@ impl RunTimeSettings {
         let faults = table.settings.iter().filter_map(|(key, known)| match (key, &known.setting) {
             (SettingKey::Fault(job_type, kind), Setting::Fault(fault)) => {
                 let (job_type, fault) = (job_type.clone(), fault.clone());
-                Some(faults::Known { job_type, kind: *kind, fault, revision: known.revision, struck: 0 })
+                Some(faults::ActiveFault { job_type, kind: *kind, fault, revision: known.revision, struck: 0 })
             }
             _ => None,
         });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use longshore_backbone::service::TraceContext;
 
-use crate::cluster::counts::Counts;
+use crate::cluster::counts::SharedCounts;
 use crate::cluster::readiness::{Readiness, SILENT_TREE};
 use crate::lease_keeper::Book;
 use crate::limits::rate::Limits;
@@ -25,7 +25,7 @@ pub struct Observer {
     readiness: Readiness,
     metrics: Arc<Metrics>,
     book: Arc<Book>,
-    counts: Arc<Counts>,
+    counts: Arc<SharedCounts>,
     limits: Arc<Limits>,
     streams: EventStreams,
     handle: ApiHandle,

@@ -9,7 +9,7 @@ use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;
 
 use crate::api::Api;
-use crate::api::wait_permits::Waits;
+use crate::api::wait_permits::WaitPermits;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::attempt::shed::Shed;
@@ -97,7 +97,7 @@ pub(crate) struct Parts {
     webhooks: Option<WebhookSettings>,
     /// Who follows events on this node.
     event_streams: Arc<Table>,
-    waits: Arc<Waits>,
+    waits: Arc<WaitPermits>,
     /// The recurring schedules that the configuration declares.
     pub(crate) declared: Arc<DeclaredSchedules>,
 }

@@ -28,7 +28,7 @@ use crate::queue::dispatcher::Dispatcher;
 use crate::queue::lane_guard;
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
 use crate::queue::supervisor::{self, QueueSupervisor};
-use crate::runtime::supervision::{Answer, ChildSpec, Deaths, Question};
+use crate::runtime::supervision::{ChildSpec, Deaths, Question, SupervisorAnswer};
 use crate::service;
 use crate::streams::tail;
 use crate::time::{recurring, sweep, timekeeper};
@@ -212,7 +212,7 @@ impl State {
             let order = supervisor::Message::Answer(question.clone());
             matches!(alive.child, Child::Queue(_)) && alive.actor.send_message(order).is_ok()
         };
-        question.answer(Answer::Root(self.alive.iter().filter(pass_on).count()));
+        question.answer(SupervisorAnswer::Root(self.alive.iter().filter(pass_on).count()));
     }
 
     async fn start(

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use longshore_backbone::offers::{IncomingCall, OwnReply};
-use longshore_backbone::pulls::Wanted;
+use longshore_backbone::pulls::WorkWanted;
 use longshore_backbone::wire::api::{ApiError, Encoded, Next, NextRequest, PulledJob};
 use longshore_backbone::wire::json;
 use tokio::sync::oneshot;
 
 use crate::api::Api;
 use crate::api::filter;
-use crate::api::wait_permits::Waits;
+use crate::api::wait_permits::WaitPermits;
 use crate::pull::Pullers;
 use crate::request::wrong;
 use crate::runtime::now;
@@ -31,7 +31,7 @@ const LEASE_MS_BOUNDS: std::ops::RangeInclusive<u64> = 1_000..=86_400_000;
 pub(crate) async fn next(
     api: &Api,
     pullers: &Arc<Pullers>,
-    waits: &Arc<Waits>,
+    waits: &Arc<WaitPermits>,
     asker: &str,
     asked: NextRequest,
 ) -> Result<Encoded<Next>, ApiError> {
@@ -54,7 +54,7 @@ pub(crate) async fn next(
 }
 
 /// Reads what is asked: what is wanted, and the lease.
-fn read(api: &Api, asker: &str, asked: NextRequest) -> Result<(Wanted, Duration), ApiError> {
+fn read(api: &Api, asker: &str, asked: NextRequest) -> Result<(WorkWanted, Duration), ApiError> {
     let NextRequest { types, tenant, wait_ms, lease_ms } = asked;
     let tenant = filter::whose_one(asker, tenant.as_ref(), "work", "job")?;
     if types.is_empty() || types.len() > TYPES_MAX {
@@ -72,7 +72,7 @@ fn read(api: &Api, asker: &str, asked: NextRequest) -> Result<(Wanted, Duration)
         let (least, most) = LEASE_MS_BOUNDS.into_inner();
         return Err(wrong("lease_ms", format!("is not one of {least} to {most}")));
     }
-    Ok((Wanted { node: api.identity.node.to_string(), tenant, types, wait_ms }, Duration::from_millis(lease_ms)))
+    Ok((WorkWanted { node: api.identity.node.to_string(), tenant, types, wait_ms }, Duration::from_millis(lease_ms)))
 }
 
 /// Hands a job to its puller: the attempt is detached, and goes on there.

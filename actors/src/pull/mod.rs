@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::offers::{IncomingCall, Offer, ReplyTo};
-use longshore_backbone::pulls::Wanted;
+use longshore_backbone::pulls::WorkWanted;
 use longshore_domain::{JobType, RunId, Tenant};
 use tokio::sync::Notify;
 
@@ -37,22 +37,22 @@ const MAX_WANTED: usize = 1_024;
 /// The pullers that wait on this node, and the jobs that wait for pullers.
 #[derive(Debug, Default)]
 pub(crate) struct Pullers {
-    state: Mutex<State>,
+    state: Mutex<PullerTable>,
     /// Notified when there is something for the receiver.
     for_receiver: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PullerTable {
     /// In the order in which they came.
     waiting: VecDeque<Puller>,
     held: VecDeque<PulledJob>,
     /// Until when each type is received.
     received: HashMap<Offer, Instant>,
     /// For other nodes: a puller waits here.
-    unsaid: Vec<Wanted>,
+    unsaid: Vec<WorkWanted>,
     /// Pullers of other nodes, each until it waits no more.
-    wanted: VecDeque<(Wanted, Instant)>,
+    wanted: VecDeque<(WorkWanted, Instant)>,
     next: u64,
     /// The node drains.
     is_closed: bool,
@@ -77,7 +77,7 @@ struct PulledJob {
 
 /// A puller that waits; it has gone when this is dropped.
 #[derive(Debug)]
-struct Place {
+struct WaitingPuller {
     pullers: Arc<Pullers>,
     number: u64,
     woken: Arc<Notify>,
@@ -89,7 +89,7 @@ fn offer(tenant: &Tenant, job_type: &JobType) -> Offer {
 
 impl Pullers {
     /// The next job of these types, or `None` at that time, or if the node drains.
-    async fn next(self: &Arc<Self>, wanted: &Wanted, until: Instant) -> Option<Box<IncomingCall>> {
+    async fn next(self: &Arc<Self>, wanted: &WorkWanted, until: Instant) -> Option<Box<IncomingCall>> {
         let place = self.enter(wanted, until);
         let mut is_over = false;
         loop {
@@ -103,7 +103,7 @@ impl Pullers {
         }
     }
 
-    fn enter(self: &Arc<Self>, wanted: &Wanted, until: Instant) -> Place {
+    fn enter(self: &Arc<Self>, wanted: &WorkWanted, until: Instant) -> WaitingPuller {
         let (mut state, woken) = (self.state(), Arc::<Notify>::default());
         let number = state.next;
         state.next += 1;
@@ -117,11 +117,11 @@ impl Pullers {
         state.expect(&wanted.tenant, &wanted.types, waits + ASKS_AGAIN_WITHIN);
         drop(state);
         self.for_receiver.notify_one();
-        Place { pullers: Arc::clone(self), number, woken }
+        WaitingPuller { pullers: Arc::clone(self), number, woken }
     }
 
     /// Whether so many types more can be received.
-    fn has_room(&self, wanted: &Wanted) -> bool {
+    fn has_room(&self, wanted: &WorkWanted) -> bool {
         let state = self.state();
         let new = wanted.types.iter().filter(|of| !state.received.contains_key(&offer(&wanted.tenant, of))).count();
         state.received.len() + new <= MAX_TYPES
@@ -154,7 +154,7 @@ impl Pullers {
     }
 
     /// A puller of another node waits. Returns a job for it.
-    fn wanted(&self, wanted: Wanted) -> Option<Box<IncomingCall>> {
+    fn wanted(&self, wanted: WorkWanted) -> Option<Box<IncomingCall>> {
         let mut state = self.state();
         let unpromised = |held: &PulledJob| held.promised.is_none() && fits(&held.call, &wanted.tenant, &wanted.types);
         if let Some(at) = state.held.iter().position(unpromised) {
@@ -191,7 +191,7 @@ impl Pullers {
     }
 
     /// The types that are received now, and the notices for other nodes.
-    fn changes(&self) -> (Vec<Offer>, Vec<Wanted>) {
+    fn changes(&self) -> (Vec<Offer>, Vec<WorkWanted>) {
         let (mut state, at) = (self.state(), Instant::now());
         state.received.retain(|_, until| *until > at);
         let is_closed = state.is_closed;
@@ -206,12 +206,12 @@ impl Pullers {
         state.waiting.iter().for_each(|puller| puller.woken.notify_one());
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PullerTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PullerTable {
     /// Promises each job to the first puller of its type that has none.
     fn promise(&mut self) {
         for held in self.held.iter_mut().filter(|held| held.promised.is_none()) {
@@ -237,7 +237,7 @@ fn fits(call: &IncomingCall, tenant: &Tenant, types: &[JobType]) -> bool {
     call.job.tenant == *tenant && types.contains(&call.job.job_type)
 }
 
-impl Drop for Place {
+impl Drop for WaitingPuller {
     fn drop(&mut self) {
         let mut state = self.pullers.state();
         state.waiting.retain(|puller| puller.number != self.number);

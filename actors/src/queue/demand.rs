@@ -47,7 +47,7 @@ pub(crate) struct Workers {
 
 /// How many jobs are to be buffered or on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct BufferTarget {
     /// Of each lane that jobs came from of late.
     of_busy: usize,
     /// Of each other one.
@@ -74,15 +74,15 @@ impl Demand {
     }
 
     /// How many jobs can soon be started.
-    pub(crate) fn wanted(&self, workers: Workers) -> Wanted {
+    pub(crate) fn wanted(&self, workers: Workers) -> BufferTarget {
         let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
         let ahead = (self.rate * AHEAD.as_secs_f64()) as usize;
         let (to_start, ahead) = workers.held_back.pulls(workers.all, workers.idle, ahead);
-        Wanted { of_busy: (to_start + ahead).div_ceil(busy), of_quiet: to_start.div_ceil(QueueLane::COUNT) }
+        BufferTarget { of_busy: (to_start + ahead).div_ceil(busy), of_quiet: to_start.div_ceil(QueueLane::COUNT) }
     }
 
     /// How many of them are to come from this lane.
-    pub(crate) fn of_lane(&self, lane: usize, wanted: Wanted) -> usize {
+    pub(crate) fn of_lane(&self, lane: usize, wanted: BufferTarget) -> usize {
         let want = if self.recent[lane] > 0 { wanted.of_busy } else { wanted.of_quiet };
         want.min(MAX_PER_LANE)
     }

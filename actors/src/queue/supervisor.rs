@@ -16,7 +16,7 @@ use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};
 use crate::runtime::fail_point;
 use crate::runtime::health::Health;
-use crate::runtime::supervision::{Answer, ChildSpec, Deaths, Question};
+use crate::runtime::supervision::{ChildSpec, Deaths, Question, SupervisorAnswer};
 
 /// What is sent to a queue's supervisor.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Actor for QueueSupervisor {
         match message {
             Message::CheckWorkers => state.check_workers(&myself).await,
             Message::Answer(question) => {
-                question.answer(Answer::Queue);
+                question.answer(SupervisorAnswer::Queue);
                 Ok(())
             }
         }

@@ -150,11 +150,11 @@ impl<M: Send + 'static> Actor for Keeper<M> {
 
 /// What each supervisor answers, the root first: whether it still reads its messages.
 #[derive(Debug, Clone)]
-pub(crate) struct Question(mpsc::Sender<Answer>);
+pub(crate) struct Question(mpsc::Sender<SupervisorAnswer>);
 
 /// A supervisor's answer.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum SupervisorAnswer {
     /// The root has passed the question on to so many supervisors.
     Root(usize),
     /// One of those.
@@ -163,13 +163,13 @@ pub(crate) enum Answer {
 
 impl Question {
     /// A question with room for so many answers, and where they arrive.
-    pub(crate) fn new(room: usize) -> (Self, mpsc::Receiver<Answer>) {
+    pub(crate) fn new(room: usize) -> (Self, mpsc::Receiver<SupervisorAnswer>) {
         let (put, answers) = mpsc::channel(room);
         (Self(put), answers)
     }
 
     /// A supervisor answers.
-    pub(crate) fn answer(&self, answer: Answer) {
+    pub(crate) fn answer(&self, answer: SupervisorAnswer) {
         // The one that asked may have gone, and asks again where there was too little room.
         let _ = self.0.try_send(answer);
     }

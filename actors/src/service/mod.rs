@@ -22,7 +22,7 @@ use longshore_backbone::wire::json::Object;
 use longshore_domain::Tenant;
 use serde_json::value::RawValue;
 
-use crate::api::wait_permits::Waits;
+use crate::api::wait_permits::WaitPermits;
 use crate::api::{
     Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, filter, intake, keys, late, limits,
     list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, shares, stats, traced,
@@ -63,7 +63,7 @@ pub(crate) struct Part {
     pub(crate) readiness: Readiness,
     pub(crate) pullers: Arc<Pullers>,
     /// How many callers wait for runs' ends.
-    pub(crate) waits: Arc<Waits>,
+    pub(crate) waits: Arc<WaitPermits>,
 }
 
 /// Answers requests.

@@ -28,7 +28,7 @@ use crate::api::{Api, runs};
 mod reader;
 pub(crate) mod tail;
 
-pub use reader::{EventStream, Step};
+pub use reader::{EventStream, StreamItem};
 use tail::Table;
 
 /// Streams that may be open on a node: fewer than its HTTP listener has connections, so that a probe finds one.

@@ -15,7 +15,7 @@ use longshore_domain::{Tenant, Timestamp};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-use super::tail::{Heard, Known, LOOK_BACK};
+use super::tail::{Heard, LOOK_BACK, RecentEvents};
 use super::{EventStreams, From, Interest, Logline, Position, UntilEnd, lines};
 use crate::runtime::now;
 
@@ -29,7 +29,7 @@ const TRIES: u32 = 20;
 
 /// What a stream says next.
 #[derive(Debug)]
-pub enum Step {
+pub enum StreamItem {
     /// An event.
     Event(Arc<Logline>),
     /// Events are missing here: the log has none before `oldest` any more; or, without it, the client was too slow, and
@@ -70,10 +70,10 @@ pub struct EventStream {
     until: Option<UntilEnd>,
     /// When the log is taken to have the end of the run no more.
     gives_up_at: Option<Instant>,
-    known: Known,
+    known: RecentEvents,
     phase: Phase,
     /// What is said before anything else.
-    said: VecDeque<Step>,
+    said: VecDeque<StreamItem>,
     tries: u32,
 }
 
@@ -100,7 +100,7 @@ impl EventStream {
             after: (0, 0),
             until,
             gives_up_at: ends_at.map(|at| Instant::now() + at.since(now())),
-            known: Known::default(),
+            known: RecentEvents::default(),
             phase: Phase::Over,
             said: VecDeque::new(),
             tries: 0,
@@ -123,7 +123,7 @@ impl EventStream {
         let (first, last) = sequences?;
         let has_it = (first..=last).contains(&after.0) || (first > last && after.0 == last);
         if !has_it {
-            self.said.push_back(Step::Reset { oldest: Some((first, 1)) });
+            self.said.push_back(StreamItem::Reset { oldest: Some((first, 1)) });
             return Ok(Start::At(first));
         }
         self.after = after;
@@ -136,14 +136,14 @@ impl EventStream {
     }
 
     /// What comes next; `None`: the stream is over. A call that is dropped before it returns loses nothing.
-    pub async fn next(&mut self) -> Option<Step> {
+    pub async fn next(&mut self) -> Option<StreamItem> {
         loop {
             if let Some(step) = self.said.pop_front() {
                 return Some(step);
             }
             if !matches!(self.phase, Phase::Over) && self.streams.draining.is_cancelled() {
                 self.phase = Phase::Over;
-                return Some(Step::Bye);
+                return Some(StreamItem::Bye);
             }
             let went_on = match self.phase {
                 Phase::Over => return None,
@@ -168,7 +168,7 @@ impl EventStream {
     }
 
     /// What comes next, if it is there already.
-    pub fn ready(&mut self) -> Option<Step> {
+    pub fn ready(&mut self) -> Option<StreamItem> {
         loop {
             if let Some(step) = self.said.pop_front() {
                 return Some(step);
@@ -227,7 +227,7 @@ impl EventStream {
             None => {
                 if self.until.is_none() {
                     // From here on the tail knows what is a repeat.
-                    self.known = Known::default();
+                    self.known = RecentEvents::default();
                 }
                 self.phase = Phase::Live(heard);
             }
@@ -250,7 +250,7 @@ impl EventStream {
             line = heard.next() => match line {
                 Some(line) => self.show(line),
                 None => {
-                    self.said.push_back(Step::Reset { oldest: None });
+                    self.said.push_back(StreamItem::Reset { oldest: None });
                     let why = if heard.is_slow() { "its client is too slow" } else { "the log was made anew" };
                     tracing::debug!("a stream of events is closed: {why}");
                     self.phase = Phase::Over;
@@ -259,7 +259,7 @@ impl EventStream {
             () = self.streams.draining.cancelled() => {}
             () = gives_up => {
                 // Line 0: the event itself is not there.
-                self.said.push_back(Step::End((self.after.0.max(1), 0)));
+                self.said.push_back(StreamItem::End((self.after.0.max(1), 0)));
                 self.phase = Phase::Over;
             }
         }
@@ -294,9 +294,9 @@ impl EventStream {
             return;
         }
         self.after = position;
-        self.said.push_back(Step::Event(line));
+        self.said.push_back(StreamItem::Event(line));
         if is_end {
-            self.said.push_back(Step::End(position));
+            self.said.push_back(StreamItem::End(position));
             self.phase = Phase::Over;
         }
     }

@@ -39,12 +39,12 @@ const READERS: usize = 16;
 
 /// Identities of the last events, so that a repeat is known.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct RecentEvents {
     identities: HashSet<u64>,
     order: VecDeque<u64>,
 }
 
-impl Known {
+impl RecentEvents {
     /// Whether this event is new.
     pub(super) fn is_new(&mut self, identity: u64) -> bool {
         if !self.identities.insert(identity) {
@@ -160,7 +160,7 @@ impl Table {
 struct Tail {
     /// The sequence that is read next; 0: nobody listens, and nothing is known.
     next: u64,
-    known: Known,
+    known: RecentEvents,
     listeners: Vec<Listener>,
     /// When the log last had something, or was asked whether it was made anew.
     asked: Option<Instant>,
@@ -179,7 +179,7 @@ pub(crate) async fn run(Part { backbone, table }: Part) -> LoopEnd {
     loop {
         tail.listeners.retain(|listener| !listener.put.is_closed());
         if tail.listeners.is_empty() && table.joining().is_empty() {
-            (tail.next, tail.known) = (0, Known::default());
+            (tail.next, tail.known) = (0, RecentEvents::default());
             table.somebody_joins.notified().await;
         }
         let pause = match tail.go_on(&backbone, &table).await {
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_repeat_is_known_for_a_long_time_and_then_forgotten() {
-        let mut known = Known::default();
+        let mut known = RecentEvents::default();
         assert!(known.is_new(0) && !known.is_new(0));
         assert!((1..=KNOWN as u64).all(|identity| known.is_new(identity)));
         assert!(known.is_new(0) && known.order.len() == KNOWN && known.identities.len() == KNOWN);

@@ -18,7 +18,7 @@ use longshore_backbone::Error;
 use longshore_backbone::recurring::Put;
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest};
 use longshore_backbone::wire::recurring::Recurring;
-use longshore_domain::recurring::{Clocks, Progress, SkipReason, Step, Timing, run_id};
+use longshore_domain::recurring::{Clocks, Progress, SkipReason, TickAction, Timing, run_id};
 use longshore_domain::{ScheduleId, Tenant, Timestamp};
 
 use crate::api::{Api, intake};
@@ -55,14 +55,14 @@ pub(crate) fn away(delivery: u64) -> Duration {
 /// is set for what comes next.
 pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server: Timestamp) -> Result<(), Delay> {
     // A schedule that was removed meanwhile needs nothing.
-    let Some(mut at) = Place::find(api, tenant, id).await? else { return Ok(()) };
+    let Some(mut at) = VersionedSchedule::find(api, tenant, id).await? else { return Ok(()) };
     let mut ticks_at = None;
     loop {
         let timing = at.schedule.settings.timing().map_err(Delay::Unreadable)?;
         let clocks = Clocks { server, now: now() };
         let next = match at.schedule.progress.on_tick(id, &timing, &clocks) {
-            Step::CarryOut(due) => carry_out(api, &at.schedule, due).await?,
-            step @ (Step::Fire(due) | Step::Miss(due)) => {
+            TickAction::CarryOut(due) => carry_out(api, &at.schedule, due).await?,
+            step @ (TickAction::Fire(due) | TickAction::Miss(due)) => {
                 let next = decide(api, &at.schedule, &timing, step, &clocks).await?;
                 if let Some(due) = next.next {
                     ticks_at = Some(timing.fires_at(id, due));
@@ -71,12 +71,12 @@ pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server:
                 log(&at.schedule, &next, due);
                 next
             }
-            Step::Wait(fires_at) if ticks_at == Some(fires_at) => return Ok(()),
-            Step::Wait(fires_at) => return Ok(set_tick(api, tenant, id, Some(fires_at)).await?),
-            Step::Rest => return Ok(()),
+            TickAction::Wait(fires_at) if ticks_at == Some(fires_at) => return Ok(()),
+            TickAction::Wait(fires_at) => return Ok(set_tick(api, tenant, id, Some(fires_at)).await?),
+            TickAction::Rest => return Ok(()),
         };
         if !at.write(api, next).await? {
-            match Place::find(api, tenant, id).await? {
+            match VersionedSchedule::find(api, tenant, id).await? {
                 Some(found) => (at, ticks_at) = (found, None),
                 None => return Ok(()),
             }
@@ -93,7 +93,7 @@ pub(crate) async fn run_now(
 ) -> Result<Option<Recurring>, Delay> {
     let mut started = None;
     loop {
-        let Some(mut at) = Place::find(api, tenant, id).await? else { return Ok(None) };
+        let Some(mut at) = VersionedSchedule::find(api, tenant, id).await? else { return Ok(None) };
         if started.is_none() {
             may(&at.schedule).map_err(Delay::Job)?;
         }
@@ -111,12 +111,12 @@ pub(crate) async fn run_now(
 }
 
 /// A schedule as it was read, and the revision to write on.
-struct Place {
+struct VersionedSchedule {
     schedule: Recurring,
     revision: u64,
 }
 
-impl Place {
+impl VersionedSchedule {
     async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<Option<Self>, Error> {
         let found = api.backbone.find_recurring_for_certain(tenant, id).await?;
         Ok(found.schedule.map(|schedule| Self { schedule, revision: found.revision }))
@@ -145,17 +145,17 @@ async fn decide(
     api: &Api,
     schedule: &Recurring,
     timing: &Timing,
-    step: Step,
+    step: TickAction,
     clocks: &Clocks,
 ) -> Result<Progress, Delay> {
     let progress = &schedule.progress;
     match step {
-        Step::Miss(due) => Ok(progress.skipped(timing, due, SkipReason::Missed, clocks)),
-        Step::Fire(due) if schedule.skips_overlaps() && still_runs(api, schedule).await? => {
+        TickAction::Miss(due) => Ok(progress.skipped(timing, due, SkipReason::Missed, clocks)),
+        TickAction::Fire(due) if schedule.skips_overlaps() && still_runs(api, schedule).await? => {
             Ok(progress.skipped(timing, due, SkipReason::Overlap, clocks))
         }
-        Step::Fire(due) => Ok(progress.fired(schedule.id(), timing, due, clocks)),
-        Step::CarryOut(_) | Step::Wait(_) | Step::Rest => Ok(progress.clone()),
+        TickAction::Fire(due) => Ok(progress.fired(schedule.id(), timing, due, clocks)),
+        TickAction::CarryOut(_) | TickAction::Wait(_) | TickAction::Rest => Ok(progress.clone()),
     }
 }
 

@@ -147,7 +147,7 @@ impl Sweep {
         let lease = self.part.backbone.storage().lease;
         let (mut suspects, mut round) = (Suspects::default(), Round::new(self.records_from, LOOKS));
         while let Some(from) = round.reads_from() {
-            let sweep::Part { found, bytes, next } = self.part.backbone.open_records(from).await?;
+            let sweep::Chunk { found, bytes, next } = self.part.backbone.open_records(from).await?;
             suspects.take_in(found, lease, now());
             round.has_read(bytes, next, suspects.count());
             self.records_from = round.goes_on_from();

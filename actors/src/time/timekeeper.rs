@@ -112,10 +112,10 @@ struct Timekeeper {
 struct Moved {
     lane: Lane,
     /// Why it failed, and the job that is still to be moved.
-    refused: Option<(Refusal, AckToken)>,
+    refused: Option<(MoveError, AckToken)>,
 }
 
-enum Refusal {
+enum MoveError {
     Unanswered,
     Error(Error),
 }
@@ -164,11 +164,11 @@ impl Timekeeper {
         };
         let (away, is_new) = self.closed.refused(&lane, Instant::now());
         self.put_off(ack_token, away).await;
-        let is_full = matches!(&refusal, Refusal::Error(error) if error.is_stream_full());
+        let is_full = matches!(&refusal, MoveError::Error(error) if error.is_stream_full());
         if is_new {
             let why = match &refusal {
-                Refusal::Unanswered => format!("it did not answer within {} s", ANSWERS_WITHIN.as_secs()),
-                Refusal::Error(error) => error.with_causes(),
+                MoveError::Unanswered => format!("it did not answer within {} s", ANSWERS_WITHIN.as_secs()),
+                MoveError::Error(error) => error.with_causes(),
             };
             tracing::warn!(queue = %lane.queue, priority = %lane.priority, "due jobs cannot go into their lane yet: {why}");
         }
@@ -219,13 +219,13 @@ struct Ports {
 }
 
 impl DuePorts for Ports {
-    type Refusal = Refusal;
+    type Refusal = MoveError;
 
-    async fn move_to_lane(&self, job: &DueJob) -> Result<(), Refusal> {
+    async fn move_to_lane(&self, job: &DueJob) -> Result<(), MoveError> {
         // A publish that is answered too late is stored all the same; published again, it is caught by its id.
         match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&self.backbone)).await {
-            Ok(moved) => moved.map_err(Refusal::Error),
-            Err(_) => Err(Refusal::Unanswered),
+            Ok(moved) => moved.map_err(MoveError::Error),
+            Err(_) => Err(MoveError::Unanswered),
         }
     }
 

@@ -20,10 +20,10 @@ const OVERHEAD: usize = 128;
 
 /// The room of one bucket; clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct BucketSpace(Arc<Known>);
+pub struct BucketSpace(Arc<BucketUsage>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct BucketUsage {
     /// 0: it has not been looked at.
     most: AtomicU64,
     held: AtomicU64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId, Record};
+use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId, SlotRecord};
 use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,7 @@ pub struct FoundSlots {
     /// Of which limit.
     pub id: ConcurrencyId,
     /// Who has how many slots.
-    pub record: Record,
+    pub record: SlotRecord,
     /// Its revision.
     pub revision: u64,
 }
@@ -104,7 +104,7 @@ pub struct FoundSlots {
 #[derive(Debug)]
 pub enum News {
     /// A version of a record was stored, at this revision.
-    Record(ConcurrencyId, Record, u64),
+    Record(ConcurrencyId, SlotRecord, u64),
     /// A node lacks slots.
     Wish(Wish),
 }
@@ -179,7 +179,7 @@ impl SlotRecords {
     ///
     /// # Errors
     /// It cannot be read, or is of another version: then it is not known how many slots are taken.
-    pub async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error> {
+    pub async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error> {
         Ok(self.stored(self.record_subject(id)).await?.unwrap_or_default())
     }
 
@@ -187,7 +187,7 @@ impl SlotRecords {
     ///
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
-    pub async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error> {
+    pub async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error> {
         let over = Over { expected, lasts: record.matters_for() };
         self.compare_and_set(self.record_subject(id), record, over).await
     }

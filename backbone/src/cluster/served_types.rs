@@ -23,20 +23,20 @@ pub enum Remembered {
 
 /// A node's way to that memory. Who has only this reaches no job. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ServedTypes(Backbone);
+pub struct ServedTypesStore(Backbone);
 
 impl Backbone {
     /// This node's way to the memory of served types.
     #[must_use]
-    pub fn served_types(&self) -> ServedTypes {
-        ServedTypes(self.clone())
+    pub fn served_types(&self) -> ServedTypesStore {
+        ServedTypesStore(self.clone())
     }
 }
 
 const TYPE: &str = "type.";
 const COMPLETE_FROM: &str = "complete_from";
 
-impl ServedTypes {
+impl ServedTypesStore {
     /// Changes whenever the connection has been re-established.
     #[must_use]
     pub fn connected(&self) -> watch::Receiver<u64> {

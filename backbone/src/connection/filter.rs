@@ -51,7 +51,7 @@ struct Greeted {
     frames: Frames,
 }
 
-struct Filter {
+struct ServerProxy {
     /// How the servers are reached.
     connection: Connection,
     /// Whether what was written before the process stood still is dropped.
@@ -84,7 +84,7 @@ pub(crate) async fn open(connection: &Connection, shown: &str, drops_stale: bool
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let random = uuid::Uuid::now_v7();
-    let filter = Arc::new(Filter {
+    let filter = Arc::new(ServerProxy {
         connection: connection.clone(),
         drops_stale,
         known: Mutex::default(),
@@ -111,7 +111,7 @@ fn near(connection: &Connection, url: String) -> Connection {
     near
 }
 
-impl Filter {
+impl ServerProxy {
     async fn listen(self: Arc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {

@@ -15,7 +15,7 @@ const OF_LOGINS: [&str; 3] = ["authorization violation", "authentication expired
 /// The latest refusals of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    rights: watch::Sender<Vec<Refusal>>,
+    rights: watch::Sender<Vec<MissingRight>>,
     /// Why the login was refused, until it is not any more.
     login: Mutex<Option<String>>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Refusals {
 /// A right that the connection's user lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the NATS user lacks the right to {right} {subject}")]
-pub struct Refusal {
+pub struct MissingRight {
     /// To do what.
     right: Right,
     /// The subject, as it was asked for.
@@ -46,7 +46,7 @@ impl fmt::Display for Right {
     }
 }
 
-impl Refusal {
+impl MissingRight {
     /// What to do about it. Of an inbox the message names the one that was tried.
     pub const HINT: &str = "grant it in the permissions of the NATS server, or use another user; for a subject under \
                             _INBOX, --inbox-prefix names one that this user may subscribe to; docs/contract.md lists \
@@ -93,7 +93,7 @@ impl Refusals {
         if OF_LOGINS.iter().any(|of_login| words.contains(of_login)) {
             *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(said.to_owned());
         }
-        let Some(refusal) = Refusal::parse(said) else { return };
+        let Some(refusal) = MissingRight::parse(said) else { return };
         self.rights.send_modify(|kept| {
             kept.retain(|other| *other != refusal);
             kept.push(refusal);
@@ -113,7 +113,7 @@ impl Refusals {
     }
 
     /// Forgets those that fit: what was refused is tried again, and may be allowed by now.
-    pub(crate) fn forget(&self, fits: impl Fn(&Refusal) -> bool) {
+    pub(crate) fn forget(&self, fits: impl Fn(&MissingRight) -> bool) {
         self.rights.send_if_modified(|kept| {
             let before = kept.len();
             kept.retain(|refusal| !fits(refusal));
@@ -122,10 +122,10 @@ impl Refusals {
     }
 
     /// Waits for one that fits.
-    pub(crate) fn next<F: Fn(&Refusal) -> bool>(&self, fits: F) -> impl Future<Output = Refusal> + use<F> {
+    pub(crate) fn next<F: Fn(&MissingRight) -> bool>(&self, fits: F) -> impl Future<Output = MissingRight> + use<F> {
         let mut kept = self.rights.subscribe();
         async move {
-            let found = |kept: &Vec<Refusal>| kept.iter().find(|refusal| fits(refusal)).cloned();
+            let found = |kept: &Vec<MissingRight>| kept.iter().find(|refusal| fits(refusal)).cloned();
             let refusal = kept.wait_for(|kept| found(kept).is_some()).await.ok().and_then(|kept| found(&kept));
             match refusal {
                 Some(refusal) => refusal,
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_servers_words_are_read() {
-        let said = |text: &str| Refusal::parse(text).map(|refusal| refusal.to_string());
+        let said = |text: &str| MissingRight::parse(text).map(|refusal| refusal.to_string());
         let subscription =
             "nats: Permissions Violation for Subscription to \"longshore.work.acme.>\" using queue \"q\"";
         let lacks = "the NATS user lacks the right to subscribe to longshore.work.acme.>";

@@ -43,13 +43,13 @@ struct Receiver {
 
 #[derive(Deserialize)]
 struct Trace {
-    server: Server,
+    server: ServerId,
     #[serde(default)]
     events: Vec<TraceEvent>,
 }
 
 #[derive(Deserialize)]
-struct Server {
+struct ServerId {
     id: String,
 }
 
@@ -67,7 +67,7 @@ struct TraceEvent {
 
 #[derive(Deserialize)]
 struct Connections {
-    server: Server,
+    server: ServerId,
     data: Option<ConnectionsData>,
 }
 

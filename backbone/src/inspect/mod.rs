@@ -21,8 +21,8 @@ use crate::clock::own;
 use crate::cluster::control::Presence;
 use crate::messages::raw;
 use crate::settings::Storage;
-use crate::streams::info::{self, Refused, bytes, read};
-use crate::streams::shape::{self, Change, Difference};
+use crate::streams::info::{self, ErrorAnswer, bytes, read};
+use crate::streams::shape::{self, Difference, StreamChange};
 use crate::streams::wanted::{self, Ground, WantedStream};
 
 /// A node's presence may be under way for so long between being written and being stored.
@@ -56,12 +56,12 @@ pub struct Account {
     pub consumers: i64,
     /// The account's limits.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: AccountLimits,
 }
 
 /// The limits of an account; below 0: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Limits {
+pub struct AccountLimits {
     /// Bytes in files.
     #[serde(default)]
     pub max_storage: i64,
@@ -102,7 +102,7 @@ pub struct FoundStream {
     /// Whether its durable consumer, if it is to have one, is there.
     pub has_consumer: bool,
     /// How it differs from what is wanted.
-    pub change: Change,
+    pub change: StreamChange,
 }
 
 #[derive(Deserialize)]
@@ -157,7 +157,7 @@ impl Client {
     /// There is no JetStream for this account, or it does not answer.
     pub async fn account(&self) -> Result<Account, Unanswered> {
         let answer = self.ask_jetstream("INFO".to_owned(), String::new()).await?;
-        let refused: Refused = read(&answer)?;
+        let refused: ErrorAnswer = read(&answer)?;
         match refused.error {
             Some(refusal) => Err(Unanswered(refusal.description)),
             None => read(&answer),
@@ -205,7 +205,7 @@ impl Client {
         let has_consumer = match wanted.consumer_name() {
             Some(consumer) => {
                 let asked = format!("CONSUMER.INFO.{name}.{consumer}");
-                read::<Refused>(&self.ask_jetstream(asked, String::new()).await?)?.error.is_none()
+                read::<ErrorAnswer>(&self.ask_jetstream(asked, String::new()).await?)?.error.is_none()
             }
             None => true,
         };
@@ -263,8 +263,8 @@ impl FoundStream {
     #[must_use]
     pub fn changes(&self) -> &[Difference] {
         match &self.change {
-            Change::Update { changed, .. } => changed,
-            Change::None { .. } | Change::Impossible(_) => &[],
+            StreamChange::Update { changed, .. } => changed,
+            StreamChange::None { .. } | StreamChange::Impossible(_) => &[],
         }
     }
 

@@ -59,13 +59,13 @@ pub struct ParkedKind {
 
 #[derive(Deserialize)]
 struct Info {
-    state: Option<State>,
+    state: Option<StreamCounts>,
     error: Option<Refusal>,
 }
 
 /// What a stream holds.
 #[derive(Default, Deserialize)]
-pub(crate) struct State {
+pub(crate) struct StreamCounts {
     /// All of the stream's.
     #[serde(default)]
     pub(crate) messages: u64,
@@ -176,7 +176,7 @@ impl Backbone {
 
     /// How many messages a stream has, and how many on each of the subjects that the filter takes, as its leader has
     /// them. At most 100,000 subjects are returned.
-    pub(crate) async fn subjects_in(&self, stream: &str, filter: Option<&str>) -> Result<State, Error> {
+    pub(crate) async fn subjects_in(&self, stream: &str, filter: Option<&str>) -> Result<StreamCounts, Error> {
         let subject = format!("{}.STREAM.INFO.{stream}", self.api());
         // One page: the client library's own listing requests a second one, only to find that there is none.
         let body = filter.map(|filter| Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#)));

@@ -77,15 +77,15 @@ pub enum Restored {
 
 #[derive(Deserialize)]
 struct ConsumerInfo {
-    delivered: Option<Position>,
-    ack_floor: Option<Position>,
+    delivered: Option<ConsumerPosition>,
+    ack_floor: Option<ConsumerPosition>,
     #[serde(default)]
     num_ack_pending: u64,
     error: Option<Refusal>,
 }
 
 #[derive(Deserialize)]
-struct Position {
+struct ConsumerPosition {
     consumer_seq: u64,
     stream_seq: u64,
 }

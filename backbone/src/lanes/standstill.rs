@@ -26,7 +26,7 @@ pub struct Undelivered {
 }
 
 #[derive(Deserialize)]
-struct Progress {
+struct ConsumerProgress {
     delivered: Option<Delivered>,
     #[serde(default)]
     num_ack_pending: u64,
@@ -55,7 +55,7 @@ impl Backbone {
             return Ok(None);
         }
         let subject = format!("{}.CONSUMER.INFO.{}.{LANE_CONSUMER}", self.api(), state.stream);
-        let Progress { delivered, num_ack_pending, num_waiting } =
+        let ConsumerProgress { delivered, num_ack_pending, num_waiting } =
             request::ask(self.control(), subject, Bytes::new()).await?;
         let is_asked = num_waiting > 0 && num_ack_pending == 0;
         let deliveries = delivered.filter(|_| is_asked).map(|delivered| delivered.consumer_seq);

@@ -47,7 +47,7 @@ impl Raw {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct MessageAnswer {
     message: Option<StoredMessage>,
     error: Option<Refusal>,
 }
@@ -97,18 +97,18 @@ pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> 
 /// Reads the server's answer to a read of `what`.
 fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
     let failed = |source| Error::Read { subject: what.clone(), source };
-    let answer: Answer = serde_json::from_slice(answer).map_err(|error| failed(Box::new(error)))?;
+    let answer: MessageAnswer = serde_json::from_slice(answer).map_err(|error| failed(Box::new(error)))?;
     let found = match answer {
-        Answer { message: Some(found), .. } => found,
-        Answer { error: Some(refusal), .. }
+        MessageAnswer { message: Some(found), .. } => found,
+        MessageAnswer { error: Some(refusal), .. }
             if NO_MESSAGE.contains(&refusal.err_code) || refusal.err_code == NO_STREAM =>
         {
             return Ok(None);
         }
-        Answer { error: Some(Refusal { err_code, description }), .. } => {
+        MessageAnswer { error: Some(Refusal { err_code, description }), .. } => {
             return Err(failed(format!("{description} (code {err_code})").into()));
         }
-        Answer { .. } => return Err(failed("neither a message nor an error".into())),
+        MessageAnswer { .. } => return Err(failed("neither a message nor an error".into())),
     };
     let bytes = |text: &str| STANDARD.decode(text).map(Bytes::from).map_err(|error| failed(Box::new(error)));
     Ok(Some(Raw {

@@ -18,7 +18,7 @@ use crate::messages::request::PubAck;
 
 /// Sends publishes and reads their answers.
 #[derive(Debug)]
-pub struct Window {
+pub struct PublishWindow {
     link: Link,
     inbox: String,
     answers: Subscription,
@@ -35,7 +35,7 @@ const DIGITS: usize = 16;
 
 /// The server's answer to a numbered publish.
 #[derive(Debug)]
-pub enum Answer {
+pub enum PublishAnswer {
     /// The message is stored, at this sequence.
     Stored(u64),
     /// The message is refused.
@@ -44,7 +44,7 @@ pub enum Answer {
     NoResponders,
 }
 
-impl Window {
+impl PublishWindow {
     /// Opens a window on `link`.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Window {
     }
 
     /// The next answer, and its number.
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(u64, Answer)>> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(u64, PublishAnswer)>> {
         loop {
             match self.answers.poll_next(context) {
                 Poll::Pending => return Poll::Pending,
@@ -114,11 +114,11 @@ impl Window {
     }
 }
 
-fn read(message: &Message) -> Option<(u64, Answer)> {
+fn read(message: &Message) -> Option<(u64, PublishAnswer)> {
     let number = message.subject.rsplit_once('.')?.1.parse().ok()?;
     if message.status == Some(StatusCode::NO_RESPONDERS) {
-        return Some((number, Answer::NoResponders));
+        return Some((number, PublishAnswer::NoResponders));
     }
     let ack: PubAck = serde_json::from_slice(&message.payload).ok()?;
-    Some((number, ack.error.map_or(Answer::Stored(ack.seq), Answer::Refused)))
+    Some((number, ack.error.map_or(PublishAnswer::Stored(ack.seq), PublishAnswer::Refused)))
 }

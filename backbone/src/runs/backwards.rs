@@ -35,7 +35,7 @@ const SELDOM: usize = 64;
 
 /// Where a stream begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct SequenceRange {
     /// The sequence of its first message.
     pub first: u64,
     /// The last sequence that it assigned.
@@ -71,7 +71,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The bucket cannot be read.
-    pub async fn span_of_records(&self) -> Result<Span, Error> {
+    pub async fn span_of_records(&self) -> Result<SequenceRange, Error> {
         self.span(&self.names().bucket_stream("runs")).await
     }
 
@@ -79,15 +79,15 @@ impl Backbone {
     ///
     /// # Errors
     /// The source cannot be read.
-    pub async fn span_of(&self, source: &Source) -> Result<Span, Error> {
+    pub async fn span_of(&self, source: &Source) -> Result<SequenceRange, Error> {
         self.span(&self.stream_of(source)).await
     }
 
-    async fn span(&self, stream: &str) -> Result<Span, Error> {
+    async fn span(&self, stream: &str) -> Result<SequenceRange, Error> {
         let failed = |error| Error::Read { subject: stream.to_owned(), source: Box::new(error) };
         let found = self.jetstream().get_stream(stream).await.map_err(failed)?;
         let state = &found.cached_info().state;
-        Ok(Span { first: state.first_sequence, last: state.last_sequence })
+        Ok(SequenceRange { first: state.first_sequence, last: state.last_sequence })
     }
 
     /// A reader of records, of one tenant or of all, the last written first.

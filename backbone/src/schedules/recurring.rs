@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::messages::refusal::{STREAM_FULL, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request;
 use crate::messages::scan;
-use crate::schedules::sweep::Part;
+use crate::schedules::sweep::Chunk;
 use crate::wire::header::names;
 use crate::wire::recurring::Recurring;
 
@@ -126,14 +126,14 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn some_recurring(&self, tenant: Option<&Tenant>, from: u64) -> Result<Part<(Recurring, u64)>, Error> {
+    pub async fn some_recurring(&self, tenant: Option<&Tenant>, from: u64) -> Result<Chunk<(Recurring, u64)>, Error> {
         let tenant = tenant.map_or("*", Tenant::as_str);
         let (stream, subject) = (self.names().bucket_stream(BUCKET), self.names().key(BUCKET, &format!("{tenant}.*")));
         let page =
             scan::page(self.service(), self.api(), &stream, &subject, &format!(r#""seq":{}"#, from.max(1))).await?;
         let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
         let read = |stored: &request::Stored| Some((self.readable(&stored.subject, &stored.payload)?, stored.sequence));
-        Ok(Part { found: page.messages.iter().filter_map(read).collect(), bytes, next: page.next })
+        Ok(Chunk { found: page.messages.iter().filter_map(read).collect(), bytes, next: page.next })
     }
 
     /// Has the server tick for a schedule at a time; replaces the tick that was set before.

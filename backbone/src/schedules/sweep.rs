@@ -27,7 +27,7 @@ pub struct Standing {
 
 /// A part of a stream, and where the next part begins.
 #[derive(Debug)]
-pub struct Part<T> {
+pub struct Chunk<T> {
     /// What was found.
     pub found: Vec<T>,
     /// Bytes that were read.
@@ -42,10 +42,10 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn standing_schedules(&self, from: u64) -> Result<Part<Standing>, Error> {
+    pub async fn standing_schedules(&self, from: u64) -> Result<Chunk<Standing>, Error> {
         let page = self.page(&Source::Schedules, ">", from).await?;
         let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
-        Ok(Part {
+        Ok(Chunk {
             found: page.messages.into_iter().filter_map(|stored| self.standing(stored)).collect(),
             bytes,
             next: page.next,
@@ -56,12 +56,12 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn open_records(&self, from: u64) -> Result<Part<(Run, u64)>, Error> {
+    pub async fn open_records(&self, from: u64) -> Result<Chunk<(Run, u64)>, Error> {
         let stream = self.names().bucket_stream("runs");
         let page = scan::page(self.control(), self.api(), &stream, ">", &format!(r#""seq":{from}"#)).await?;
         let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
         let found = page.messages.iter().filter_map(|stored| open(&stored.payload, stored.sequence)).collect();
-        Ok(Part { found, bytes, next: page.next })
+        Ok(Chunk { found, bytes, next: page.next })
     }
 
     /// Whether a schedule is still stored.

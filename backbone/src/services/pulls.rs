@@ -38,12 +38,12 @@ pub enum ForPullers {
     /// A job, or a cancellation.
     Arrived(Arrived),
     /// A puller of another node waits.
-    Wanted(Wanted),
+    Wanted(WorkWanted),
 }
 
 /// A puller waits for a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct WorkWanted {
     /// On this node.
     pub node: String,
     /// Whose jobs it does.
@@ -118,7 +118,7 @@ impl Pulls {
     }
 
     /// Notifies the other nodes of a puller that waits here.
-    pub async fn want(&self, wanted: &Wanted) {
+    pub async fn want(&self, wanted: &WorkWanted) {
         let body = Bytes::from(serde_json::to_vec(wanted).unwrap_or_default());
         self.backbone.work().publish(self::wanted(self.backbone.names()), body).await;
     }

@@ -76,7 +76,7 @@ pub(crate) struct Peer {
 
 /// What every answer of JetStream may be instead.
 #[derive(Deserialize)]
-pub(crate) struct Refused {
+pub(crate) struct ErrorAnswer {
     pub(crate) error: Option<Refusal>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn bytes_within(
 ) -> Result<Bytes, Unanswered> {
     let request = Request::new().payload(Bytes::from(body)).timeout(Some(within));
     let (known, inbox, asked) = (link.refusals(), link.inbox_prefix(), subject.clone());
-    let is_of_this = move |refusal: &refusals::Refusal| refusal.is_of_publish(&asked) || refusal.is_of_inbox(&inbox);
+    let is_of_this = move |right: &refusals::MissingRight| right.is_of_publish(&asked) || right.is_of_inbox(&inbox);
     known.forget(&is_of_this);
     let refused = known.next(is_of_this);
     tokio::select! {
@@ -108,7 +108,7 @@ pub(crate) async fn bytes_within(
 /// A stream as the server has it; `None`: there is none of that name.
 pub(crate) async fn stream(link: &Link, api: &str, name: &str) -> Result<Option<Stream>, Unanswered> {
     let answer = bytes(link, format!("{api}.STREAM.INFO.{name}"), String::new()).await?;
-    match read::<Refused>(&answer)?.error {
+    match read::<ErrorAnswer>(&answer)?.error {
         Some(refusal) if refusal.err_code == refusal::NO_STREAM => Ok(None),
         Some(refusal) => Err(Unanswered(format!("{name}: {}", refusal.description))),
         None => read(&answer).map(Some),

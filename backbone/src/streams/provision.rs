@@ -17,7 +17,7 @@ use longshore_domain::{Queue, QueueLane};
 use crate::clock::now;
 use crate::error::{Cause, Error};
 use crate::streams::format;
-use crate::streams::shape::{self, Change, Difference, first_sequence};
+use crate::streams::shape::{self, Difference, StreamChange, first_sequence};
 use crate::streams::wanted::{self, Ground, WantedStream};
 use crate::wire::subject::Names;
 
@@ -227,15 +227,15 @@ async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Resu
             Err(error) => return Err(failed("inspect", Box::new(error))),
         };
         match shape::change(&found.cached_info().config, wanted, allow_shrink) {
-            Change::None { kept } => {
+            StreamChange::None { kept } => {
                 say_kept(&wanted.name, &kept);
                 return Ok(());
             }
-            Change::Impossible(Difference { setting, found, wanted: wanted_as }) => {
+            StreamChange::Impossible(Difference { setting, found, wanted: wanted_as }) => {
                 return Err(Error::Shape { stream: wanted.name.clone(), setting, found, wanted: wanted_as });
             }
-            Change::Update { .. } if updates == UPDATES => break,
-            Change::Update { to, changed } => {
+            StreamChange::Update { .. } if updates == UPDATES => break,
+            StreamChange::Update { to, changed } => {
                 for Difference { setting, found, wanted: to } in &changed {
                     tracing::info!(
                         stream = wanted.name,

@@ -271,7 +271,7 @@ pub struct Difference {
 
 /// How a found stream must be changed to be as wanted.
 #[derive(Debug, PartialEq)]
-pub enum Change {
+pub enum StreamChange {
     /// It is as wanted, except for settings that are kept because they hold more.
     None {
         /// Those settings.
@@ -301,12 +301,12 @@ fn difference(setting: &'static str, found: impl std::fmt::Debug, wanted: impl s
 /// So do settings that hold more than is wanted, unless they may shrink: a node with outdated settings must not throw
 /// away what others keep.
 #[must_use]
-pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
+pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> StreamChange {
     if found.retention != wanted.retention {
-        return Change::Impossible(difference("retention", found.retention, wanted.retention));
+        return StreamChange::Impossible(difference("retention", found.retention, wanted.retention));
     }
     if found.storage != wanted.storage {
-        return Change::Impossible(difference("storage", found.storage, wanted.storage));
+        return StreamChange::Impossible(difference("storage", found.storage, wanted.storage));
     }
     let sorted = |subjects: &[String]| {
         let mut sorted = subjects.to_vec();
@@ -315,7 +315,7 @@ pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
     };
     if sorted(&found.subjects) != sorted(&wanted.subjects) {
         // Another program owns it: if Longshore took it over, it would lose its purpose.
-        return Change::Impossible(difference("subjects", &found.subjects, &wanted.subjects));
+        return StreamChange::Impossible(difference("subjects", &found.subjects, &wanted.subjects));
     }
     let mut wanted = wanted.clone();
     let mut kept = Vec::new();
@@ -339,7 +339,7 @@ pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
         }
     }
     let (next, changed) = updated(found, &wanted);
-    if next == *found { Change::None { kept } } else { Change::Update { to: Box::new(next), changed } }
+    if next == *found { StreamChange::None { kept } } else { StreamChange::Update { to: Box::new(next), changed } }
 }
 
 /// The found configuration with the settings that Longshore sets, and the differences between the two.
@@ -372,17 +372,17 @@ mod tests {
     fn what_is_as_wanted_is_left_alone_and_the_rest_is_updated_or_refused() {
         let (names, storage) = (Names::new("longshore"), Storage::default());
         let wanted = lane(&names, &storage, &Queue::main(), longshore_domain::Priority::DEFAULT.into(), 1 << 20);
-        let as_wanted = Change::None { kept: Vec::new() };
+        let as_wanted = StreamChange::None { kept: Vec::new() };
         assert_eq!(change(&wanted, &wanted, false), as_wanted);
         let found = Config { max_bytes: 1, description: Some("ours".to_owned()), ..wanted.clone() };
-        let Change::Update { to, changed } = change(&found, &wanted, false) else { panic!("no update") };
+        let StreamChange::Update { to, changed } = change(&found, &wanted, false) else { panic!("no update") };
         assert_eq!((to.max_bytes, to.description.as_deref()), (wanted.max_bytes, Some("ours")));
         assert_eq!(changed, [difference("max_bytes", 1, wanted.max_bytes)]);
         let found = Config { retention: RetentionPolicy::Limits, ..wanted.clone() };
-        let Change::Impossible(Difference { setting, .. }) = change(&found, &wanted, true) else { panic!("possible") };
+        let StreamChange::Impossible(Difference { setting, .. }) = change(&found, &wanted, true) else { panic!() };
         assert_eq!(setting, "retention");
         let found = Config { subjects: vec!["orders.>".to_owned()], ..wanted.clone() };
-        let Change::Impossible(Difference { setting, .. }) = change(&found, &wanted, true) else { panic!("possible") };
+        let StreamChange::Impossible(Difference { setting, .. }) = change(&found, &wanted, true) else { panic!() };
         assert_eq!(setting, "subjects");
     }
 
@@ -398,13 +398,13 @@ mod tests {
             Config { max_age: year, ..wanted.clone() },
             Config { max_age: Duration::ZERO, ..wanted.clone() },
         ] {
-            let Change::None { kept } = change(&found, &wanted, false) else { panic!("shrinks: {found:?}") };
+            let StreamChange::None { kept } = change(&found, &wanted, false) else { panic!("shrinks: {found:?}") };
             assert_eq!(kept.len(), 1, "{kept:?}");
-            let Change::Update { to, changed } = change(&found, &wanted, true) else { panic!("stays: {found:?}") };
+            let StreamChange::Update { to, changed } = change(&found, &wanted, true) else { panic!("{found:?}") };
             assert_eq!((*to, changed.len()), (wanted.clone(), 1));
         }
         let smaller = Config { num_replicas: 1, max_age: Duration::from_secs(1), ..wanted.clone() };
         let larger = Config { num_replicas: 3, ..wanted };
-        assert!(matches!(change(&smaller, &larger, false), Change::Update { .. }));
+        assert!(matches!(change(&smaller, &larger, false), StreamChange::Update { .. }));
     }
 }

@@ -4,7 +4,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy};
 
 use crate::Backbone;
 use crate::streams::info::{self, StreamState, Unanswered};
-use crate::streams::shape::{self, Change, Difference};
+use crate::streams::shape::{self, Difference, StreamChange};
 use crate::streams::wanted::WantedStream;
 
 /// How a stream is not as a node needs it.
@@ -24,16 +24,16 @@ const BOUNDS: [&str; 6] =
 
 impl StreamFault {
     /// What is wrong about a stream that differs so from what is wanted; `None`: nothing that matters.
-    fn of(change: Change) -> Option<Self> {
+    fn of(change: StreamChange) -> Option<Self> {
         let is_bound = |difference: &Difference| BOUNDS.contains(&difference.setting);
         match change {
-            Change::Impossible(difference) => Some(Self::Unfit(vec![difference])),
-            Change::Update { changed, .. } if changed.is_empty() => None,
-            Change::Update { changed, .. } if changed.iter().all(is_bound) => Some(Self::OtherBounds(changed)),
-            Change::Update { changed, .. } => {
+            StreamChange::Impossible(difference) => Some(Self::Unfit(vec![difference])),
+            StreamChange::Update { changed, .. } if changed.is_empty() => None,
+            StreamChange::Update { changed, .. } if changed.iter().all(is_bound) => Some(Self::OtherBounds(changed)),
+            StreamChange::Update { changed, .. } => {
                 Some(Self::Unfit(changed.into_iter().filter(|changed| !is_bound(changed)).collect()))
             }
-            Change::None { .. } => None,
+            StreamChange::None { .. } => None,
         }
     }
 }

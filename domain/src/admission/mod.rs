@@ -58,14 +58,14 @@ impl fmt::Display for Refusal {
 
 /// Whose waiting jobs are bounded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scope {
+pub enum RoomScope {
     /// A queue, all tenants together.
     Queue(Queue),
     /// A tenant, in all queues together.
     Tenant(Tenant),
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for RoomScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Queue(queue) => write!(f, "queue {queue}"),

@@ -1,9 +1,9 @@
 //! Circuit breakers: jobs of a type whose service keeps failing are not started for a while.
 //!
 //! A breaker is one record for the whole cluster ([`record::Breaker`]), changed by compare-and-set in
-//! [`record::Step`]s. Each node counts the outcomes of its own attempts ([`tally::Tally`]) and adds them to the record
-//! from time to time; [`view::View`] is what a node knows of a breaker, and decides whether a job may start there.
-//! Nothing here reads a clock or writes anything.
+//! [`record::BreakerStep`]s. Each node counts the outcomes of its own attempts ([`tally::Tally`]) and adds them to the
+//! record from time to time; [`view::View`] is what a node knows of a breaker, and decides whether a job may start
+//! there. Nothing here reads a clock or writes anything.
 //!
 //! **Failures in a row** are counted over all nodes. A node adds its outcomes in the order in which they came, several
 //! at a time; the order between nodes is that in which the record took them. A success that the record took after some

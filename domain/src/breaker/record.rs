@@ -10,7 +10,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::tally::{Tally, Totals, Window};
+use super::tally::{OutcomeWindow, Tally, Totals};
 use super::{BreakerPolicy, Signal};
 use crate::{JobType, SmolStr, Tenant, Timestamp};
 
@@ -71,7 +71,7 @@ pub enum State {
         failures: u32,
         /// All outcomes of the window, if the share of failures counts.
         #[serde(default)]
-        window: Window,
+        window: OutcomeWindow,
     },
     /// No job starts before `until`.
     Open {
@@ -140,7 +140,7 @@ pub struct Probe {
 
 /// A change of a breaker's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum BreakerStep {
     /// Adds outcomes of attempts that began in this period.
     Count {
         /// The period.
@@ -192,28 +192,28 @@ impl Breaker {
     /// A closed breaker without any outcome.
     #[must_use]
     pub fn new(of: BreakerKey, now: Timestamp) -> Self {
-        let state = State::Closed { failures: 0, window: Window::default() };
+        let state = State::Closed { failures: 0, window: OutcomeWindow::default() };
         Self { of, state, period: 0, since: now, written_at: now, writers: BTreeMap::new() }
     }
 
     /// The breaker after `step`; `None` if it changes nothing, or was done before.
     #[must_use]
-    pub fn after(&self, step: &Step, by: By<'_>) -> Option<Self> {
+    pub fn after(&self, step: &BreakerStep, by: By<'_>) -> Option<Self> {
         if self.has_done(by.writer, by.number) {
             return None;
         }
         let mut next = self.clone();
         match step {
-            Step::Count { period, tally } => next.count(*period, tally, by)?,
-            Step::TakeProbe { period } => next.take_probe(*period, by)?,
-            Step::EndProbe { number, signal } => next.end_probe(*number, *signal, by)?,
-            Step::RenewProbes => next.renew_probes(by)?,
-            Step::Trip { until } => {
+            BreakerStep::Count { period, tally } => next.count(*period, tally, by)?,
+            BreakerStep::TakeProbe { period } => next.take_probe(*period, by)?,
+            BreakerStep::EndProbe { number, signal } => next.end_probe(*number, *signal, by)?,
+            BreakerStep::RenewProbes => next.renew_probes(by)?,
+            BreakerStep::Trip { until } => {
                 let until = until.unwrap_or_else(|| by.now.plus(by.policy.cool_down(1, by.chance)));
                 let failures = next.failures();
                 next.change(State::Open { until, times: 1, cause: Cause::Trip, failures }, by.now);
             }
-            Step::Reset => next.close(by.now),
+            BreakerStep::Reset => next.close(by.now),
         }
         next.written_at = by.now;
         next.writers.retain(|_, last| by.now.since(last.at) < WRITERS_KEPT);
@@ -299,7 +299,7 @@ impl Breaker {
     }
 
     fn close(&mut self, now: Timestamp) {
-        self.change(State::Closed { failures: 0, window: Window::default() }, now);
+        self.change(State::Closed { failures: 0, window: OutcomeWindow::default() }, now);
     }
 
     fn change(&mut self, state: State, now: Timestamp) {

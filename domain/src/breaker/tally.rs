@@ -23,7 +23,7 @@ pub struct Tally {
     /// Failures since the last success.
     trailing: u32,
     /// The same outcomes by time, if there is a window.
-    pub(super) window: Window,
+    pub(super) window: OutcomeWindow,
 }
 
 impl Tally {
@@ -81,11 +81,11 @@ impl Tally {
 /// How many outcomes came in each part of a window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Window(Vec<Part>);
+pub struct OutcomeWindow(Vec<WindowPart>);
 
 /// The outcomes of one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Part {
+struct WindowPart {
     /// When the part begins.
     at: Timestamp,
     calls: u32,
@@ -109,15 +109,15 @@ impl Totals {
     }
 }
 
-impl Window {
+impl OutcomeWindow {
     fn add(&mut self, success: bool, now: Timestamp, window: Duration) {
         let part = i64::try_from((window / PARTS).as_millis()).unwrap_or(i64::MAX).max(1);
         let at = Timestamp::from_millis(now.millis() - now.millis().rem_euclid(part));
-        self.count(Part { at, calls: 1, failures: u32::from(!success) });
+        self.count(WindowPart { at, calls: 1, failures: u32::from(!success) });
         self.forget_before(now, window);
     }
 
-    fn count(&mut self, part: Part) {
+    fn count(&mut self, part: WindowPart) {
         match self.0.iter_mut().find(|own| own.at == part.at) {
             Some(own) => {
                 own.calls = own.calls.saturating_add(part.calls);
@@ -153,6 +153,6 @@ impl Window {
 }
 
 /// A part counts until it began a window ago. Clocks differ a little, so a part may also begin in the future.
-fn is_within(part: &Part, now: Timestamp, window: Duration) -> bool {
+fn is_within(part: &WindowPart, now: Timestamp, window: Duration) -> bool {
     now.since(part.at) < window
 }

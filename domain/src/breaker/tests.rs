@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::record::{Breaker, BreakerKey, By, Cause, State, Step};
+use super::record::{Breaker, BreakerKey, BreakerStep, By, Cause, State};
 use super::tally::Tally;
 use super::view::{Admission, COUNTED_EVERY, Pass, View};
 use super::*;
@@ -61,7 +61,7 @@ proptest! {
         let (mut breaker, mut before) = (fresh(), Vec::new());
         for (number, batch) in (1..).zip(&batches) {
             before.extend(batch.iter().copied());
-            let step = Step::Count { period: 0, tally: tally(batch, at(5), &policy) };
+            let step = BreakerStep::Count { period: 0, tally: tally(batch, at(5), &policy) };
             // Every node numbers its own steps.
             let writer = node(["a", "b"][number as usize % 2]);
             breaker = breaker.after(&step, by(&writer, number, at(5), &policy)).unwrap();
@@ -93,7 +93,7 @@ proptest! {
                 tally.add(*success, at(now), Some(window));
                 all.push((now, *success));
             }
-            let step = Step::Count { period: 0, tally };
+            let step = BreakerStep::Count { period: 0, tally };
             breaker = breaker.after(&step, by(&node("a"), number, at(now), &policy)).unwrap();
             // An outcome counts until the second in which it came began ten seconds ago.
             let counts = |came: i64| now - came.div_euclid(1_000) * 1_000 < 10_000;
@@ -179,7 +179,7 @@ fn what_outcomes_say() {
 
 /// A breaker that opened at 0 for 30 s (and half of a tenth).
 fn opened(policy: &BreakerPolicy) -> Breaker {
-    let step = Step::Count { period: 0, tally: tally(&[false; 5], at(0), policy) };
+    let step = BreakerStep::Count { period: 0, tally: tally(&[false; 5], at(0), policy) };
     fresh().after(&step, by(&node("a"), 1, at(0), policy)).unwrap()
 }
 
@@ -190,15 +190,15 @@ fn it_opens_half_opens_and_closes_after_enough_probes() {
     let open = opened(&policy);
     let until = until_of(&open);
     assert_eq!(until, at(31_500));
-    let take = Step::TakeProbe { period: open.period };
+    let take = BreakerStep::TakeProbe { period: open.period };
     assert_eq!(open.after(&take, by(&a, 2, until.minus(Duration::from_millis(1)), &policy)), None);
     let half = open.after(&take, by(&a, 2, until, &policy)).unwrap();
     assert!(half.has_probe(&a, 2, until) && half.period > open.period);
     assert_eq!(half.after(&take, by(&b, 1, until, &policy)), None, "the period is over");
-    let take = Step::TakeProbe { period: half.period };
+    let take = BreakerStep::TakeProbe { period: half.period };
     let both = half.after(&take, by(&b, 1, until, &policy)).unwrap();
     assert_eq!(both.after(&take, by(&b, 2, until, &policy)), None, "no third one");
-    let end = |number, signal| Step::EndProbe { number, signal };
+    let end = |number, signal| BreakerStep::EndProbe { number, signal };
     let one = both.after(&end(2, Signal::Success), by(&a, 3, until, &policy)).unwrap();
     assert!(!one.is_closed() && one.period == half.period);
     assert_eq!(one.after(&end(2, Signal::Success), by(&a, 4, until, &policy)), None, "it ended before");
@@ -215,9 +215,9 @@ fn a_failed_probe_opens_it_for_longer() {
     let (a, mut breaker, mut spans) = (node("a"), opened(&policy), Vec::new());
     for number in 1..6 {
         let now = until_of(&breaker);
-        let take = Step::TakeProbe { period: breaker.period };
+        let take = BreakerStep::TakeProbe { period: breaker.period };
         let half = breaker.after(&take, by(&a, 2 * number, now, &policy)).unwrap();
-        let end = Step::EndProbe { number: 2 * number, signal: Signal::Failure };
+        let end = BreakerStep::EndProbe { number: 2 * number, signal: Signal::Failure };
         breaker = half.after(&end, by(&a, 2 * number + 1, now, &policy)).unwrap();
         spans.push(until_of(&breaker).since(now).as_millis());
     }
@@ -231,15 +231,15 @@ fn the_probe_of_a_dead_holder_comes_back_and_a_renewed_one_does_not() {
     let policy = BreakerPolicy::default();
     let (a, b, open) = (node("a"), node("b"), opened(&policy));
     let now = until_of(&open);
-    let half = open.after(&Step::TakeProbe { period: open.period }, by(&a, 2, now, &policy)).unwrap();
-    let take = Step::TakeProbe { period: half.period };
+    let half = open.after(&BreakerStep::TakeProbe { period: open.period }, by(&a, 2, now, &policy)).unwrap();
+    let take = BreakerStep::TakeProbe { period: half.period };
     let later = now.plus(LEASE / 2);
-    let renewed = half.after(&Step::RenewProbes, by(&a, 3, later, &policy)).unwrap();
+    let renewed = half.after(&BreakerStep::RenewProbes, by(&a, 3, later, &policy)).unwrap();
     let lost_at = now.plus(LEASE);
     assert!(!renewed.offers_probe(lost_at, &policy) && half.offers_probe(lost_at, &policy));
     assert_eq!(renewed.after(&take, by(&b, 1, lost_at, &policy)), None);
     let anothers = half.after(&take, by(&b, 1, lost_at, &policy)).unwrap();
-    let end = Step::EndProbe { number: 2, signal: Signal::Success };
+    let end = BreakerStep::EndProbe { number: 2, signal: Signal::Success };
     assert_eq!(anothers.after(&end, by(&a, 4, lost_at, &policy)), None, "it was lost");
 }
 
@@ -247,12 +247,12 @@ fn the_probe_of_a_dead_holder_comes_back_and_a_renewed_one_does_not() {
 fn a_step_is_done_once_and_only_in_its_period() {
     let policy = BreakerPolicy { failures: 9, ..BreakerPolicy::default() };
     let a = node("a");
-    let step = Step::Count { period: 0, tally: tally(&[false; 5], at(0), &policy) };
+    let step = BreakerStep::Count { period: 0, tally: tally(&[false; 5], at(0), &policy) };
     let five = fresh().after(&step, by(&a, 7, at(0), &policy)).unwrap();
     assert_eq!(five.after(&step, by(&a, 7, at(1), &policy)), None);
     let open = five.after(&step, by(&a, 8, at(1), &policy)).unwrap();
     assert!(!open.is_closed());
-    let closed = open.after(&Step::Reset, by(&a, 9, at(2), &policy)).unwrap();
+    let closed = open.after(&BreakerStep::Reset, by(&a, 9, at(2), &policy)).unwrap();
     assert_eq!(closed.after(&step, by(&a, 10, at(3), &policy)), None, "those attempts began before it opened");
 }
 
@@ -260,9 +260,9 @@ fn a_step_is_done_once_and_only_in_its_period() {
 fn an_operator_opens_and_closes_it() {
     let policy = BreakerPolicy::default();
     let a = node("a");
-    let trip = |until| fresh().after(&Step::Trip { until }, by(&a, 1, at(0), &policy)).unwrap();
+    let trip = |until| fresh().after(&BreakerStep::Trip { until }, by(&a, 1, at(0), &policy)).unwrap();
     assert_eq!((until_of(&trip(Some(at(9)))), until_of(&trip(None))), (at(9), at(31_500)));
-    assert!(trip(None).after(&Step::Reset, by(&a, 2, at(0), &policy)).unwrap().is_closed());
+    assert!(trip(None).after(&BreakerStep::Reset, by(&a, 2, at(0), &policy)).unwrap().is_closed());
     assert!(!trip(Some(at(0).plus(LEASE * 9_999))).is_forgotten(at(0).plus(LEASE * 9_999)));
 }
 
@@ -270,11 +270,11 @@ fn an_operator_opens_and_closes_it() {
 fn a_record_is_written_and_read_again() {
     let policy = BreakerPolicy { ratio: Some(1.0), min_calls: 100, failures: 9, ..BreakerPolicy::default() };
     let a = node("a");
-    let count = Step::Count { period: 0, tally: tally(&[true, false], at(123), &policy) };
+    let count = BreakerStep::Count { period: 0, tally: tally(&[true, false], at(123), &policy) };
     let with_key = BreakerKey { key: Some("host.example".into()), ..key() };
     let closed = Breaker::new(with_key, at(0)).after(&count, by(&a, 1, at(200), &policy)).unwrap();
-    let open = closed.after(&Step::Trip { until: Some(at(300)) }, by(&a, 2, at(250), &policy)).unwrap();
-    let take = Step::TakeProbe { period: open.period };
+    let open = closed.after(&BreakerStep::Trip { until: Some(at(300)) }, by(&a, 2, at(250), &policy)).unwrap();
+    let take = BreakerStep::TakeProbe { period: open.period };
     let half = open.after(&take, by(&a, 3, at(300), &policy)).unwrap();
     for breaker in [closed, open, half] {
         let text = serde_json::to_string(&breaker).unwrap();
@@ -289,7 +289,7 @@ fn a_success_is_written_only_after_failures() {
     view.ended(Pass::default(), Signal::Success, at(0), &policy);
     assert!(view.next_step(at(1_000), 1, &policy, LEASE).is_none() && view.is_idle(at(1_000), &policy));
     // Another node had two failures.
-    let step = Step::Count { period: 0, tally: tally(&[false; 2], at(0), &policy) };
+    let step = BreakerStep::Count { period: 0, tally: tally(&[false; 2], at(0), &policy) };
     let two = fresh().after(&step, by(&node("b"), 1, at(0), &policy)).unwrap();
     view.learned(two.clone(), 4, &policy);
     assert!(view.next_step(at(1_000), 1, &policy, LEASE).is_none());
@@ -309,7 +309,7 @@ fn nodes_write_their_successes_once_the_window_has_a_failure() {
     assert!(view.next_step(at(0), 1, &policy, LEASE).is_none() && !view.is_idle(at(0), &policy));
     let b = node("b");
     let calm = BreakerPolicy { min_calls: 2, ..policy };
-    let step = Step::Count { period: 0, tally: tally(&[false], at(0), &calm) };
+    let step = BreakerStep::Count { period: 0, tally: tally(&[false], at(0), &calm) };
     let failed = fresh().after(&step, by(&b, 1, at(0), &calm)).unwrap();
     view.learned(failed.clone(), 4, &policy);
     let (number, step) = view.next_step(at(0), 2, &policy, LEASE).cloned().unwrap();
@@ -335,10 +335,10 @@ fn a_probe_is_used_by_one_job_and_given_back_if_none_uses_it() {
     assert_eq!((pass.probe, view.may_start(until, &policy)), (Some(5), Admission::Wait));
     view.ended(pass, Signal::Success, until, &policy);
     let (_, step) = view.next_step(until, 6, &policy, LEASE).unwrap();
-    assert_eq!(*step, Step::EndProbe { number: 5, signal: Signal::Success });
+    assert_eq!(*step, BreakerStep::EndProbe { number: 5, signal: Signal::Success });
     let later = until.plus(Duration::from_secs(2));
     let (_, step) = unused.next_step(later, 6, &policy, LEASE).unwrap();
-    assert_eq!(*step, Step::EndProbe { number: 5, signal: Signal::Neutral });
+    assert_eq!(*step, BreakerStep::EndProbe { number: 5, signal: Signal::Neutral });
     // A node that stood still for longer than the lease has lost it.
     unused.learned(half, 3, &policy);
     assert_eq!(unused.may_start(until.plus(LEASE), &policy), Admission::Wait);

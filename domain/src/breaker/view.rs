@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::record::{Breaker, State, Step};
+use super::record::{Breaker, BreakerStep, State};
 use super::tally::Tally;
 use super::{BreakerPolicy, Signal};
 use crate::{SmolStr, Timestamp};
@@ -34,7 +34,7 @@ pub struct View {
     opens_since: Option<Timestamp>,
     counted_at: Option<Timestamp>,
     /// The step that is being written.
-    doing: Option<(u64, Step)>,
+    doing: Option<(u64, BreakerStep)>,
     wants_probe: bool,
     /// Probes of this node that no job has used yet, and since when it has them.
     unused: Vec<(u64, Timestamp)>,
@@ -171,7 +171,7 @@ impl View {
     fn opens(&self, policy: &BreakerPolicy) -> bool {
         let stored = self.known.as_ref().map_or(0, Breaker::failures_in_a_row);
         let doing = match &self.doing {
-            Some((_, Step::Count { tally, .. })) => tally.longest_after(stored),
+            Some((_, BreakerStep::Count { tally, .. })) => tally.longest_after(stored),
             _ => 0,
         };
         doing.max(self.tally.longest_after(self.before())) >= policy.failures
@@ -181,7 +181,7 @@ impl View {
     fn before(&self) -> u32 {
         let stored = self.known.as_ref().map_or(0, Breaker::failures_in_a_row);
         match &self.doing {
-            Some((_, Step::Count { tally, .. })) => tally.in_a_row_after(stored),
+            Some((_, BreakerStep::Count { tally, .. })) => tally.in_a_row_after(stored),
             _ => stored,
         }
     }
@@ -198,7 +198,7 @@ impl View {
         number: u64,
         policy: &BreakerPolicy,
         lease: Duration,
-    ) -> Option<&(u64, Step)> {
+    ) -> Option<&(u64, BreakerStep)> {
         if self.doing.is_some() {
             return None;
         }
@@ -207,24 +207,24 @@ impl View {
         self.doing.as_ref()
     }
 
-    fn choose(&mut self, now: Timestamp, policy: &BreakerPolicy, lease: Duration) -> Option<Step> {
+    fn choose(&mut self, now: Timestamp, policy: &BreakerPolicy, lease: Duration) -> Option<BreakerStep> {
         if let Some((number, signal)) = self.ended.pop() {
-            return Some(Step::EndProbe { number, signal });
+            return Some(BreakerStep::EndProbe { number, signal });
         }
         if let Some(at) = self.unused.iter().position(|(_, since)| now.since(*since) >= PROBE_UNUSED) {
             let (number, _) = self.unused.swap_remove(at);
-            return Some(Step::EndProbe { number, signal: Signal::Neutral });
+            return Some(BreakerStep::EndProbe { number, signal: Signal::Neutral });
         }
         let has_probes = !self.unused.is_empty() || !self.used.is_empty();
         let renewal_due = self.renewed_at.is_none_or(|at| now.since(at) >= lease / PART_OF_LEASE);
         if has_probes && renewal_due {
             self.renewed_at = Some(now);
-            return Some(Step::RenewProbes);
+            return Some(BreakerStep::RenewProbes);
         }
         let (period, offers) = self.known(now).map_or((0, false), |it| (it.period, it.offers_probe(now, policy)));
         if std::mem::take(&mut self.wants_probe) && offers {
             self.renewed_at = if has_probes { self.renewed_at } else { Some(now) };
-            return Some(Step::TakeProbe { period });
+            return Some(BreakerStep::TakeProbe { period });
         }
         if !self.is_worth_counting(now, policy) {
             return None;
@@ -234,7 +234,7 @@ impl View {
             return None;
         }
         self.counted_at = Some(now);
-        Some(Step::Count { period, tally: std::mem::take(&mut self.tally) })
+        Some(BreakerStep::Count { period, tally: std::mem::take(&mut self.tally) })
     }
 
     /// Whether the record must have the outcomes that are not in any step yet. Without failures anywhere, successes
@@ -250,7 +250,7 @@ impl View {
 
     /// The step that is being written, with its number.
     #[must_use]
-    pub fn doing(&self) -> Option<&(u64, Step)> {
+    pub fn doing(&self) -> Option<&(u64, BreakerStep)> {
         self.doing.as_ref()
     }
 
@@ -304,7 +304,7 @@ impl View {
     pub fn settled(&mut self, now: Timestamp, policy: &BreakerPolicy) {
         let Some((number, step)) = self.doing.take() else { return };
         let took = |breaker: &Breaker| breaker.has_probe(&self.writer, number, now);
-        if matches!(step, Step::TakeProbe { .. }) && self.known.as_ref().is_some_and(took) {
+        if matches!(step, BreakerStep::TakeProbe { .. }) && self.known.as_ref().is_some_and(took) {
             self.unused.push((number, now));
         }
         if !self.opens(policy) {

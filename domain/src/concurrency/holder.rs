@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use smol_str::SmolStr;
 
-use super::record::{Ask, Block, Record};
+use super::record::{Ask, Block, SlotRecord};
 
 /// Slots that are not used are given back after this time; sooner, if other nodes want slots.
 const IDLE: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub struct Holder {
     holds_for: Duration,
     /// Of the attempts at work those that ask for that, by how long.
     held: BTreeMap<Duration, u32>,
-    known: Option<Known>,
+    known: Option<KnownRecord>,
     /// The number of the write that is on its way, and of the next one.
     writing: Option<u64>,
     next: u64,
@@ -61,8 +61,8 @@ pub struct Holder {
 
 /// The record as the node knows it.
 #[derive(Debug)]
-struct Known {
-    record: Record,
+struct KnownRecord {
+    record: SlotRecord,
     revision: u64,
     /// How many slots are free.
     free: u32,
@@ -72,7 +72,7 @@ struct Known {
 
 /// Why there is no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum SlotRefusal {
     /// The cluster has to be asked.
     Unknown,
     /// All are taken.
@@ -121,7 +121,7 @@ impl Holder {
     ///
     /// # Errors
     /// There is none here; the wish for one is kept.
-    pub fn take(&mut self, now: Instant, holds_for: Duration) -> Result<(), Refused> {
+    pub fn take(&mut self, now: Instant, holds_for: Duration) -> Result<(), SlotRefusal> {
         if self.has_one(now, holds_for) {
             (self.used, self.used_at) = (self.used + 1, now);
             if !holds_for.is_zero() {
@@ -133,10 +133,10 @@ impl Holder {
     }
 
     /// An attempt wants a slot, and there is none here. Says why.
-    pub fn wish(&mut self, now: Instant, holds_for: Duration) -> Refused {
+    pub fn wish(&mut self, now: Instant, holds_for: Duration) -> SlotRefusal {
         self.wanted = Some((now, holds_for));
         let is_full = self.known.as_ref().is_some_and(|known| known.free == 0);
-        if is_full { Refused::Full } else { Refused::Unknown }
+        if is_full { SlotRefusal::Full } else { SlotRefusal::Unknown }
     }
 
     /// Whether such an attempt could take a slot into use.
@@ -267,7 +267,7 @@ impl Holder {
 
     /// What is to be written now, and the revision and record it is based on. What is given back by it must not be used
     /// any more, whatever becomes of the write.
-    pub fn ask(&mut self, now: Instant) -> Option<(Ask, Record, u64)> {
+    pub fn ask(&mut self, now: Instant) -> Option<(Ask, SlotRecord, u64)> {
         if self.writing.is_some() {
             return None;
         }
@@ -313,7 +313,7 @@ impl Holder {
     pub fn won(
         &mut self,
         ask: &Ask,
-        (record, revision): (Record, u64),
+        (record, revision): (SlotRecord, u64),
         now: Instant,
         is_over: impl Fn(&str, &Block) -> bool,
     ) {
@@ -360,7 +360,7 @@ impl Holder {
     }
 
     /// A version of the record is known. Says whether slots may have become free.
-    pub fn learned(&mut self, record: Record, revision: u64, is_over: impl Fn(&str, &Block) -> bool) -> bool {
+    pub fn learned(&mut self, record: SlotRecord, revision: u64, is_over: impl Fn(&str, &Block) -> bool) -> bool {
         if self.known.as_ref().is_some_and(|known| known.revision > revision) {
             return false;
         }
@@ -371,13 +371,13 @@ impl Holder {
         let taken = record.taken_beside(&self.session, &is_over).saturating_add(own);
         let free = self.max.saturating_sub(taken);
         let has_over = record.blocks().any(|(session, block)| *session != self.session && is_over(session, block));
-        self.known = Some(Known { record, revision, free, has_over });
+        self.known = Some(KnownRecord { record, revision, free, has_over });
         free > 0
     }
 
     /// Counts again what is free: sessions have ended. Says whether something is.
     pub fn count_again(&mut self, is_over: impl Fn(&str, &Block) -> bool) -> bool {
-        let Some(Known { record, revision, .. }) = self.known.take() else { return false };
+        let Some(KnownRecord { record, revision, .. }) = self.known.take() else { return false };
         self.learned(record, revision, is_over)
     }
 

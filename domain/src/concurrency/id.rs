@@ -10,12 +10,12 @@ pub struct ConcurrencyId {
     /// The type of the attempts.
     pub job_type: JobType,
     /// Which of them.
-    pub scope: Scope,
+    pub scope: SlotScope,
 }
 
 /// Which attempts of a type a limit counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scope {
+pub enum SlotScope {
     /// All, of every tenant.
     Type,
     /// Those of one tenant and one key, by the hash of the key.
@@ -26,8 +26,8 @@ impl std::fmt::Display for ConcurrencyId {
     /// Tokens of a subject.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.scope {
-            Scope::Type => write!(f, "type.{}", self.job_type),
-            Scope::Key(tenant, key) => write!(f, "key.{tenant}.{key}.{}", self.job_type),
+            SlotScope::Type => write!(f, "type.{}", self.job_type),
+            SlotScope::Key(tenant, key) => write!(f, "key.{tenant}.{key}.{}", self.job_type),
         }
     }
 }
@@ -37,11 +37,11 @@ impl ConcurrencyId {
     #[must_use]
     pub fn read(tokens: &str) -> Option<Self> {
         let (scope, rest) = match tokens.split_once('.')? {
-            ("type", rest) => (Scope::Type, rest),
+            ("type", rest) => (SlotScope::Type, rest),
             ("key", rest) => {
                 let (tenant, rest) = rest.split_once('.')?;
                 let (key, rest) = rest.split_once('.')?;
-                (Scope::Key(Tenant::parse(tenant).ok()?, SmolStr::new(key)), rest)
+                (SlotScope::Key(Tenant::parse(tenant).ok()?, SmolStr::new(key)), rest)
             }
             _ => return None,
         };
@@ -56,8 +56,8 @@ mod tests {
     #[test]
     fn a_name_is_read_as_it_was_written() {
         let job_type = JobType::parse("email.send").unwrap();
-        let key = Scope::Key(Tenant::parse("acme").unwrap(), "0123".into());
-        for scope in [Scope::Type, key] {
+        let key = SlotScope::Key(Tenant::parse("acme").unwrap(), "0123".into());
+        for scope in [SlotScope::Type, key] {
             let id = ConcurrencyId { job_type: job_type.clone(), scope };
             assert_eq!(ConcurrencyId::read(&id.to_string()), Some(id));
         }

@@ -1,5 +1,5 @@
 //! Concurrency limits, exact across the cluster: the record of who has which *slots* of a limit, on which the nodes
-//! agree by compare-and-set ([`Record`]), what one node does with its own ([`Holder`]), and when a node that fell
+//! agree by compare-and-set ([`SlotRecord`]), what one node does with its own ([`Holder`]), and when a node that fell
 //! silent has certainly lost them ([`session`]).
 //!
 //! An attempt starts only with a slot. A node has its slots in a block, so that the next attempt may begin with the
@@ -24,11 +24,11 @@ mod order;
 mod record;
 pub mod session;
 
-pub use holder::{Holder, Refused};
-pub use id::{ConcurrencyId, Scope};
+pub use holder::{Holder, SlotRefusal};
+pub use id::{ConcurrencyId, SlotScope};
 pub use line::{Entry, Judged, Leaving, Line, Member, Place};
 pub use order::{BATCH, Next, Order, OrderId, Turn};
-pub use record::{Ask, Block, MAX_HOLD, Record};
+pub use record::{Ask, Block, MAX_HOLD, SlotRecord};
 
 /// What happens to a job whose concurrency key is busy. Beyond waiting, a key is busy as long as as many of its runs as
 /// may have been let in and have not ended ([`Line`]).

@@ -19,7 +19,7 @@ const EMPTY_KEPT: Duration = Duration::from_secs(1);
 
 /// Who has the slots of a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Record {
+pub struct SlotRecord {
     /// By session.
     blocks: BTreeMap<SmolStr, Block>,
 }
@@ -55,7 +55,7 @@ fn is_zero(millis: &u64) -> bool {
     *millis == 0
 }
 
-impl Record {
+impl SlotRecord {
     /// The block of a session.
     #[must_use]
     pub fn of(&self, session: &str) -> Block {
@@ -121,30 +121,31 @@ mod tests {
     #[test]
     fn no_more_slots_are_given_than_there_are() {
         let nobody = |_: &str, _: &Block| false;
-        let one = Record::default().after(&ask("a", 0, 2), 3, nobody);
+        let one = SlotRecord::default().after(&ask("a", 0, 2), 3, nobody);
         let two = one.after(&ask("b", 0, 5), 3, nobody);
         assert_eq!((two.of("a").slots, two.of("b").slots, two.of("c").slots), (2, 1, 0));
         let lowered = two.after(&ask("b", 1, 5), 2, nobody);
         assert_eq!(lowered.of("b").slots, 1, "what it has it keeps");
-        assert_eq!(two.without(|of| of == "a"), (Record::default().after(&ask("b", 0, 1), 3, nobody), 2));
+        assert_eq!(two.without(|of| of == "a"), (SlotRecord::default().after(&ask("b", 0, 1), 3, nobody), 2));
         let back = two.after(&ask("a", 0, 0), 3, nobody);
         assert_eq!((back.sessions().count(), back.taken_beside("c", nobody)), (1, 1));
         let over = two.after(&ask("c", 0, 9), 3, |of, _| of == "a");
         assert_eq!((over.of("a").slots, over.of("b").slots, over.of("c").slots), (0, 1, 2));
-        assert_eq!(over.after(&ask("b", 0, 0), 3, nobody).after(&ask("c", 0, 0), 3, nobody), Record::default());
+        assert_eq!(over.after(&ask("b", 0, 0), 3, nobody).after(&ask("c", 0, 0), 3, nobody), SlotRecord::default());
     }
 
     #[test]
     fn a_record_outlasts_the_attempts_of_nodes_that_are_gone() {
         let long = Ask { holds_for: MAX_HOLD, ..ask("a", 0, 1) };
-        let record = Record::default().after(&long, 1, |_, _| false);
+        let record = SlotRecord::default().after(&long, 1, |_, _| false);
         assert!(record.matters_for() > long.holds_for);
-        assert_eq!(Record::default().matters_for(), EMPTY_KEPT);
+        assert_eq!(SlotRecord::default().matters_for(), EMPTY_KEPT);
     }
 
     #[test]
     fn a_block_of_a_former_version_counts_for_no_longer_than_its_session() {
-        let record: Record = serde_json::from_str(r#"{"blocks":{"a":{"slots":2,"runs_for_ms":5184000000}}}"#).unwrap();
+        let record: SlotRecord =
+            serde_json::from_str(r#"{"blocks":{"a":{"slots":2,"runs_for_ms":5184000000}}}"#).unwrap();
         assert_eq!(record.of("a"), Block { slots: 2, holds_for_ms: 0 });
     }
 }

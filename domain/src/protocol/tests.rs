@@ -155,11 +155,11 @@ fn what_a_message_says_of_its_run_is_believed_with_the_seal_alone() {
 fn a_lease_is_lost_by_time_or_with_its_holder() {
     let run = running(&arrival(7, 1, 1, 1, false));
     let lost = |holder, now| lease_is_lost(&run, holder, at(now), Duration::from_millis(1_000));
-    assert!(!lost(Holder::Holds, 1_000_000) && !lost(Holder::NeverStarted, 1_000_000));
-    assert!(lost(Holder::Gone, 201));
-    assert!(!lost(Holder::Silent(None), 1_199) && lost(Holder::Silent(None), 1_200));
-    assert!(!lost(Holder::Silent(Some(at(900))), 1_899) && lost(Holder::Silent(Some(at(900))), 1_900));
-    assert!(!lost(Holder::Silent(Some(at(100))), 1_199), "the start is a later sign");
+    assert!(!lost(HolderStatus::Holds, 1_000_000) && !lost(HolderStatus::NeverStarted, 1_000_000));
+    assert!(lost(HolderStatus::Gone, 201));
+    assert!(!lost(HolderStatus::Silent(None), 1_199) && lost(HolderStatus::Silent(None), 1_200));
+    assert!(!lost(HolderStatus::Silent(Some(at(900))), 1_899) && lost(HolderStatus::Silent(Some(at(900))), 1_900));
+    assert!(!lost(HolderStatus::Silent(Some(at(100))), 1_199), "the start is a later sign");
 }
 
 #[test]

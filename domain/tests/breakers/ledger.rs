@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use longshore_domain::breaker::record::{Breaker, State, Step};
+use longshore_domain::breaker::record::{Breaker, BreakerStep, State};
 use longshore_domain::{SmolStr, Timestamp};
 
 use crate::{KNOWN_WITHIN, POLICY_FAILURES, PROBES};
@@ -77,14 +77,14 @@ impl Ledger {
         &mut self,
         (before, after): (&Breaker, &Breaker),
         (writer, number): (&SmolStr, u64),
-        step: &Step,
+        step: &BreakerStep,
         now: Timestamp,
     ) {
         if !self.done.insert((writer.clone(), number)) {
             self.breaks(|| format!("step {number} of {writer} was done twice"));
         }
         match step {
-            Step::Count { period, tally } => {
+            BreakerStep::Count { period, tally } => {
                 if *period != before.period {
                     self.breaks(|| "outcomes of another period were counted".to_owned());
                 }
@@ -95,7 +95,7 @@ impl Ledger {
                     self.breaks(|| format!("{row} failures in a row, {longest} at most; the record has {counted}"));
                 }
             }
-            Step::TakeProbe { .. } => {
+            BreakerStep::TakeProbe { .. } => {
                 if let State::Open { until, .. } = before.state
                     && now < until
                 {
@@ -108,7 +108,7 @@ impl Ledger {
                 };
                 self.periods.entry(after.period).or_default().lost += (count(before) + 1).saturating_sub(count(after));
             }
-            Step::EndProbe { signal, .. } => {
+            BreakerStep::EndProbe { signal, .. } => {
                 let of = self.periods.entry(before.period).or_default();
                 match signal {
                     longshore_domain::breaker::Signal::Success => of.succeeded += 1,

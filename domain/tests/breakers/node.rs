@@ -1,6 +1,6 @@
 //! A node of a world: it runs attempts and writes its steps, as the actor `circuit-breaker` does.
 
-use longshore_domain::breaker::record::{Breaker, Step};
+use longshore_domain::breaker::record::{Breaker, BreakerStep};
 use longshore_domain::breaker::view::{Pass, View};
 use longshore_domain::{SmolStr, Timestamp};
 
@@ -37,7 +37,7 @@ pub(crate) struct Node {
     pub(crate) name: SmolStr,
     pub(crate) view: View,
     pub(crate) attempts: Vec<Attempt>,
-    pub(crate) writing: Option<(u64, Step, Writing)>,
+    pub(crate) writing: Option<(u64, BreakerStep, Writing)>,
     /// Versions of the record that are on their way to it.
     pub(crate) changes: Vec<(Timestamp, Breaker, u64)>,
     /// It reads the record at this time, because its connection was lost.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use longshore_chance::Chance;
-use longshore_domain::breaker::record::{Breaker, BreakerKey, By, Step};
+use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, By};
 use longshore_domain::breaker::view::{Admission, Pass};
 use longshore_domain::breaker::{BreakerPolicy, Signal};
 use longshore_domain::{JobType, Tenant, Timestamp};
@@ -56,7 +56,7 @@ struct Late {
     after: Breaker,
     writer: longshore_domain::SmolStr,
     number: u64,
-    step: Step,
+    step: BreakerStep,
 }
 
 /// Plays a world from its seed.
@@ -307,14 +307,14 @@ impl World {
         }
     }
 
-    fn settled(&mut self, at: usize, number: u64, step: &Step) {
+    fn settled(&mut self, at: usize, number: u64, step: &BreakerStep) {
         let node = &mut self.nodes[at];
         node.view.settled(self.now, &self.policy);
         match step {
-            Step::Count { period, .. } => {
+            BreakerStep::Count { period, .. } => {
                 self.ledger.settled(&node.name, number, *period, self.stored.as_ref());
             }
-            Step::TakeProbe { .. } => {
+            BreakerStep::TakeProbe { .. } => {
                 node.never_used.push(number);
                 if self.is_rough && self.chance.hits(1_000) {
                     self.freeze(at);
@@ -330,15 +330,15 @@ impl World {
         let (Some(before), true) = (self.stored.clone(), node.keeps_probe && node.writing.is_none()) else { return };
         let (writer, number) = (node.name.clone(), self.numbers + 1);
         let by = By { writer: &writer, number, now: self.now, chance: 0.0, policy: &self.policy, lease: LEASE };
-        if let Some(after) = before.after(&Step::RenewProbes, by) {
+        if let Some(after) = before.after(&BreakerStep::RenewProbes, by) {
             self.numbers = number;
             let (at, expected) = (self.now, self.revision);
-            self.apply(Late { at, expected, before, after, writer, number, step: Step::RenewProbes });
+            self.apply(Late { at, expected, before, after, writer, number, step: BreakerStep::RenewProbes });
         }
     }
 
     /// Judges a step on the record that the node knows, and sends the result.
-    fn judge(&mut self, at: usize, number: u64, step: &Step) -> Option<Writing> {
+    fn judge(&mut self, at: usize, number: u64, step: &BreakerStep) -> Option<Writing> {
         let now = self.now;
         let node = &mut self.nodes[at];
         let (known, expected) = node.view.stored();
@@ -346,24 +346,24 @@ impl World {
         let before = known.cloned().unwrap_or_else(|| Breaker::new(key(), now));
         let is = |mutation| self.mutation == Some(mutation);
         let writer = match step {
-            Step::Count { .. } if is(Mutation::DoneTwice) => format!("{}-{now:?}", node.name).into(),
+            BreakerStep::Count { .. } if is(Mutation::DoneTwice) => format!("{}-{now:?}", node.name).into(),
             _ => node.name.clone(),
         };
         let probes = match step {
-            Step::TakeProbe { .. } if is(Mutation::ProbesWithoutLimit) => 100,
-            Step::EndProbe { .. } if is(Mutation::ClosedTooSoon) => 1,
+            BreakerStep::TakeProbe { .. } if is(Mutation::ProbesWithoutLimit) => 100,
+            BreakerStep::EndProbe { .. } if is(Mutation::ClosedTooSoon) => 1,
             _ => self.policy.probes,
         };
         let policy = BreakerPolicy { probes, ..self.policy };
         let lease = if is(Mutation::ProbesNeverLost) { LEASE * 10_000 } else { LEASE };
         let clock = match step {
-            Step::TakeProbe { .. } if is(Mutation::CooledDownTooSoon) => now.plus(LEASE),
+            BreakerStep::TakeProbe { .. } if is(Mutation::CooledDownTooSoon) => now.plus(LEASE),
             _ => now,
         };
         let by = By { writer: &writer, number, now: clock, chance: self.chance.unit(), policy: &policy, lease };
         match step {
-            Step::RenewProbes if is(Mutation::ProbesNotRenewed) => return None,
-            Step::EndProbe { number, signal: Signal::Neutral }
+            BreakerStep::RenewProbes if is(Mutation::ProbesNotRenewed) => return None,
+            BreakerStep::EndProbe { number, signal: Signal::Neutral }
                 if is(Mutation::UnusedProbeKept) && node.never_used.contains(number) =>
             {
                 node.keeps_probe = true;

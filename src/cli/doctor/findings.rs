@@ -1,7 +1,7 @@
 //! What is wrong with a set-up, judged from the facts. Pure: each finding has its remedy.
 
 use longshore_backbone::inspect::{Account, FoundStream, ServerFacts, Skew, Unanswered, User};
-use longshore_backbone::shape::{Change, Difference};
+use longshore_backbone::shape::{Difference, StreamChange};
 use longshore_backbone::wire::api::{HealthStatus, NoHandler, NodeStatus, QueueStatus};
 use longshore_domain::cluster_clock::Wrong;
 use serde::{Deserialize, Serialize};
@@ -263,7 +263,7 @@ impl Facts {
             |Difference { setting, found, wanted }: &Difference| format!("{setting} is {found}, wanted {wanted}");
         let mut found = Vec::new();
         match &stream.change {
-            Change::Impossible(difference) => {
+            StreamChange::Impossible(difference) => {
                 let text = format!("{name}: {}; it cannot be changed in place", shown(difference));
                 found.push(finding(
                     CHECK,
@@ -273,7 +273,7 @@ impl Facts {
                 ));
             }
             // Without a configuration only the defaults are known.
-            Change::Update { changed, .. } if self.has_settings => {
+            StreamChange::Update { changed, .. } if self.has_settings => {
                 let changed: Vec<String> = changed.iter().map(shown).collect();
                 found.push(finding(
                     CHECK,
@@ -282,7 +282,7 @@ impl Facts {
                     "restart a node with this configuration: at its start it changes the stream",
                 ));
             }
-            Change::None { kept } if self.has_settings && !kept.is_empty() => {
+            StreamChange::None { kept } if self.has_settings && !kept.is_empty() => {
                 let kept: Vec<String> = kept.iter().map(shown).collect();
                 found.push(finding(
                     CHECK,
@@ -291,7 +291,7 @@ impl Facts {
                     "start a node with storage.allow_shrink = true, if less is meant",
                 ));
             }
-            Change::Update { .. } | Change::None { .. } => {}
+            StreamChange::Update { .. } | StreamChange::None { .. } => {}
         }
         if !stream.has_consumer {
             found.push(finding(

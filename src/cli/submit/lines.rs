@@ -121,12 +121,12 @@ fn refused(sum: &mut Sum, line: u64, error: &ApiError, json: bool) -> anyhow::Re
     sum.refused += 1;
     if json {
         #[derive(Serialize)]
-        struct Refused<'a> {
+        struct RefusedLine<'a> {
             line: u64,
             #[serde(flatten)]
             error: &'a ApiError,
         }
-        return output::json(&Refused { line, error });
+        return output::json(&RefusedLine { line, error });
     }
     match usize::try_from(sum.refused).unwrap_or(usize::MAX) {
         ..=MAX_NAMED => anstream::eprintln!("{BAD}refused:{BAD:#} line {line}: {}", output::cut(&error.message, 300)),

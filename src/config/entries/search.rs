@@ -1,7 +1,7 @@
 //! What of the payloads of a type is shown: the values by which its runs are found, and whether the rest is hidden.
 
 use longshore_domain::policy::TypePolicy;
-use longshore_domain::search::{PLACES_MAX, Place};
+use longshore_domain::search::{JsonPointer, PLACES_MAX};
 use toml::Value;
 
 use crate::config::kind::{Kind, refuse, text};
@@ -24,7 +24,7 @@ pub(crate) static REDACT: Entry<bool> = Entry::new(
 
 /// JSON pointers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Places(pub(crate) Vec<Place>);
+pub(crate) struct Places(pub(crate) Vec<JsonPointer>);
 
 impl Kind for Places {
     fn noun() -> String {
@@ -37,7 +37,7 @@ impl Kind for Places {
         };
         let place = |entry: &Value| {
             let text = text(entry, "a JSON pointer such as \"/order/id\"")?;
-            Place::parse(text).map_err(|reason| format!("{text:?} {reason}"))
+            JsonPointer::parse(text).map_err(|reason| format!("{text:?} {reason}"))
         };
         entries.iter().map(place).collect::<Result<_, _>>().map(Self)
     }

@@ -125,20 +125,20 @@ impl Payload {
     fn built(self, builder: MessageBuilder) -> Result<Message, HandlerError> {
         let body = match (self.text, self.html) {
             (None, None) => return Err(wrong("text", "is missing, and so is html")),
-            (Some(text), None) => Part::Single(SinglePart::plain(text)),
-            (None, Some(html)) => Part::Single(SinglePart::html(html)),
-            (Some(text), Some(html)) => Part::Multi(MultiPart::alternative_plain_html(text, html)),
+            (Some(text), None) => BodyPart::Single(SinglePart::plain(text)),
+            (None, Some(html)) => BodyPart::Single(SinglePart::html(html)),
+            (Some(text), Some(html)) => BodyPart::Multi(MultiPart::alternative_plain_html(text, html)),
         };
         let built = if self.attachments.is_empty() {
             match body {
-                Part::Single(part) => builder.singlepart(part),
-                Part::Multi(part) => builder.multipart(part),
+                BodyPart::Single(part) => builder.singlepart(part),
+                BodyPart::Multi(part) => builder.multipart(part),
             }
         } else {
             let mixed = MultiPart::mixed();
             let mut mixed = match body {
-                Part::Single(part) => mixed.singlepart(part),
-                Part::Multi(part) => mixed.multipart(part),
+                BodyPart::Single(part) => mixed.singlepart(part),
+                BodyPart::Multi(part) => mixed.multipart(part),
             };
             for attached in &self.attachments {
                 mixed = mixed.singlepart(attached.part()?);
@@ -149,7 +149,7 @@ impl Payload {
     }
 }
 
-enum Part {
+enum BodyPart {
     Single(SinglePart),
     Multi(MultiPart),
 }

@@ -17,7 +17,7 @@ mod message;
 mod session;
 
 use message::{Email, Payload};
-use session::{Refused, Session};
+use session::{RefusedRecipient, Session};
 
 pub(crate) use message::mailbox;
 
@@ -36,7 +36,7 @@ pub(crate) enum Tls {
 }
 
 /// The mail server.
-pub(crate) struct Server {
+pub(crate) struct MailServer {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) tls: Tls,
@@ -46,7 +46,7 @@ pub(crate) struct Server {
     pub(crate) trusted: OnceLock<TlsParameters>,
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for MailServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -55,13 +55,13 @@ impl std::fmt::Debug for Server {
 /// The handler.
 #[derive(Debug)]
 pub(crate) struct EmailSend {
-    server: Server,
+    server: MailServer,
     /// The sender of e-mails that name none.
     from: Option<String>,
 }
 
 impl EmailSend {
-    pub(crate) fn new(server: Server, from: Option<String>) -> Self {
+    pub(crate) fn new(server: MailServer, from: Option<String>) -> Self {
         Self { server, from }
     }
 
@@ -122,7 +122,7 @@ impl EmailSend {
             done.response = Some(session.hand_over(&email.bytes).await?);
         }
         session.close().await;
-        let said = |refused: &[Refused]| format!("the server refuses {}", listed(refused));
+        let said = |refused: &[RefusedRecipient]| format!("the server refuses {}", listed(refused));
         match done.accepted.is_empty() {
             true if !done.put_off.is_empty() => Err(HandlerError::retryable(said(&done.put_off))),
             true if first => Err(HandlerError::permanent(said(&done.refused))),
@@ -136,9 +136,9 @@ impl EmailSend {
 struct HandedOver {
     accepted: Vec<String>,
     /// For good.
-    refused: Vec<Refused>,
+    refused: Vec<RefusedRecipient>,
     /// For now.
-    put_off: Vec<Refused>,
+    put_off: Vec<RefusedRecipient>,
     /// The server's last word.
     response: Option<String>,
 }
@@ -156,7 +156,7 @@ impl Handler for EmailSend {
     }
 }
 
-fn listed(refused: &[Refused]) -> String {
+fn listed(refused: &[RefusedRecipient]) -> String {
     let each = refused.iter().map(|refused| format!("{} ({} {})", refused.to, refused.code, refused.text));
     each.collect::<Vec<_>>().join(", ")
 }

@@ -12,7 +12,7 @@ use lettre::transport::smtp::response::Response;
 use longshore_actors::HandlerError;
 use serde::{Deserialize, Serialize};
 
-use super::{Server, Tls};
+use super::{MailServer, Tls};
 
 /// How long the server may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ const WORDS: usize = 200;
 
 /// A recipient whom the server does not take.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Refused {
+pub(super) struct RefusedRecipient {
     pub(super) to: String,
     pub(super) code: u16,
     pub(super) text: String,
@@ -37,7 +37,7 @@ impl Session {
     ///
     /// # Errors
     /// Retryable, whatever the server says: it is no fault of an e-mail.
-    pub(super) async fn open(server: &Server) -> Result<Self, HandlerError> {
+    pub(super) async fn open(server: &MailServer) -> Result<Self, HandlerError> {
         let failed = |error: Error| HandlerError::retryable(format!("the mail server {server:?}: {}", said(&error)));
         let parameters = || {
             if let Some(trusted) = server.trusted.get() {
@@ -73,11 +73,11 @@ impl Session {
     ///
     /// # Errors
     /// The connection is lost.
-    pub(super) async fn offer(&mut self, to: &Address) -> Result<Option<(Refused, bool)>, HandlerError> {
+    pub(super) async fn offer(&mut self, to: &Address) -> Result<Option<(RefusedRecipient, bool)>, HandlerError> {
         let answer = self.0.command(Rcpt::new(to.clone(), vec![])).await;
         let Err(error) = answer else { return Ok(None) };
         let Some(code) = error.status() else { return Err(judged("a recipient", &error)) };
-        let refused = Refused { to: to.to_string(), code: code.into(), text: said(&error) };
+        let refused = RefusedRecipient { to: to.to_string(), code: code.into(), text: said(&error) };
         Ok(Some((refused, error.is_permanent())))
     }
 

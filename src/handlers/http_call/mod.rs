@@ -21,7 +21,7 @@ use crate::outbound::{Allow, Answer, Error, Outbound};
 mod answer;
 mod request;
 
-pub(crate) use request::{Target, method, request_headers};
+pub(crate) use request::{CallTarget, method, request_headers};
 
 /// The longest wait that a service may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -67,7 +67,7 @@ fn has(statuses: &[RangeInclusive<u16>], status: u16) -> bool {
 #[derive(Debug)]
 pub(crate) struct HttpCall {
     /// `None`: the payload names the request.
-    target: Option<Target>,
+    target: Option<CallTarget>,
     meaning: Meaning,
     /// `None`: the strict one.
     outbound: Option<Outbound>,
@@ -92,7 +92,7 @@ impl HttpCall {
     }
 
     /// The handler of a type. Without a target, payloads name the requests.
-    pub(crate) fn new(target: Option<Target>, meaning: Meaning, outbound: Outbound) -> Self {
+    pub(crate) fn new(target: Option<CallTarget>, meaning: Meaning, outbound: Outbound) -> Self {
         Self { target, meaning, outbound: Some(outbound), ..Self::strict() }
     }
 

@@ -41,13 +41,13 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 
 /// A target that does not depend on the job, but for what is filled in.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct CallTarget {
     url: String,
     method: Method,
     headers: HeaderMap,
 }
 
-impl Target {
+impl CallTarget {
     pub(crate) fn new(url: String, method: Method, headers: HeaderMap) -> Self {
         Self { url, method, headers }
     }

@@ -229,13 +229,13 @@ impl Gateway {
     /// The run after so many seconds: 200 once it has ended, else 202. Who submits may see that.
     async fn waited(&self, tenant: &str, run_id: &str, seconds: u64, parts: &Parts) -> Result<Response, ApiError> {
         #[derive(Deserialize)]
-        struct State {
+        struct WaitedRun {
             state: String,
         }
         let body = serde_json::json!({"run_id": run_id, "timeout_ms": seconds * 1_000}).to_string();
         let target = Target { tenant: tenant.to_owned(), body: body.into() };
         let run = self.ask_in_any_scope(&api::RunsWait::DECLARATION, target, parts).await?;
-        let state = serde_json::from_slice::<State>(&run).ok();
+        let state = serde_json::from_slice::<WaitedRun>(&run).ok();
         let state = state.and_then(|run| serde_json::from_value::<RunState>(run.state.into()).ok());
         let status = if state.is_some_and(RunState::is_terminal) { StatusCode::OK } else { StatusCode::ACCEPTED };
         Ok(shown(status, run))

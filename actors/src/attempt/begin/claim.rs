@@ -7,7 +7,7 @@ use longshore_backbone::rarely::Rarely;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::header;
 use longshore_domain::backoff::{Backoff, Jitter};
-use longshore_domain::clearance::{Waiting, clear};
+use longshore_domain::clearance::{JobFacts, clear};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
@@ -47,7 +47,7 @@ pub(super) fn cleared<P: Ports>(
     run: &Run,
     fell_due: bool,
 ) -> Result<(), Settlement> {
-    let waiting = Waiting {
+    let waiting = JobFacts {
         options: assignment.job.options.as_deref(),
         enqueued_at: run.enqueued_at.unwrap_or(assignment.since),
         fell_due,

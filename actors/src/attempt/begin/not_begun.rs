@@ -2,7 +2,7 @@
 
 use longshore_backbone::records::Found;
 use longshore_domain::follow_up;
-use longshore_domain::protocol::{self, Holder, Verdict};
+use longshore_domain::protocol::{self, HolderStatus, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::{DeferReason, LOGGED_WITHIN, State};
 use longshore_domain::settlement::Outcome;
@@ -93,13 +93,13 @@ async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: B
     // The time of asking counts: this node may be frozen before it judges the answer.
     let asked_at = ports.now();
     let holder = holders::ask(ports, &run).await;
-    if matches!(holder, Holder::NeverStarted) {
+    if matches!(holder, HolderStatus::NeverStarted) {
         return take_up_claim(ports, assignment, run, revision).await;
     }
     let lease = ports.lease();
     if ports.server().lease_is_lost(&run, holder, asked_at, lease) {
         lease_lost(ports, assignment, run, revision).await;
-    } else if let Holder::Silent(seen_at) = holder {
+    } else if let HolderStatus::Silent(seen_at) = holder {
         // The job comes again when the lease would be over, unless its holder renews it meanwhile. It comes sooner than
         // that, as a holder that only had no connection may answer then.
         let over_at = protocol::last_sign(&run, seen_at).plus(lease);

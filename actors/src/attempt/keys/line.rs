@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::kind_key::KindKey;
-use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Member, OnBusy, Place, Scope};
+use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Member, OnBusy, Place, SlotScope};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::DeferReason;
@@ -41,7 +41,7 @@ pub(crate) fn of_job(policies: &Policies, job: &Job) -> Option<ConcurrencyId> {
     job.options.as_ref()?.concurrency_key.as_ref()?;
     let has_lines = policies.of(&job.job_type).has_lines();
     let key = has_lines.then(|| KindKey::of(job.options.as_deref()))?;
-    let scope = Scope::Key(job.tenant.clone(), key.concurrency_key()?.into());
+    let scope = SlotScope::Key(job.tenant.clone(), key.concurrency_key()?.into());
     Some(ConcurrencyId { job_type: job.job_type.clone(), scope })
 }
 
@@ -110,7 +110,7 @@ fn member(run: &Run, assignment: &Assignment) -> Member {
 pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &Kind) -> Result<bool, Error> {
     let policy = policies.of(&kind.job_type);
     let Some(key) = kind.key.concurrency_key().filter(|_| policy.has_lines()) else { return Ok(true) };
-    let scope = Scope::Key(kind.tenant.clone(), key.into());
+    let scope = SlotScope::Key(kind.tenant.clone(), key.into());
     let (line, _) = server.read_line(&ConcurrencyId { job_type: kind.job_type.clone(), scope }).await?;
     let inside: Vec<&Member> = line.inside(|_| false).collect();
     let read = inside.iter().map(async |member| {

@@ -216,7 +216,7 @@ async fn judge<S: Server>(server: &S, waiting: Waiting, is_parked: bool, now: Ti
 
 /// Whether the job is to be scheduled once a node meets it: it takes its place when it comes back.
 fn waits_for_its_time(assignment: &Assignment, now: Timestamp) -> bool {
-    let waiting = clearance::Waiting {
+    let waiting = clearance::JobFacts {
         options: assignment.job.options.as_deref(),
         enqueued_at: assignment.since,
         fell_due: assignment.arrival.moved,

@@ -16,7 +16,7 @@ use super::{LEASE, completed, done, failed, failed_for};
 use crate::attempt::conclude::{HeldRetry, judge_or_hold};
 use crate::attempt::ports::Ports as _;
 use crate::attempt::running::RunningAttempt;
-use crate::commit::{AfterCommit, Commit, Payload, follow_up};
+use crate::commit::{AfterCommit, Commit, PublishedJob, follow_up};
 use crate::ports::RunPorts as _;
 use crate::ports::encode::EncodedEvents;
 use crate::runtime::gate_news::Wakes;
@@ -403,7 +403,7 @@ fn a_commit_without_a_delivery_reports_its_revision_or_that_it_was_not_carried_o
         let (done, report) = oneshot::channel();
         let nothing = longshore_domain::publication::Published::nothing();
         let run = Box::new(Run { token: scene.node.token(), ..run.clone() });
-        let mut commit = Commit::to_write(run, Payload::default(), expected, nothing, scene.node.author());
+        let mut commit = Commit::to_write(run, PublishedJob::default(), expected, nothing, scene.node.author());
         commit.after = AfterCommit::Report(done);
         (Box::new(commit), report)
     };
@@ -426,7 +426,7 @@ fn a_cancelled_end_keeps_the_place_in_flight_of_the_commit_that_it_replaces() {
     scene.server.has_record(Run { token: "another-1".into(), ..cancelled });
     let assignment = scene.claim();
     let nothing = longshore_domain::publication::Published::nothing();
-    let mut commit = Commit::to_write(Box::new(run), Payload::default(), 1, nothing, scene.node.author());
+    let mut commit = Commit::to_write(Box::new(run), PublishedJob::default(), 1, nothing, scene.node.author());
     let in_flight = std::sync::Arc::default();
     commit.arrival = Some(assignment.arrival.clone());
     commit.in_flight = Some(crate::commit::InFlightPermit::taken(&in_flight));

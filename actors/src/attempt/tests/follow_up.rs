@@ -17,7 +17,7 @@ use super::node::read_event;
 use super::server::{Fault, RUN, SEQUENCE, at};
 use crate::attempt::assignment::Assignment;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{AfterCommit, Commit, Payload, keys};
+use crate::commit::{AfterCommit, Commit, PublishedJob, keys};
 use crate::ports::RunPorts as _;
 use futures_util::FutureExt as _;
 
@@ -27,7 +27,7 @@ impl Scene {
         let Assignment { ack_token, arrival, .. } = *self.claim();
         let follow_up = plan(&run).follow_up;
         let published = Published::held_locally(&run);
-        let mut commit = Commit::of_stored(Box::new(run), Payload::default(), published, self.node.author());
+        let mut commit = Commit::of_stored(Box::new(run), PublishedJob::default(), published, self.node.author());
         (commit.follow_up, commit.arrival, commit.after) = (follow_up, Some(arrival), AfterCommit::Ack(ack_token));
         Box::new(commit)
     }
@@ -36,7 +36,8 @@ impl Scene {
     fn refused(&mut self, run: Run, expected: u64) -> Box<Commit> {
         let Assignment { ack_token, arrival, .. } = *self.claim();
         let author = self.node.author();
-        let mut commit = Commit::to_write(Box::new(run), Payload::default(), expected, Published::nothing(), author);
+        let mut commit =
+            Commit::to_write(Box::new(run), PublishedJob::default(), expected, Published::nothing(), author);
         (commit.arrival, commit.after) = (Some(arrival), AfterCommit::Ack(ack_token));
         Box::new(commit)
     }

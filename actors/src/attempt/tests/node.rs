@@ -27,7 +27,7 @@ use crate::attempt::running::RunningAttempt;
 use crate::attempt::unclear_claims::UnclearClaims;
 use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{Commit, Payload};
+use crate::commit::{Commit, PublishedJob};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
 use crate::ports::{RunPorts, Server as _, Unlogged};
@@ -251,7 +251,7 @@ impl RunPorts for Node {
             return Err(Unlogged);
         }
         let run = Box::new(run.clone());
-        self.publish_events(&mut Commit::of_stored(run, Payload::default(), published, self.author())).await;
+        self.publish_events(&mut Commit::of_stored(run, PublishedJob::default(), published, self.author())).await;
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use super::begin::Scene;
 use super::done;
 use super::node::Node;
 use super::server::{Fault, RUN, at, id};
-use crate::api::dead_letter::{self, Action, Change};
+use crate::api::dead_letter::{self, Action, ReplayChange};
 use crate::ports::DeadLetterPorts;
 use crate::trace::Tracer;
 
@@ -59,7 +59,7 @@ fn failed(scene: &mut Scene) -> StoredDeadLetter {
 }
 
 fn as_it_is() -> Action {
-    Action::Replay(Change::default())
+    Action::Replay(ReplayChange::default())
 }
 
 fn act(scene: &Scene, dead_letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
@@ -215,7 +215,7 @@ fn a_replay_may_change_queue_priority_payload_headers_and_options() {
     dead_letter.headers.insert("X-Old", "1");
     dead_letter.headers.insert("X-Kept", "1");
     let options = JobOptions { max_attempts: Some(9), tags: vec!["again".to_owned()], ..JobOptions::default() };
-    let change = Change {
+    let change = ReplayChange {
         queue: Some(Queue::parse("mail").unwrap()),
         priority: Some(Priority::new(1).unwrap()),
         payload: Some(Bytes::from_static(b"[1]")),
@@ -233,23 +233,23 @@ fn a_replay_may_change_queue_priority_payload_headers_and_options() {
     assert_eq!(run.tags, ["again"]);
 }
 
-fn replay_error(scene: &Scene, dead_letter: &StoredDeadLetter, change: Change) -> String {
+fn replay_error(scene: &Scene, dead_letter: &StoredDeadLetter, change: ReplayChange) -> String {
     let error = act(scene, dead_letter, &Action::Replay(change)).unwrap_err();
     assert!(scene.node.sent().is_empty(), "nothing is done: {error}");
     error
 }
 
-fn with_header(name: &str, value: Option<&str>) -> Change {
-    Change { headers: vec![(name.to_owned(), value.map(str::to_owned))], ..Change::default() }
+fn with_header(name: &str, value: Option<&str>) -> ReplayChange {
+    ReplayChange { headers: vec![(name.to_owned(), value.map(str::to_owned))], ..ReplayChange::default() }
 }
 
 #[test]
 fn a_payload_that_was_too_large_to_be_kept_has_to_be_given() {
     let mut scene = Scene::new();
     let dead_letter = StoredDeadLetter { left_out: Some(900_000), payload: Bytes::new(), ..failed(&mut scene) };
-    let error = replay_error(&scene, &dead_letter, Change::default());
+    let error = replay_error(&scene, &dead_letter, ReplayChange::default());
     assert_eq!(error, "its payload of 900000 bytes was too large to be kept; replay it with set.payload");
-    let given = Change { payload: Some(Bytes::from_static(b"1")), ..Change::default() };
+    let given = ReplayChange { payload: Some(Bytes::from_static(b"1")), ..ReplayChange::default() };
     assert_eq!(act(&scene, &dead_letter, &Action::Replay(given)), Ok(true));
 }
 
@@ -258,7 +258,7 @@ fn an_invalid_job_is_replayed_only_once_it_is_mended() {
     let mut scene = Scene::new();
     let mut dead_letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, "Longshore-Max-Attempts: is zero"));
     dead_letter.headers.insert("Longshore-Max-Attempts", "0");
-    let as_it_was = replay_error(&scene, &dead_letter, Change::default());
+    let as_it_was = replay_error(&scene, &dead_letter, ReplayChange::default());
     let message = "it is invalid (Longshore-Max-Attempts: is zero); mend it with set.headers or set.payload";
     assert_eq!(as_it_was, message);
     let error = replay_error(&scene, &dead_letter, with_header("Longshore-Max-Attempts", Some("none")));
@@ -272,7 +272,7 @@ fn headers_that_cannot_be_read_are_not_dropped_unasked() {
     let mut scene = Scene::new();
     let mut dead_letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, "its headers cannot be read"));
     dead_letter.headers.insert(HEADERS_BASE64, "AA==");
-    let error = replay_error(&scene, &dead_letter, Change::default());
+    let error = replay_error(&scene, &dead_letter, ReplayChange::default());
     assert!(error.ends_with("leaves out the headers that cannot be read") && error.contains(HEADERS_BASE64), "{error}");
     assert_eq!(act(&scene, &dead_letter, &Action::Replay(with_header(HEADERS_BASE64, None))), Ok(true));
 }
@@ -282,7 +282,7 @@ fn a_job_whose_subject_could_not_be_read_has_no_lane_to_go_back_to() {
     let mut scene = Scene::new();
     let mut dead_letter = failed(&mut scene);
     dead_letter.run.tenant = Tenant::unreadable();
-    let error = replay_error(&scene, &dead_letter, Change::default());
+    let error = replay_error(&scene, &dead_letter, ReplayChange::default());
     assert_eq!(error, "the subject it was published to could not be read; publish it anew");
 }
 
@@ -292,7 +292,7 @@ fn a_job_that_the_settings_refused_is_replayed_once_they_take_it() {
     let reason = "payload: has 2 bytes, 1 are allowed for its type (payload_max)";
     let dead_letter = dead(&mut scene, Failure::new(ErrorKind::Invalid, reason));
     scene.node.policies.default_type = TypePolicy { payload_max: Some(1), ..TypePolicy::default() };
-    assert_eq!(replay_error(&scene, &dead_letter, Change::default()), format!("it is still refused: {reason}"));
+    assert_eq!(replay_error(&scene, &dead_letter, ReplayChange::default()), format!("it is still refused: {reason}"));
     scene.node.policies.default_type.payload_max = Some(2);
     assert_eq!(act(&scene, &dead_letter, &as_it_is()), Ok(true));
 }
@@ -302,7 +302,7 @@ fn a_new_payload_has_to_be_one_that_the_settings_take() {
     let mut scene = Scene::new();
     let dead_letter = failed(&mut scene);
     scene.node.policies.default_type = TypePolicy { payload_max: Some(2), ..TypePolicy::default() };
-    let larger = Change { payload: Some(Bytes::from_static(b"123")), ..Change::default() };
+    let larger = ReplayChange { payload: Some(Bytes::from_static(b"123")), ..ReplayChange::default() };
     assert!(replay_error(&scene, &dead_letter, larger).contains("(payload_max)"));
     scene.node.policies.default_type.payload_max = Some(1);
     assert_eq!(act(&scene, &dead_letter, &as_it_is()), Ok(true), "what was taken once is taken again");
@@ -319,7 +319,7 @@ fn a_run_whose_key_another_run_has_by_now_is_not_replayed() {
     let fingerprint = Fingerprint::of("t", None, b"{}");
     let (unique, taken_from) = (Unique::Active, Vec::new());
     scene.server.has_claim("k", Claim { run_id: id("r1"), fingerprint, unique, published: true, taken_from });
-    let error = replay_error(&scene, &dead_letter, Change::default());
+    let error = replay_error(&scene, &dead_letter, ReplayChange::default());
     assert_eq!(error, "its idempotency key belongs to run r1 by now: replay it once the key is free");
     assert_eq!(act(&scene, &dead_letter, &Action::Discard), Ok(true), "it needs no key for that");
 }

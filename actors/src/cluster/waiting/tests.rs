@@ -40,9 +40,9 @@ fn jobs_that_have_begun_on_any_node_wait_no_more() {
     let begun: Vec<Begun<'_>> = nodes.iter().map(Node::begun).collect();
     let lanes = [stored("main", 20, &[("acme", 12), ("other", 8)]), stored("mail", 5, &[("acme", 5)])];
     let counts = waiting(lanes.into_iter(), &begun);
-    let of_queue = |name: &str| counts[&Scope::Queue(Queue::parse(name).unwrap())];
+    let of_queue = |name: &str| counts[&RoomScope::Queue(Queue::parse(name).unwrap())];
     assert_eq!((of_queue("main"), of_queue("mail")), (13, 5), "a job that a node has buffered still waits");
-    let of_tenant = |name: &str| counts[&Scope::Tenant(tenant(name))];
+    let of_tenant = |name: &str| counts[&RoomScope::Tenant(tenant(name))];
     assert_eq!((of_tenant("acme"), of_tenant("other")), (13, 8), "a tenant's jobs are counted in all queues together");
 }
 

@@ -19,7 +19,7 @@ use longshore_domain::{Job, Run, Timestamp};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::commit::{AfterCommit, Payload};
+use crate::commit::{AfterCommit, PublishedJob};
 use crate::ports::encode::{Author, Destination};
 
 const RUNS: usize = 12;
@@ -137,7 +137,7 @@ fn commit(number: usize, ack_token: AckToken) -> Box<Commit> {
     run.begin(1, &"n".into(), now);
     run.settle(Settlement::Complete(RunResult::None), now);
     let author = Author { node: "n", server: &Here(Names::new("longshore")) };
-    let mut commit = Commit::to_write(run, Payload::default(), 0, Published::nothing(), author);
+    let mut commit = Commit::to_write(run, PublishedJob::default(), 0, Published::nothing(), author);
     commit.after = AfterCommit::Ack(ack_token);
     // What is written then does not matter here.
     commit.follow_up = number.is_multiple_of(3).then_some(FollowUp::DeadLetter);
@@ -186,9 +186,9 @@ impl World {
         let Self { chance, memory, pipeline } = self;
         let Some(last) = u32::try_from(memory.open.len()).unwrap().checked_sub(1) else { return };
         let (number, message) = memory.open.swap_remove(chance.below(last + 1) as usize);
-        let refused = |err_code| Answer::Refused(Refusal { err_code, description: String::new() });
+        let refused = |err_code| PublishAnswer::Refused(Refusal { err_code, description: String::new() });
         let answer = match message {
-            _ if chance.hits(500) => Answer::NoResponders,
+            _ if chance.hits(500) => PublishAnswer::NoResponders,
             Message::Record(run) if memory.records.contains(&run) => refused(WRONG_SEQUENCE),
             // Another node has the run, now and ever after.
             Message::Record(run) if memory.taken.contains(&run) || chance.hits(500) => {
@@ -198,7 +198,7 @@ impl World {
             Message::Record(run) => {
                 memory.said.get_mut().push(format!("record {run}"));
                 memory.records.insert(run);
-                Answer::Stored(number)
+                PublishAnswer::Stored(number)
             }
             Message::Batch { .. } if chance.hits(1_000) => refused(10_077),
             Message::Batch { tenant, id, body } => {
@@ -209,7 +209,7 @@ impl World {
                     }
                     memory.log.entry(tenant).or_default().extend_from_slice(&body);
                 }
-                Answer::Stored(number)
+                PublishAnswer::Stored(number)
             }
         };
         if !chance.hits(1_000) {
@@ -342,7 +342,7 @@ fn lines_whose_batch_was_refused_outlive_a_committer_that_dies_before_it_repeats
     done(pipeline.take(lines("a"), &mut memory));
     pipeline.batches.fall_due();
     done(pipeline.send_batches(&mut memory));
-    let refused = Answer::Refused(Refusal { err_code: 10_077, description: String::new() });
+    let refused = PublishAnswer::Refused(Refusal { err_code: 10_077, description: String::new() });
     assert!(!survives(pipeline.answered(0, refused, &mut memory)));
     assert_eq!(left_by_a_dead_committer(&mut pipeline, &mut memory), ["a line of a\n"]);
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
 use longshore_backbone::breakers::{BreakerRecords, FoundBreaker, WrittenBreaker};
-use longshore_domain::breaker::record::{Breaker, BreakerKey, By, State, Step};
+use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, By, State};
 use longshore_domain::{SmolStr, format_smolstr};
 use ractor::RpcReplyPort;
 use serde_json::json;
@@ -59,7 +59,7 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Close or open this breaker; the answer is its record, once that is stored.
-    Order(BreakerKey, Step, RpcReplyPort<Result<Breaker, Error>>),
+    Order(BreakerKey, BreakerStep, RpcReplyPort<Result<Breaker, Error>>),
 }
 
 /// Keeps the breakers until the process ends.
@@ -157,7 +157,7 @@ impl Writes {
     }
 
     /// Carries out an operator's order.
-    fn order(&mut self, of: BreakerKey, step: Step, reply: RpcReplyPort<Result<Breaker, Error>>) {
+    fn order(&mut self, of: BreakerKey, step: BreakerStep, reply: RpcReplyPort<Result<Breaker, Error>>) {
         let part = self.part.clone();
         self.orders.spawn(async move {
             // Under a name of its own: a step of the node with a lower number may still be on its way.
@@ -176,7 +176,7 @@ pub(crate) async fn write<P: BreakerPorts>(
     ports: &P,
     breakers: &Breakers,
     lease: Duration,
-    (of, step, number): (&BreakerKey, &Step, u64),
+    (of, step, number): (&BreakerKey, &BreakerStep, u64),
 ) {
     let writer = breakers.writer();
     if let Err(error) = (Writing { ports, breakers, lease, of, step, writer, number }).carry_out().await {
@@ -228,7 +228,7 @@ struct Writing<'a, P> {
     breakers: &'a Breakers,
     lease: Duration,
     of: &'a BreakerKey,
-    step: &'a Step,
+    step: &'a BreakerStep,
     writer: &'a SmolStr,
     number: u64,
 }

@@ -55,13 +55,13 @@ pub(crate) struct Breakers {
 #[derive(Default)]
 struct BreakerTable {
     /// By the kind of their jobs; the key is that of none where a type has one breaker for all of them.
-    views: HashMap<Kind, Known>,
+    views: HashMap<Kind, KnownBreaker>,
     /// Those with a step to write, now or soon.
     busy: HashSet<Kind>,
 }
 
 /// A breaker that is known.
-struct Known {
+struct KnownBreaker {
     of: BreakerKey,
     view: View,
 }
@@ -151,7 +151,7 @@ impl Breakers {
             return Some(go(of, Pass::default()));
         }
         let (now, mut table) = (now(), self.table());
-        let Some(Known { view, .. }) = table.views.get_mut(&kind) else { return Some(go(of, Pass::default())) };
+        let Some(KnownBreaker { view, .. }) = table.views.get_mut(&kind) else { return Some(go(of, Pass::default())) };
         let admission = view.may_start(now, policy);
         if admission == Admission::Wait && view.has_work(now, policy) {
             self.is_busy(table, &kind);
@@ -209,7 +209,7 @@ impl Breakers {
         // Half of the room is kept for failures.
         let is_new = signal == Signal::Failure || (policy.ratio.is_some() && table.views.len() < MAX_BREAKERS / 2);
         let known = if is_new { self.known(&mut table, of, &kind) } else { table.views.get_mut(&kind) };
-        let Some(Known { view, .. }) = known else { return false };
+        let Some(KnownBreaker { view, .. }) = known else { return false };
         view.ended(pass, signal, now, policy);
         let waits = view.free(now, policy, 1) == 0;
         if view.has_work(now, policy) {
@@ -233,7 +233,7 @@ impl Breakers {
         BreakerTable { views, .. }: &'a mut BreakerTable,
         of: &BreakerKey,
         kind: &Kind,
-    ) -> Option<&'a mut Known> {
+    ) -> Option<&'a mut KnownBreaker> {
         if !views.contains_key(kind) {
             if views.len() >= MAX_BREAKERS {
                 if !self.is_full.swap(true, Ordering::Relaxed) {
@@ -241,7 +241,7 @@ impl Breakers {
                 }
                 return None;
             }
-            views.insert(kind.clone(), Known { of: of.clone(), view: View::new(self.writer.clone()) });
+            views.insert(kind.clone(), KnownBreaker { of: of.clone(), view: View::new(self.writer.clone()) });
             self.known.store(views.len(), Ordering::Relaxed);
         }
         views.get_mut(kind)

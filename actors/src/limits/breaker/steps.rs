@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use longshore_domain::breaker::record::{Breaker, BreakerKey, State, Step};
+use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, State};
 use longshore_domain::{JobType, SmolStr};
 
-use super::{BreakerTable, Breakers, Known, MAX_BREAKERS, kind_of};
+use super::{BreakerTable, Breakers, KnownBreaker, MAX_BREAKERS, kind_of};
 use crate::runtime::now;
 
 impl Breakers {
@@ -67,7 +67,7 @@ impl Breakers {
     }
 
     /// The step that is being written.
-    pub(crate) fn doing(&self, of: &BreakerKey) -> Option<(u64, Step)> {
+    pub(crate) fn doing(&self, of: &BreakerKey) -> Option<(u64, BreakerStep)> {
         self.table().views.get(&kind_of(of))?.view.doing().cloned()
     }
 
@@ -123,7 +123,7 @@ impl Breakers {
         self.has_changed.store(false, Ordering::Relaxed);
         let (now, mut table) = (now(), self.table());
         let mut states = HashMap::new();
-        table.views.retain(|kind, Known { view, .. }| {
+        table.views.retain(|kind, KnownBreaker { view, .. }| {
             let Some(policy) = self.policy(&kind.job_type) else { return false };
             let worst: &mut i64 = states.entry(kind.job_type.clone()).or_default();
             *worst = number_of(view.known(now)).max(*worst);

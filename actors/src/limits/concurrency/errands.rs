@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Error;
 use longshore_backbone::concurrency::{SlotRecords, Wish, Written};
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{Ask, ConcurrencyId, Record};
+use longshore_domain::concurrency::{Ask, ConcurrencyId, SlotRecord};
 use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 
 use crate::limits::concurrency::Slots;
 use crate::limits::concurrency::session::OwnSession;
-use crate::limits::concurrency::steps::Step;
+use crate::limits::concurrency::steps::SlotTask;
 use crate::metrics::{Metrics, Restored};
 use crate::runtime::clock::{instant, now};
 
@@ -32,8 +32,8 @@ const PAUSE: Duration = Duration::from_millis(3);
 /// The cluster's records of slots. Each method is the method of [`SlotRecords`] that has its name, where nothing else
 /// is said.
 pub(crate) trait SlotPorts {
-    async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error>;
-    async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error>;
+    async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error>;
+    async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error>;
     async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error>;
     async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error>;
     async fn wish(&self, wish: &Wish);
@@ -46,11 +46,11 @@ pub(crate) trait SlotPorts {
 }
 
 impl SlotPorts for SlotRecords {
-    async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error> {
+    async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error> {
         self.read(id).await
     }
 
-    async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error> {
+    async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error> {
         self.write(id, record, expected).await
     }
 
@@ -92,7 +92,7 @@ pub(crate) struct Part<R = SlotRecords> {
 /// What is to be asked of the cluster.
 pub(crate) enum Errand {
     /// Read or write the record of a limit.
-    Limit(ConcurrencyId, Step),
+    Limit(ConcurrencyId, SlotTask),
     /// Announce to the other nodes that this one lacks slots of these limits.
     Announce(Vec<ConcurrencyId>),
     /// Renew the node's session, whose record has this revision.
@@ -137,8 +137,8 @@ impl<R: SlotPorts> Part<R> {
         match errand {
             Errand::Limit(id, step) => {
                 match step {
-                    Step::Read => self.read(&id).await,
-                    Step::Write(ask, base, revision, max) => {
+                    SlotTask::Read => self.read(&id).await,
+                    SlotTask::Write(ask, base, revision, max) => {
                         let next = self.slots.after(&base, &ask, max);
                         self.write(&id, &ask, next, revision).await
                     }
@@ -265,7 +265,7 @@ impl<R: SlotPorts> Part<R> {
         }
     }
 
-    async fn write(&self, id: &ConcurrencyId, ask: &Ask, next: Record, revision: u64) {
+    async fn write(&self, id: &ConcurrencyId, ask: &Ask, next: SlotRecord, revision: u64) {
         let written = self.records.write(id, &next, revision).await;
         tracing::trace!(limit = %id, ?ask, revision, ?written, "asked for slots");
         match written {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::bucket_space::BucketSpace;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::session::Watch;
-use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Hold, Holder, Record, Refused, Scope};
+use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Hold, Holder, SlotRecord, SlotRefusal, SlotScope};
 use longshore_domain::policy::Policies;
 use longshore_domain::{Job, JobType, RunId, SmolStr, Tenant};
 use smallvec::SmallVec;
@@ -99,7 +99,7 @@ pub(crate) enum NoSlot {
 /// What a job waits for: a limit, as it was when the job was asked about. Limits may share a number, which costs a
 /// question in vain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waits {
+pub(crate) struct AwaitedLimit {
     number: u16,
     version: u32,
 }
@@ -236,7 +236,7 @@ impl Slots {
     }
 
     /// Whether something happened to what a job waits for.
-    pub(crate) fn have_changed(&self, waits: Waits) -> bool {
+    pub(crate) fn have_changed(&self, waits: AwaitedLimit) -> bool {
         self.versions[usize::from(waits.number)].load(Ordering::Acquire) != waits.version
     }
 
@@ -267,8 +267,8 @@ impl Slots {
     pub(crate) fn max_of(&self, id: &ConcurrencyId) -> Option<u32> {
         let policy = self.policies.of(&id.job_type);
         match id.scope {
-            Scope::Type => policy.concurrency,
-            Scope::Key(..) => Some(policy.key_concurrency),
+            SlotScope::Type => policy.concurrency,
+            SlotScope::Key(..) => Some(policy.key_concurrency),
         }
     }
 
@@ -281,9 +281,9 @@ impl Slots {
     fn ids(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Ids {
         let policy = self.policies.of(job_type);
         let id = |scope| ConcurrencyId { job_type: job_type.clone(), scope };
-        let of_key = key.concurrency_key().map(|key| Scope::Key(tenant.clone(), key.into()));
+        let of_key = key.concurrency_key().map(|key| SlotScope::Key(tenant.clone(), key.into()));
         let of_key = of_key.map(|scope| (id(scope), policy.key_concurrency));
-        let of_type = policy.concurrency.map(|max| (id(Scope::Type), max));
+        let of_type = policy.concurrency.map(|max| (id(SlotScope::Type), max));
         of_key.into_iter().chain(of_type).collect()
     }
 
@@ -296,7 +296,7 @@ impl Slots {
         self: &Arc<Self>,
         job: &Job,
         elsewhere: Option<Duration>,
-    ) -> Result<SlotPermit, (NoSlot, Waits)> {
+    ) -> Result<SlotPermit, (NoSlot, AwaitedLimit)> {
         let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
         let (now, holds_for) = (instant(), elsewhere.unwrap_or_default());
         let mut known = self.known();
@@ -304,14 +304,14 @@ impl Slots {
         // First it is seen whether there are all: a slot that is taken and put back looks used.
         for (id, max) in &ids {
             let number = Self::number_of(id);
-            let waits = Waits { number, version: self.versions[usize::from(number)].load(Ordering::Acquire) };
+            let waits = AwaitedLimit { number, version: self.versions[usize::from(number)].load(Ordering::Acquire) };
             let Some(holder) = holder(&mut known, id, *max, now) else { return Err((NoSlot::NoPlace, waits)) };
             if lasts && holder.has_one(now, holds_for) {
                 continue;
             }
             let no_slot = match holder.wish(now, holds_for) {
-                Refused::Full => NoSlot::Full,
-                Refused::Unknown => NoSlot::Unknown(holder.max() as usize),
+                SlotRefusal::Full => NoSlot::Full,
+                SlotRefusal::Unknown => NoSlot::Unknown(holder.max() as usize),
             };
             let is_new = known.due.insert(id.clone());
             self.backlog.store(known.due.len(), Ordering::Relaxed);
@@ -357,13 +357,13 @@ impl Slots {
     }
 
     /// The record that a write is to store.
-    fn after(&self, base: &Record, ask: &Ask, max: u32) -> Record {
+    fn after(&self, base: &SlotRecord, ask: &Ask, max: u32) -> SlotRecord {
         let Known { watches, .. } = &*self.known();
         base.after(ask, max, |session, block| self.is_over(watches, session, block))
     }
 
     /// A version of a record is known.
-    fn learned(&self, id: &ConcurrencyId, record: Record, revision: u64) {
+    fn learned(&self, id: &ConcurrencyId, record: SlotRecord, revision: u64) {
         let known = &mut *self.known();
         let Some(holder) = known.holders.get_mut(id) else { return };
         let watches = &known.watches;
@@ -374,7 +374,7 @@ impl Slots {
     }
 
     /// A write was stored.
-    fn won(&self, id: &ConcurrencyId, ask: &Ask, record: Record, revision: u64) {
+    fn won(&self, id: &ConcurrencyId, ask: &Ask, record: SlotRecord, revision: u64) {
         let known = &mut *self.known();
         let Some(holder) = known.holders.get_mut(id) else { return };
         let watches = &known.watches;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use longshore_backbone::concurrency::{News, SlotAnswer, SlotQuestion, Wish};
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, Record};
+use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, SlotRecord};
 use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 
 use crate::limits::concurrency::session::OwnSession;
@@ -21,11 +21,11 @@ const RUNS_OF_A_LIMIT: usize = 100;
 const RUNS_IN_ALL: usize = 1_000;
 
 /// What the keeper has to do about a limit.
-pub(crate) enum Step {
+pub(crate) enum SlotTask {
     /// Read its record.
     Read,
     /// Write this on that record, which has this revision; the limit allows so many.
-    Write(Ask, Record, u64, u32),
+    Write(Ask, SlotRecord, u64, u32),
 }
 
 impl Slots {
@@ -62,7 +62,7 @@ impl Slots {
         &self,
         max: usize,
         busy: &HashSet<ConcurrencyId>,
-    ) -> (Vec<(ConcurrencyId, Step)>, Vec<ConcurrencyId>) {
+    ) -> (Vec<(ConcurrencyId, SlotTask)>, Vec<ConcurrencyId>) {
         let (now, mut steps, mut lacking) = (instant(), Vec::new(), Vec::new());
         let Known { holders, due, session, .. } = &mut *self.known();
         let lasts = session.lasts(now);
@@ -72,12 +72,12 @@ impl Slots {
                 return true;
             }
             if holder.is_to_be_read(now) {
-                steps.push((id.clone(), Step::Read));
+                steps.push((id.clone(), SlotTask::Read));
             } else if !lasts {
                 // Nothing is taken before the session is stored.
                 return true;
             } else if let Some((ask, base, revision)) = holder.ask(now) {
-                steps.push((id.clone(), Step::Write(ask, base, revision, holder.max())));
+                steps.push((id.clone(), SlotTask::Write(ask, base, revision, holder.max())));
             } else if holder.lacks(now) {
                 lacking.push(id.clone());
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::{JobOptions, Timestamp};
 
-use super::steps::Step;
+use super::steps::SlotTask;
 use super::*;
 use crate::runtime::clock::simulated;
 
@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// A node's table, and the records of the cluster with their revisions.
 struct Scene {
     slots: Arc<Slots>,
-    records: HashMap<ConcurrencyId, (Record, u64)>,
+    records: HashMap<ConcurrencyId, (SlotRecord, u64)>,
 }
 
 impl Scene {
@@ -49,8 +49,8 @@ impl Scene {
             for (id, step) in steps {
                 let (record, revision) = self.records.entry(id.clone()).or_default();
                 match step {
-                    Step::Read => self.slots.learned(&id, record.clone(), *revision),
-                    Step::Write(ask, base, expected, max) => {
+                    SlotTask::Read => self.slots.learned(&id, record.clone(), *revision),
+                    SlotTask::Write(ask, base, expected, max) => {
                         assert_eq!(expected, *revision);
                         (*record, *revision) = (self.slots.after(&base, &ask, max), *revision + 1);
                         self.slots.won(&id, &ask, record.clone(), *revision);
@@ -64,12 +64,12 @@ impl Scene {
 
 impl Scene {
     /// A job of `call` with this key asks for its slots: what it waits for.
-    fn waits_for(&self, key: &str) -> Waits {
+    fn waits_for(&self, key: &str) -> AwaitedLimit {
         let _ = self.take("call", Some(key));
         let key = KindKey::of_keys(None, Some(key));
         let id = self.slots.ids(&Tenant::default_tenant(), &JobType::parse("call").unwrap(), &key).remove(0).0;
         let number = Slots::number_of(&id);
-        Waits { number, version: self.slots.versions[usize::from(number)].load(Ordering::Relaxed) }
+        AwaitedLimit { number, version: self.slots.versions[usize::from(number)].load(Ordering::Relaxed) }
     }
 }
 
@@ -168,16 +168,16 @@ impl Scene {
     }
 
     /// What the keeper would write next.
-    fn next_write(&self) -> Option<(Ask, Record, u64, u32)> {
+    fn next_write(&self) -> Option<(Ask, SlotRecord, u64, u32)> {
         let (steps, _) = self.slots.next_steps(9, &HashSet::new());
         steps.into_iter().find_map(|(_, step)| match step {
-            Step::Write(ask, base, revision, max) => Some((ask, base, revision, max)),
-            Step::Read => None,
+            SlotTask::Write(ask, base, revision, max) => Some((ask, base, revision, max)),
+            SlotTask::Read => None,
         })
     }
 
     /// The cluster's record of `call` is read, as it is.
-    fn reads(&self, record: &Record, revision: u64) {
+    fn reads(&self, record: &SlotRecord, revision: u64) {
         self.slots.learned(&self.id(), record.clone(), revision);
     }
 }
@@ -187,7 +187,7 @@ fn nothing_is_taken_before_the_session_that_has_it_is_stored() {
     let mut scene = Scene::new();
     scene.slots.begin_again();
     let _ = scene.take("call", None);
-    scene.reads(&Record::default(), 0);
+    scene.reads(&SlotRecord::default(), 0);
     assert!(scene.next_write().is_none());
     scene.slots.session().confirmed(Instant::now(), LEASE);
     assert_eq!(scene.keep(), 1);
@@ -200,13 +200,13 @@ fn nothing_is_taken_before_the_session_that_has_it_is_stored() {
 fn a_write_that_another_came_before_gives_no_slot() {
     let mut scene = Scene::new();
     let _ = scene.take("call", None);
-    scene.reads(&Record::default(), 0);
+    scene.reads(&SlotRecord::default(), 0);
     let (ask, base, _, max) = scene.next_write().unwrap();
     let others = scene.slots.after(&base, &Ask { session: "other".into(), ..ask.clone() }, max);
     scene.slots.lost(&scene.id(), &ask);
     assert!(scene.take("call", None).is_err());
     let (steps, _) = scene.slots.next_steps(9, &HashSet::new());
-    assert!(matches!(&steps[..], [(_, Step::Read)]), "it does not know what the other wrote");
+    assert!(matches!(&steps[..], [(_, SlotTask::Read)]), "it does not know what the other wrote");
     scene.records.insert(scene.id(), (others, 5));
     scene.slots.read_again();
     scene.keep();

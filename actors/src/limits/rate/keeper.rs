@@ -46,7 +46,7 @@ pub(crate) enum Message {
 }
 
 /// The outcome of a request.
-pub(crate) enum Outcome {
+pub(crate) enum AskOutcome {
     /// The block, when the request was sent, by both clocks, and how many nodes hold tokens.
     Granted(Lease, (Instant, Timestamp), usize),
     /// There are too few until then.
@@ -108,7 +108,7 @@ pub(crate) enum Request {
 pub(crate) struct Answered {
     id: LimitId,
     ask: Ask,
-    outcome: Outcome,
+    outcome: AskOutcome,
 }
 
 /// Gets tokens until the process ends.
@@ -186,18 +186,18 @@ impl Asking {
     }
 
     pub(crate) fn answered(&mut self, Answered { id, ask, outcome }: Answered) {
-        if !matches!(outcome, Outcome::Returned) {
+        if !matches!(outcome, AskOutcome::Returned) {
             self.busy.remove(&id);
         }
         let mut known = self.limits.known();
         let Some(holder) = known.holders.get_mut(&id) else { return };
         match outcome {
-            Outcome::Granted(lease, sent, holders) => holder.granted(ask.number, lease, sent, holders),
-            Outcome::Refused(until, sent) => holder.refused(ask.number, until, sent),
-            Outcome::Unclear => {
+            AskOutcome::Granted(lease, sent, holders) => holder.granted(ask.number, lease, sent, holders),
+            AskOutcome::Refused(until, sent) => holder.refused(ask.number, until, sent),
+            AskOutcome::Unclear => {
                 known.asking.insert(id);
             }
-            Outcome::Returned => holder.returned(),
+            AskOutcome::Returned => holder.returned(),
         }
         drop(known);
         self.limits.news.notify();
@@ -274,35 +274,35 @@ pub(crate) async fn carry_out<S: LimitPorts>(server: &S, request: Request) -> Op
         }
         Request::GiveBack(id, limit, ask, unused) => {
             let is_returned = give_back(server, &id, &limit, &ask, unused).await;
-            is_returned.then_some(Answered { id, ask, outcome: Outcome::Returned })
+            is_returned.then_some(Answered { id, ask, outcome: AskOutcome::Returned })
         }
     }
 }
 
 /// Asks for a block until it is known whether there is one, or other nodes were faster too often.
-async fn lease<S: LimitPorts>(server: &S, id: &LimitId, limit: &RateLimit, ask: &Ask) -> Outcome {
+async fn lease<S: LimitPorts>(server: &S, id: &LimitId, limit: &RateLimit, ask: &Ask) -> AskOutcome {
     for turn in 0..TURNS {
         let read = server.read_limit(id).await;
-        let Ok((record, revision)) = read.inspect_err(|error| failed(id, error)) else { return Outcome::Unclear };
+        let Ok((record, revision)) = read.inspect_err(|error| failed(id, error)) else { return AskOutcome::Unclear };
         let sent = (instant(), now());
         match Record::lease(record.as_ref(), limit, ask, sent.1) {
-            Answer::Has(lease) => return Outcome::Granted(lease, sent, record.map_or(1, |record| record.holders())),
-            Answer::NotBefore(at) => return Outcome::Refused(at, sent),
+            Answer::Has(lease) => return AskOutcome::Granted(lease, sent, record.map_or(1, |record| record.holders())),
+            Answer::NotBefore(at) => return AskOutcome::Refused(at, sent),
             Answer::Granted(next, lease) => {
                 match server.write_limit(id, &next, revision, next.matters_for(limit)).await {
-                    Ok(true) => return Outcome::Granted(lease, sent, next.holders()),
+                    Ok(true) => return AskOutcome::Granted(lease, sent, next.holders()),
                     Ok(false) => pause(server, turn).await,
                     // There is no room for its key.
-                    Err(error) if error.is_stream_full() => return Outcome::Refused(sent.1.plus(NO_ROOM), sent),
+                    Err(error) if error.is_stream_full() => return AskOutcome::Refused(sent.1.plus(NO_ROOM), sent),
                     Err(error) => {
                         failed(id, &error);
-                        return Outcome::Unclear;
+                        return AskOutcome::Unclear;
                     }
                 }
             }
         }
     }
-    Outcome::Unclear
+    AskOutcome::Unclear
 }
 
 /// Gives a block back, and says whether that was done. If it was not, its tokens count as used.

@@ -20,7 +20,7 @@ use crate::attempt::permits::Permits;
 use crate::handlers::capacity::CapacityPermit;
 use crate::handlers::routing::Routing;
 use crate::limits::breaker::Breakers;
-use crate::limits::concurrency::{Slots, Waits};
+use crate::limits::concurrency::{AwaitedLimit, Slots};
 use crate::limits::rate::Limits;
 use crate::limits::settings::RunTimeSettings;
 use crate::queue::gates::handler_capacity::OfRemoteHandlers;
@@ -78,7 +78,7 @@ pub(crate) struct HeldUp {
     /// About how many of its kind start within a second once some may, if that is known.
     pub(crate) soon: usize,
     /// The slot that it waits for.
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Option<AwaitedLimit>,
 }
 
 impl HeldUp {

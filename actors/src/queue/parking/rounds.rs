@@ -144,7 +144,7 @@ impl<T> Ahead<T> {
 }
 
 /// Jobs of a kind that are wanted back.
-struct Wanted<T> {
+struct WantedBack<T> {
     kind: Kind,
     parked: Parked,
     want: usize,
@@ -201,9 +201,9 @@ impl<T> Parking<T> {
         let Self { ahead, moves, .. } = self;
         let wanted = round.into_iter().map(|(kind, parked, want)| {
             let ahead = ahead.remove(&kind).unwrap_or_default();
-            Wanted { kind, parked, want, ahead }
+            WantedBack { kind, parked, want, ahead }
         });
-        let wanted: Vec<Wanted<T>> = wanted.collect();
+        let wanted: Vec<WantedBack<T>> = wanted.collect();
         let mut bytes: usize = ahead.values().map(|ahead| ahead.bytes).sum();
         let each = wanted.into_iter().map(|wanted| bring_kind_back(ports, moves, wanted));
         let mut each = futures_util::stream::iter(each).buffer_unordered(KINDS_AT_ONCE);
@@ -292,9 +292,9 @@ pub(super) fn until_next(are_kinds_left: bool, any_parked: bool, is_short: bool)
 async fn bring_kind_back<P: ParkedPorts>(
     ports: &P,
     moves: &Semaphore,
-    wanted: Wanted<P::Job>,
+    wanted: WantedBack<P::Job>,
 ) -> (Kind, Result<Option<Ahead<P::Job>>, Error>) {
-    let Wanted { kind, parked, want, mut ahead } = wanted;
+    let WantedBack { kind, parked, want, mut ahead } = wanted;
     if ports.has_order(&kind) {
         let result = ports.bring_next_back(&kind, &parked.priorities, &mut ahead.sought).await;
         return (kind, result.map(|()| Some(ahead)));

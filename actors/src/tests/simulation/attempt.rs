@@ -10,7 +10,7 @@ use crate::attempt::announce::announce;
 use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::permits::Permits;
 use crate::attempt::running::RunningAttempt;
-use crate::attempt::stop::{self, Event, Handler, Owner};
+use crate::attempt::stop::{self, AttemptEvent, Handler, Owner};
 use crate::attempt::watch::claim_running;
 use crate::tests::simulation::gated::Gated;
 use crate::tests::simulation::handler::{End, Script, millis, script};
@@ -115,17 +115,17 @@ impl Hand<'_> {
     }
 
     /// Waits until something happens to the attempt, or only for a while. `None`: its node dies.
-    async fn next_event(&self, work: &mut Work<'_>) -> Option<Option<Event>> {
+    async fn next_event(&self, work: &mut Work<'_>) -> Option<Option<AttemptEvent>> {
         let now = || self.world.clock.get();
         if self.has_lost_slots() {
-            return Some(Some(Event::SlotsLost));
+            return Some(Some(AttemptEvent::SlotsLost));
         }
         work.call.takes_step();
         if now() >= work.until {
             return Some(Some(match &work.ends {
-                End::Returns(Outcome::Busy { .. }) => Event::Done(Outcome::Busy { started: work.started }),
-                End::Returns(outcome) => Event::Done(outcome.clone()),
-                End::RunsOutOfTime => Event::OutOfTime { limit: millis(work.until - work.from) },
+                End::Returns(Outcome::Busy { .. }) => AttemptEvent::Done(Outcome::Busy { started: work.started }),
+                End::Returns(outcome) => AttemptEvent::Done(outcome.clone()),
+                End::RunsOutOfTime => AttemptEvent::OutOfTime { limit: millis(work.until - work.from) },
                 End::KillsItsNode => {
                     self.world.nodes[self.client.node].doomed.set(true);
                     self.world.pause(1).await;
@@ -136,11 +136,11 @@ impl Hand<'_> {
         let until = if work.asked { work.until } else { work.until.min(work.from + LASTS + 1) };
         self.hold_until(until).await;
         if self.has_lost_slots() {
-            return Some(Some(Event::SlotsLost));
+            return Some(Some(AttemptEvent::SlotsLost));
         }
         work.call.holds(self.is_stored());
         if self.is_lost() || self.is_released() || self.has_order_to_end(work.call.id) {
-            return Some(Some(Event::Stopped { released: self.is_released() }));
+            return Some(Some(AttemptEvent::Stopped { released: self.is_released() }));
         }
         if work.asked || now() <= work.from + LASTS {
             return Some(None);
@@ -151,7 +151,7 @@ impl Hand<'_> {
         // It is published with its record.
         work.started |= self.is_stored();
         work.is_cancelled |= owner == Owner::Cancelled;
-        Some(Some(Event::Owned(owner)))
+        Some(Some(AttemptEvent::Owned(owner)))
     }
 
     /// A handler that is asked to stop takes some time for that, often none.

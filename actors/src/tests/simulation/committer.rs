@@ -13,14 +13,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_backbone::window::Answer;
+use longshore_backbone::window::PublishAnswer;
 use longshore_domain::Run;
 use longshore_domain::publication::Published;
 use tokio::sync::{Mutex, oneshot};
 
 use crate::commit::follow_up::{self, Done};
 use crate::commit::pipeline::{Input, Outlets, Pipeline, Sent};
-use crate::commit::{AfterCommit, Commit, Payload};
+use crate::commit::{AfterCommit, Commit, PublishedJob};
 use crate::metrics::Metrics;
 use crate::ports::encode::EncodedEvents;
 use crate::ports::{RunPorts as _, Unlogged};
@@ -41,7 +41,7 @@ const LOOK_EVERY: i64 = 60;
 pub(crate) struct Committing {
     pub(crate) pipeline: Mutex<Pipeline>,
     inbox: RefCell<VecDeque<Input>>,
-    answers: RefCell<Vec<(u64, Answer)>>,
+    answers: RefCell<Vec<(u64, PublishAnswer)>>,
     done: RefCell<Vec<Done>>,
     /// How many of them have died.
     pub(crate) deaths: Cell<u32>,
@@ -83,7 +83,7 @@ pub(crate) struct Origin {
 
 impl World {
     /// A message of the committer that this node has now is answered.
-    pub(crate) fn answers(&self, node: usize, number: u64, answer: Answer) {
+    pub(crate) fn answers(&self, node: usize, number: u64, answer: PublishAnswer) {
         self.committing(node).answers.borrow_mut().push((number, answer));
         self.nodes[node].is_called.set(true);
     }
@@ -136,7 +136,7 @@ impl Hand<'_> {
 
     /// Publishes the remaining events of a run whose record is stored.
     pub(crate) async fn publish_rest(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        let commit = Commit::of_stored(Box::new(run.clone()), Payload::default(), published, self.author());
+        let commit = Commit::of_stored(Box::new(run.clone()), PublishedJob::default(), published, self.author());
         self.wait_for(commit).await.map(drop)
     }
 }
@@ -175,7 +175,7 @@ pub(crate) async fn carry_out(world: &World, node: usize) {
 }
 
 enum News {
-    Answer(u64, Answer),
+    Answer(u64, PublishAnswer),
     Done(Done),
     Input(Input),
     Ready,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use longshore_domain::JobOptions;
-use longshore_domain::fast_path::{self, Known};
+use longshore_domain::fast_path::{self, Candidate};
 use longshore_domain::freshness::Freshness;
 
 use crate::tests::simulation::mutation::Mutation;
@@ -44,10 +44,11 @@ impl World {
 }
 
 impl Hand<'_> {
-    pub(super) fn takes_fast_path(&self, known: &Known<'_>) -> bool {
+    pub(super) fn takes_fast_path(&self, known: &Candidate<'_>) -> bool {
         let world = self.world;
         // Everything here is short compared with the product.
-        let mut known = Known { confirmed_within: Duration::from_millis(HEARD_WITHIN.unsigned_abs()), ..known.clone() };
+        let mut known =
+            Candidate { confirmed_within: Duration::from_millis(HEARD_WITHIN.unsigned_abs()), ..known.clone() };
         let options = known.options.cloned().unwrap_or_default();
         let lied = match world.mutation {
             Some(Mutation::FastPathForNamedRuns) => JobOptions { own_run_id: false, ..options },

@@ -9,7 +9,7 @@ use longshore_chance::Chance;
 use longshore_domain::{Priority, Queue, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::cancel;
-use crate::api::filter::Filter;
+use crate::api::filter::RunFilter;
 use crate::ports::FilterPorts;
 use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
@@ -45,7 +45,7 @@ pub(crate) async fn cancel_those(world: &World, node: usize, Wish { state, only_
     let tenant = Some(Tenant::default_tenant());
     let filter_of = |state| {
         let wanted = api::Filter { state, ..api::Filter::default() };
-        Filter { tenant: tenant.clone(), wanted }
+        RunFilter { tenant: tenant.clone(), wanted }
     };
     *hand.filter.borrow_mut() = Some(filter_of(state));
     let filter = filter_of(state.filter(|_| !world.is(Mutation::FilterNotKept)));
@@ -78,11 +78,11 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn all(world: &World, filter: &Filter) -> Vec<Self> {
+    fn all(world: &World, filter: &RunFilter) -> Vec<Self> {
         (0..world.plans.len()).filter_map(|plan| Self::find(world, plan, filter)).collect()
     }
 
-    fn find(world: &World, plan: usize, filter: &Filter) -> Option<Self> {
+    fn find(world: &World, plan: usize, filter: &RunFilter) -> Option<Self> {
         // Of two messages that speak for one run, one may do so for another.
         let is_forged = |way: Way| way == Way::Forged(plan);
         let is_clear = !matches!(world.plans[plan].way, Way::Forged(_));
@@ -105,7 +105,7 @@ impl Waiting {
     }
 
     /// It does not wait any more as it did before the request.
-    fn check(&self, world: &World, filter: &Filter) {
+    fn check(&self, world: &World, filter: &RunFilter) {
         if Self::find(world, self.plan, filter).as_ref() == Some(self) {
             world.ledger.borrow_mut().accuse(self.plan, "it fits, and was left alone");
         }

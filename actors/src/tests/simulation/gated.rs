@@ -10,7 +10,7 @@ use std::time::Duration;
 use longshore_chance::Chance;
 use longshore_domain::breaker::record::Breaker;
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{Hold, Order, Record};
+use longshore_domain::concurrency::{Hold, Order, SlotRecord};
 use longshore_domain::limit::{self, RateLimit, Window};
 use longshore_domain::policy::{Policies, TypePolicy};
 
@@ -111,7 +111,7 @@ fn draw_limit(chance: &Chance) -> RateLimit {
 /// What is stored under a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
-    Slots(Record),
+    Slots(SlotRecord),
     Session(Session),
     Order(Order),
     Limit(limit::Record),

@@ -15,7 +15,7 @@ use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Run, RunId, Tenant};
 
 use crate::api::cancellation::comes_by_a_node;
-use crate::api::dead_letter::{self, Action, Change as Replay};
+use crate::api::dead_letter::{self, Action, ReplayChange as Replay};
 use crate::api::{cancellation, reschedule};
 use crate::ports::{CancelPorts, DeadLetterPorts, InLane, RunPorts as _, Server as _, WaitingPorts};
 use crate::tests::simulation::attempt::schedule_of;

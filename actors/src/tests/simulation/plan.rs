@@ -14,7 +14,7 @@ use longshore_domain::job::{Then, Unique, When};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
-use crate::commit::Payload;
+use crate::commit::PublishedJob;
 use crate::tests::simulation::world::Kind;
 
 /// How a job gets into its lane.
@@ -390,13 +390,13 @@ impl Plan {
     }
 
     /// Its message, as far as these worlds read it: the job that follows.
-    pub(crate) fn payload(&self) -> Payload {
+    pub(crate) fn payload(&self) -> PublishedJob {
         let Some(then) = self.options.as_ref().and_then(|options| options.then.as_ref()) else {
-            return Payload::default();
+            return PublishedJob::default();
         };
         let mut headers = Headers::new();
         headers.insert(NAME, then.job.as_str());
-        Payload { headers: Some(Arc::new(headers)), ..Payload::default() }
+        PublishedJob { headers: Some(Arc::new(headers)), ..PublishedJob::default() }
     }
 
     /// Whether another job follows it in a chain.

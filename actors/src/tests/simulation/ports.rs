@@ -18,11 +18,11 @@ use longshore_backbone::wire::{event, header, record};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::events::Event;
-use longshore_domain::fast_path::Known;
+use longshore_domain::fast_path::Candidate;
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
-use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
+use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, HolderStatus, Repeat, Verdict};
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::EndLog;
 use longshore_domain::served::NeverServed;
@@ -144,11 +144,11 @@ impl Rules for Hand<'_> {
         verdict
     }
 
-    fn is_fast_path_open(&self, known: &Known<'_>) -> bool {
+    fn is_fast_path_open(&self, known: &Candidate<'_>) -> bool {
         self.takes_fast_path(known)
     }
 
-    fn lease_is_lost(&self, run: &Run, holder: Holder, asked_at: Timestamp, lease: Duration) -> bool {
+    fn lease_is_lost(&self, run: &Run, holder: HolderStatus, asked_at: Timestamp, lease: Duration) -> bool {
         let judged_at = if self.world.is(Mutation::HolderJudgedByALaterClock) { self.world.now() } else { asked_at };
         let lost = protocol::lease_is_lost(run, holder, judged_at, lease);
         self.world

@@ -15,7 +15,7 @@ use longshore_backbone::concurrency::{News, Wish, Written};
 use longshore_domain::SmolStr;
 use longshore_domain::breaker::record::Breaker;
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{ConcurrencyId, Record};
+use longshore_domain::concurrency::{ConcurrencyId, SlotRecord};
 
 use crate::limits::concurrency::errands::{Done, Errand, Part, SlotPorts};
 use crate::limits::concurrency::keeper::{Keeper, WISH_EVERY, watch_every};
@@ -156,14 +156,14 @@ impl World {
 }
 
 impl SlotPorts for Client<'_> {
-    async fn read(&self, id: &ConcurrencyId) -> Result<(Record, u64), Error> {
+    async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error> {
         Ok(match self.read_entry(&format!("slots.{id}")).await? {
             Some((Entry::Slots(record), revision)) => (record, revision),
-            _ => (Record::default(), 0),
+            _ => (SlotRecord::default(), 0),
         })
     }
 
-    async fn write(&self, id: &ConcurrencyId, record: &Record, expected: u64) -> Result<Written, Error> {
+    async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error> {
         let written = self.write_entry(&format!("slots.{id}"), Entry::Slots(record.clone()), expected).await;
         if self.world.is(Mutation::SlotUsedBeforeItIsConfirmed) && !matches!(written, Ok(Some(_))) {
             return Ok(Written::Won(expected));

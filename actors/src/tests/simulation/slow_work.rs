@@ -13,7 +13,7 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::permits::Permits;
 use crate::attempt::ports::Ports as _;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{Commit, Payload};
+use crate::commit::{Commit, PublishedJob};
 use crate::ports::RunPorts as _;
 use crate::ports::encode::EncodedEvents;
 use crate::tests::simulation::breaking::learn_of;
@@ -69,7 +69,7 @@ pub(crate) async fn do_slowly(world: &World, node: usize, slow: Slow) {
             Done::Over
         }
         Slow::Early(run, follow_up, origin) => {
-            let mut alone = Commit::with_events(run, Payload::default(), EncodedEvents::default());
+            let mut alone = Commit::with_events(run, PublishedJob::default(), EncodedEvents::default());
             alone.follow_up = Some(follow_up);
             follow_up::follow(&world.hand_on(node, origin), Box::new(alone)).await;
             return;
@@ -105,7 +105,7 @@ impl Hand<'_> {
         }
         Some(Box::new(Assignment {
             job: Arc::new(self.plan.job().clone()),
-            payload: Payload::default(),
+            payload: PublishedJob::default(),
             since: arrival.holding.message.at,
             arrival,
             leased_from: self.instant(),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use longshore_backbone::refusal::Refusal;
-use longshore_backbone::window::Answer;
+use longshore_backbone::window::PublishAnswer;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::{Run, RunState};
 
@@ -79,13 +79,13 @@ impl World {
             Sent::Record(commit) => {
                 let record = self.record_of(node, commit);
                 if record.origin.takes_over && self.is(Mutation::CarriedOutWithoutTakingOver) {
-                    return self.answers(node, number, Answer::Stored(record.expected));
+                    return self.answers(node, number, PublishAnswer::Stored(record.expected));
                 }
                 What::Record(Rc::new(record))
             }
             Sent::Batch { id, body, .. } => {
                 if self.is(Mutation::LogNotWaitedFor) {
-                    self.answers(node, number, Answer::Stored(0));
+                    self.answers(node, number, PublishAnswer::Stored(0));
                 }
                 What::Batch(u128::from_str_radix(id, 16).expect("ids of batches are numbers"), body.clone())
             }
@@ -122,17 +122,17 @@ impl World {
             };
             let Some(arrived) = arrived else { return };
             match arrived.what {
-                What::Answer(sequence) => self.answer(&arrived, Answer::Stored(sequence)),
+                What::Answer(sequence) => self.answer(&arrived, PublishAnswer::Stored(sequence)),
                 What::Refusal(err_code) => {
-                    self.answer(&arrived, Answer::Refused(Refusal { err_code, description: String::new() }));
+                    self.answer(&arrived, PublishAnswer::Refused(Refusal { err_code, description: String::new() }));
                 }
-                What::Nobody => self.answer(&arrived, Answer::NoResponders),
+                What::Nobody => self.answer(&arrived, PublishAnswer::NoResponders),
                 What::Record(_) | What::Batch(..) => self.arrives(arrived),
             }
         }
     }
 
-    fn answer(&self, to: &OnItsWay, answer: Answer) {
+    fn answer(&self, to: &OnItsWay, answer: PublishAnswer) {
         let (committing, sender) = (self.committing(to.sender.node), to.sender);
         let lives = self.nodes[sender.node].life.get() == sender.process;
         let is_its_own = committing.deaths.get() == sender.committer;

@@ -14,7 +14,7 @@ use longshore_domain::protocol::Arrival;
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{Job, RunId, SmolStr, format_smolstr};
 
-use crate::api::filter::Filter;
+use crate::api::filter::RunFilter;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin::{Begun, begin};
 use crate::attempt::permits::Permits;
@@ -86,7 +86,7 @@ pub(crate) struct Hand<'w> {
     ack_token: Cell<Option<u64>>,
     pub(crate) does: Cell<Does>,
     /// The runs that it cancels are to fit this.
-    pub(crate) filter: RefCell<Option<Filter>>,
+    pub(crate) filter: RefCell<Option<RunFilter>>,
     /// What a mutation has to know: the last verdict was to take over; another id is looked up; a claim is taken up.
     pub(crate) takes_over: Cell<bool>,
     pub(crate) looks_up: Cell<bool>,

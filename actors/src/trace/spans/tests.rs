@@ -10,7 +10,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, RunId, Tenant};
 
 use super::*;
-use crate::commit::{Commit, Payload};
+use crate::commit::{Commit, PublishedJob};
 use crate::ports::encode::EncodedEvents;
 use crate::trace::SpanExporter;
 
@@ -100,7 +100,7 @@ fn publishers() -> JobTrace {
 }
 
 fn commit(trace: &JobTrace, run: &Run) -> Commit {
-    let payload = Payload { headers: None, body: "12345".into(), trace: Some(trace.clone()) };
+    let payload = PublishedJob { headers: None, body: "12345".into(), trace: Some(trace.clone()) };
     Commit::with_events(Box::new(run.clone()), payload, EncodedEvents::default())
 }
 

@@ -1,6 +1,6 @@
 //! Every finding of the doctor, by the state of a cluster that has it.
 
-use longshore_backbone::inspect::Limits;
+use longshore_backbone::inspect::AccountLimits;
 use serde_json::{Value, json};
 
 use super::*;
@@ -15,7 +15,7 @@ fn stream(name: &str, replicas: usize, fill: u64) -> (String, Option<FoundStream
         replicas,
         lagging: Vec::new(),
         has_consumer: true,
-        change: Change::None { kept: Vec::new() },
+        change: StreamChange::None { kept: Vec::new() },
     };
     (name.to_owned(), Some(found))
 }
@@ -97,7 +97,7 @@ fn what_fills_up_is_named_before_it_is_full() {
     let streams =
         [("LONGSHORE_DLQ", 79), ("KV_longshore_runs", 85), ("LONGSHORE_JOBS_main_P5", 99), ("LONGSHORE_EVENTS", 99)];
     facts.streams = Ok(streams.map(|(name, fill)| stream(name, 1, fill)).into());
-    let limits = Limits { max_storage: 100 << 30, ..Limits::default() };
+    let limits = AccountLimits { max_storage: 100 << 30, ..AccountLimits::default() };
     facts.account = Ok(Account { storage: 90 << 30, limits, ..Account::default() });
     assert_eq!(
         of(&facts, "storage"),
