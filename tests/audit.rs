@@ -9,6 +9,17 @@ use serde_json::{Value, json};
 use crate::http::on_a_free_port;
 use crate::{served_by, world};
 
+/// A page of the audit has 500 entries at most.
+#[tokio::test]
+async fn a_page_of_the_audit_is_bounded() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    for limit in [0, 501] {
+        let error = world.try_request("_all", "audit.list", json!({"limit": limit})).await.unwrap_err();
+        assert_eq!((error.code, error.message.as_str()), (400, "limit: is not one of 1 to 500"));
+    }
+}
+
 /// Waits until the audit has so many entries, and returns them as a tenant sees them.
 async fn entries(world: &World, tenant: &str, count: usize) -> Vec<Value> {
     eventually("the audit", Duration::from_secs(60), async || {

@@ -284,6 +284,8 @@ async fn a_wrong_link_is_refused_by_name() {
     for (wrong, says) in [
         ("{", "header Longshore-Then: "),
         (r#"{"type":"work","then":{"type":"work","cost":0}}"#, "header Longshore-Then: then.then.cost: "),
+        (r#"{"type":"work","queue":"no"}"#, "header Longshore-Then: then.queue: \"no\" is not declared"),
+        (r#"{"type":"work","then":{"type":"work","queue":"no"}}"#, "header Longshore-Then: then.then.queue: "),
     ] {
         let run = world.publish("work").header("Longshore-Then", wrong).json(json!(1)).await;
         let record = end(&world, &run).await;

@@ -125,6 +125,15 @@ async fn a_key_asks_within_its_scopes_and_tenant() {
     assert_eq!(curl(&node, "/readyz", None, &[]).0, 200, "probes need no key");
 }
 
+/// Streams have no way to reveal. Both runs have ended, and so their streams end by themselves.
+fn streams_hide(of: impl Fn(&str) -> String, done: &str, plain: &str, secret: &str) {
+    let events = of(done);
+    assert!(events.contains("event: completed") && events.contains("event: end"), "{events}");
+    assert!(events.contains(r#""redacted":true"#) && !events.contains(secret), "{events}");
+    let events = of(plain);
+    assert!(events.contains(secret) && !events.contains("redacted"), "{events}");
+}
+
 /// Payloads and results of a redacted type are in no answer until a key with the scope `reveal` asks for them, which
 /// the audit has; those of other types are.
 #[tokio::test]
@@ -178,6 +187,7 @@ async fn a_redacted_type_shows_payloads_and_results_only_to_who_may_reveal_them(
         // A list of runs leaves results out.
         assert!(status == 200 && (shown(&body) || path.starts_with("/v1/runs?")), "{with}: {status} {body}");
     }
+    streams_hide(|run| of(&reveal, &format!("/v1/runs/{run}/stream")).1, &done, &plain, SECRET);
     for (path, shows) in [(format!("/v1/runs/{waiting}/payload"), true), (format!("/v1/runs/{plain}"), true)] {
         assert_eq!(of(&read, &path).1.contains(SECRET), shows, "{path}");
     }

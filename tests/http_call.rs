@@ -398,6 +398,7 @@ async fn a_payload_names_the_request() {
         (json!({"method": "get", "url": url}), "payload: method: \"get\" is not one of GET, HEAD"),
         (json!({"method": "CONNECT", "url": url}), "payload: method: \"CONNECT\" is not one of"),
         (json!({"method": "GET", "url": "a b"}), "payload: url: is no URL"),
+        (json!({"method": "GET", "url": url, "timeout_ms": 0}), "payload: timeout_ms: is not above zero"),
         (json!({"method": "GET", "url": url, "headers": {"Host": "x"}}), "payload: headers: host cannot be set"),
         (json!({"method": "GET", "url": url, "headers": {"A": "b\r\nC: d"}}), "payload: headers: \"A\" is no header"),
         (json!({"method": "GET", "url": url, "body": 1, "body_base64": ""}), "payload: body_base64: stands beside"),

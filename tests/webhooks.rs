@@ -352,6 +352,11 @@ async fn a_webhook_is_tried_rotated_and_deleted() {
     let error = world.try_request("default", "webhooks.get", json!({"id": "shop"})).await.unwrap_err();
     assert_eq!(error.code, 404);
     assert_eq!(world.request("webhooks.list", json!({})).await, json!({"webhooks": []}));
+    // Once another one has been fed, the feed has noticed: the consumer is not made again.
+    command(&["webhooks", "put", "other", &target.url, "--events", "completed"]);
+    world.wait(&world.publish("noop").json(json!({})).await).await;
+    target.has("the other's event", |got| got.len() == 2).await;
+    assert_eq!(consumers().await, before);
 }
 
 /// What may not be called is refused when it is put, and what is wrong is named.

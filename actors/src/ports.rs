@@ -141,6 +141,8 @@ pub(crate) trait Server: Rules + Destination {
     async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
     /// Joins the batch of a job that a client published.
     async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error>;
+    /// Whether any node declares the queue.
+    async fn is_declared(&self, queue: &Queue) -> Result<bool, Error>;
     /// Notes how a run ended, if it has and is a member of a batch.
     async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error>;
     async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
@@ -176,8 +178,9 @@ pub(crate) trait Server: Rules + Destination {
     ) -> Result<(), Error>;
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
 
-    /// Publishes the job of a run that follows another, under the seal of its record.
-    async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<(), Error>;
+    /// Publishes the job of a run that follows another, under the seal of its record; `false`: nobody declares its
+    /// queue any more.
+    async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<bool, Error>;
 
     /// Publishes the live part of these events.
     async fn publish_live(&self, events: &EncodedEvents);

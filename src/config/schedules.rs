@@ -145,11 +145,19 @@ pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> Decla
         // A name that is not one is reported already.
         let Ok(id) = ScheduleId::parse(name) else { continue };
         match of(id, &section) {
+            Ok((_, PutRequest { job, .. })) if job.retry.as_ref().is_some_and(|preset| !is_preset(root, preset)) => {
+                let preset = job.retry.unwrap_or_default();
+                problems.push(section.problem(RETRY.name, format!("{preset:?} is not a preset of [retries]")));
+            }
             Ok(schedule) => schedules.push(schedule),
             Err((field, reason)) => problems.push(section.problem(field, reason)),
         }
     }
     DeclaredSchedules { is_said, schedules }
+}
+
+fn is_preset(root: &Section<'_>, name: &str) -> bool {
+    root.named("retries", None).iter().any(|(preset, _)| *preset == name)
 }
 
 /// One schedule; an error names the field.

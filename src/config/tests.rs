@@ -630,3 +630,20 @@ fn limits_set_at_run_time_are_shown_in_place_of_the_written_ones() {
     assert_eq!((count("rate_limit.rate = 3 # run time"), count("rate = 3 # run time")), (2, 1), "{shown}");
     assert_eq!((count("[types.new]"), count("rate_limit.rate = 9 # longshore.toml:2")), (1, 0), "{shown}");
 }
+
+#[test]
+fn a_preset_of_a_schedule_and_the_queue_of_webhooks_must_be_there() {
+    let text = r#"
+[queues.main]
+[webhooks]
+queue = "hoooks"
+[schedules.nightly]
+every = "1h"
+type = "report"
+retry = "nosuch"
+"#;
+    let found = problems(text);
+    assert!(found.contains(r#"longshore.toml:4:9: webhooks.queue: "hoooks" is not a queue of [queues]"#), "{found}");
+    let preset = r#"longshore.toml:8:9: schedules.nightly.retry: "nosuch" is not a preset of [retries]"#;
+    assert!(found.contains(preset), "{found}");
+}

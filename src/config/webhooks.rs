@@ -18,6 +18,10 @@ use super::section::Section;
 pub(super) fn settings(root: &Section<'_>, problems: &mut Vec<Problem>) -> Option<WebhookSettings> {
     let section = root.table("webhooks");
     let queue = Queue::parse(&section.get(&entry::QUEUE).0).ok()?;
+    let queues = root.named("queues", None);
+    if section.node(entry::QUEUE.name).is_some() && !queues.iter().any(|(name, _)| *name == queue.as_str()) {
+        problems.push(section.problem(entry::QUEUE.name, format!("{:?} is not a queue of [queues]", queue.as_str())));
+    }
     let priority = Priority::new(section.get(&entry::PRIORITY).into()).ok()?;
     match caller(&section) {
         Ok(caller) => caller.map(|caller| WebhookSettings { caller, queue, priority }),

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use longshore_actors::{EventStream, EventStreams, Observer, Position, StreamFrom, StreamItem};
+use longshore_actors::{EventStream, EventStreams, Logline, Observer, Position, StreamFrom, StreamItem};
 use longshore_backbone::wire::api::{ApiError, OPERATOR, RunRequest, Scope};
 use longshore_backbone::wire::logged::EventFilter;
 use longshore_domain::{RunId, Tenant, Timestamp};
@@ -136,7 +136,7 @@ fn followed(stream: EventStream, end: &str, asker: Asker) -> Response {
                 Ok(step) => Some(step?),
             };
             while let Some(said) = step {
-                write(&said, &end, &mut text);
+                write(&said, &end, |line| stream.shown(line), &mut text);
                 step = if text.len() < CHUNK { stream.ready() } else { None };
             }
             Some((Bytes::from(text), Some(stream)))
@@ -152,10 +152,11 @@ fn followed(stream: EventStream, end: &str, asker: Asker) -> Response {
 }
 
 /// Writes a frame. An event is one line, and so is its frame's data.
-fn write(step: &StreamItem, end: &str, out: &mut String) {
+fn write(step: &StreamItem, end: &str, shown: impl Fn(&Logline) -> Bytes, out: &mut String) {
     let _ = match step {
         StreamItem::Event(line) => {
-            let ((sequence, number), json) = (line.position, String::from_utf8_lossy(&line.json));
+            let ((sequence, number), json) = (line.position, shown(line));
+            let json = String::from_utf8_lossy(&json);
             write!(out, "id: {sequence}.{number}\nevent: {}\ndata: {json}\n\n", line.event)
         }
         StreamItem::End((sequence, number)) => write!(out, "id: {sequence}.{number}\nevent: end\ndata: {end}\n\n"),
@@ -195,7 +196,7 @@ mod tests {
             StreamItem::Reset { oldest: None },
             StreamItem::Bye,
         ] {
-            write(&step, r#"{"run_id":"r"}"#, &mut text);
+            write(&step, r#"{"run_id":"r"}"#, |line| line.json.clone(), &mut text);
         }
         let frames: Vec<&str> = text.split_terminator("\n\n").collect();
         assert_eq!(

@@ -4,15 +4,12 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, AuditEntry, AuditPage, AuditRequest, Encoded, OPERATOR};
 
 use crate::api::Api;
-
-/// Entries of one page, if the client does not say, and at most.
-const PAGE: u64 = 100;
-const PAGE_MAX: u64 = 500;
+use crate::api::dead_letters::{self, LIST_DEFAULT};
 
 /// Serves `audit.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<Encoded<AuditPage>, ApiError> {
     let AuditRequest { since, limit, cursor } = asked;
-    let limit = usize::try_from(limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).unwrap_or(1);
+    let limit = usize::try_from(dead_letters::limit(limit)?.unwrap_or(LIST_DEFAULT)).unwrap_or(1);
     let subject = api.backbone.names().audit(if asker == OPERATOR { "*" } else { asker });
     let from = match cursor.as_deref().map(str::parse::<u64>) {
         Some(Ok(from)) => Some(from),

@@ -14,6 +14,7 @@ use crate::attempt::conclude;
 use crate::attempt::keys::{self, line, order};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::{AttemptState, RunningAttempt};
+use crate::commit::chain;
 use crate::commit::follow_up::has_other_id;
 use crate::ports::{Rules as _, Server as _};
 use crate::runtime::log_run::log_run;
@@ -144,8 +145,15 @@ async fn may_claim_on<P: Ports>(ports: &P, Assignment { job, arrival, .. }: &Ass
     Some(found).filter(|found| ports.server().may_claim_on_replica(&found.run, arrival))
 }
 
-/// A job of a client's own publish joins its batch before anything of its run is stored.
+/// A job of a client's own publish joins its batch before anything of its run is stored, if its chain is sound.
 async fn join<P: Ports>(ports: &P, assignment: Box<Assignment>, is_new: bool) -> Result<Box<Assignment>, Begun> {
+    if is_new && assignment.arrival.seal.is_none() {
+        match chain::undeclared(ports, &assignment.job).await {
+            Ok(None) => {}
+            Ok(Some(reason)) => return Err(Box::pin(unreadable(ports, assignment, reason)).await),
+            Err(error) => return Err(put_off(ports, assignment, &error).await),
+        }
+    }
     let Some(batch) = assignment.joins().filter(|_| is_new) else { return Ok(assignment) };
     match ports.server().join_batch(&assignment.job, batch).await {
         Ok(Ok(())) => Ok(assignment),

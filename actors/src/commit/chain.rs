@@ -63,6 +63,27 @@ pub(crate) fn check_header(policies: &Policies, tenant: &Tenant, value: &str) ->
     checked.map_err(|error| format!("header {}: {error}", then::NAME))
 }
 
+/// Why a job that was published bare is not taken, if a queue of its chain is not declared.
+///
+/// # Errors
+/// A server did not say so.
+pub(crate) async fn undeclared<P: RunPorts>(ports: &P, job: &Job) -> Result<Option<String>, Error> {
+    let then = job.options.as_ref().and_then(|options| options.then.as_ref());
+    let (mut field, mut link) = ("then".to_owned(), then.and_then(|then| then::job(&then.job).ok()));
+    while let Some(job) = link {
+        if let Ok((queue, ..)) = request::names(&job)
+            && !ports.policies().queues.contains_key(&queue)
+            && !ports.server().is_declared(&queue).await?
+        {
+            let queue = queue.as_str();
+            return Ok(Some(format!("header {}: {field}.queue: {queue:?} is not declared by any node", then::NAME)));
+        }
+        field.push_str(".then");
+        link = job.then.map(|job| *job);
+    }
+    Ok(None)
+}
+
 /// Whether a job may follow others, as far as this is known before it has a payload.
 ///
 /// # Errors
@@ -177,7 +198,10 @@ pub(crate) async fn publish<S: Server>(server: &S, next: &NextJob) -> Result<(),
     fail_point::pass("after-then-record");
     let mut headers = next.headers.clone();
     headers.insert(names::SEAL, run.seal.as_str());
-    server.publish_next(&run, headers, next.payload.clone()).await?;
+    if !server.publish_next(&run, headers, next.payload.clone()).await? {
+        // Not marked as published, its record goes away by itself.
+        return Ok(());
+    }
     fail_point::pass("after-then");
     run.published = true;
     run.token = next.mark.clone();

@@ -147,9 +147,17 @@ impl Context {
     /// The payload, read as JSON.
     ///
     /// # Errors
-    /// Permanent, because another attempt reads the same bytes.
+    /// Permanent, because another attempt reads the same bytes; names the field.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
-        serde_json::from_slice(&self.payload).map_err(|error| HandlerError::permanent(format!("payload: {error}")))
+        let wrong = |reason: String| HandlerError::permanent(format!("payload: {reason}"));
+        let mut reader = serde_json::Deserializer::from_slice(&self.payload);
+        let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = error.path().to_string();
+            let reason = error.into_inner().to_string();
+            wrong(if path == "." || reason.starts_with("unknown field") { reason } else { format!("{path}: {reason}") })
+        })?;
+        reader.end().map_err(|error| wrong(error.to_string()))?;
+        Ok(read)
     }
 
     /// Reports progress: an event, and kept in the record. At most 4,096 bytes of JSON; a report that is larger, or

@@ -8,6 +8,10 @@ impl Server for Backbone {
         self.purge_checkpoints(tenant, run.as_str()).await
     }
 
+    async fn is_declared(&self, queue: &Queue) -> Result<bool, Error> {
+        self.is_declared(queue).await
+    }
+
     async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error> {
         batch::join(self, &job.tenant, batch, &job.run_id).await
     }
@@ -104,15 +108,15 @@ impl Server for Backbone {
         self.write_dead_letter(run, headers, payload).await.map(drop)
     }
 
-    async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<(), Error> {
+    async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<bool, Error> {
         let subject = self.names().job(&run.tenant, &run.lane(), &run.job_type);
         let id = format!("{}/{}/{}", run.tenant, run.run_id, run.seal);
         match self.move_to_lane(subject, headers, payload, &id).await {
             Err(error) if is_no_responders_error(&error) && !self.is_declared(&run.queue).await? => {
                 log_run!(warn, About::run(run), "its chain ends before it: nobody declares queue {}", run.queue);
-                Ok(())
+                Ok(false)
             }
-            published => published.map(drop),
+            published => published.map(|_| true),
         }
     }
 

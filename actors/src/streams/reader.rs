@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::Bytes;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
-use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::api::{ApiError, redact_event};
 use longshore_backbone::wire::logged::Logged;
 use longshore_domain::{Tenant, Timestamp};
 use std::sync::Arc;
@@ -115,6 +116,14 @@ impl EventStream {
             (From::Now, None) => stream.listen().await.map(|(_, heard)| Phase::Live(heard))?,
         };
         Ok(stream)
+    }
+
+    /// The event as it is shown over HTTP: without the result of a type that hides it.
+    #[must_use]
+    pub fn shown(&self, line: &Logline) -> Bytes {
+        let policies = &self.streams.api.policies;
+        let redacted = policies.redacts_any().then(|| redact_event(&line.json, &|of| policies.of(of).redact));
+        redacted.flatten().map_or_else(|| line.json.clone(), Bytes::from)
     }
 
     /// Goes on after a position: some messages before it are read again, so that what was published twice is known.

@@ -97,7 +97,14 @@ impl Feed {
                 Pulled::Nothing => self.lag(0.0),
                 Pulled::NoAnswer => {}
                 Pulled::NoConsumer => {
-                    if let Err(error) = webhooks.make_consumer(&self.stored.webhook).await {
+                    let webhook = &self.stored.webhook;
+                    let made = match webhooks.find(&webhook.tenant, &webhook.id).await {
+                        // It was deleted, and its consumer with it.
+                        Ok((None, _)) => return,
+                        Ok(_) => webhooks.make_consumer(webhook).await,
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = made {
                         tracing::debug!("a webhook has no consumer: {}", error.with_causes());
                     }
                     tokio::time::sleep(AWAY).await;

@@ -182,6 +182,9 @@ pub(super) fn of_payload(context: &Context) -> Result<Call, HandlerError> {
     if let Some(kind) = kind {
         headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
     }
+    if payload.timeout_ms == Some(0) {
+        return Err(wrong("timeout_ms", "is not above zero".to_owned()));
+    }
     let within = payload.timeout_ms.map(|ms| Duration::from_millis(ms).min(super::LONGEST_WAIT));
     Ok(Call { method, url, headers, body, within })
 }

@@ -375,6 +375,10 @@ impl Server for MemoryServer {
         Ok(())
     }
 
+    async fn is_declared(&self, _: &Queue) -> Result<bool, Error> {
+        Ok(true)
+    }
+
     async fn join_batch(&self, _: &Job, _: &BatchId) -> Result<Result<(), String>, Error> {
         Ok(Ok(()))
     }
@@ -551,9 +555,9 @@ impl Server for MemoryServer {
         self.call(write).await
     }
 
-    async fn publish_next(&self, run: &Run, _: Headers, payload: Bytes) -> Result<(), Error> {
+    async fn publish_next(&self, run: &Run, _: Headers, payload: Bytes) -> Result<bool, Error> {
         let text = String::from_utf8_lossy(&payload).into_owned();
-        self.call(|| self.note(format!("next {}: {text}", run.run_id))).await
+        self.call(|| self.note(format!("next {}: {text}", run.run_id))).await.map(|()| true)
     }
 
     async fn publish_live(&self, events: &EncodedEvents) {

@@ -26,7 +26,7 @@ use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, HolderStatus,
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::EndLog;
 use longshore_domain::served::NeverServed;
-use longshore_domain::{BatchId, Job, JobOptions, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
+use longshore_domain::{BatchId, Job, JobOptions, Queue, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
 use crate::attempt::ports::Ports;
 use crate::attempt::recently_cancelled::RecentlyCancelled;
@@ -281,6 +281,10 @@ impl Server for Hand<'_> {
         Ok(())
     }
 
+    async fn is_declared(&self, _: &Queue) -> Result<bool, Error> {
+        Ok(true)
+    }
+
     async fn join_batch(&self, _: &Job, _: &BatchId) -> Result<Result<(), String>, Error> {
         Ok(Ok(()))
     }
@@ -517,7 +521,7 @@ impl Server for Hand<'_> {
         Ok(())
     }
 
-    async fn publish_next(&self, run: &Run, headers: Headers, _: Bytes) -> Result<(), Error> {
+    async fn publish_next(&self, run: &Run, headers: Headers, _: Bytes) -> Result<bool, Error> {
         let (plan, seal) = (self.place_of(&run.run_id).0, seal_of(run));
         let read = header::read_job(&headers).expect("a node's headers can be read");
         let then = |options: Option<&JobOptions>| options.and_then(|options| options.then.clone());
@@ -527,7 +531,7 @@ impl Server for Hand<'_> {
         }
         let message = Message { seal, ..job(plan, self.world.clock.get()) };
         self.client.publish(message, MessageId::Submitted(seal)).await;
-        Ok(())
+        Ok(true)
     }
 
     async fn publish_live(&self, events: &EncodedEvents) {

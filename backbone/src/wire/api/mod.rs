@@ -21,7 +21,7 @@ pub use encoded::Encoded;
 mod word;
 pub use word::Word;
 mod redact;
-pub use redact::redact;
+pub use redact::{redact, redact_event};
 mod request;
 pub use request::{Nothing, about_tenant, read};
 

@@ -17,8 +17,13 @@ const FOREIGN: [&str; 4] = ["payload", "result", "progress", "headers"];
 /// of payload and result; `None`: it has none of them.
 #[must_use]
 pub fn redact(answer: &Object, hides: &dyn Fn(&JobType) -> bool) -> Option<Object> {
-    let without = without(serde_json::from_slice(answer.as_bytes()).ok()?, hides)?;
-    Some(Object::written(without.get().as_bytes().to_vec()))
+    redact_event(answer.as_bytes(), hides).map(Object::written)
+}
+
+/// The same of an event, as JSON in one line.
+#[must_use]
+pub fn redact_event(json: &[u8], hides: &dyn Fn(&JobType) -> bool) -> Option<Vec<u8>> {
+    Some(without(serde_json::from_slice(json).ok()?, hides)?.get().as_bytes().to_vec())
 }
 
 /// The value without them; `None`: it stays as it is.
