@@ -19,7 +19,10 @@ pub(super) fn settings(root: &Section<'_>, problems: &mut Vec<Problem>) -> Optio
     let section = root.table("webhooks");
     let queue = Queue::parse(&section.get(&entry::QUEUE).0).ok()?;
     let queues = root.named("queues", None);
-    if section.node(entry::QUEUE.name).is_some() && !queues.iter().any(|(name, _)| *name == queue.as_str()) {
+    // Without any, a node serves `main`.
+    let is_there =
+        queues.is_empty() && queue == Queue::main() || queues.iter().any(|(name, _)| *name == queue.as_str());
+    if section.node(entry::QUEUE.name).is_some() && !is_there {
         problems.push(section.problem(entry::QUEUE.name, format!("{:?} is not a queue of [queues]", queue.as_str())));
     }
     let priority = Priority::new(section.get(&entry::PRIORITY).into()).ok()?;
