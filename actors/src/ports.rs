@@ -221,6 +221,12 @@ pub(crate) trait RunPorts {
     /// How long a key stays claimed, unless its job says otherwise.
     fn idempotency_window(&self) -> Duration;
     fn policies(&self) -> &Policies;
+
+    /// Whether a queue is this node's own, or any node's.
+    async fn declares(&self, queue: &Queue) -> Result<bool, Error> {
+        Ok(self.policies().queues.contains_key(queue) || self.server().is_declared(queue).await?)
+    }
+
     fn metrics(&self) -> &Metrics;
 
     /// Publishes the remaining events of a run whose record is stored; waits until the log has them.

@@ -140,12 +140,13 @@ fn as_it_is(number: Option<u64>) -> Option<u64> {
 /// The schedules that are written.
 pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> DeclaredSchedules {
     let is_said = root.node(SCHEDULES.name).is_some();
-    let mut schedules = Vec::new();
+    let (mut schedules, presets) = (Vec::new(), root.named("retries", None));
+    let is_preset = |wanted: &str| presets.iter().any(|(preset, _)| *preset == wanted);
     for (name, section) in root.named(SCHEDULES.name, None) {
         // A name that is not one is reported already.
         let Ok(id) = ScheduleId::parse(name) else { continue };
         match of(id, &section) {
-            Ok((_, PutRequest { job, .. })) if job.retry.as_ref().is_some_and(|preset| !is_preset(root, preset)) => {
+            Ok((_, PutRequest { job, .. })) if job.retry.as_ref().is_some_and(|preset| !is_preset(preset)) => {
                 let preset = job.retry.unwrap_or_default();
                 problems.push(section.problem(RETRY.name, format!("{preset:?} is not a preset of [retries]")));
             }
@@ -154,10 +155,6 @@ pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> Decla
         }
     }
     DeclaredSchedules { is_said, schedules }
-}
-
-fn is_preset(root: &Section<'_>, name: &str) -> bool {
-    root.named("retries", None).iter().any(|(preset, _)| *preset == name)
 }
 
 /// One schedule; an error names the field.

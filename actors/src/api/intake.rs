@@ -24,7 +24,7 @@ use crate::api::submission::{OnConflict, Submission, answer};
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
 use crate::commit::chain;
-use crate::ports::batch;
+use crate::ports::{RunPorts as _, batch};
 use crate::request::{headers, key, known_preset, name, names, options, payload, refused, version, wrong};
 use crate::runtime::now;
 use crate::trace::Tracer;
@@ -114,12 +114,9 @@ pub(crate) async fn may_be_submitted(api: &Api, tenant: &Tenant, submit: SubmitR
 
 /// The queue of each job that is to follow must be declared.
 async fn links_go_somewhere(api: &Api, then: Option<Box<SubmitRequest>>) -> Result<(), ApiError> {
-    let (mut field, mut link) = ("then".to_owned(), then);
-    while let Some(job) = link {
-        let (queue, ..) = names(&job)?;
+    for (field, job) in chain::links(then.as_deref()) {
+        let (queue, ..) = names(job)?;
         must_be_declared(api, &queue).await.map_err(|error| error.within(&field))?;
-        field.push_str(".then");
-        link = job.then;
     }
     Ok(())
 }
@@ -229,10 +226,7 @@ pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
 
 /// A record must not be pre-created for a queue that no node declares.
 pub(crate) async fn must_be_declared(api: &Api, queue: &Queue) -> Result<(), ApiError> {
-    if api.policies.queues.contains_key(queue) {
-        return Ok(());
-    }
-    match api.backbone.is_declared(queue).await {
+    match api.declares(queue).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(undeclared(queue)),
         Err(error) => Err(error.into()),

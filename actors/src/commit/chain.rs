@@ -39,19 +39,20 @@ const OF_TRACE: [&str; 2] = ["traceparent", "tracestate"];
 /// # Errors
 /// Names the field, from `then` on.
 pub(crate) fn check(policies: &Policies, tenant: &Tenant, first: &SubmitRequest) -> Result<(), ApiError> {
-    let (mut field, mut link) = ("then".to_owned(), Some(first));
-    for _ in 0..LINKS_MAX {
-        let Some(job) = link else { return Ok(()) };
-        check_following(policies, tenant, job).map_err(|error| error.within(&field))?;
-        field.push_str(".then");
-        link = job.then.as_deref();
-    }
-    match link {
-        Some(_) => {
-            Err(ApiError::malformed(format!("{field}: is one too many; at most {LINKS_MAX} follow one another")))
+    for (number, (field, job)) in links(Some(first)).enumerate() {
+        if number == LINKS_MAX {
+            let message = format!("{field}: is one too many; at most {LINKS_MAX} follow one another");
+            return Err(ApiError::malformed(message));
         }
-        None => Ok(()),
+        check_following(policies, tenant, job).map_err(|error| error.within(&field))?;
     }
+    Ok(())
+}
+
+/// The jobs that follow one another, each with its field, from `then` on.
+pub(crate) fn links(first: Option<&SubmitRequest>) -> impl Iterator<Item = (String, &SubmitRequest)> {
+    let first = first.map(|job| ("then".to_owned(), job));
+    std::iter::successors(first, |(field, job)| Some((format!("{field}.then"), job.then.as_deref()?)))
 }
 
 /// The same of the header of a job that was published bare.
@@ -69,17 +70,14 @@ pub(crate) fn check_header(policies: &Policies, tenant: &Tenant, value: &str) ->
 /// A server did not say so.
 pub(crate) async fn undeclared<P: RunPorts>(ports: &P, job: &Job) -> Result<Option<String>, Error> {
     let then = job.options.as_ref().and_then(|options| options.then.as_ref());
-    let (mut field, mut link) = ("then".to_owned(), then.and_then(|then| then::job(&then.job).ok()));
-    while let Some(job) = link {
-        if let Ok((queue, ..)) = request::names(&job)
-            && !ports.policies().queues.contains_key(&queue)
-            && !ports.server().is_declared(&queue).await?
+    let first = then.and_then(|then| then::job(&then.job).ok());
+    for (field, job) in links(first.as_ref()) {
+        if let Ok((queue, ..)) = request::names(job)
+            && !ports.declares(&queue).await?
         {
             let queue = queue.as_str();
             return Ok(Some(format!("header {}: {field}.queue: {queue:?} is not declared by any node", then::NAME)));
         }
-        field.push_str(".then");
-        link = job.then.map(|job| *job);
     }
     Ok(None)
 }

@@ -66,6 +66,8 @@ enum Phase {
 pub struct EventStream {
     streams: EventStreams,
     interest: Interest,
+    /// Whether any type hides what its events say.
+    redacts: bool,
     /// Events up to here are known to the client.
     after: Position,
     until: Option<UntilEnd>,
@@ -98,6 +100,7 @@ impl EventStream {
         let mut stream = Self {
             streams: streams.clone(),
             interest,
+            redacts: streams.api.policies.redacts_any(),
             after: (0, 0),
             until,
             gives_up_at: ends_at.map(|at| Instant::now() + at.since(now())),
@@ -122,7 +125,7 @@ impl EventStream {
     #[must_use]
     pub fn shown(&self, line: &Logline) -> Bytes {
         let policies = &self.streams.api.policies;
-        let redacted = policies.redacts_any().then(|| redact_event(&line.json, &|of| policies.of(of).redact));
+        let redacted = self.redacts.then(|| redact_event(&line.json, &|of| policies.of(of).redact));
         redacted.flatten().map_or_else(|| line.json.clone(), Bytes::from)
     }
 
