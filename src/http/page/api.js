@@ -33,6 +33,7 @@ export const part = encodeURIComponent;
  */
 export async function askText(method, path, { query, body, signal, as } = {}) {
   const who = as === undefined ? tenant() : as;
+  const asker = state.session;
   const url = new URL(address(path, { ...query, tenant: who || undefined }), document.baseURI);
   /** @type {Record<string, string>} */
   const headers = {};
@@ -59,7 +60,8 @@ export async function askText(method, path, { query, body, signal, as } = {}) {
   } catch {
     // Something between says no, in its own words.
   }
-  if (answer.status === 401 && path !== 'v1/session') {
+  // An answer that was under way for long says nothing of a session that was opened meanwhile.
+  if (answer.status === 401 && path !== 'v1/session' && state.session === asker) {
     state.session = null;
     changed();
   }
@@ -84,10 +86,20 @@ export async function session() {
   }
 }
 
-/** Opens a session; the key is not kept here. */
+let leaving;
+
+/** Opens a session, once the answer that takes the old one's cookie away is here; the key is not kept here. */
 export async function login(key) {
+  await leaving;
   await ask('POST', 'v1/session', { body: { key }, as: '' });
   return session();
 }
 
-export const logout = () => ask('DELETE', 'v1/session', { as: '' });
+/** Ends the session, unless the next one is open by the time this is answered. */
+export async function logout() {
+  const asker = state.session;
+  const answer = ask('DELETE', 'v1/session', { as: '' });
+  leaving = answer.catch(() => {});
+  await answer;
+  if (state.session === asker) state.session = null;
+}

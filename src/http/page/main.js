@@ -148,7 +148,6 @@ function pause() {
 async function out() {
   try {
     await logout();
-    state.session = null;
   } catch (error) {
     toast(error.message, true);
   }
