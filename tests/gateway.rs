@@ -147,6 +147,9 @@ async fn jobs_are_submitted_in_every_form() {
     assert!(taken.has(&format!("location: /v1/runs/{run_id}")), "{}", taken.head);
     let repeat = with("Idempotency-Key: k", &job);
     assert_eq!((repeat.status(), &repeat.body["run_id"]), (200, &taken.body["run_id"]));
+    let named = curl(&node, "/v1/api/submit", &[JSON[0], JSON[1], "-H", "Idempotency-Key: k", "-d", &job]);
+    assert_eq!((named.status(), &named.body["run_id"]), (200, &taken.body["run_id"]), "{}", named.body);
+    assert_eq!(named.body["deduplicated"], json!(true));
     assert_eq!(with("Idempotency-Key: k", r#"{"type":"echo"}"#).status(), 422);
     assert_eq!(with("Idempotency-Key: k", r#"{"type":"echo","idempotency_key":"l"}"#).status(), 400);
 
@@ -168,9 +171,15 @@ async fn jobs_are_submitted_in_every_form() {
 
     let batch = ask(&node, "/v1/jobs", &json!({"jobs": [{"type": "echo"}, {"tpye": 1}]}));
     assert_eq!((&batch.body["jobs"][0]["state"], &batch.body["jobs"][1]["code"]), (&json!("enqueued"), &json!(400)));
-    for (form, body) in [(JSON[1], r#"{"jobs":[{"type":"echo"}]}"#), ("Content-Type: application/x-ndjson", &job)] {
-        let keyed = curl(&node, "/v1/jobs", &["-H", form, "-H", "Idempotency-Key: k", "-d", body]);
-        assert_eq!((keyed.status(), &keyed.body["errors"][0]["pointer"]), (400, &json!("/Idempotency-Key")), "{form}");
+    let jobs = r#"{"jobs":[{"type":"echo"}]}"#;
+    for (path, form, body) in [
+        ("/v1/jobs", JSON[1], jobs),
+        ("/v1/jobs", "Content-Type: application/x-ndjson", &job),
+        ("/v1/api/submit.batch", JSON[1], jobs),
+    ] {
+        let keyed = curl(&node, path, &["-H", form, "-H", "Idempotency-Key: k", "-d", body]);
+        let said = (keyed.status(), &keyed.body["errors"][0]["pointer"]);
+        assert_eq!(said, (400, &json!("/Idempotency-Key")), "{path} {form}");
     }
 }
 

@@ -48,11 +48,7 @@ pub(super) async fn submit(State(gateway): State<Gateway>, request: Request) -> 
             let target = Target::of(&api::SubmitBatch::DECLARATION, query, Vec::new(), body.bytes.clone())?;
             return Ok(shown(StatusCode::OK, gateway.ask(&api::SubmitBatch::DECLARATION, target, &parts).await?));
         }
-        let job = match key_of(&parts.headers)? {
-            Some(key) => with_key(&body.bytes, &key)?,
-            None => body.bytes.clone(),
-        };
-        gateway.submit_one(query, job, &parts).await
+        gateway.submit_one(query, keyed(body.bytes.clone(), &parts.headers)?, &parts).await
     };
     answer.await.unwrap_or_else(problem)
 }
@@ -81,11 +77,7 @@ pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, 
         }
         fields.insert("headers".to_owned(), raw(&own_headers(&parts.headers)?)?);
         let job = serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))?;
-        let job = match key_of(&parts.headers)? {
-            Some(key) => with_key(&job, &key)?,
-            None => job.into(),
-        };
-        gateway.submit_one(query, job, &parts).await
+        gateway.submit_one(query, keyed(job.into(), &parts.headers)?, &parts).await
     };
     answer.await.unwrap_or_else(problem)
 }
@@ -145,7 +137,7 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 
 /// # Errors
 /// 400: a key is named for several jobs. It is not passed over: who repeats them relies on it.
-fn no_key(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(super) fn no_key(headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.contains_key("idempotency-key") {
         true => {
             Err(ApiError::malformed("Idempotency-Key: is for one job; each of several has its own idempotency_key"))
@@ -154,7 +146,14 @@ fn no_key(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// The job with the key of the header.
+/// The job with the key of the header, if there is one.
+pub(super) fn keyed(job: Bytes, headers: &HeaderMap) -> Result<Bytes, ApiError> {
+    match key_of(headers)? {
+        Some(key) => with_key(&job, &key),
+        None => Ok(job),
+    }
+}
+
 fn with_key(job: &[u8], key: &str) -> Result<Bytes, ApiError> {
     let mut fields = fields_of(job)?;
     let key = raw(key)?;

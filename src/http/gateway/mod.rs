@@ -121,7 +121,12 @@ async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: 
         let mut query = Query::read(&parts)?;
         reveal(&mut query, &mut parts)?;
         let body = gateway.bodies.json(&parts.headers, body).await?;
-        let target = Target::of(declaration, query, Vec::new(), body.bytes)?;
+        let body = match declaration.name {
+            api::Submit::NAME => jobs::keyed(body.bytes, &parts.headers)?,
+            api::SubmitBatch::NAME => jobs::no_key(&parts.headers).map(|()| body.bytes)?,
+            _ => body.bytes,
+        };
+        let target = Target::of(declaration, query, Vec::new(), body)?;
         Ok(shown(StatusCode::OK, gateway.ask(declaration, target, &parts).await?))
     };
     answer.await.unwrap_or_else(problem)

@@ -184,7 +184,7 @@ class Worker:
 
     async def _beat(self, context: Context, channel: _Channel) -> None:
         interval = (self._heartbeat or 30) / 3
-        while True:
+        while context in self._at_work:  # a cancel alone may be lost: nats-py swallows one while it writes
             try:
                 answer, _ = await channel.ask("heartbeat", b"", interval)
                 if answer.get("longshore-cancel") == "true":
