@@ -371,6 +371,7 @@ def work(browser, address):
     # What goes slowly can be stopped.
     slow = [ask(address, "v1/jobs", {"type": "noop", "delay_ms": 3600_000, "tags": ["slowly"]})["run_id"] for _ in range(12)]
     tab.go("runs?tag=slowly", "Runs")
+    expect(page.locator("tbody tr")).to_have_count(12)
     tab.button("Run now", page.locator(".selection")).click()
     expect(page.locator("dialog .sample li")).to_have_count(10)
     page.get_by_label("How fast").select_option("1")
