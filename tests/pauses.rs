@@ -132,7 +132,8 @@ async fn a_node_that_was_frozen_over_a_pause_starts_nothing() {
     for of in [json!({"queue": "main"}), json!({"type": "call"})] {
         let world = world().await;
         let handler = world.handler("call").start(|_| async { Reply::json(json!("ok")) }).await;
-        let held = ("node", "lease = '3m'");
+        // Longer than any row of requests that go to the frozen node: its attempt is not to be lost meanwhile.
+        let held = ("node", "lease = '10m'");
         let frozen = node(&world)
             .name("frozen")
             .with(held.0, held.1)
