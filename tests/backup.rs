@@ -282,15 +282,26 @@ async fn what_falls_due_while_a_backup_reads_the_schedules_is_in_it() {
     let old = world().await;
     let node = old.node().start().await;
     let far = old.publish("noop").header("Longshore-Delay", "1h").json(json!(0)).await;
+    let delayed = async |ms: u64| {
+        let publish = old.publish("noop").header("Longshore-Delay", &format!("{ms}ms"));
+        publish.many([json!(1), json!(2)]).await
+    };
     let mut jobs = Vec::new();
-    // For a minute, as a busy machine takes its time; none is waited for but those of the first seconds.
-    for due in 0..300 {
-        let publish = old.publish("noop").header("Longshore-Delay", &format!("{}ms", 1_000 + due * 200));
-        jobs.extend(publish.many([json!(1), json!(2)]).await);
+    for due in 0..80 {
+        jobs.extend(delayed(1_000 + due * 200).await);
     }
-    jobs.truncate(160);
     let (link, dir) = (SlowLink::to(&old, Duration::from_millis(100)).await, folder(&old));
-    let (succeeds, output) = command(&old, &["--server", &link.url(), "backup", text(&dir), "--wait", "0s"]).await;
+    // As long as it takes; those that come to wait meanwhile may be in it or not.
+    let mut pace = tokio::time::interval(Duration::from_millis(200));
+    let (server, arguments) = (link.url(), ["backup", text(&dir), "--wait", "0s"]);
+    let arguments = [&["--server", &server], &arguments[..]].concat();
+    let mut backup = std::pin::pin!(command(&old, &arguments));
+    let (succeeds, output) = loop {
+        tokio::select! {
+            ended = &mut backup => break ended,
+            _ = pace.tick() => drop(delayed(1_000).await),
+        }
+    };
     assert!(succeeds, "{output}");
     node.kill9().await;
     let path = dir.join("LONGSHORE_SCHEDULES.fired");
