@@ -120,8 +120,13 @@ async fn a_token_counts_only_if_it_is_the_providers_for_us_and_in_time() {
     for claims in wrong {
         assert_eq!(ask(&key.token(&with(claims.clone()))), 401, "{claims}");
     }
+    let fraction = in_seconds(120) as f64 + 0.5;
+    assert_eq!(ask(&key.token(&with(json!({"exp": fraction})))), 200, "RFC 7519: a number, also with a fraction");
     assert_eq!(ask(&key.token(&with(json!({"scope": null})))), 403, "no scope at all");
     assert_eq!(ask(&other.token(&claims())), 401, "another's key of the same id");
+    let critical =
+        Header { kid: Some("k1".to_owned()), crit: Some(vec!["b64".to_owned()]), ..Header::new(Algorithm::ES256) };
+    assert_eq!(ask(&encode(&critical, &claims(), &key.signs()).unwrap()), 401, "what it calls critical is not known");
     // The public key as the secret of HMAC, and no signature at all.
     let header = Header { kid: Some("k1".to_owned()), ..Header::new(Algorithm::HS256) };
     let secret = EncodingKey::from_secret(key.pair.der_bytes());

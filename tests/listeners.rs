@@ -5,6 +5,7 @@ use std::process::Command;
 
 use longshore_harness::Node;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use serde_json::Value;
 
 use crate::gateway::head_and_body;
 use crate::world;
@@ -76,6 +77,14 @@ async fn pages_of_named_origins_may_ask() {
     }
     let long = format!(r#"{{"type":"echo","payload":"{}"}}"#, "x".repeat(1_024));
     assert_eq!(status(&ask(named, &["-H", "Content-Type: application/json", "-d", &long])), 413, "max_body");
+    let echo = r#"{"type":"echo"}"#;
+    for lines in [[echo, &long, echo].join("\n"), [echo, &long].join("\n")] {
+        let with = ["-H", "Content-Type: application/x-ndjson", "-H", "Origin: https://tools.example", "-d", &lines];
+        let (_, answers) = head_and_body(&node, "/v1/jobs", &with);
+        let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let codes: Vec<_> = answers.iter().map(|answer| answer["code"].as_u64()).collect();
+        assert_eq!(codes, [None, Some(413), None][..lines.lines().count()], "a line that is too long harms no other");
+    }
 }
 
 /// Several addresses, and metrics for those who read as the operator.

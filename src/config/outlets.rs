@@ -69,7 +69,19 @@ pub(crate) fn incomplete_jwt(tree: &Tree) -> Vec<Problem> {
     }
     let needed = [http_entry::ISSUER.name, http_entry::AUDIENCE.name].into_iter().filter(|name| !has(name));
     problems.extend(needed.map(|name| problem(name, "is missing: a token for others must not count")));
+    // Beside a URL it is only for the time in which that does not answer.
+    if let Some(file) = jwt.get(&http_entry::JWKS_FILE).filter(|_| !has(http_entry::JWKS_URL.name))
+        && let Err(reason) = is_jwk_set(&file.0)
+    {
+        problems.push(problem(http_entry::JWKS_FILE.name, &reason));
+    }
     problems
+}
+
+fn is_jwk_set(path: &str) -> Result<(), String> {
+    let text = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let set: serde_json::Value = serde_json::from_slice(&text).map_err(|error| format!("is no JSON: {error}"))?;
+    if set["keys"].is_array() { Ok(()) } else { Err("is no JWK set: there is no list \"keys\"".to_owned()) }
 }
 
 /// Files of TLS that need another one.

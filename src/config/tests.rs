@@ -647,3 +647,11 @@ retry = "nosuch"
     let preset = r#"longshore.toml:8:9: schedules.nightly.retry: "nosuch" is not a preset of [retries]"#;
     assert!(found.contains(preset), "{found}");
 }
+
+#[test]
+fn the_keys_of_tokens_must_be_readable_if_no_url_has_them() {
+    let jwt = "[http.jwt]\nissuer = \"i\"\naudience = \"a\"\njwks_file = \"/nowhere/keys.json\"\n";
+    let found = problems(jwt);
+    assert!(found.contains("longshore.toml:4:13: http.jwt.jwks_file: cannot be read: "), "{found}");
+    assert!(load(&format!("{jwt}jwks_url = \"https://login.example/keys\"\n"), &[]).is_ok());
+}

@@ -1,11 +1,12 @@
 //! Tokens of an identity provider (JWT, RFC 7519) in place of API keys, by its published keys (JWKS, RFC 7517).
 //!
 //! A token says nothing of how it is to be judged: the algorithm must be one that is set and fits the kind of the key,
-//! the key is that of its `kid`; issuer, audience and `exp` must be there and right. An unknown `kid` has the keys read
-//! again, at most once a minute, so that a provider may change them.
+//! the key is that of its `kid`; issuer, audience and `exp` must be there and right, and nothing may be critical that
+//! is not known here. The keys are read again every five minutes, and for an unknown `kid` at most once a minute, so
+//! that a provider may change and withdraw them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -16,12 +17,15 @@ use longshore_backbone::wire::api::{ApiError, KeyStatus, OPERATOR, Scope};
 use longshore_domain::{Tenant, Timestamp};
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::config::JwtSettings;
 use crate::outbound::{Allow, Outbound};
 
 /// How often the keys are read at most.
 const READ_EVERY: Duration = Duration::from_secs(60);
+/// For how long they count before they are read again.
+const COUNT_FOR: Duration = Duration::from_secs(300);
 /// How long the provider may take to answer, and bytes of its keys.
 const WITHIN: Duration = Duration::from_secs(5);
 const MAX_BYTES: usize = 1 << 20;
@@ -68,6 +72,10 @@ impl Jwt {
     /// 503: the keys cannot be read.
     pub(super) async fn holder(&self, token: &str) -> Result<Option<KeyStatus>, ApiError> {
         let Ok(header) = decode_header(token) else { return Ok(None) };
+        // RFC 7515, 4.1.11: nothing is known here that could be.
+        if header.crit.is_some() {
+            return Ok(None);
+        }
         let Some(key) = self.key(header.kid.as_deref()).await? else { return Ok(None) };
         match self.judge(token, &key) {
             Ok(holder) => Ok(Some(holder)),
@@ -116,11 +124,11 @@ impl Jwt {
         };
         // A provider has scopes for others, too.
         let scopes = words.iter().filter_map(|word| serde_json::from_value::<Scope>((*word).into()).ok());
-        let seconds = claims.get("exp").and_then(Value::as_i64).ok_or("its exp is no whole number")?;
+        let seconds = claims.get("exp").and_then(Value::as_f64).ok_or("its exp is no number")?;
         let name: String = text("sub").unwrap_or("?").replace(char::is_control, " ").chars().take(NAME).collect();
         Ok(KeyStatus {
             created_at: Timestamp::default(),
-            expires_at: Some(Timestamp::from_millis(seconds.saturating_mul(1_000))),
+            expires_at: Some(Timestamp::from_millis((seconds * 1_000.0) as i64)),
             id: name.clone(),
             last_used: None,
             name,
@@ -138,17 +146,20 @@ impl Jwt {
         };
         // One reads, and the others wait for it.
         let mut keys = self.keys.lock().await;
-        if let Some(found) = find(&keys.set) {
-            return Ok(Some(found));
-        }
-        if keys.read_at.is_some_and(|at| at.elapsed() < READ_EVERY) {
-            return Ok(None);
+        let found = find(&keys.set);
+        let good_for = if found.is_some() { COUNT_FOR } else { READ_EVERY };
+        if keys.read_at.is_some_and(|at| at.elapsed() < good_for) {
+            return Ok(found);
         }
         keys.read_at = Some(Instant::now());
         match self.read().await {
             Ok(set) => keys.set = Arc::new(set),
             Err(reason) => {
                 tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}");
+                // Those that were read before count on.
+                if found.is_some() {
+                    return Ok(found);
+                }
                 return Err(ApiError::unavailable("the keys of the identity provider cannot be read"));
             }
         }
@@ -167,10 +178,7 @@ impl Jwt {
             }
             (of_url, _) => of_url?,
         };
-        // Keys of kinds that nobody knows here are the provider's for others.
-        let set: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-        let keys = set.get("keys").and_then(Value::as_array).ok_or("there is no list \"keys\"")?;
-        Ok(JwkSet { keys: keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect() })
+        keys_of(&text)
     }
 
     async fn ask(&self, url: &str) -> Result<Bytes, String> {
@@ -178,5 +186,51 @@ impl Jwt {
         let answer = self.client.send(request, WITHIN, MAX_BYTES).await;
         let answer = answer.map_err(|error| format!("{url}: {error}"))?;
         if answer.status == 200 { Ok(answer.body) } else { Err(format!("{url}: status {}", answer.status)) }
+    }
+}
+
+/// The keys of a JWK set. Keys of kinds that nobody knows here are the provider's for others.
+///
+/// # Errors
+/// It is none.
+fn keys_of(text: &[u8]) -> Result<JwkSet, String> {
+    let set: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let keys = set.get("keys").and_then(Value::as_array).ok_or("there is no list \"keys\"")?;
+    Ok(JwkSet { keys: keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key that the provider withdraws counts until the keys are read again; while they cannot be read, it counts on.
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_withdrawn_does_not_count_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("jwks.json");
+        let write = |kid: &str| {
+            let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+            let key = serde_json::json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x});
+            std::fs::write(&file, serde_json::json!({"keys": [key]}).to_string()).unwrap();
+        };
+        let jwt = Jwt::new(&JwtSettings {
+            file: Some(file.clone()),
+            url: None,
+            issuer: String::new(),
+            audience: String::new(),
+            algorithms: Vec::new(),
+            tenant_claim: String::new(),
+            scope_claim: String::new(),
+        });
+        let counts = async |kid: &str| jwt.key(Some(kid)).await.map(|key| key.is_some());
+        write("a");
+        assert!(counts("a").await.unwrap());
+        std::fs::remove_file(&file).unwrap();
+        tokio::time::advance(COUNT_FOR).await;
+        assert!(counts("a").await.unwrap(), "they cannot be read");
+        write("b");
+        tokio::time::advance(COUNT_FOR).await;
+        assert!(!counts("a").await.unwrap());
+        assert!(counts("b").await.unwrap());
     }
 }

@@ -17,11 +17,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Version, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use longshore_actors::Observer;
+use longshore_backbone::wire::api::ApiError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -184,12 +185,26 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
         false => open = open.merge(metrics),
     }
     let mut all = open.merge(api.layer(admitted)).method_not_allowed_fallback(gateway::other_method);
-    all = all.layer(from_fn(no_store));
+    all = all.layer(from_fn(one_host)).layer(from_fn(no_store));
     if !http.cors_origins.is_empty() {
         all = all.layer(from_fn_with_state(Arc::from(http.cors_origins.as_slice()), cors::answer));
     }
     all = all.layer(from_fn_with_state(Arc::clone(node), requests::observe));
     base_path::under(&base_path, all)
+}
+
+/// The host that a request names, as its one `Host` (RFC 9112, sections 3.2 and 3.2.2): who asks is judged by it.
+async fn one_host(mut request: Request, next: Next) -> Response {
+    let named = request.headers().get_all(header::HOST).iter().count();
+    if named > 1 || named == 0 && request.version() == Version::HTTP_11 {
+        let reason = if named > 1 { "comes twice" } else { "is missing" };
+        return problem::problem(ApiError::malformed(format!("Host: {reason}")));
+    }
+    let authority = request.uri().authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(host)) = authority {
+        request.headers_mut().insert(header::HOST, host);
+    }
+    next.run(request).await
 }
 
 /// What is true only now is kept by no intermediary.

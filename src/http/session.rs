@@ -118,12 +118,21 @@ pub(super) fn changes_from_own_page(method: &Method, headers: &HeaderMap) -> Res
     }
 }
 
-/// No other site may log a browser in.
+/// No other site may log a browser in. One that does not say which site asks says the origin.
 fn same_site(headers: &HeaderMap) -> Result<(), ApiError> {
-    match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
-        None | Some(b"same-origin" | b"none") => Ok(()),
-        Some(_) => Err(ApiError::new(Code::Forbidden, "Sec-Fetch-Site: a page of another origin may not log in")),
-    }
+    let read = |name| headers.get(name).map(HeaderValue::as_bytes);
+    // The scheme is that of the proxy, if there is one.
+    let is_own = |origin: &[u8]| {
+        let host = origin.strip_prefix(b"https://").or_else(|| origin.strip_prefix(b"http://"));
+        host.is_some() && host == read("host")
+    };
+    let wrong = match (read("sec-fetch-site"), read("origin")) {
+        (Some(b"same-origin" | b"none"), _) | (None, None) => return Ok(()),
+        (None, Some(origin)) if is_own(origin) => return Ok(()),
+        (Some(_), _) => "Sec-Fetch-Site",
+        (None, Some(_)) => "Origin",
+    };
+    Err(ApiError::new(Code::Forbidden, format!("{wrong}: a page of another origin may not log in")))
 }
 
 fn set_cookie(answer: &mut Response, guard: &Guard, session: &str, seconds: u64, headers: &HeaderMap) {
@@ -150,5 +159,17 @@ mod tests {
         assert_eq!(read("a=b; longshore_session=ls_1_2; c=d").as_deref(), Some("ls_1_2"));
         assert_eq!(read("longshore_session_old=x; a=longshore_session"), None);
         assert_eq!(of_cookie(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn only_the_own_page_logs_in() {
+        let may = |headers: &[(&'static str, &str)]| {
+            let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            same_site(&headers).is_ok()
+        };
+        let (host, own, foreign) = (("host", "a:1"), ("origin", "https://a:1"), ("origin", "http://evil.example"));
+        assert!(may(&[host]) && may(&[host, own]) && may(&[host, foreign, ("sec-fetch-site", "same-origin")]));
+        assert!(!may(&[host, foreign]) && !may(&[host, ("origin", "null")]) && !may(&[own]));
+        assert!(!may(&[host, own, ("sec-fetch-site", "same-site")]));
     }
 }

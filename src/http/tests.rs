@@ -94,6 +94,27 @@ async fn a_page_that_panics_costs_its_own_connection() {
     is_answered(address).await;
 }
 
+/// By its one host a request is judged: that of an absolute target before the header's (RFC 9112, 3.2.2).
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let server = Server::start(&at(Listen::AtOrFree("127.0.0.1:0".parse().unwrap()))).await.unwrap().unwrap();
+    for (request, status) in [
+        ("/v1/health HTTP/1.1\r\nHost: localhost", 503),
+        ("/v1/health HTTP/1.1\r\nHost: localhost\r\nHost: localhost", 400),
+        ("/v1/health HTTP/1.1", 400),
+        ("/v1/health HTTP/1.0", 403),
+        ("http://localhost/v1/health HTTP/1.1\r\nHost: evil.example", 503),
+        ("http://evil.example/v1/health HTTP/1.1\r\nHost: localhost", 403),
+    ] {
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        stream.write_all(format!("GET {request}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer.split(' ').nth(1), Some(status.to_string().as_str()), "{request}: {answer}");
+        assert!(answer.contains("x-request-id: ") && answer.contains("application/problem+json"), "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn a_port_that_is_taken_is_an_error_if_it_was_set_and_else_gives_way() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();

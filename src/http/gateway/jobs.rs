@@ -272,20 +272,27 @@ struct Slices {
 impl Slices {
     async fn run(self, body: Body) {
         let (mut pieces, mut rest) = (body.into_data_stream(), BytesMut::new());
-        let mut ended = false;
+        let (mut ended, mut is_too_long) = (false, false);
         while !ended {
-            let mut slice = Vec::new();
+            let (mut slice, mut refused) = (Vec::new(), None);
             let mut bytes = 0;
             let mut until: Option<Instant> = None;
-            while slice.len() < SLICE && bytes < self.gateway.bodies.max {
+            while slice.len() < SLICE && bytes < self.gateway.bodies.max && refused.is_none() {
                 if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                     let line = rest.split_to(end + 1).freeze();
                     bytes += line.len();
-                    if !line.trim_ascii().is_empty() {
+                    if is_too_long || line.len() > self.gateway.bodies.max {
+                        (is_too_long, refused) = (false, Some(too_long()));
+                    } else if !line.trim_ascii().is_empty() {
                         slice.push(line);
                         until.get_or_insert_with(|| Instant::now() + GATHERED_FOR);
                     }
                     continue;
+                }
+                if rest.len() > self.gateway.bodies.max {
+                    // It is passed over, and answered at its end.
+                    is_too_long = true;
+                    rest.clear();
                 }
                 let next = body::next(&mut pieces);
                 let piece = match until {
@@ -296,28 +303,22 @@ impl Slices {
                     None => next.await,
                 };
                 match piece {
-                    Some(Ok(piece)) if rest.len() + piece.len() <= self.gateway.bodies.max => {
-                        rest.extend_from_slice(&piece)
+                    Some(Ok(piece)) => {
+                        rest.extend_from_slice(&piece);
+                        continue;
                     }
-                    None => {
-                        // The last line may lack its end.
-                        if !rest.trim_ascii().is_empty() {
-                            slice.push(rest.split().freeze());
-                        }
-                        ended = true;
-                        break;
-                    }
-                    Some(failed) => {
-                        let too_long = || of_http(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "a line is too long");
-                        let error = failed.err().unwrap_or_else(too_long);
-                        // What came whole is submitted; the rest is not.
-                        self.submit(slice).await;
-                        self.say(&[line_of(&error)]).await;
-                        return;
-                    }
+                    // What came whole is submitted; the rest is not.
+                    Some(Err(error)) => refused = Some(error),
+                    None if is_too_long => refused = Some(too_long()),
+                    // The last line may lack its end.
+                    None if !rest.trim_ascii().is_empty() => slice.push(rest.split().freeze()),
+                    None => {}
                 }
+                ended = true;
+                break;
             }
-            if !self.submit(slice).await {
+            let is_read = self.submit(slice).await && self.say(refused.iter().map(line_of).collect()).await;
+            if !is_read {
                 return;
             }
         }
@@ -362,7 +363,7 @@ impl Slices {
                 (Ok(_), None) => answers.next().map_or_else(String::new, |answer| answer.get().to_owned()),
             })
             .collect();
-        self.say(&said).await
+        self.say(said).await
     }
 
     /// Asks, if the asker's key still counts: lines may come for days.
@@ -371,10 +372,17 @@ impl Slices {
         self.gateway.ask(&api::SubmitBatch::DECLARATION, target, &self.parts).await
     }
 
-    async fn say(&self, lines: &[String]) -> bool {
+    async fn say(&self, lines: Vec<String>) -> bool {
+        if lines.is_empty() {
+            return true;
+        }
         let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
         self.answers.send(text.into()).await.is_ok()
     }
+}
+
+fn too_long() -> ApiError {
+    of_http(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the line is longer than http.max_body")
 }
 
 fn line_of(error: &ApiError) -> String {

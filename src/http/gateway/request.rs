@@ -129,7 +129,7 @@ impl Target {
             if let Some(said) = fields.get(&name)
                 && said.get() != value.get()
             {
-                return Err(ApiError::malformed(format!("{name}: the address and the body say different values")));
+                return Err(ApiError::malformed(format!("{name}: is said twice, with different values")));
             }
             fields.insert(name, value);
         }
@@ -139,7 +139,7 @@ impl Target {
         if let (Some(query), Some(body)) = (&by_query, &by_body)
             && query != body
         {
-            return Err(ApiError::malformed("tenant: the address and the body say different values"));
+            return Err(ApiError::malformed("tenant: is said twice, with different values"));
         }
         let named = by_query.or(by_body);
         // The operator names the tenant in the request; any other asks as the tenant itself.

@@ -46,6 +46,8 @@ export function follow(arrived) {
     const before = state.route;
     state.route = parse(location.hash);
     state.menu = false;
+    // A question about a page does not outlive it: Back may be pressed while it is open.
+    if (String(state.route.parts) !== String(before?.parts)) state.dialog = null;
     arrived(state.route, before);
     changed();
   };
