@@ -391,10 +391,16 @@ async fn a_payload_names_the_request() {
         assert!(request.ends_with(&format!("\r\n\r\n{body}")), "{request}");
         assert_eq!(request.contains("idempotency-key: own"), kind == "text/x", "{request}");
     }
+    // RFC 9110, 8.6: a method that usually has a body says that there is none.
+    for (method, says_so) in [("POST", true), ("PUT", true), ("PATCH", true), ("GET", false), ("DELETE", false)] {
+        assert_eq!(end_of(&world, "call", json!({"method": method, "url": url})).await.0, "completed");
+        let request = service.requests().pop().unwrap();
+        assert_eq!(request.contains("content-length: 0\r\n"), says_so, "{request}");
+    }
     let sent = service.requests().len();
     for (payload, says) in [
-        (json!({"url": url}), "payload: missing field `method`"),
-        (json!({"method": "GET", "url": url, "hedaers": {}}), "payload: unknown field `hedaers`"),
+        (json!({"url": url}), "payload: method: is missing"),
+        (json!({"method": "GET", "url": url, "hedaers": {}}), "payload: hedaers: unknown field `hedaers`"),
         (json!({"method": "get", "url": url}), "payload: method: \"get\" is not one of GET, HEAD"),
         (json!({"method": "CONNECT", "url": url}), "payload: method: \"CONNECT\" is not one of"),
         (json!({"method": "GET", "url": "a b"}), "payload: url: is no URL"),
@@ -403,7 +409,9 @@ async fn a_payload_names_the_request() {
         (json!({"method": "GET", "url": url, "headers": {"A": "b\r\nC: d"}}), "payload: headers: \"A\" is no header"),
         (json!({"method": "GET", "url": url, "body": 1, "body_base64": ""}), "payload: body_base64: stands beside"),
         (json!({"method": "GET", "url": url, "body_base64": "="}), "payload: body_base64: "),
-        (json!([]), "payload: "),
+        (json!(["GET", url, {}, 1, null, null]), "payload: the request is not a JSON object"),
+        (json!({"method": "GET", "url": "http://u:p@127.0.0.1/"}), "url: has a user or password"),
+        (json!({"method": "GET", "url": "ftp://127.0.0.1/"}), "url: is not a URL that begins with http"),
     ] {
         let (end, text) = end_of(&world, "call", payload).await;
         assert!(end == "permanent" && text.starts_with(says), "{says}: {end} {text}");

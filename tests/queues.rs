@@ -389,8 +389,8 @@ async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
     assert!(world.publish("noop").queue("bulk").send("{}").await.is_err(), "it is not declared yet");
 
     let answer = put(json!({"queue": "bulk", "concurrency": 3, "nodes": ["a"]})).await.unwrap();
-    let served = json!({"aging_ms": 30_000, "concurrency": 3, "nodes": ["a"], "queue": "bulk", "served_by": ["a"],
-        "unconfirmed": []});
+    let served = json!({"aging_ms": 30_000, "concurrency": 3, "fair_by": "tenant", "nodes": ["a"], "queue": "bulk",
+        "served_by": ["a"], "unconfirmed": []});
     assert_eq!(answer, served);
     assert_eq!(put(json!({"queue": "bulk", "concurrency": 3, "nodes": ["a"]})).await.unwrap(), served, "repeated");
     let first = world.publish("noop").queue("bulk").many((0..5).map(|_| json!({}))).await;

@@ -3,6 +3,8 @@
 //! Each is an ordinary [`longshore_actors::Handler`] and can do no more than a handler of the user's own.
 
 use longshore_actors::Handlers;
+#[cfg(any(feature = "http", feature = "email"))]
+use longshore_actors::{Context, HandlerError};
 
 pub(crate) mod command_run;
 #[cfg(feature = "email")]
@@ -19,4 +21,14 @@ pub fn built_in() -> Handlers {
     #[cfg(feature = "http")]
     let handlers = handlers.with_everywhere("http.call", http_call::HttpCall::strict());
     handlers
+}
+
+/// The payload, which is a JSON object.
+///
+/// # Errors
+/// Permanent: the field that is wrong, and why, as the API says it.
+#[cfg(any(feature = "http", feature = "email"))]
+fn payload<T: serde::de::DeserializeOwned>(context: &Context) -> Result<T, HandlerError> {
+    longshore_backbone::wire::api::read(&context.payload)
+        .map_err(|error| HandlerError::permanent(format!("payload: {}", error.message)))
 }

@@ -66,7 +66,7 @@ impl EmailSend {
     }
 
     async fn perform(&self, context: &Context) -> Result<Success, HandlerError> {
-        let payload: Payload = context.json()?;
+        let payload: Payload = super::payload(context)?;
         let email = payload.email(context, self.from.as_deref())?;
         tokio::select! {
             sent = self.send(context, email) => sent,

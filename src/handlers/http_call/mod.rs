@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use hyper::{Method, Request, StatusCode, Uri};
 use longshore_actors::handler::BoxFuture;
 use longshore_actors::{Context, Handler, HandlerError, Success};
 use tokio::time::timeout;
 
-use crate::outbound::{Allow, Answer, Error, Outbound};
+use crate::outbound::{Allow, Answer, Error, Outbound, Refused};
 
 mod answer;
 mod request;
@@ -132,15 +132,18 @@ impl HttpCall {
                 headers.clone_from(&usual);
                 // A header of the same name that the type or the payload sets takes the place of the usual one.
                 headers.extend(call.headers.clone());
+                if call.body.is_empty() && [Method::POST, Method::PUT, Method::PATCH].contains(&call.method) {
+                    // Servers wait for a body or refuse the request (411) if nothing says that there is none.
+                    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+                }
             }
             let request = request.body(Full::new(call.body.clone()));
             let request = request.map_err(|error| HandlerError::permanent(format!("request: {error}")))?;
             let answer =
                 outbound.send(request, LONGEST_WAIT, self.max_response).await.map_err(|error| match error {
-                    Error::Refused(crate::outbound::Refused::Unknown(_)) | Error::TooLate(_) | Error::Failed(_) => {
-                        HandlerError::retryable(error.to_string())
-                    }
-                    Error::Refused(_) => HandlerError::permanent(error.to_string()),
+                    Error::TooLate(_) | Error::Failed(_) => HandlerError::retryable(error.to_string()),
+                    Error::Refused(Refused::Unknown(_)) => HandlerError::retryable(format!("url: {error}")),
+                    Error::Refused(_) => HandlerError::permanent(format!("url: {error}")),
                 })?;
             let location = answer.headers.get(LOCATION).filter(|_| left > 0 && is_redirect(answer.status));
             let Some(location) = location else { return Ok(answer) };

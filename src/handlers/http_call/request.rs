@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use url::Url;
 
+use super::super::payload;
 use super::Call;
 
 /// Methods that a request may have.
@@ -161,7 +162,7 @@ struct Payload {
 /// # Errors
 /// Permanent: the field that is wrong, and why.
 pub(super) fn of_payload(context: &Context) -> Result<Call, HandlerError> {
-    let payload: Payload = context.json()?;
+    let payload: Payload = payload(context)?;
     let wrong = |field: &str, reason: String| HandlerError::permanent(format!("payload: {field}: {reason}"));
     let method = method(&payload.method).map_err(|reason| wrong("method", reason))?;
     let url = payload.url.parse().map_err(|error| wrong("url", format!("is no URL: {error}")))?;

@@ -77,8 +77,8 @@ pub struct QueuePut {
     pub aging_ms: u64,
     /// Jobs that run at once on each node, unless that node's configuration says otherwise.
     pub concurrency: usize,
-    /// Between whom its starts are shared out, if not between tenants.
-    #[serde(default, skip_serializing_if = "FairBy::is_tenant")]
+    /// Between whom its starts are shared out.
+    #[serde(default)]
     pub fair_by: FairBy,
     /// The nodes that serve it, if not every node does; those whose configuration names it do so in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -49,7 +49,11 @@ struct RescheduleBody {
     set: Option<NewStart>,
 }
 
-takes!(RescheduleRequest of RescheduleBody: &[&SELECTION[..], &["run_at", "priority", "set"]].concat());
+takes!(RescheduleRequest of RescheduleBody: &fields());
+
+fn fields() -> Vec<&'static str> {
+    [&SELECTION[..], &["run_at", "priority", "set"]].concat()
+}
 
 impl TryFrom<RescheduleBody> for RescheduleRequest {
     type Error = String;
@@ -66,7 +70,7 @@ impl TryFrom<RescheduleBody> for RescheduleRequest {
             }
             None => set.unwrap_or_default(),
         };
-        Ok(Self { selection: fields.only(&SELECTION)?.selection()?, set })
+        Ok(Self { selection: fields.only(&self::fields())?.selection()?, set })
     }
 }
 
@@ -179,6 +183,7 @@ mod tests {
             (r#"{"run_id":"r","type":"t","priority":1}"#, "run_id: stands beside a filter"),
             (r#"{"set":{"priority":1}}"#, "run_id: is missing; or give a filter"),
             (r#"{"all":true,"set":{"payload":1}}"#, "set.payload: unknown field `payload`"),
+            (r#"{"run_at":"2026-01-01T00:00:00Z","run_id":"r","x":1}"#, "x: is not a field of this endpoint"),
         ] {
             let error = read(body).unwrap_err().message;
             assert!(error.starts_with(said), "{body}: {error}");

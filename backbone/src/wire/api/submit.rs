@@ -48,7 +48,7 @@ pub struct SubmitRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_conflict: Option<String>,
     /// Its key, and how long it waits for the next job of that key, which takes its place.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
     pub debounce: Option<Debounce>,
     /// An id for the run that the client chooses: at most 96 characters, not in the form of a derived id.
     #[serde(default, skip_serializing_if = "Option::is_none")]

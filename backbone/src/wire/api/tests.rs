@@ -381,7 +381,7 @@ fn check_queues() -> [&'static str; 6] {
                 r#"{"queue":"bulk","concurrency":8,"aging_ms":0,"nodes":["n1"],"fair_by":"type"}"#,
             ],
             &[
-                r#"{"aging_ms":30000,"concurrency":64,"queue":"bulk","served_by":["n1"],"unconfirmed":["n2"]}"#,
+                r#"{"aging_ms":30000,"concurrency":64,"fair_by":"tenant","queue":"bulk","served_by":["n1"],"unconfirmed":["n2"]}"#,
                 r#"{"aging_ms":0,"concurrency":8,"fair_by":"type","nodes":["n1"],"queue":"bulk","served_by":[],"unconfirmed":[]}"#,
             ],
         ),
