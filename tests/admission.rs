@@ -111,7 +111,7 @@ async fn submit_refuses_what_would_wait_beyond_its_bound() {
     .await;
     let refused = world.try_request("acme", "submit", sleeping(1)).await.unwrap_err();
     assert_eq!((refused.code, waiting_of(&world, "main").await), (503, 1 + 3), "{refused:?}");
-    assert!(refused.message.contains("tenant acme: 3 jobs wait"), "{refused:?}");
+    assert!(refused.message.contains("tenant acme: at most 3 jobs may wait"), "{refused:?}");
     let elsewhere = json!({"type": "noop", "payload": {}, "queue": "other"});
     world.try_request("default", "submit", elsewhere.clone()).await.unwrap();
     assert_eq!(world.try_request("acme", "submit", elsewhere).await.unwrap_err().code, 503);
@@ -122,7 +122,7 @@ async fn submit_refuses_what_would_wait_beyond_its_bound() {
     let answer = world.request("submit.batch", json!({"jobs": jobs})).await;
     let refused: Vec<_> = answer["jobs"].as_array().unwrap().iter().filter(|job| job["code"] == 503).collect();
     assert_eq!((refused.len(), waiting_of(&world, "main").await), (5, 1 + 8), "{answer}");
-    assert!(refused[0]["message"].as_str().unwrap().contains("queue main: 8 jobs wait"), "{answer}");
+    assert!(refused[0]["message"].as_str().unwrap().contains("queue main: at most 8 jobs may wait"), "{answer}");
     let bare = world.publish("noop").tenant("acme").json(json!(1)).await;
 
     world.request("runs.cancel", json!({"run_id": first})).await;

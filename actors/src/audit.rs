@@ -175,8 +175,8 @@ fn line(entry: &AuditEntry) -> String {
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-/// A request of this endpoint without what may be secret: payloads and headers, and, if the endpoint cannot read it,
-/// every value but the names of what it is about. A misspelt field may hold a payload.
+/// A request of this endpoint without what may be secret: payloads, headers and secrets of webhooks, and, if the
+/// endpoint cannot read it, every value but the names of what it is about. A misspelt field may hold a payload.
 pub(crate) fn shown<E: Endpoint>(body: &[u8]) -> Option<Box<RawValue>> {
     let mut asked: Value = serde_json::from_slice(body).ok()?;
     match (&mut asked, E::read(body)) {
@@ -201,7 +201,7 @@ fn take_out(value: &mut Value) {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match name.as_str() {
-                    "payload" | "payload_base64" | "headers" => *value = Value::from("left out"),
+                    "payload" | "payload_base64" | "headers" | "secret" => *value = Value::from("left out"),
                     _ => take_out(value),
                 }
             }
@@ -256,7 +256,7 @@ fn counts(answer: &[u8]) -> Option<Box<RawValue>> {
 
 #[cfg(test)]
 mod tests {
-    use longshore_backbone::wire::api::DlqReplay;
+    use longshore_backbone::wire::api::{DlqReplay, WebhooksPut};
 
     use super::*;
 
@@ -270,6 +270,9 @@ mod tests {
         let asked = r#"{"run_id":"a","set":{"payload":{"card":"s3cret"},"headers":{"X":"s3cret"},"priority":3}}"#;
         let left = r#"{"run_id":"a","set":{"headers":"left out","payload":"left out","priority":3}}"#;
         assert_eq!(shown(asked), left);
+        let asked = r#"{"id":"a","url":"https://a.example/","secret":"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}"#;
+        let webhook = super::shown::<WebhooksPut>(asked.as_bytes()).unwrap();
+        assert_eq!(webhook.get(), r#"{"id":"a","secret":"left out","url":"https://a.example/"}"#);
         let long = format!(r#"{{"all":true,"type":"{}"}}"#, "x".repeat(REQUEST_MAX));
         assert!(shown(&long).starts_with(r#"{"bytes":"#));
     }

@@ -22,7 +22,7 @@ pub(super) fn too_many_wait(Full { scope, max }: &Full) -> ApiError {
         RoomScope::Queue(queue) => format!("queues.{queue}.max_waiting"),
         RoomScope::Tenant(tenant) => format!("tenants.{tenant}.max_waiting"),
     };
-    ApiError::unavailable(format!("{scope}: {max} jobs wait, and no more may ({setting}); try again later"))
+    ApiError::unavailable(format!("{scope}: at most {max} jobs may wait ({setting}); try again later"))
 }
 
 #[cfg(test)]
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn a_full_queue_and_a_full_tenant_are_distinguished_by_the_setting_that_bounds_them() {
         let queue = too_many_wait(&Full { scope: RoomScope::Queue(Queue::main()), max: 3 });
-        let message = "queue main: 3 jobs wait, and no more may (queues.main.max_waiting); try again later";
+        let message = "queue main: at most 3 jobs may wait (queues.main.max_waiting); try again later";
         assert_eq!((queue.code, queue.message.as_str()), (503, message));
         let tenant = too_many_wait(&Full { scope: RoomScope::Tenant(Tenant::parse("acme").unwrap()), max: 3 });
         assert!(tenant.message.contains("(tenants.acme.max_waiting)"), "{tenant}");

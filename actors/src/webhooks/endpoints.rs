@@ -68,10 +68,14 @@ async fn has_room(api: &Api, tenant: &Tenant) -> Result<(), ApiError> {
     let (all, _) = api.backbone.webhooks().written_after(None, 0).await?;
     let all = || all.iter().filter(|stored| !stored.deleted);
     if all().count() >= OF_ALL {
-        return Err(ApiError::unavailable(format!("there are {OF_ALL} webhooks already")));
+        return Err(ApiError::new(
+            Code::WrongState,
+            format!("id: there are {OF_ALL} webhooks already, as many as may be"),
+        ));
     }
     if all().filter(|stored| stored.webhook.tenant == *tenant).count() >= OF_TENANT {
-        return Err(ApiError::unavailable(format!("tenant {tenant} has {OF_TENANT} webhooks already")));
+        let message = format!("id: tenant {tenant} has {OF_TENANT} webhooks already, as many as may be");
+        return Err(ApiError::new(Code::WrongState, message));
     }
     Ok(())
 }
