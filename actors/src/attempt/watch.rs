@@ -195,6 +195,18 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
             }
         }
     }
-    announce(ports, current).await;
+    log_start(ports, current).await;
     Owner::Us
+}
+
+/// Has the log know of a start that was announced, now that its record is stored. One that was not is still to be found
+/// a handler: it is taken back if there is none.
+async fn log_start<P: Ports>(ports: &P, current: &CurrentAttempt) {
+    let is_announced = {
+        let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().is_some_and(|running| running.attempt_state.is_counted)
+    };
+    if is_announced {
+        announce(ports, current).await;
+    }
 }

@@ -148,8 +148,6 @@ impl Hand<'_> {
         work.asked = true;
         let owner = claim_running(self, &self.current).await;
         work.call.holds(self.is_stored());
-        // It is published with its record.
-        work.started |= self.is_stored();
         work.is_cancelled |= owner == Owner::Cancelled;
         Some(Some(AttemptEvent::Owned(owner)))
     }
