@@ -121,7 +121,8 @@ async fn check(folder: &Path, python: String, readme: &str, interpreter: String,
     std::fs::copy(root.join("tests/packages").join(worker), folder.join(worker)).unwrap();
     let mut command = Command::new(python);
     command.arg(root.join("tests/packages/check.py")).arg(root.join(readme)).args([&interpreter, worker]);
-    command.current_dir(folder).env("NATS_URL", world.urls());
+    // As many servers as there are may be named.
+    command.current_dir(folder).env("NATS_URL", format!("{0}, {0}", world.urls()));
     let checked = tokio::task::spawn_blocking(move || run(&mut command)).await.unwrap();
     assert!(checked.as_ref().is_ok_and(|printed| printed.contains("all checked")), "{}", checked.unwrap_or_else(|e| e));
 

@@ -28,7 +28,11 @@ export class Client {
   }
 
   submit(type, payload = null, options = {}) {
-    return this.request('submit', { type, payload, ...options });
+    if (payload instanceof Uint8Array) {
+      const headers = { 'Content-Type': 'application/octet-stream', ...options.headers };
+      return this.request('submit', { type, payload_base64: Buffer.from(payload).toString('base64'), ...options, headers });
+    }
+    return this.request('submit', 'payload_base64' in options ? { type, ...options } : { type, payload, ...options });
   }
 
   async publish(type, payload = null, { queue = 'main', priority = 5, headers = {} } = {}) {

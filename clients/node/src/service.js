@@ -7,16 +7,19 @@ const QUEUE = 'q';
 export class Service {
   #connection;
   #identity;
+  #refused;
   #endpoints = [];
   #started = new Date().toISOString();
   #subscriptions = [];
 
-  constructor(connection, { name, version, metadata }) {
+  /** `refused` is called with the error if NATS refuses a subscription. */
+  constructor(connection, { name, version, metadata }, refused) {
     this.#connection = connection;
+    this.#refused = refused;
     this.#identity = { name, id: randomUUID(), version, metadata };
     for (const verb of ['PING', 'INFO', 'STATS']) {
       for (const subject of [`$SRV.${verb}`, `$SRV.${verb}.${name}`, `$SRV.${verb}.${name}.${this.#identity.id}`]) {
-        this.#subscriptions.push(connection.subscribe(subject, { callback: (_error, message) => message?.respond(JSON.stringify(this.#says(verb))) }));
+        this.#subscriptions.push(connection.subscribe(subject, { callback: (error, message) => (error ? refused(error) : message.respond(JSON.stringify(this.#says(verb)))) }));
       }
     }
   }
@@ -25,11 +28,12 @@ export class Service {
   add(name, subject, metadata, handler) {
     const endpoint = { name, subject, metadata, requests: 0, errors: 0, nanoseconds: 0 };
     const callback = async (error, message) => {
-      if (error) return;
+      if (error) return this.#refused(error);
       const begun = performance.now();
       endpoint.requests += 1;
       if (!(await handler(message))) endpoint.errors += 1;
       endpoint.nanoseconds += Math.round((performance.now() - begun) * 1e6);
+      return undefined;
     };
     this.#endpoints.push(endpoint);
     this.#subscriptions.push(this.#connection.subscribe(subject, { queue: QUEUE, callback }));
@@ -37,7 +41,7 @@ export class Service {
 
   /** Nothing more arrives; what had arrived is with the handlers. */
   async stop() {
-    await Promise.all(this.#subscriptions.map((subscription) => subscription.drain()));
+    await Promise.all(this.#subscriptions.filter((one) => !one.isClosed()).map((one) => one.drain()));
   }
 
   #says(verb) {

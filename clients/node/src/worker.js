@@ -77,16 +77,21 @@ export class Worker {
     const stop = () => this.stop();
     for (const name of ['SIGTERM', 'SIGINT']) process.on(name, stop);
     const connection = await connect(this.servers, this.#options);
+    let refusal; // A worker without its subscriptions would wait for ever.
+    const refused = (error) => {
+      refusal ??= error;
+      this.stop();
+    };
     try {
-      connection.subscribe(`${this.namespace}.cancel.${this.tenant}.*`, { callback: (_error, message) => this.#cancel(message.subject) });
+      connection.subscribe(`${this.namespace}.cancel.${this.tenant}.*`, { callback: (error, message) => (error ? refused(error) : this.#cancel(message.subject)) });
       const metadata = this.heartbeat ? { 'longshore.heartbeat': `${Math.round(this.heartbeat * 1000)}ms` } : {};
-      const service = new Service(connection, { name: this.name, version: '0.1.0', metadata });
+      const service = new Service(connection, { name: this.name, version: '0.1.0', metadata }, refused);
       for (const handler of this.#handlers) {
         const subject = `${this.namespace}.work.${this.tenant}.${handler.type}`;
         service.add(handler.type.replaceAll('.', '-'), subject, { 'longshore.slots': String(handler.slots) }, (message) => this.#arrived(connection, handler, message));
       }
       await connection.flush();
-      this.log.info(`taking jobs of ${this.#handlers.map(({ type }) => type).join(', ')}`);
+      if (!refusal) this.log.info(`taking jobs of ${this.#handlers.map(({ type }) => type).join(', ')}`);
       if (!this.#ends) await new Promise((end) => { this.#end = end; });
       await service.stop();
       await Promise.allSettled(this.#tasks);
@@ -94,6 +99,7 @@ export class Worker {
       await connection.drain();
       for (const name of ['SIGTERM', 'SIGINT']) process.off(name, stop);
     }
+    if (refusal) throw refusal;
   }
 
   async #arrived(connection, handler, message) {

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import time
-from typing import Any, AsyncIterator, Dict, Mapping, Optional
+from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Sequence, Union
 
 import nats
 import nats.errors
@@ -24,6 +25,12 @@ class ApiError(Exception):
         self.code, self.error, self.message = code, error, message
 
 
+def addresses(servers: Union[str, Sequence[str], None]) -> List[str]:
+    """Addresses of servers, of a list or of text with commas; else those of NATS_URL."""
+    given = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
+    return [address.strip() for address in given.split(",")] if isinstance(given, str) else list(given)
+
+
 class Client:
     """A connection for submitting jobs: `async with await Client.connect() as client`."""
 
@@ -31,11 +38,10 @@ class Client:
         self.connection, self.tenant, self.namespace = connection, tenant, namespace
 
     @classmethod
-    async def connect(cls, servers: Optional[str] = None, *, tenant: str = "default", namespace: str = "longshore",
+    async def connect(cls, servers: Union[str, Sequence[str], None] = None, *, tenant: str = "default", namespace: str = "longshore",
                       **options: Any) -> "Client":
         """Connects to `servers`, or else NATS_URL; further options are those of `nats.connect`."""
-        servers = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
-        return cls(await nats.connect(servers, **options), tenant=tenant, namespace=namespace)
+        return cls(await nats.connect(addresses(servers), **options), tenant=tenant, namespace=namespace)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -50,10 +56,15 @@ class Client:
     async def submit(self, type: str, payload: Any = None, **options: Any) -> Dict[str, Any]:
         """Submits a job: `{"run_id", "state", "deduplicated"}`, once it is durable.
 
-        The payload is JSON. Options are the fields of `submit` in the contract, such as `queue`, `priority`,
-        `idempotency_key`, `delay_ms`, `tags`.
+        The payload is JSON, or bytes as they are. Options are the fields of `submit` in the contract, such as `queue`,
+        `priority`, `idempotency_key`, `delay_ms`, `tags`.
         """
-        return await self.request("submit", {"type": type, "payload": payload, **options})
+        if isinstance(payload, bytes):
+            options["headers"] = {"Content-Type": "application/octet-stream", **options.get("headers", {})}
+            options["payload_base64"] = base64.b64encode(payload).decode()
+        elif "payload_base64" not in options:
+            options["payload"] = payload
+        return await self.request("submit", {"type": type, **options})
 
     async def publish(self, type: str, payload: Any = None, *, queue: str = "main", priority: int = 5,
                       headers: Optional[Mapping[str, str]] = None) -> str:

@@ -5,15 +5,15 @@ import asyncio
 import inspect
 import json
 import logging
-import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import nats
 import nats.micro
 from nats.aio.client import Client as Nats
 
+from ._client import addresses
 from ._context import Context, call, run
 from ._errors import Cancelled, Detach, Permanent, Retry, Snooze, headers_of
 
@@ -48,9 +48,9 @@ class Worker:
     are those of `nats.connect`.
     """
 
-    def __init__(self, servers: Optional[str] = None, *, name: str = "longshore-python", tenant: str = "*",
+    def __init__(self, servers: Union[str, Sequence[str], None] = None, *, name: str = "longshore-python", tenant: str = "*",
                  namespace: str = "longshore", heartbeat: Optional[float] = 30, **options: Any) -> None:
-        self._servers = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
+        self._servers = addresses(servers)
         self._name, self._tenant, self._namespace, self._heartbeat = name, tenant, namespace, heartbeat
         self._options = {"max_reconnect_attempts": -1, **options}
         self._wanted: List[Tuple[str, Callable[..., Any], int]] = []
@@ -111,6 +111,9 @@ class Worker:
             for type, function, slots in self._wanted:
                 await self._serve_type(service, connection, _Handler(type, function, slots))
             await connection.flush()
+            refused = connection.last_error
+            if refused and "permissions violation" in str(refused).lower():
+                raise refused  # a worker without its subscriptions would wait for ever
             log.info("taking jobs of %s", ", ".join(type for type, _, _ in self._wanted))
             await self._stop.wait()
             await service.stop()
