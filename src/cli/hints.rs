@@ -21,7 +21,7 @@ const CONNECT: &str = "cannot connect to NATS";
 
 /// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port
 /// says nothing of whose it is; so the first part names what was being done.
-const TEXTS: [(&str, &str, &str); 23] = [
+const TEXTS: [(&str, &str, &str); 24] = [
     (
         SERVER,
         "in use by another running server",
@@ -82,6 +82,7 @@ const TEXTS: [(&str, &str, &str); 23] = [
         "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
          storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
     ),
+    ("not restored", "non-clustered mode", "this server is alone and keeps one copy of each stream: --replicas 1"),
     (DEV, "o space left on device", NO_ROOM),
     (SERVER, "o space left on device", NO_ROOM),
     ("", "o space left on device", "free some space there"),

@@ -60,6 +60,8 @@ fn inbox(role: Role, tenant: &str) -> String {
 /// A node answers all others.
 fn of_a_node(names: &Names, policies: &Policies, tenant: &str) -> String {
     let (mut publish, subscribe) = names.rights_of_a_node(policies.queues.keys());
+    // By which doctor, which the dashboard shows, learns what the node may do.
+    publish.push("$SYS.REQ.USER.INFO".to_owned());
     let mut inboxes = vec![inbox(Role::Operator, ""), inbox(Role::Observer, ""), inbox(Role::Producer, tenant)];
     let others = policies.tenants.keys().map(|other| inbox(Role::Producer, other.as_str()));
     inboxes.extend(others.filter(|other| *other != inbox(Role::Producer, tenant)));
