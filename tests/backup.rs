@@ -292,15 +292,31 @@ async fn what_falls_due_while_a_backup_reads_the_schedules_is_in_it() {
     }
     let (link, dir) = (SlowLink::to(&old, Duration::from_millis(100)).await, folder(&old));
     // As long as it takes; those that come to wait meanwhile may be in it or not.
-    let mut pace = tokio::time::interval(Duration::from_millis(200));
+    let publish = async {
+        let mut pace = tokio::time::interval(Duration::from_millis(200));
+        loop {
+            pace.tick().await;
+            delayed(1_000).await;
+        }
+    };
+    // From before the snapshot of the schedules until it is there the link is so slow that several fall due.
+    let slow = async {
+        let there = async |file: &str| {
+            let path = dir.join(file);
+            eventually(file, WITHIN, async || if path.exists() { Ok(()) } else { Err("is not there") }).await;
+        };
+        there("LONGSHORE_JOBS_main_P8.snapshot").await;
+        link.takes(Duration::from_secs(1));
+        there("LONGSHORE_SCHEDULES.snapshot").await;
+        link.takes(Duration::ZERO);
+        std::future::pending().await
+    };
     let (server, arguments) = (link.url(), ["backup", text(&dir), "--wait", "0s"]);
     let arguments = [&["--server", &server], &arguments[..]].concat();
-    let mut backup = std::pin::pin!(command(&old, &arguments));
-    let (succeeds, output) = loop {
-        tokio::select! {
-            ended = &mut backup => break ended,
-            _ = pace.tick() => drop(delayed(1_000).await),
-        }
+    let (succeeds, output) = tokio::select! {
+        ended = command(&old, &arguments) => ended,
+        () = publish => unreachable!("it publishes for ever"),
+        () = slow => unreachable!("it waits for ever"),
     };
     assert!(succeeds, "{output}");
     node.kill9().await;

@@ -162,7 +162,9 @@ impl Reader {
 
     /// Which subjects have messages in the streams that jobs go through (lanes, parked jobs, schedules and retries),
     /// and how many messages these streams have ever stored: if two readings agree on that, nothing moved from one to
-    /// another in between. The tick of a recurring schedule is no job: one that is paused may keep its last.
+    /// another in between. The tick of a recurring schedule is no job: one that is paused may keep its last. Nor is a
+    /// schedule that was written after its run had ended: a node that stood still writes one again whose confirmation
+    /// it missed, and it does nothing once its time comes.
     ///
     /// # Errors
     /// As [`Reader::extent`].
@@ -176,10 +178,28 @@ impl Reader {
             ever += stream.cached_info().state.last_sequence;
             if stream.cached_info().state.messages > 0 {
                 let subjects: HashMap<String, usize> = stream.info_with_subjects(">").await?.try_collect().await?;
-                left.extend(subjects.into_keys().filter(|subject| !subject.contains("._tick.")));
+                for subject in subjects.into_keys().filter(|subject| !subject.contains("._tick.")) {
+                    if !self.is_too_late(&stream, &subject).await? {
+                        left.insert(subject);
+                    }
+                }
             }
         }
         Ok((left, ever))
+    }
+
+    /// Whether a message is the schedule of a run that had ended when it was stored.
+    async fn is_too_late(&self, stream: &jetstream::stream::Stream, subject: &str) -> anyhow::Result<bool> {
+        let mut tokens = subject.strip_prefix(&format!("{}.", self.namespace)).unwrap_or_default().split('.');
+        let (Some("schedules" | "retries"), Some(tenant), Some(run)) = (tokens.next(), tokens.next(), tokens.next())
+        else {
+            return Ok(false);
+        };
+        // One that is not there any more is not found by the next reading.
+        let Ok(message) = stream.get_last_raw_message_by_subject(subject).await else { return Ok(false) };
+        let stored = Timestamp::from_nanosecond(message.time.unix_timestamp_nanos())?;
+        let record = self.record(tenant, run).await?;
+        Ok(record.is_some_and(|record| record.is_terminal() && record.ended_at.is_some_and(|ended| ended < stored)))
     }
 
     fn event_log(&self) -> String {
