@@ -209,7 +209,7 @@ pub(crate) static FAILED_MAX_AGE: Entry<Duration> = Entry::new(
 pub(crate) static RUNS_MAX_RECORDS: Entry<u64> = Entry::new(
     "runs_max_records",
     || Storage::default().runs_max_records,
-    "About how many run records are kept (0.6 KiB of the server's memory each). Near this number, records of completed \
+    "About how many run records are kept (0.9 KiB of the server's memory each). Near this number, records of completed \
      runs are kept for a shorter time.",
 )
 .at_least(|| 1_000);
