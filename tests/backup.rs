@@ -291,12 +291,13 @@ async fn what_falls_due_while_a_backup_reads_the_schedules_is_in_it() {
         jobs.extend(delayed(1_000 + due * 200).await);
     }
     let (link, dir) = (SlowLink::to(&old, Duration::from_millis(100)).await, folder(&old));
-    // As long as it takes; those that come to wait meanwhile may be in it or not.
-    let publish = async {
+    // As long as it takes; those that come to wait meanwhile may be in it or not. They are submitted: a bare publish
+    // waits for a time once a node has met it, and the nodes stand still.
+    let submit = async {
         let mut pace = tokio::time::interval(Duration::from_millis(200));
         loop {
             pace.tick().await;
-            delayed(1_000).await;
+            old.submit(json!({"type": "noop", "delay_ms": 1_000})).await;
         }
     };
     // From before the snapshot of the schedules until it is there the link is so slow that several fall due.
@@ -315,7 +316,7 @@ async fn what_falls_due_while_a_backup_reads_the_schedules_is_in_it() {
     let arguments = [&["--server", &server], &arguments[..]].concat();
     let (succeeds, output) = tokio::select! {
         ended = command(&old, &arguments) => ended,
-        () = publish => unreachable!("it publishes for ever"),
+        () = submit => unreachable!("it submits for ever"),
         () = slow => unreachable!("it waits for ever"),
     };
     assert!(succeeds, "{output}");
