@@ -28,6 +28,8 @@ class Slots {
   }
 }
 
+const TYPE = /^[^\s.]+(\.[^\s.]+)*$/;
+
 export class Worker {
   #options;
   #handlers = [];
@@ -47,8 +49,12 @@ export class Worker {
   }
 
   handler(type, options, call) {
-    const [{ slots = 1 }, work] = typeof options === 'function' ? [{}, options] : [options, call];
+    const [{ slots = 1, ...unknown }, work] = typeof options === 'function' ? [{}, options] : [options ?? {}, call];
+    if (!TYPE.test(type)) throw new TypeError(`${JSON.stringify(type)} is no type of jobs, such as email.send`);
+    if (typeof work !== 'function') throw new TypeError(`the handler of ${type} is no function`);
+    for (const name of Object.keys(unknown)) throw new TypeError(`${name} is no option of a handler; there is slots`);
     if (!(slots >= 1)) throw new RangeError(`slots of ${type} must be at least 1, not ${slots}`);
+    if (this.#handlers.some((one) => one.type === type)) throw new TypeError(`${type} has a handler already`);
     this.#handlers.push({ type, slots, call: work, free: new Slots(slots) });
     return this;
   }
