@@ -32,13 +32,21 @@ static SHELL: Mutex<Option<Child>> = Mutex::new(None);
 pub(super) struct Group(Pid);
 
 impl Group {
-    /// The group of a child that leads it.
-    pub(super) fn of(child: &tokio::process::Child) -> Option<Self> {
-        let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)?;
-        if let Err(error) = note("+", pid) {
+    /// Spawns a command that leads a group. The `sh` is there before: a node that is killed while it starts one would
+    /// leave the command behind.
+    pub(super) fn spawn(
+        command: &mut tokio::process::Command,
+    ) -> std::io::Result<(tokio::process::Child, Option<Self>)> {
+        let outlives = |error| {
             tracing::warn!("a command would outlive this node if that were killed: cannot start sh: {error}");
+        };
+        send("").unwrap_or_else(outlives);
+        let child = command.spawn()?;
+        let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            note("+", pid).unwrap_or_else(outlives);
         }
-        Some(Self(pid))
+        Ok((child, pid.map(Self)))
     }
 
     /// Asks all of its processes to end.
@@ -57,6 +65,11 @@ impl Drop for Group {
 
 /// Changes the list.
 fn note(what: &str, group: Pid) -> std::io::Result<()> {
+    send(&format!("{what} {}\n", group.as_raw_pid()))
+}
+
+/// Writes to the `sh`, and starts it if there is none.
+fn send(line: &str) -> std::io::Result<()> {
     let mut shell = SHELL.lock().unwrap_or_else(PoisonError::into_inner);
     let mut child = match shell.take() {
         Some(child) => child,
@@ -66,7 +79,6 @@ fn note(what: &str, group: Pid) -> std::io::Result<()> {
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?
         }
     };
-    let line = format!("{what} {}\n", group.as_raw_pid());
     let pipe = child.stdin.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?;
     // If somebody has killed it, the next command starts another.
     pipe.write_all(line.as_bytes())?;

@@ -84,9 +84,8 @@ impl CommandRun {
     async fn perform(&self, context: &Context) -> Result<Success, HandlerError> {
         let program = &self.program;
         let failed = |error| HandlerError::retryable(format!("cannot run {program}: {error}"));
-        let mut child = self.command(context).spawn().map_err(failed)?;
         // From here on, whatever ends this function or drops its future ends the group.
-        let group = Group::of(&child);
+        let (mut child, group) = Group::spawn(&mut self.command(context)).map_err(failed)?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (mut output, mut errors) = (Kept::first(self.max_output), Kept::last(TAIL));
         let status = {
