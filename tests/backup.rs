@@ -282,13 +282,10 @@ async fn what_falls_due_while_a_backup_reads_the_schedules_is_in_it() {
     let old = world().await;
     let node = old.node().start().await;
     let far = old.publish("noop").header("Longshore-Delay", "1h").json(json!(0)).await;
-    let delayed = async |ms: u64| {
-        let publish = old.publish("noop").header("Longshore-Delay", &format!("{ms}ms"));
-        publish.many([json!(1), json!(2)]).await
-    };
     let mut jobs = Vec::new();
     for due in 0..80 {
-        jobs.extend(delayed(1_000 + due * 200).await);
+        let publish = old.publish("noop").header("Longshore-Delay", &format!("{}ms", 1_000 + due * 200));
+        jobs.extend(publish.many([json!(1), json!(2)]).await);
     }
     let (link, dir) = (SlowLink::to(&old, Duration::from_millis(100)).await, folder(&old));
     // As long as it takes; those that come to wait meanwhile may be in it or not. They are submitted: a bare publish

@@ -85,7 +85,6 @@ async fn a_rate_limit_holds_over_all_nodes_and_is_used() {
         nodes.push(node(&world, limit).start().await);
     }
     world.publish("limited").many((0..jobs).map(|number| json!(number))).await;
-    let begun = Timestamp::now();
     handler.called(100 * seconds / 3).await;
     nodes[0].kill9().await;
     nodes.push(node(&world, limit).start().await);
@@ -94,9 +93,9 @@ async fn a_rate_limit_holds_over_all_nodes_and_is_used() {
     assert_eq!(world.wait(&other).await.state, "completed");
     let waited = quick.duration_until(Timestamp::now());
     handler.called(100 * seconds).await;
-    let took = begun.duration_until(Timestamp::now()).as_secs_f64();
 
     let starts = Starts::of(&handler);
+    let took = (starts.at[100 * seconds - 1] - starts.at[0]) as f64 / 1_000.0;
     let (most, used) = (starts.most_beyond(100.0, 100.0), (100 * seconds) as f64 / (100.0 * took));
     println!(
         "{} starts, {used:.3} of the rate used, at most {most:.1} beyond the bound, another waited {waited:?}",
@@ -104,7 +103,7 @@ async fn a_rate_limit_holds_over_all_nodes_and_is_used() {
     );
     assert!(most <= 0.0, "{most} starts beyond the bound");
     // Alone on its machine it is above 0.95; beside other tests, nodes start late and their answers take long.
-    assert!(used >= 0.1, "{used}");
+    assert!(used >= 0.3, "{used}");
 }
 
 /// Given a limit of few jobs, when more are published, then each that waits has one `deferred`, and no attempt is used.

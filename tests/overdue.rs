@@ -34,9 +34,10 @@ async fn a_full_lane_does_not_stop_time() {
     let full = system.until("lane_full", |live| live.body["event"] == "lane_full").await;
     assert_eq!((full.body["queue"].as_str(), full.body["priority"].as_u64()), (Some("stuck"), Some(5)), "{full:?}");
     let health = world.request("health", json!({})).await;
-    // The bounds of streams are looked at less often: they may be in it or not.
-    let warnings = health["warnings"].as_array().unwrap();
-    assert!(warnings.contains(&json!("queue stuck is full at priority 5: its due jobs wait")), "{health}");
+    let mut warnings = health["warnings"].as_array().unwrap().clone();
+    // The bounds of streams are looked at less often: that of the lane may be named by now.
+    warnings.retain(|of| !of.as_str().unwrap().starts_with("stream LONGSHORE_JOBS_stuck_P5 is full: it holds 100 "));
+    assert_eq!(warnings, [json!("queue stuck is full at priority 5: its due jobs wait")], "{health}");
     assert_eq!(health["ready"], json!(true), "other queues go on");
 
     let scrape = Scrape::of(&node).await;

@@ -460,7 +460,7 @@ async fn tenants_with_an_account_each_work_and_cannot_touch_one_another() {
     // One that changes meanwhile may come twice.
     let runs = listed["runs"].as_array().unwrap();
     let is_own = |run: &Value| run["run_id"] == "ends" && run["tenant"] == "globex";
-    assert!(!runs.is_empty() && runs.iter().all(is_own), "{listed}");
+    assert!((1..=2).contains(&runs.len()) && runs.iter().all(is_own), "{listed}");
 
     let cancelled = asked_as(&acme, "longshore.api.acme.runs.cancel", json!({"run_id": "stops"})).await.unwrap();
     assert_eq!(cancelled["run_id"], "stops", "{cancelled}");

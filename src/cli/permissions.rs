@@ -3,6 +3,7 @@
 //! A node's rights are those that `doctor` looks for; the others lie in files here, with words in capitals for names.
 
 use clap::{Args, ValueEnum};
+use longshore_backbone::inspect::USER_INFO;
 use longshore_backbone::wire::api::{ENDPOINTS, Effect};
 use longshore_backbone::wire::subject::Names;
 use longshore_domain::policy::Policies;
@@ -61,7 +62,7 @@ fn inbox(role: Role, tenant: &str) -> String {
 fn of_a_node(names: &Names, policies: &Policies, tenant: &str) -> String {
     let (mut publish, subscribe) = names.rights_of_a_node(policies.queues.keys());
     // By which doctor, which the dashboard shows, learns what the node may do.
-    publish.push("$SYS.REQ.USER.INFO".to_owned());
+    publish.push(USER_INFO.to_owned());
     let mut inboxes = vec![inbox(Role::Operator, ""), inbox(Role::Observer, ""), inbox(Role::Producer, tenant)];
     let others = policies.tenants.keys().map(|other| inbox(Role::Producer, other.as_str()));
     inboxes.extend(others.filter(|other| *other != inbox(Role::Producer, tenant)));

@@ -49,6 +49,18 @@ pub struct JwtSettings {
     pub scope_claim: String,
 }
 
+/// The keys of a JWK set (RFC 7517), of whatever kinds.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn jwk_set(text: &[u8]) -> Result<Vec<serde_json::Value>, String> {
+    let mut set: serde_json::Value = serde_json::from_slice(text).map_err(|error| format!("no JSON: {error}"))?;
+    match set["keys"].take() {
+        serde_json::Value::Array(keys) => Ok(keys),
+        _ => Err("no list \"keys\"".to_owned()),
+    }
+}
+
 /// The PEM files of TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {

@@ -54,6 +54,8 @@ pub use check::check_namespace;
 #[cfg(feature = "traces")]
 pub(crate) use collector::not_a_collector;
 pub use kind::Protocol as TraceProtocol;
+#[cfg(feature = "http")]
+pub(crate) use listen::jwk_set;
 pub use listen::{Auth, Http, JwtSettings, Listen, TlsFiles};
 pub use nats::Error as NatsError;
 pub use problem::Problems;

@@ -6,7 +6,7 @@ use crate::audit_files::{AuditFiles, EventFiles};
 
 use super::entries::{audit as audit_entry, http as http_entry};
 use super::kind::Text;
-use super::listen::{Auth, Http, JwtSettings, Listen, TlsFiles};
+use super::listen::{Auth, Http, JwtSettings, Listen, TlsFiles, jwk_set};
 use super::problem::Problem;
 use super::raw::Tree;
 use super::schema::Entry;
@@ -70,18 +70,12 @@ pub(crate) fn incomplete_jwt(tree: &Tree) -> Vec<Problem> {
     let needed = [http_entry::ISSUER.name, http_entry::AUDIENCE.name].into_iter().filter(|name| !has(name));
     problems.extend(needed.map(|name| problem(name, "is missing: a token for others must not count")));
     // Beside a URL it is only for the time in which that does not answer.
-    if let Some(file) = jwt.get(&http_entry::JWKS_FILE).filter(|_| !has(http_entry::JWKS_URL.name))
-        && let Err(reason) = is_jwk_set(&file.0)
-    {
-        problems.push(problem(http_entry::JWKS_FILE.name, &reason));
+    if let Some(file) = jwt.get(&http_entry::JWKS_FILE).filter(|_| !has(http_entry::JWKS_URL.name)) {
+        let text = std::fs::read(&file.0).map_err(|error| format!("cannot be read: {error}"));
+        let keys = text.and_then(|text| jwk_set(&text).map_err(|reason| format!("is no JWK set: {reason}")));
+        problems.extend(keys.err().map(|reason| problem(http_entry::JWKS_FILE.name, &reason)));
     }
     problems
-}
-
-fn is_jwk_set(path: &str) -> Result<(), String> {
-    let text = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let set: serde_json::Value = serde_json::from_slice(&text).map_err(|error| format!("is no JSON: {error}"))?;
-    if set["keys"].is_array() { Ok(()) } else { Err("is no JWK set: there is no list \"keys\"".to_owned()) }
 }
 
 /// Files of TLS that need another one.

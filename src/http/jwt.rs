@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::config::JwtSettings;
+use crate::config::{JwtSettings, jwk_set};
 use crate::outbound::{Allow, Outbound};
 
 /// How often the keys are read at most.
@@ -178,7 +178,9 @@ impl Jwt {
             }
             (of_url, _) => of_url?,
         };
-        keys_of(&text)
+        // Keys of kinds that nobody knows here are the provider's for others.
+        let keys = jwk_set(&text)?.into_iter().filter_map(|key| serde_json::from_value(key).ok());
+        Ok(JwkSet { keys: keys.collect() })
     }
 
     async fn ask(&self, url: &str) -> Result<Bytes, String> {
@@ -187,16 +189,6 @@ impl Jwt {
         let answer = answer.map_err(|error| format!("{url}: {error}"))?;
         if answer.status == 200 { Ok(answer.body) } else { Err(format!("{url}: status {}", answer.status)) }
     }
-}
-
-/// The keys of a JWK set. Keys of kinds that nobody knows here are the provider's for others.
-///
-/// # Errors
-/// It is none.
-fn keys_of(text: &[u8]) -> Result<JwkSet, String> {
-    let set: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let keys = set.get("keys").and_then(Value::as_array).ok_or("there is no list \"keys\"")?;
-    Ok(JwkSet { keys: keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect() })
 }
 
 #[cfg(test)]

@@ -67,17 +67,14 @@ async fn check(api: &Api, asked: &PutWebhookRequest) -> Result<(), ApiError> {
 async fn has_room(api: &Api, tenant: &Tenant) -> Result<(), ApiError> {
     let (all, _) = api.backbone.webhooks().written_after(None, 0).await?;
     let all = || all.iter().filter(|stored| !stored.deleted);
-    if all().count() >= OF_ALL {
-        return Err(ApiError::new(
-            Code::WrongState,
-            format!("id: there are {OF_ALL} webhooks already, as many as may be"),
-        ));
-    }
-    if all().filter(|stored| stored.webhook.tenant == *tenant).count() >= OF_TENANT {
-        let message = format!("id: tenant {tenant} has {OF_TENANT} webhooks already, as many as may be");
-        return Err(ApiError::new(Code::WrongState, message));
-    }
-    Ok(())
+    let full = if all().count() >= OF_ALL {
+        format!("there are {OF_ALL}")
+    } else if all().filter(|stored| stored.webhook.tenant == *tenant).count() >= OF_TENANT {
+        format!("tenant {tenant} has {OF_TENANT}")
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::new(Code::WrongState, format!("id: {full} webhooks already, as many as may be")))
 }
 
 /// The webhook as it is then, and whether its secret was made for that.

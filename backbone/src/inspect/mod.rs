@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 mod rights;
 
-pub use rights::{Permission, Permissions};
+pub use rights::{Permission, Permissions, USER_INFO};
 
 pub use crate::streams::info::Unanswered;
 pub use longshore_domain::cluster_clock::Skew;
@@ -139,10 +139,10 @@ impl Client {
     /// This user, and how far the server's clock is from this machine's.
     ///
     /// # Errors
-    /// The user may not ask the server (`$SYS.REQ.USER.INFO`).
+    /// The user may not ask the server ([`USER_INFO`]).
     pub async fn user(&self) -> Result<(User, Option<Skew>), Unanswered> {
         let (asked_at, began) = (own(), Instant::now());
-        let answer: UserAnswer = self.answer("$SYS.REQ.USER.INFO".to_owned(), String::new()).await?;
+        let answer: UserAnswer = self.answer(USER_INFO.to_owned(), String::new()).await?;
         let half = i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX) / 2;
         let theirs = answer.server.and_then(|server| Timestamp::parse(&server.time).ok());
         let skew =

@@ -5,6 +5,9 @@ use serde::Deserialize;
 
 use crate::wire::subject::Names;
 
+/// By which a user asks the server what it may do. A node needs no such right: without it, nothing is checked.
+pub const USER_INFO: &str = "$SYS.REQ.USER.INFO";
+
 /// The subjects that a user may publish and subscribe to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Permissions {

@@ -28,12 +28,14 @@ export class Service {
   add(name, subject, metadata, handler) {
     const endpoint = { name, subject, metadata, requests: 0, errors: 0, nanoseconds: 0 };
     const callback = async (error, message) => {
-      if (error) return this.#refused(error);
+      if (error) {
+        this.#refused(error);
+        return;
+      }
       const begun = performance.now();
       endpoint.requests += 1;
       if (!(await handler(message))) endpoint.errors += 1;
       endpoint.nanoseconds += Math.round((performance.now() - begun) * 1e6);
-      return undefined;
     };
     this.#endpoints.push(endpoint);
     this.#subscriptions.push(this.#connection.subscribe(subject, { queue: QUEUE, callback }));

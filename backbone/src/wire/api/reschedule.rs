@@ -49,9 +49,9 @@ struct RescheduleBody {
     set: Option<NewStart>,
 }
 
-takes!(RescheduleRequest of RescheduleBody: &fields());
+takes!(RescheduleRequest of RescheduleBody: &own_fields());
 
-fn fields() -> Vec<&'static str> {
+fn own_fields() -> Vec<&'static str> {
     [&SELECTION[..], &["run_at", "priority", "set"]].concat()
 }
 
@@ -70,7 +70,7 @@ impl TryFrom<RescheduleBody> for RescheduleRequest {
             }
             None => set.unwrap_or_default(),
         };
-        Ok(Self { selection: fields.only(&self::fields())?.selection()?, set })
+        Ok(Self { selection: fields.only(&own_fields())?.selection()?, set })
     }
 }
 

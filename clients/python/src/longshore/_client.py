@@ -25,7 +25,11 @@ class ApiError(Exception):
         self.code, self.error, self.message = code, error, message
 
 
-def addresses(servers: Union[str, Sequence[str], None]) -> List[str]:
+Servers = Union[str, Sequence[str], None]
+"""Addresses in a list, or in text with commas."""
+
+
+def addresses(servers: Servers) -> List[str]:
     """Addresses of servers, of a list or of text with commas; else those of NATS_URL."""
     given = servers or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
     return [address.strip() for address in given.split(",")] if isinstance(given, str) else list(given)
@@ -38,7 +42,7 @@ class Client:
         self.connection, self.tenant, self.namespace = connection, tenant, namespace
 
     @classmethod
-    async def connect(cls, servers: Union[str, Sequence[str], None] = None, *, tenant: str = "default", namespace: str = "longshore",
+    async def connect(cls, servers: Servers = None, *, tenant: str = "default", namespace: str = "longshore",
                       **options: Any) -> "Client":
         """Connects to `servers`, or else NATS_URL; further options are those of `nats.connect`."""
         return cls(await nats.connect(addresses(servers), **options), tenant=tenant, namespace=namespace)

@@ -7,13 +7,13 @@ import json
 import logging
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 import nats
 import nats.micro
 from nats.aio.client import Client as Nats
 
-from ._client import addresses
+from ._client import Servers, addresses
 from ._context import Context, call, run
 from ._errors import Cancelled, Detach, Permanent, Retry, Snooze, headers_of
 
@@ -48,7 +48,7 @@ class Worker:
     are those of `nats.connect`.
     """
 
-    def __init__(self, servers: Union[str, Sequence[str], None] = None, *, name: str = "longshore-python", tenant: str = "*",
+    def __init__(self, servers: Servers = None, *, name: str = "longshore-python", tenant: str = "*",
                  namespace: str = "longshore", heartbeat: Optional[float] = 30, **options: Any) -> None:
         self._servers = addresses(servers)
         self._name, self._tenant, self._namespace, self._heartbeat = name, tenant, namespace, heartbeat
