@@ -16,6 +16,11 @@ if command -v python3 >/dev/null; then
 else
     echo "no python3: Celery, taskiq and the remote handler in Python are skipped" >&2
 fi
+if command -v cargo >/dev/null; then
+    CARGO_TARGET_DIR="$dir/build" cargo install --quiet --path "$(dirname "$0")/apalis" --root "$dir"
+else
+    echo "no cargo: apalis is skipped" >&2
+fi
 for server in redis-server psql; do
     command -v "$server" >/dev/null || echo "no $server on PATH: its peers are skipped" >&2
 done

@@ -36,6 +36,8 @@ pub(crate) enum What {
     Delayed(Delayed),
     /// How long work stands still when servers and nodes are killed or frozen, and whether anything is lost.
     Faults(Faults),
+    /// How long jobs wait before, during and after a disturbance: the published chaos scenes of other queues.
+    Scenes(Scenes),
     /// What many streams of events over HTTP cost their node, and how late events are in them.
     Follow(Follow),
     /// Scene after scene, beside bare JetStream and beside other queues: a table, figures as JSON, and plots.
@@ -222,6 +224,45 @@ pub(crate) struct Faults {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Scenes {
+    /// How long each of the three times of a scene lasts, in seconds.
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u64,
+    /// Jobs per second, each of 1 ms.
+    #[arg(long, default_value_t = 800)]
+    pub rate: u32,
+    /// The nodes' lease, in seconds.
+    #[arg(long, default_value_t = 5)]
+    pub lease: u64,
+    /// Only these scenes.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Scene>,
+}
+
+/// A disturbance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scene {
+    /// None: what the others are compared with. With many seconds: a soak.
+    Clean,
+    /// kill -9 of one of two nodes, restarted afterwards.
+    WorkerKill,
+    /// kill -9 of one of two nodes, restarted at once, six times.
+    RepeatedKills,
+    /// kill -9 of the server, restarted after half of the time.
+    ServerRestart,
+    /// The server closes a connection of a node every half a second.
+    ConnectionKills,
+    /// 300 clients that do nothing.
+    IdleConnections,
+    /// A client that reads nothing of what it subscribed to, and a consumer that acknowledges nothing.
+    StalledReaders,
+    /// Four readers of all records and the whole event log, again and again.
+    ActiveReaders,
+    /// Half as many jobs again.
+    HighLoad,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Follow {
     /// Streams that are open at once.
     #[arg(long, default_value_t = 1_000)]
@@ -246,7 +287,7 @@ pub(crate) struct Suite {
     #[arg(long, default_value = "target/suite")]
     pub out: PathBuf,
     /// The other queues, by the names of `bench/peers`; none: an empty text.
-    #[arg(long, value_delimiter = ',', default_value = "bullmq,graphile,celery,taskiq")]
+    #[arg(long, value_delimiter = ',', default_value = "bullmq,graphile,apalis,celery,taskiq")]
     pub peers: Vec<String>,
     /// The folder that `bench/peers/setup.sh` installs them into; the suite runs it if there is no such folder.
     #[arg(long, default_value = "target/peers")]

@@ -51,6 +51,7 @@ async fn main() -> anyhow::Result<()> {
         What::Blocked(args) => blocked::run(&args).await,
         What::Delayed(args) => delayed::run(&args).await,
         What::Faults(args) => faults::run(&args).await,
+        What::Scenes(args) => faults::scenes::run(&args).await,
         What::Follow(args) => follow::run(&args).await,
         What::Suite(args) => suite::run(&args, &longshore).await,
     }

@@ -34,6 +34,13 @@ pub(super) struct Verdict {
     pub repeats: usize,
 }
 
+/// How long a job waited.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub due: Timestamp,
+    pub seconds: f64,
+}
+
 /// The contents of the log.
 #[derive(Debug, Default)]
 struct Log {
@@ -50,6 +57,8 @@ struct Life {
     ends: usize,
     /// When the server stored its first end.
     ended: Option<Timestamp>,
+    /// When it first started.
+    started: Option<Timestamp>,
     began_again: bool,
 }
 
@@ -60,20 +69,31 @@ pub(super) async fn judge(
     faults: &[Fault],
     calls: &[Call],
 ) -> anyhow::Result<Verdict> {
-    let mut log = Log::default();
-    let mut wrong = None;
-    event_log::read(world, |event| match (event.at.parse(), Timestamp::from_nanosecond(event.stored)) {
-        (Ok(at), Ok(stored)) => log.note(event, at, stored),
-        (Err(error), _) | (_, Err(error)) => wrong = Some(error),
-    })
-    .await?;
-    match wrong {
-        Some(error) => Err(error.into()),
-        None => Ok(Verdict { done_twice: done_twice(calls), ..log.judge(stored, faults) }),
-    }
+    let mut log = Log::read(world).await?;
+    Ok(Verdict { done_twice: done_twice(calls), ..log.judge(stored, faults) })
+}
+
+/// How long each of these jobs had to wait for its first start, from the time at which it was to be published; and how
+/// long after `repaired` the last of those that were due then has started.
+pub(super) async fn waits(world: &World, stored: &[Stored], repaired: Timestamp) -> anyhow::Result<(Vec<Wait>, f64)> {
+    Ok(Log::read(world).await?.waits(stored, repaired))
 }
 
 impl Log {
+    async fn read(world: &World) -> anyhow::Result<Log> {
+        let mut log = Log::default();
+        let mut wrong = None;
+        event_log::read(world, |event| match (event.at.parse(), Timestamp::from_nanosecond(event.stored)) {
+            (Ok(at), Ok(stored)) => log.note(event, at, stored),
+            (Err(error), _) | (_, Err(error)) => wrong = Some(error),
+        })
+        .await?;
+        match wrong {
+            Some(error) => Err(error.into()),
+            None => Ok(log),
+        }
+    }
+
     fn note(&mut self, event: &Event<'_>, at: Timestamp, stored: Timestamp) {
         let life = self.runs.entry(event.run_id.to_owned()).or_default();
         if !life.ids.insert(event.id.to_owned()) {
@@ -84,6 +104,7 @@ impl Log {
             "started" => {
                 // An attempt's second start has its ordinal behind the event's name.
                 life.began_again |= event.attempt > 1 || !event.id.ends_with("/started");
+                life.started = Some(life.started.map_or(at, |first| first.min(at)));
                 self.starts.push(at);
             }
             "completed" | "dlq" | "cancelled" | "expired" | "duplicate" | "discarded" => {
@@ -94,7 +115,7 @@ impl Log {
         }
     }
 
-    fn judge(mut self, stored: &[Stored], faults: &[Fault]) -> Verdict {
+    fn judge(&mut self, stored: &[Stored], faults: &[Fault]) -> Verdict {
         self.starts.sort_unstable();
         let life = |job: &Stored| self.runs.get(&job.run_id);
         let mut verdict = Verdict { jobs: stored.len(), repeats: self.repeats, ..Verdict::default() };
@@ -109,6 +130,14 @@ impl Log {
         verdict.lost = stored.iter().filter(|job| life(job).is_none_or(|life| life.ends == 0)).count();
         verdict.twice = self.runs.values().filter(|life| life.ends > 1).count();
         verdict
+    }
+
+    fn waits(&self, stored: &[Stored], repaired: Timestamp) -> (Vec<Wait>, f64) {
+        let built_in = || stored.iter().filter(|job| !job.remote);
+        let start = |job: &Stored| self.runs.get(&job.run_id).and_then(|life| life.started);
+        let waits = built_in().filter_map(|job| Some(Wait { due: job.due, seconds: seconds(job.due, start(job)?) }));
+        let last = built_in().filter(|job| job.due <= repaired).filter_map(start).max().unwrap_or(repaired);
+        (waits.collect(), seconds(repaired, last))
     }
 
     /// The longest time without a start between a fault and the next one.
@@ -153,7 +182,7 @@ mod tests {
         log.note(&event("b", "started", "b/started/2", 1), at(17), at(18));
         log.note(&event("b", "completed", "b/1/completed", 1), at(18), at(19));
         log.note(&event("b", "completed", "b/2/completed", 2), at(18), at(25));
-        let stored = ["a", "b", "c"].map(|run| Stored { run_id: run.to_owned(), remote: false, at: at(9) });
+        let stored = ["a", "b", "c"].map(|run| Stored { run_id: run.to_owned(), remote: false, due: at(9), at: at(9) });
         let verdict = log.judge(&stored, &[Fault { at: at(12), thawed: at(14), over: at(20) }]);
         let expected = Verdict {
             pauses: vec![5.0],
@@ -167,6 +196,10 @@ mod tests {
             repeats: 1,
         };
         assert_eq!(verdict, expected);
+        // `a` waited for 1 s and `b` for 8, 5 of them after the repair; `c` never started.
+        let (waits, recovered) = log.waits(&stored, at(12));
+        assert_eq!(waits.iter().map(|wait| wait.seconds).collect::<Vec<_>>(), [1.0, 8.0]);
+        assert_eq!(recovered, 5.0);
     }
 
     #[test]

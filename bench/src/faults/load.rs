@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::faults::{BUILT_IN, REMOTE};
 use crate::jobs;
@@ -33,6 +33,8 @@ pub(super) struct Stored {
     pub run_id: String,
     /// Whether a remote handler does it.
     pub remote: bool,
+    /// When it was to be published, whatever happened to the jobs before it.
+    pub due: Timestamp,
     /// When the confirmation came.
     pub at: Timestamp,
 }
@@ -40,45 +42,64 @@ pub(super) struct Stored {
 /// The running load.
 #[derive(Debug)]
 pub(super) struct Load {
-    stop: watch::Sender<bool>,
+    /// Jobs per second; none: the load ends.
+    rate: watch::Sender<Option<u32>>,
     publishing: JoinHandle<anyhow::Result<Vec<Stored>>>,
 }
 
 impl Load {
     /// Publishes `rate` jobs per second, each of which works for `works_ms`.
     pub(super) fn start(client: Client, rate: u32, works_ms: u64) -> Load {
-        let (stop, stopped) = watch::channel(false);
-        let publishing = tokio::spawn(publish(client, rate, works_ms, stopped));
-        Load { stop, publishing }
+        let (rate, rates) = watch::channel(Some(rate));
+        let publishing = tokio::spawn(publish(client, rates, works_ms));
+        Load { rate, publishing }
+    }
+
+    /// Publishes so many jobs per second from now on.
+    pub(super) fn set_rate(&self, rate: u32) {
+        self.rate.send_replace(Some(rate));
     }
 
     /// Stops publishing, waits until all jobs are confirmed, and returns the confirmed jobs.
     pub(super) async fn stop(self) -> anyhow::Result<Vec<Stored>> {
-        self.stop.send_replace(true);
+        self.rate.send_replace(None);
         self.publishing.await?
     }
 }
 
 async fn publish(
     client: Client,
-    rate: u32,
+    mut rates: watch::Receiver<Option<u32>>,
     works_ms: u64,
-    mut stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<Vec<Stored>> {
-    let mut tick = interval(Duration::from_secs(1) / rate);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let steady = |rate: u32| {
+        let mut tick = interval(Duration::from_secs(1) / rate);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        tick
+    };
+    let Some(rate) = *rates.borrow_and_update() else { return Ok(Vec::new()) };
+    let mut tick = steady(rate);
     let body = jobs::body(&format!("\"ms\":{works_ms}"));
     let subjects = [BUILT_IN, REMOTE].map(|job_type| Arc::from(jobs::subject(5, job_type)));
     let mut under_way = JoinSet::new();
     let mut stored = Vec::new();
-    for number in 0_u64.. {
-        tokio::select! {
-            _ = stopped.wait_for(|stopped| *stopped) => break,
-            _ = tick.tick() => {}
-        }
-        let remote = number % REMOTE_ONE_IN == 0;
-        let subject: Arc<str> = Arc::clone(&subjects[usize::from(remote)]);
-        under_way.spawn(until_stored(client.clone(), (subject, remote), body.clone(), number));
+    let mut number = 0_u64;
+    loop {
+        let due = tokio::select! {
+            _ = rates.changed() => match *rates.borrow_and_update() {
+                Some(rate) => {
+                    tick = steady(rate);
+                    continue;
+                }
+                None => break,
+            },
+            due = tick.tick() => due,
+        };
+        let late = Instant::now().saturating_duration_since(due);
+        let job = Job { number, remote: number.is_multiple_of(REMOTE_ONE_IN), due: Timestamp::now() - late };
+        let subject = Arc::clone(&subjects[usize::from(job.remote)]);
+        under_way.spawn(until_stored(client.clone(), subject, body.clone(), job));
+        number += 1;
         while let Some(done) = under_way.try_join_next() {
             stored.push(done??);
         }
@@ -89,12 +110,15 @@ async fn publish(
     Ok(stored)
 }
 
-async fn until_stored(
-    client: Client,
-    (subject, remote): (Arc<str>, bool),
-    body: Bytes,
+/// A job to be published.
+struct Job {
     number: u64,
-) -> anyhow::Result<Stored> {
+    remote: bool,
+    due: Timestamp,
+}
+
+async fn until_stored(client: Client, subject: Arc<str>, body: Bytes, job: Job) -> anyhow::Result<Stored> {
+    let Job { number, remote, due } = job;
     let mut headers = HeaderMap::new();
     headers.insert("Nats-Msg-Id", format!("job-{number}"));
     let mut last = None;
@@ -104,7 +128,7 @@ async fn until_stored(
             Ok(answer) => {
                 let ack: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
                 if let Some(sequence) = ack["seq"].as_u64().filter(|_| ack["error"].is_null()) {
-                    return Ok(Stored { run_id: format!("main-p5-{sequence}"), remote, at: Timestamp::now() });
+                    return Ok(Stored { run_id: format!("main-p5-{sequence}"), remote, due, at: Timestamp::now() });
                 }
                 last = Some(anyhow::anyhow!("not stored: {ack}"));
             }

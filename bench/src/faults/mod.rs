@@ -7,6 +7,7 @@
 
 mod judge;
 mod load;
+pub(crate) mod scenes;
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::args::{self, Kind};
 use crate::faults::judge::{Fault, Verdict};
-use crate::faults::load::Load;
+use crate::faults::load::{Load, Stored};
 use crate::machine::{Weather, class};
 use crate::product::ROOM;
 use crate::streams::{self, SCHEDULES, lane};
@@ -118,7 +119,7 @@ async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<
         let node = world.node().config(ROOM).with("node", &lease);
         nodes.push(node.with(&format!("types.{REMOTE}"), REMOTE_IS).start().await);
     }
-    let worker = worker(&world).await;
+    let worker = worker(&world, Duration::from_millis(WORKS_MS)).await;
     let load = Load::start(world.client().clone(), args.rate, WORKS_MS);
     sleep(WARM_UP).await;
     let mut faults = Vec::new();
@@ -129,27 +130,32 @@ async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<
     let mut last: Vec<String> = (1..=9).map(lane).collect();
     last.push(SCHEDULES.to_owned());
     streams::emptied(&world, &last, ENDS_WITHIN).await?;
-    let deadline = Instant::now() + ENDS_WITHIN;
-    // A job that waits for a retry is in no stream for a moment while it is moved, so an empty stream is not
-    // conclusive.
-    let verdict = loop {
-        let verdict = judge::judge(&world, &stored, &faults, &worker.calls()).await?;
-        if verdict.lost == 0 || Instant::now() > deadline {
-            break verdict;
-        }
-        sleep(WARM_UP).await;
-    };
+    let verdict = settled(&world, &stored, &faults, &worker).await?;
     for node in &nodes {
         node.stop().await;
     }
     Ok(verdict)
 }
 
+/// The verdict once all have ended, or have had their time.
+async fn settled(world: &World, stored: &[Stored], faults: &[Fault], worker: &Handler) -> anyhow::Result<Verdict> {
+    let deadline = Instant::now() + ENDS_WITHIN;
+    // A job that waits for a retry is in no stream for a moment while it is moved, so an empty stream is not
+    // conclusive.
+    loop {
+        let verdict = judge::judge(world, stored, faults, &worker.calls()).await?;
+        if verdict.lost == 0 || Instant::now() > deadline {
+            return Ok(verdict);
+        }
+        sleep(WARM_UP).await;
+    }
+}
+
 /// Works for a while on each job, and writes down each call. It outlives every fault, so that its list is complete; it
 /// announces capacity for all jobs.
-async fn worker(world: &World) -> Handler {
-    let work = |_: Job| async {
-        sleep(Duration::from_millis(WORKS_MS)).await;
+async fn worker(world: &World, works: Duration) -> Handler {
+    let work = move |_: Job| async move {
+        sleep(works).await;
         Reply::json(serde_json::Value::Null)
     };
     world.handler(REMOTE).announce("longshore.slots", "1000").start(work).await

@@ -1,5 +1,5 @@
-//! Other queues: each is a script in `bench/peers` on a fresh server of its own. The script says `begin` and `end`, and
-//! between the two its time and that of its server are measured here, as the product's are.
+//! Other queues: each is a script or a program in `bench/peers` on a fresh server of its own. It says `begin` and
+//! `end`, and between the two its time and that of its server are measured here, as the product's are.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ enum Store {
     Nats,
 }
 
-pub(super) const PEERS: [Peer; 4] = [
+pub(super) const PEERS: [Peer; 5] = [
     Peer {
         name: "bullmq",
         script: "bullmq.mjs",
@@ -52,6 +52,12 @@ pub(super) const PEERS: [Peer; 4] = [
         script: "graphile.mjs",
         store: Store::Postgres,
         terms: "asynchronous commit: loses about 0.6 s; local queue of 500, completion in batches, keeps nothing",
+    },
+    Peer {
+        name: "apalis",
+        script: "apalis-peer",
+        store: Store::Postgres,
+        terms: "asynchronous commit: loses about 0.6 s; batches of 500, keeps completed jobs",
     },
     Peer {
         name: "celery",
@@ -77,6 +83,7 @@ impl Peer {
         let (package, folder) = match self.name {
             "bullmq" => ("Node.js and bullmq", "node_modules/bullmq"),
             "graphile" => ("Node.js and graphile-worker", "node_modules/graphile-worker"),
+            "apalis" => ("Rust and apalis", "bin/apalis-peer"),
             "celery" => ("Python and celery", "py/bin/celery"),
             _ => ("Python and taskiq-nats", "py/bin/taskiq"),
         };
@@ -112,9 +119,10 @@ impl Peer {
     }
 
     fn command(&self, installed: &Path, what: &str) -> Child {
-        let runtime = match self.script.ends_with(".mjs") {
-            true => PathBuf::from("node"),
-            false => installed.join("py/bin/python"),
+        let runtime = match Path::new(self.script).extension().and_then(OsStr::to_str) {
+            Some("mjs") => PathBuf::from("node"),
+            Some(_) => installed.join("py/bin/python"),
+            None => return Child::new(installed.join("bin").join(self.script)).arg(what),
         };
         let child = Child::new(runtime).arg(scripts().join(self.script)).arg(what);
         child.env("PEERS", installed)
