@@ -95,14 +95,17 @@ fn whole_lines(lines: &[u8], room: u64) -> usize {
     }
 }
 
+fn failed(path: &Path, error: impl std::fmt::Display) -> String {
+    format!("{}: {error}", path.display())
+}
+
 impl AuditFile for AuditFiles {
     fn open(&self) -> Result<(), String> {
-        self.write(b"").map_err(|error| format!("{}: {error}", self.path.display()))
+        self.write(b"").map_err(|error| failed(&self.path, error))
     }
 
     fn append(&self, line: &str) -> Result<(), String> {
-        let written = self.write(format!("{line}\n").as_bytes());
-        written.map_err(|error| format!("{}: {error}", self.path.display()))
+        self.write(format!("{line}\n").as_bytes()).map_err(|error| failed(&self.path, error))
     }
 }
 
@@ -121,10 +124,6 @@ impl EventFiles {
         position.push(".position");
         Self { lines, position: position.into() }
     }
-
-    fn failed(path: &Path, error: impl std::fmt::Display) -> String {
-        format!("{}: {error}", path.display())
-    }
 }
 
 impl EventFile for EventFiles {
@@ -135,18 +134,18 @@ impl EventFile for EventFiles {
 
     fn position(&self) -> Result<u64, String> {
         match std::fs::read_to_string(&self.position) {
-            Ok(text) => text.trim().parse().map_err(|error| Self::failed(&self.position, error)),
+            Ok(text) => text.trim().parse().map_err(|error| failed(&self.position, error)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(Self::failed(&self.position, error)),
+            Err(error) => Err(failed(&self.position, error)),
         }
     }
 
     fn append(&self, lines: &[u8], position: u64) -> Result<(), String> {
-        self.lines.write(lines).map_err(|error| Self::failed(&self.lines.path, error))?;
+        self.lines.write(lines).map_err(|error| failed(&self.lines.path, error))?;
         // A reader finds the former number or this one, never half of it.
         let next = self.position.with_extension("position.next");
-        std::fs::write(&next, format!("{position}\n")).map_err(|error| Self::failed(&next, error))?;
-        std::fs::rename(&next, &self.position).map_err(|error| Self::failed(&self.position, error))
+        std::fs::write(&next, format!("{position}\n")).map_err(|error| failed(&next, error))?;
+        std::fs::rename(&next, &self.position).map_err(|error| failed(&self.position, error))
     }
 }
 

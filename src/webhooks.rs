@@ -6,27 +6,16 @@ use hyper::{Request, Uri};
 use longshore_actors::handler::BoxFuture;
 use longshore_actors::{Posted, WEBHOOK_WITHIN, WebhookCaller};
 
-use crate::outbound::{Allow, Outbound};
+use crate::outbound::Outbound;
 
 /// What an answer says beyond its status is of no use.
 const READ: usize = 1 << 10;
 
-/// The caller of a node.
-#[derive(Debug)]
-pub(crate) struct Caller(Outbound);
-
-impl Caller {
-    /// One that also calls what is allowed.
-    pub(crate) fn new(allow: Allow) -> Self {
-        Self(Outbound::new(allow))
-    }
-}
-
-impl WebhookCaller for Caller {
+impl WebhookCaller for Outbound {
     fn check<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let url: Uri = url.parse().map_err(|error| format!("is no URL: {error}"))?;
-            self.0.check(&url).await.map_err(|refused| refused.to_string())
+            Self::check(self, &url).await.map_err(|refused| refused.to_string())
         })
     }
 
@@ -37,7 +26,7 @@ impl WebhookCaller for Caller {
                 request = request.header(*name, value);
             }
             let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
-            let answer = self.0.send(request, WEBHOOK_WITHIN, READ).await;
+            let answer = self.send(request, WEBHOOK_WITHIN, READ).await;
             answer.map(|answer| answer.status).map_err(|error| error.to_string())
         })
     }

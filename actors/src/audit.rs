@@ -43,12 +43,6 @@ pub(crate) struct Audit {
     room: Arc<Semaphore>,
 }
 
-/// An action that was asked for, and is to be answered.
-#[derive(Debug)]
-pub(crate) struct Action {
-    entry: AuditEntry,
-}
-
 impl Audit {
     pub(crate) fn new(
         backbone: Backbone,
@@ -65,8 +59,8 @@ impl Audit {
         Declaration::named(endpoint).is_none_or(|endpoint| endpoint.effect == Effect::Changes)
     }
 
-    /// Writes down that an action was asked for; `shown`: what of its request may be seen.
-    pub(crate) async fn asked(&self, request: &Request, shown: Option<Box<RawValue>>) -> Action {
+    /// Writes down that an action was asked for, and returns the entry; `shown`: what of its request may be seen.
+    pub(crate) async fn asked(&self, request: &Request, shown: Option<Box<RawValue>>) -> AuditEntry {
         let entry = AuditEntry {
             v: 1,
             id: uuid::Uuid::now_v7().to_string(),
@@ -87,12 +81,12 @@ impl Audit {
         if !matches!(stored, Ok(true)) {
             self.lost(&entry);
         }
-        Action { entry }
+        entry
     }
 
     /// Writes down how an action was answered, without the answer waiting for that.
-    pub(crate) fn answered(self: &Arc<Self>, action: Action, answer: &Result<Object, ApiError>) {
-        let mut entry = AuditEntry { at: now(), request: None, ..action.entry };
+    pub(crate) fn answered(self: &Arc<Self>, asked: AuditEntry, answer: &Result<Object, ApiError>) {
+        let mut entry = AuditEntry { at: now(), request: None, ..asked };
         match answer {
             Ok(answer) => (entry.stage, entry.outcome) = ("done".to_owned(), counts(answer.as_bytes())),
             Err(error) => (entry.stage, entry.error) = ("refused".to_owned(), Some(without_values(error))),

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
@@ -24,7 +24,6 @@ use crate::runtime::address::Mailbox;
 use crate::runtime::fail_point;
 use crate::runtime::supervision::{LoopEnd, ticks};
 
-/// The leases of this node.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     next: AtomicU64,
@@ -55,7 +54,6 @@ const RELEASED: u8 = 2;
 const LOST: u8 = 3;
 
 impl Stop {
-    /// Whether the lease is gone.
     pub(crate) fn is_lost(&self) -> bool {
         self.why.load(Ordering::Acquire) == LOST
     }
@@ -101,11 +99,22 @@ impl LeaseEntry {
 
 impl Drop for LeaseEntry {
     fn drop(&mut self) {
-        self.book.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.book.held().remove(&self.number);
+    }
+}
+
+impl LeasedRun {
+    /// Whether it is this run.
+    fn is(&self, tenant: &Tenant, run: &RunId) -> bool {
+        (&self.run.0, &self.run.1) == (tenant, run)
     }
 }
 
 impl Book {
+    fn held(&self) -> MutexGuard<'_, HashMap<u64, LeasedRun>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Enters a running job, whose lease the server counts from `from` or later.
     pub(crate) fn enter(
         self: &Arc<Self>,
@@ -119,7 +128,7 @@ impl Book {
         let stop = Stop::default();
         let run = (job.tenant.clone(), job.run_id.clone());
         let held = LeasedRun { lease: Lease::new(from), reply, message, run, stop: stop.clone() };
-        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.held();
         all.insert(number, held);
         if self.released.load(Ordering::Relaxed) {
             stop.stop(RELEASED);
@@ -130,53 +139,45 @@ impl Book {
 
     /// Asks the worker that works on a run here to stop; says whether there is one.
     fn cancel(&self, tenant: &Tenant, run: &RunId) -> bool {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut here = false;
-        for held in held.values().filter(|held| (&held.run.0, &held.run.1) == (tenant, run)) {
-            held.stop.stop(CANCELLED);
-            here = true;
-        }
-        here
+        let held = self.held();
+        let here = held.values().filter(|held| held.is(tenant, run));
+        here.inspect(|held| held.stop.stop(CANCELLED)).count() > 0
     }
 
     /// Asks all workers to stop, and those that begin from now on.
     pub(crate) fn release(&self) {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held();
         self.released.store(true, Ordering::Relaxed);
         held.values().for_each(|held| held.stop.stop(RELEASED));
     }
 
     /// How many jobs' leases are renewed.
     pub(crate) fn count(&self) -> usize {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.held().len()
     }
 
     /// Whether a worker works on a run here.
     pub(crate) fn works_on(&self, tenant: &Tenant, run: &RunId) -> bool {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.values().any(|held| (&held.run.0, &held.run.1) == (tenant, run))
+        self.held().values().any(|held| held.is(tenant, run))
     }
 
     /// When the lease under this number ends, if no more renewal is confirmed; `None`: it is not there, or lost.
     pub(crate) fn ends_at(&self, number: u64, length: Duration) -> Option<Instant> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.get(&number).map(|held| held.lease.ends_at(length))
+        self.held().get(&number).map(|held| held.lease.ends_at(length))
     }
 
     /// Whether the worker that works on a run here was notified that the run is cancelled.
     pub(crate) fn is_cancelled(&self, tenant: &Tenant, run: &RunId) -> bool {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut of_run = held.values().filter(|held| (&held.run.0, &held.run.1) == (tenant, run));
-        of_run.any(|held| held.stop.why.load(Ordering::Acquire) == CANCELLED)
+        let is_cancelled = |held: &LeasedRun| held.stop.why.load(Ordering::Acquire) == CANCELLED;
+        self.held().values().any(|held| held.is(tenant, run) && is_cancelled(held))
     }
 
     /// Whether this node works on the job of that message.
     pub(crate) fn has(&self, message: &MessageId) -> bool {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).values().any(|held| held.message == *message)
+        self.held().values().any(|held| held.message == *message)
     }
 }
 
-/// What the lease-keeper needs.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
@@ -184,7 +185,6 @@ pub(crate) struct Part {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// What the lease-keeper is asked.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Stop the worker that works on this run, and say whether there is one.
@@ -282,27 +282,18 @@ impl Book {
             }
         }
     }
-}
 
-impl Book {
     fn confirm(&self, number: u64, asked: Instant, now: Instant, length: Duration) {
-        if let Some(held) = self.held.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&number) {
+        if let Some(held) = self.held().get_mut(&number) {
             held.lease.confirm(asked, now, length);
         }
     }
 
     /// The leases to renew now; lost leases are struck out and their jobs stopped.
     pub(crate) fn due(&self, now: Instant, length: Duration) -> (Vec<(u64, ReplyTo)>, u64) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lost = 0;
-        held.retain(|_, held| {
-            if held.lease.is_lost(now, length) {
-                held.stop.lose();
-                lost += 1;
-                return false;
-            }
-            true
-        });
+        let mut held = self.held();
+        let lost = held.extract_if(|_, held| held.lease.is_lost(now, length)).inspect(|(_, held)| held.stop.lose());
+        let lost = lost.count() as u64;
         let due = held.iter_mut().filter(|(_, held)| held.lease.is_due(now, length));
         let due = due.map(|(number, held)| {
             held.lease.ask(now);

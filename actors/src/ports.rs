@@ -8,6 +8,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod encode;
+pub(crate) mod passed_on;
 mod servers;
 
 use std::sync::Arc;
@@ -40,11 +41,38 @@ use crate::ports::encode::{Author, Destination, EncodedEvents};
 use crate::runtime::log_run::{About, log_run};
 use crate::trace::{JobTrace, Tracer};
 
+/// Methods of [`Rules`]: each is the function of `domain` after its `=`.
+macro_rules! rules {
+    ($(fn $name:ident($($arg:ident: $of:ty),+) -> $answer:ty = $rule:path;)+) => {
+        $(fn $name(&self, $($arg: $of),+) -> $answer {
+            $rule($($arg),+)
+        })+
+    };
+}
+
 /// The rules of `domain` by which an attempt goes. They are not to be answered in any other way: only the simulation
 /// does, to see that it notices a broken rule.
 pub(crate) trait Rules {
-    fn on_arrival(&self, found: Option<&Run>, arrival: &Arrival) -> Verdict {
-        protocol::on_arrival(found, arrival)
+    rules! {
+        fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict = protocol::on_arrival;
+        fn is_fast_path_open(known: &Candidate<'_>) -> bool = fast_path::is_open;
+        fn lease_is_lost(run: &Run, holder: HolderStatus, asked_at: Timestamp, lease: Duration) -> bool =
+            protocol::lease_is_lost;
+        fn on_claim(found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict = key::on_claim;
+        fn makes_way(run: &Run, since: Timestamp, by: &RunId) -> bool = key::makes_way;
+        fn is_recorded_first(unique: Unique) -> bool = key::is_recorded_first;
+        fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool = key::is_claimed_again;
+        fn on_repeat(run: &Run) -> Repeat = protocol::on_repeat;
+        fn published_at_arrival(found: &Run) -> Published = Published::at_arrival;
+        fn published_at_start(published: Published, waiting: &Run, attempt: u32) -> Published = Published::at_start;
+        fn published_at_new_wait(published: Published, waiting: &Run) -> Published = Published::at_new_wait;
+        fn published_at_redelivery(found: &Run) -> Published = Published::at_redelivery;
+        fn published_at_unclear_claim(run: &Run) -> Published = Published::at_unclear_claim;
+        fn published_when_held(run: &Run) -> Published = Published::held_locally;
+        fn published_at_cancel(before: &Run, cancelled: &Run, carrier: Carrier) -> Published = Published::at_cancel;
+        fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict =
+            protocol::on_dead_letter;
+        fn published_at_dead_letter(run: &Run, round: u32) -> Published = Published::at_dead_letter;
     }
 
     /// Whether a record may be claimed on as any replica has it, which may be an old one: the claim is a
@@ -53,65 +81,9 @@ pub(crate) trait Rules {
         matches!(protocol::on_arrival(Some(found), arrival), Verdict::Begin { .. })
     }
 
-    fn is_fast_path_open(&self, known: &Candidate<'_>) -> bool {
-        fast_path::is_open(known)
-    }
-
-    fn lease_is_lost(&self, run: &Run, holder: HolderStatus, asked_at: Timestamp, lease: Duration) -> bool {
-        protocol::lease_is_lost(run, holder, asked_at, lease)
-    }
-
-    fn on_claim(&self, found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict {
-        key::on_claim(found, unique, release_on)
-    }
-
-    fn makes_way(&self, run: &Run, since: Timestamp, by: &RunId) -> bool {
-        key::makes_way(run, since, by)
-    }
-
     /// Whether a run writes its record before it ends the one that it replaces.
     fn confirms_before_it_replaces(&self) -> bool {
         true
-    }
-
-    fn is_recorded_first(&self, unique: Unique) -> bool {
-        key::is_recorded_first(unique)
-    }
-
-    fn is_claimed_again(&self, unique: Unique, release_on: ReleaseOn) -> bool {
-        key::is_claimed_again(unique, release_on)
-    }
-
-    fn on_repeat(&self, run: &Run) -> Repeat {
-        protocol::on_repeat(run)
-    }
-
-    fn published_at_arrival(&self, found: &Run) -> Published {
-        Published::at_arrival(found)
-    }
-
-    fn published_at_start(&self, published: Published, waiting: &Run, attempt: u32) -> Published {
-        published.at_start(waiting, attempt)
-    }
-
-    fn published_at_new_wait(&self, published: Published, waiting: &Run) -> Published {
-        published.at_new_wait(waiting)
-    }
-
-    fn published_at_redelivery(&self, found: &Run) -> Published {
-        Published::at_redelivery(found)
-    }
-
-    fn published_at_unclear_claim(&self, run: &Run) -> Published {
-        Published::at_unclear_claim(run)
-    }
-
-    fn published_when_held(&self, run: &Run) -> Published {
-        Published::held_locally(run)
-    }
-
-    fn published_at_cancel(&self, before: &Run, cancelled: &Run, carrier: Carrier) -> Published {
-        Published::at_cancel(before, cancelled, carrier)
     }
 
     /// Whether this pass, counted from 0, was the last of a search for the runs that a filter means. Retries and
@@ -119,14 +91,6 @@ pub(crate) trait Rules {
     /// pass that finds none is the last, and never the first.
     fn is_last_pass(&self, number: usize, has_found: bool) -> bool {
         number > 0 && !has_found
-    }
-
-    fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
-        protocol::on_dead_letter(found, round, origin)
-    }
-
-    fn published_at_dead_letter(&self, run: &Run, round: u32) -> Published {
-        Published::at_dead_letter(run, round)
     }
 }
 

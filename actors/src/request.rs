@@ -68,11 +68,17 @@ pub(crate) fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
     }
 }
 
+/// A field that is there, read; its error names it.
+fn read<T, R, E: std::fmt::Display>(
+    field: &str,
+    given: Option<T>,
+    read: impl FnOnce(T) -> Result<R, E>,
+) -> Result<Option<R>, ApiError> {
+    given.map(read).transpose().map_err(|error| wrong(field, error))
+}
+
 /// The options that a job asks for.
 pub(crate) fn options(submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
-    let moment = |field: &str, text: &Option<String>| {
-        text.as_deref().map(Timestamp::parse).transpose().map_err(|error| wrong(field, error))
-    };
     let either = |fields: (&str, &str), at: Option<Timestamp>, after: Option<u64>| match (at, after) {
         (Some(_), Some(_)) => Err(wrong(fields.1, format!("stands beside {}; one of them is enough", fields.0))),
         (Some(at), None) => Ok(Some(When::At(at))),
@@ -86,10 +92,9 @@ pub(crate) fn options(submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         Some(_) => Err(wrong(field, format!("is not one of 1 to {max}"))),
         None => Ok(None),
     };
-    let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
-    let run_at = submit.run_at.as_deref().map(header::run_at).transpose().map_err(|error| wrong("run_at", error))?;
-    let deadline = submit.deadline.as_deref().map(header::deadline).transpose();
-    let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
+    let unique = read("unique", submit.unique.as_deref(), header::unique)?;
+    let run_at = read("run_at", submit.run_at.as_deref(), header::run_at)?;
+    let tags = |tags: &Vec<String>| header::tags(tags.iter().map(String::as_str));
     Ok(JobOptions {
         own_run_id,
         idempotency_key: key("idempotency_key", submit.idempotency_key.as_deref())?,
@@ -100,24 +105,19 @@ pub(crate) fn options(submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         run_at: either(("run_at", "delay_ms"), run_at, submit.delay_ms)?,
         keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
         timeout: submit.timeout_ms.map(|ms| positive("timeout_ms", ms)).transpose()?,
-        deadline: deadline.map_err(|error| wrong("deadline", error))?,
+        deadline: read("deadline", submit.deadline.as_deref(), header::deadline)?,
         expires: either(
             ("expires_at", "expires_in_ms"),
-            moment("expires_at", &submit.expires_at)?,
+            read("expires_at", submit.expires_at.as_deref(), Timestamp::parse)?,
             submit.expires_in_ms,
         )?,
         concurrency_key: key("concurrency_key", submit.concurrency_key.as_deref())?,
         limit_key: key("limit_key", submit.limit_key.as_deref())?,
         cost: number("cost", submit.cost, COST_MAX)?,
         schema_version: submit.schema_version.clone(),
-        tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
-        batch: submit
-            .batch_id
-            .as_deref()
-            .map(BatchId::parse)
-            .transpose()
-            .map_err(|error| wrong("batch_id", error.reason))?,
-        then: submit.then.as_deref().map(then::write).transpose().map_err(|error| wrong("then", error))?,
+        tags: read("tags", submit.tags.as_ref(), tags)?.unwrap_or_default(),
+        batch: read("batch_id", submit.batch_id.as_deref(), |id| BatchId::parse(id).map_err(|error| error.reason))?,
+        then: read("then", submit.then.as_deref(), then::write)?,
     })
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct Inner {
     pub(crate) second_replies: SecondReplies,
     unreadable: Unreadable,
     /// Whether the cluster had done work before this node started.
-    had_jobs: bool,
+    pub(crate) had_jobs: bool,
     /// How long the record of a run that completes now is kept, in milliseconds.
     pub(crate) completed_kept: AtomicU64,
 }
@@ -200,11 +200,6 @@ impl Backbone {
     #[must_use]
     pub fn unreadable(&self) -> &Unreadable {
         &self.0.unreadable
-    }
-
-    /// Whether the cluster had done work before this node started.
-    pub(crate) fn had_jobs(&self) -> bool {
-        self.0.had_jobs
     }
 
     /// Whether all connections are up.

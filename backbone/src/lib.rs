@@ -3,22 +3,9 @@
 //! It translates the domain's values into the server's terms. It has no actors, only calls and streams: what must be
 //! supervised and restarted belongs to the actors. It decides nothing about a job.
 //!
-//! From the bottom up:
-//!
-//! * `wire`: every subject, header and JSON body of the contract. Uses no server.
-//! * `connection`: the connections, which survive whatever they receive.
-//! * `messages`: single messages, published and confirmed, read, listed, deleted.
-//! * `streams`: what streams there are to be, and how they come about.
-//! * [`Backbone`]: a node's access to all of this. Each folder below adds methods to it.
-//!
-//! Above it, in the order of a job's way:
-//!
-//! * `lanes`: pulls jobs, settles their deliveries, parks them and takes them back.
-//! * `runs`: records, idempotency keys, cancellations, dead letters.
-//! * `schedules`: jobs that start later, recurring schedules.
-//! * `handlers`: calls remote handlers.
-//! * `cluster`: what nodes know of one another and share.
-//! * `services`: answers the API's requests, and other nodes' calls of own handlers.
+//! From the bottom up: `wire`, which uses no server, `connection`, `messages`, `streams`; then [`Backbone`], a node's
+//! access to all of this. Each folder above adds methods to it, in the order of a job's way: `lanes`, `runs`,
+//! `schedules`, `handlers`, `cluster`, `services`. The folders say themselves what they are.
 //!
 //! [`Client`] is NATS for the command line; [`inspect`] looks for faults in a cluster's set-up.
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::connection::address;
 
 /// How NATS is reached. Everything here follows the habits of NATS tools.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Connection {
     /// Server addresses, separated by commas: `NATS_URL`. A user and password, or a token, may stand before an `@`;
     /// they count if no credentials are set below.
@@ -50,19 +50,7 @@ impl Connection {
     /// A server without credentials.
     #[must_use]
     pub fn to(url: impl Into<String>) -> Self {
-        Self {
-            url: url.into(),
-            creds: None,
-            nkey: None,
-            user: None,
-            password: None,
-            token: None,
-            ca: None,
-            cert: None,
-            key: None,
-            jetstream_domain: None,
-            inbox_prefix: None,
-        }
+        Self { url: url.into(), ..Self::default() }
     }
 }
 

@@ -9,7 +9,6 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_nats::HeaderMap;
 use base64::Engine as _;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -61,10 +60,7 @@ impl Backbone {
         self.unreadable().met(&subject, &error);
         let is_going = headers.windows(names::TTL.len()).any(|part| part == names::TTL.as_bytes());
         if !is_going && (payload.is_empty() || now().since(at) >= COUNTS_FOR) {
-            let mut headers = HeaderMap::new();
-            headers.insert("KV-Operation", "DEL");
-            headers.insert(names::EXPECTED, sequence.to_string());
-            headers.insert(names::TTL, "1s");
+            let headers = request::removal(Some(sequence), Duration::from_secs(1));
             // If that fails, the next who reads it tries again.
             let _ = request::publish(self.control(), subject.clone(), headers, Bytes::new()).await;
         }

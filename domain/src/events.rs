@@ -13,65 +13,42 @@ use smol_str::SmolStr;
 use crate::run::{Attempt, DeferReason, Deferral, PutBack, State, Wait};
 use crate::{ErrorKind, Run, RunState, Timestamp};
 
-/// What an event reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EventKind {
-    /// The run waits for its time.
-    Scheduled,
-    /// The run waits for a worker; one event per round.
-    Enqueued,
-    /// An attempt started.
-    Started,
-    /// Its handler reported its progress.
-    Progress,
-    /// Its handler wrote a line into its log.
-    Log,
-    /// Its handler finished a step of its work.
-    StepCompleted,
-    /// The job was not started, or its handler returned it.
-    Deferred,
-    /// A node that shuts down released an attempt.
-    Released,
-    /// An attempt failed.
-    Failed,
-    /// The run ended successfully.
-    Completed,
-    /// The run ended with a failure; its dead letter follows.
-    Dlq,
-    /// The run was cancelled.
-    Cancelled,
-    /// The run was not started in time.
-    Expired,
-    /// Another run has its idempotency key.
-    Duplicate,
-    /// A dead run begins another round.
-    Replayed,
-    /// A dead letter was discarded.
-    Discarded,
-}
-
-impl EventKind {
-    /// The event's name: a token of its subject.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Scheduled => "scheduled",
-            Self::Enqueued => "enqueued",
-            Self::Started => "started",
-            Self::Progress => "progress",
-            Self::Log => "log",
-            Self::StepCompleted => "step_completed",
-            Self::Deferred => "deferred",
-            Self::Released => "released",
-            Self::Failed => "failed",
-            Self::Completed => "completed",
-            Self::Dlq => "dlq",
-            Self::Cancelled => "cancelled",
-            Self::Expired => "expired",
-            Self::Duplicate => "duplicate",
-            Self::Replayed => "replayed",
-            Self::Discarded => "discarded",
-        }
+crate::named! {
+    /// What an event reports. Its name is a token of the event's subject.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum EventKind {
+        /// The run waits for its time.
+        Scheduled = "scheduled",
+        /// The run waits for a worker; one event per round.
+        Enqueued = "enqueued",
+        /// An attempt started.
+        Started = "started",
+        /// Its handler reported its progress.
+        Progress = "progress",
+        /// Its handler wrote a line into its log.
+        Log = "log",
+        /// Its handler finished a step of its work.
+        StepCompleted = "step_completed",
+        /// The job was not started, or its handler returned it.
+        Deferred = "deferred",
+        /// A node that shuts down released an attempt.
+        Released = "released",
+        /// An attempt failed.
+        Failed = "failed",
+        /// The run ended successfully.
+        Completed = "completed",
+        /// The run ended with a failure; its dead letter follows.
+        Dlq = "dlq",
+        /// The run was cancelled.
+        Cancelled = "cancelled",
+        /// The run was not started in time.
+        Expired = "expired",
+        /// Another run has its idempotency key.
+        Duplicate = "duplicate",
+        /// A dead run begins another round.
+        Replayed = "replayed",
+        /// A dead letter was discarded.
+        Discarded = "discarded",
     }
 }
 

@@ -15,28 +15,30 @@ use crate::{JobType, Queue, Timestamp};
 /// The longest fault, and the longest delay of one.
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultKind {
-    /// The handler is called later.
-    Latency,
-    /// Every attempt fails, and another one may help. Before the other kinds, as it leaves no attempt to them.
-    Storm,
-    /// The attempt fails, and another one may help.
-    Retryable,
-    /// The attempt fails for good.
-    Permanent,
-    /// The attempt panics.
-    Panic,
-    /// The attempt does nothing until its time limit.
-    Hang,
-    /// Nothing is heard of the handler that was called.
-    LostHeartbeat,
-    /// The handler succeeds, and its reply is dropped.
-    FailAfterWork,
-    /// The attempt fails as it begins a step.
-    FailAtStep,
+crate::named! {
+    /// What goes wrong.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum FaultKind {
+        /// The handler is called later.
+        Latency = "latency",
+        /// Every attempt fails, and another one may help. Before the other kinds, as it leaves no attempt to them.
+        Storm = "storm",
+        /// The attempt fails, and another one may help.
+        Retryable = "retryable",
+        /// The attempt fails for good.
+        Permanent = "permanent",
+        /// The attempt panics.
+        Panic = "panic",
+        /// The attempt does nothing until its time limit.
+        Hang = "hang",
+        /// Nothing is heard of the handler that was called.
+        LostHeartbeat = "lost_heartbeat",
+        /// The handler succeeds, and its reply is dropped.
+        FailAfterWork = "fail_after_work",
+        /// The attempt fails as it begins a step.
+        FailAtStep = "fail_at_step",
+    }
 }
 
 /// When a fault strikes.
@@ -53,35 +55,6 @@ pub enum Moment<'a> {
 }
 
 impl FaultKind {
-    /// Every kind.
-    pub const ALL: [Self; 9] = [
-        Self::Latency,
-        Self::Storm,
-        Self::Retryable,
-        Self::Permanent,
-        Self::Panic,
-        Self::Hang,
-        Self::LostHeartbeat,
-        Self::FailAfterWork,
-        Self::FailAtStep,
-    ];
-
-    /// Its word in requests, metrics and errors.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Retryable => "retryable",
-            Self::Permanent => "permanent",
-            Self::Panic => "panic",
-            Self::Hang => "hang",
-            Self::LostHeartbeat => "lost_heartbeat",
-            Self::FailAfterWork => "fail_after_work",
-            Self::FailAtStep => "fail_at_step",
-            Self::Storm => "storm",
-        }
-    }
-
     /// The kind of this word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {

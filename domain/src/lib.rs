@@ -15,6 +15,7 @@
 //! all nodes.
 
 pub mod name;
+mod named;
 mod schema;
 
 pub mod cluster_clock;

@@ -97,7 +97,7 @@ impl Timestamp {
     fn written(self) -> [u8; 24] {
         // Days of 10,000 years and seconds of a day fit into 32 bits, where division is cheaper.
         let small = |number: i64| u32::try_from(number).unwrap_or(0);
-        let (seconds, millis) = (self.0 / 1_000, small(self.0 % 1_000));
+        let seconds = self.0 / 1_000;
         let (days, second) = (small(seconds / 86_400 + 719_468), small(seconds % 86_400));
         let era = days / 146_097;
         let day_of_era = days % 146_097;
@@ -120,10 +120,7 @@ impl Timestamp {
         put(8, day);
         put(11, second / 3_600);
         put(14, second / 60 % 60);
-        put(17, second % 60);
-        put(20, millis / 10);
-        text[22] = digit(millis);
-        text
+        within_minute(text, self.0)
     }
 }
 

@@ -30,27 +30,20 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let tenant = if is_operator { OPERATOR.to_owned() } else { global.tenant.clone() };
     let global = &Global { tenant, ..global.clone() };
     let api = Api::connect(global).await?;
-    let mut request = AuditRequest { since, limit: Some(500), cursor: None };
-    let mut all = Vec::new();
-    loop {
-        let AuditPage { mut entries, cursor } = api.ask::<AuditList>(request.clone()).await?.read()?;
+    let asked = |cursor| AuditRequest { since, limit: Some(500), cursor };
+    let entries = api.all::<AuditList, _>(asked, |AuditPage { mut entries, cursor }| {
         entries.retain(|entry| action.as_deref().is_none_or(|action| is_of(&entry.endpoint, action)));
-        all.extend(entries);
-        if cursor.is_none() {
-            break;
-        }
-        request.cursor = cursor;
-    }
-    if json {
-        output::json(&AuditPage { entries: all, cursor: None })?;
-    } else {
-        output::say_fitted(&rows(&all), &[], &[3, 1])?; // from, tenant
+        (entries, cursor)
+    });
+    let page = AuditPage { entries: entries.await?, cursor: None };
+    output::answer(&page, json, || {
+        output::say_fitted(&rows(&page.entries), &[], &[3, 1])?; // from, tenant
         if global.tenant != OPERATOR {
             let tenant = &global.tenant;
             anstream::eprintln!("asked under tenant {tenant}; --all shows what operators and other tenants asked, too");
         }
-    }
-    Ok(Ended::Success)
+        Ok(())
+    })
 }
 
 /// Whether an endpoint is this one, or one of this group.
@@ -59,18 +52,17 @@ fn is_of(endpoint: &str, action: &str) -> bool {
 }
 
 fn rows(entries: &[AuditEntry]) -> Vec<Vec<String>> {
-    let heading = ["at", "tenant", "by (claimed)", "from", "action", "", "what"].map(str::to_owned).to_vec();
-    std::iter::once(heading).chain(entries.iter().map(row)).collect()
+    output::rows(["at", "tenant", "by (claimed)", "from", "action", "", "what"], entries.iter().map(row))
 }
 
-fn row(entry: &AuditEntry) -> Vec<String> {
+fn row(entry: &AuditEntry) -> [String; 7] {
     let what = match (&entry.error, &entry.outcome, &entry.request) {
         (Some(error), ..) => format!("{} {}", error.code, error.message),
         (None, Some(outcome), _) => outcome.get().to_owned(),
         (None, None, Some(request)) => request.get().to_owned(),
         (None, None, None) => String::new(),
     };
-    vec![
+    [
         entry.at.to_string(),
         entry.tenant.clone(),
         entry.by.clone().unwrap_or_default(),

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Api;
 use super::output::{self, PENDING, number};
+use super::queues::PAUSES_WITHIN;
 use super::serve::UNHEARD;
 use super::target::now;
 use super::{Ended, Global};
@@ -29,8 +30,6 @@ use super::{Ended, Global};
 const VERSION: u32 = 1;
 /// Written last: a folder without it is no backup.
 const MANIFEST: &str = "manifest.json";
-/// How long a pause may take beside the usual time for an answer: until silent nodes start nothing any more.
-const PAUSES_WITHIN: Duration = Duration::from_secs(20);
 /// How often it is looked whether attempts have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How far this machine's clock and the server's may be apart.

@@ -1,69 +1,55 @@
 //! `longshore breakers`: lists circuit breakers; closes or opens one.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, Encoded,
-    ResetRequest, TripRequest,
+    BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, ResetRequest,
+    TripRequest,
 };
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp, duration};
 
 use super::client::Api;
 use super::output::{self, BAD, GOOD, PENDING};
-use super::{Ended, Global, Lists, Usage};
+use super::target::now;
+use super::{Ended, Global, Usage};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Breakers that have seen failures lately, or are not closed
-    List(ListArguments),
+    List {
+        /// Of this job type
+        #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]
+        job_type: Option<JobType>,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Close a breaker: its jobs start again (operators)
-    Reset(ResetArguments),
+    Reset {
+        #[command(flatten)]
+        which: WhichBreaker,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Open a breaker: its jobs wait (operators)
-    Trip(TripArguments),
-}
-
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List(ListArguments { job_type: None, json })
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ListArguments {
-    /// Of this job type
-    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
-    job_type: Option<JobType>,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
+    Trip {
+        #[command(flatten)]
+        which: WhichBreaker,
+        /// How long it stays open [default: the cool_down of the type]
+        #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
+        lasts: Option<Duration>,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ResetArguments {
-    #[command(flatten)]
-    which: WhichBreaker,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TripArguments {
-    #[command(flatten)]
-    which: WhichBreaker,
-    /// How long it stays open [default: the cool_down of the type]
-    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
-    lasts: Option<Duration>,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-struct WhichBreaker {
+pub(crate) struct WhichBreaker {
     /// The job type, for example email.send
-    #[arg(value_name = "TYPE", value_parser = super::job_type)]
+    #[arg(value_name = "TYPE", value_parser = super::name::<JobType>)]
     job_type: JobType,
     /// The limit key, of a type that has a breaker per key
     #[arg(long, value_name = "KEY")]
@@ -72,15 +58,22 @@ struct WhichBreaker {
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
-        Command::List(arguments) => list(global, arguments).await,
-        Command::Reset(ResetArguments { which: WhichBreaker { job_type, key }, json }) => {
-            let request = ResetRequest { tenant: tenant(global)?, job_type, key };
-            show(&Api::connect(global).await?.ask::<BreakersReset>(request).await?, json)
+        Command::List { job_type, json } => {
+            let request = BreakersRequest { job_type, limit: Some(500), ..BreakersRequest::default() };
+            let asked = |cursor| BreakersRequest { cursor, ..request.clone() };
+            let taken = |page: Breakers| (page.breakers, page.cursor);
+            let breakers = Api::connect(global).await?.all::<BreakersList, _>(asked, taken).await?;
+            let page = Breakers { breakers, cursor: None };
+            output::answer(&page, json, || output::say_table(&rows(page.breakers.clone(), now()), &[4]))
         }
-        Command::Trip(TripArguments { which: WhichBreaker { job_type, key }, lasts, json }) => {
+        Command::Reset { which: WhichBreaker { job_type, key }, json } => {
+            let request = ResetRequest { tenant: tenant(global)?, job_type, key };
+            Api::connect(global).await?.show::<BreakersReset>(request, json, show).await
+        }
+        Command::Trip { which: WhichBreaker { job_type, key }, lasts, json } => {
             let until = lasts.map(|lasts| now().plus(lasts));
             let request = TripRequest { tenant: tenant(global)?, job_type, key, until };
-            show(&Api::connect(global).await?.ask::<BreakersTrip>(request).await?, json)
+            Api::connect(global).await?.show::<BreakersTrip>(request, json, show).await
         }
     }
 }
@@ -90,38 +83,8 @@ fn tenant(global: &Global) -> Result<Tenant, Usage> {
     Tenant::parse(&global.tenant).map_err(|_| Usage("--tenant must name the tenant whose breaker is meant".to_owned()))
 }
 
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-}
-
-async fn list(global: &Global, ListArguments { job_type, json }: ListArguments) -> anyhow::Result<Ended> {
-    let api = Api::connect(global).await?;
-    let mut request = BreakersRequest { job_type, limit: Some(500), ..BreakersRequest::default() };
-    let mut all = Vec::new();
-    loop {
-        let Breakers { breakers, cursor } = api.ask::<BreakersList>(request.clone()).await?.read()?;
-        all.extend(breakers);
-        if cursor.is_none() {
-            break;
-        }
-        request.cursor = cursor;
-    }
-    if json {
-        output::json(&Breakers { breakers: all, cursor: None })?;
-    } else {
-        output::say(output::table(&rows(all, now()), &[4]).trim_end())?;
-    }
-    Ok(Ended::Success)
-}
-
-fn show(answer: &Encoded<BreakerStatus>, json: bool) -> anyhow::Result<Ended> {
-    if json {
-        output::json(answer)?;
-    } else {
-        output::say(&said(&answer.read()?, now()))?;
-    }
-    Ok(Ended::Success)
+fn show(breaker: BreakerStatus) -> anyhow::Result<()> {
+    output::say(&said(&breaker, now()))
 }
 
 /// A breaker in one line.
@@ -139,7 +102,6 @@ fn rows(mut breakers: Vec<BreakerStatus>, now: Timestamp) -> Vec<Vec<String>> {
     breakers.sort_by(|one, other| {
         (&one.tenant, &one.job_type, &one.key).cmp(&(&other.tenant, &other.job_type, &other.key))
     });
-    let heading = ["tenant", "type", "key", "state", "failures", "since", ""].map(str::to_owned).to_vec();
     let row = |breaker: BreakerStatus| {
         let note = match (breaker.state.known(), breaker.until) {
             (Some(BreakerState::Open), Some(until)) if until > now => format!("for {}", output::span(now, until)),
@@ -147,7 +109,7 @@ fn rows(mut breakers: Vec<BreakerStatus>, now: Timestamp) -> Vec<Vec<String>> {
             (Some(BreakerState::HalfOpen), _) => format!("{} probes, {} good", breaker.probes, breaker.successes),
             _ => String::new(),
         };
-        vec![
+        [
             breaker.tenant.to_string(),
             breaker.job_type.to_string(),
             breaker.key.map(|key| output::cut(&key, 40)).unwrap_or_default(),
@@ -157,7 +119,7 @@ fn rows(mut breakers: Vec<BreakerStatus>, now: Timestamp) -> Vec<Vec<String>> {
             note,
         ]
     };
-    std::iter::once(heading).chain(breakers.into_iter().map(row)).collect()
+    output::rows(["tenant", "type", "key", "state", "failures", "since", ""], breakers.into_iter().map(row))
 }
 
 #[cfg(test)]

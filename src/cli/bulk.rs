@@ -60,101 +60,65 @@ impl Options {
 
 /// An endpoint that acts on all runs or dead letters that fit.
 pub(crate) trait Bulk: Endpoint<Request: Clone, Answer: Into<Outcome>> {
-    /// The participle for the result: `replayed`.
-    const DONE: &'static str;
     /// The verb for the question: `Replay`.
     const VERB: &'static str;
-    /// The noun for one of them: `dead dead_letter`.
+    /// The noun for one of them: `dead letter`.
     const NOUN: &'static str;
+    /// The participle for the result: `replayed`.
+    const DONE: &'static str;
 
     /// What a request says about which runs and how many.
     fn scope(request: &mut Self::Request) -> BulkFields<'_>;
-
-    /// Sets a request's rate per second, if it has one.
-    fn pace(_request: &mut Self::Request, _rate: f64) {}
 }
 
-/// The parts of a request that say which runs are meant and how many.
+/// The parts of a request that say which runs are meant, how many, and how fast.
 pub(crate) struct BulkFields<'r> {
     /// The filter, if the client chooses one.
     pub(crate) target: Option<&'r mut Target>,
     limit: &'r mut Option<u64>,
     dry_run: &'r mut bool,
+    /// The rate per second, if the request has one.
+    rate: Option<&'r mut Option<f64>>,
 }
 
-impl<'r> From<&'r mut Selection> for BulkFields<'r> {
-    fn from(Selection { target, limit, dry_run, .. }: &'r mut Selection) -> Self {
-        Self { target: Some(target), limit, dry_run }
-    }
-}
-
-impl Bulk for RunsCancel {
-    const DONE: &'static str = "cancelled";
-    // Runs may end or change their state while they are counted.
-    const VERB: &'static str = "Cancel about";
-    const NOUN: &'static str = "run";
-
-    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
-        request.into()
+impl<'r> BulkFields<'r> {
+    fn of(selection: &'r mut Selection, rate: Option<&'r mut Option<f64>>) -> Self {
+        let Selection { target, limit, dry_run, .. } = selection;
+        Self { target: Some(target), limit, dry_run, rate }
     }
 }
 
-impl Bulk for QueuesPurge {
-    const DONE: &'static str = "cancelled";
-    const VERB: &'static str = "Cancel about";
-    const NOUN: &'static str = "run";
+/// Each row: endpoint, verb, noun, participle, and the fields of its request.
+macro_rules! bulk {
+    ($($endpoint:ty: $verb:literal, $noun:literal, $done:literal, $request:ident => $fields:expr;)+) => {
+        $(
+            impl Bulk for $endpoint {
+                const VERB: &'static str = $verb;
+                const NOUN: &'static str = $noun;
+                const DONE: &'static str = $done;
 
-    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
-        BulkFields { target: None, limit: &mut request.limit, dry_run: &mut request.dry_run }
-    }
+                fn scope($request: &mut Self::Request) -> BulkFields<'_> {
+                    $fields
+                }
+            }
+        )+
+    };
 }
 
-impl Bulk for RunsRunNow {
-    const DONE: &'static str = "rescheduled";
-    const VERB: &'static str = "Start about";
-    const NOUN: &'static str = "run";
-
-    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
-        request.into()
-    }
-}
-
-impl Bulk for RunsReschedule {
-    const DONE: &'static str = "rescheduled";
-    const VERB: &'static str = "Reschedule about";
-    const NOUN: &'static str = "run";
-
-    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
-        (&mut request.selection).into()
-    }
-}
-
-impl Bulk for DlqReplay {
-    const DONE: &'static str = "replayed";
-    const VERB: &'static str = "Replay";
-    const NOUN: &'static str = "dead letter";
-
-    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
-        (&mut request.selection).into()
-    }
-
-    fn pace(request: &mut Self::Request, rate: f64) {
-        request.rate_per_s = Some(rate);
-    }
-}
-
-impl Bulk for DlqDiscard {
-    const DONE: &'static str = "discarded";
-    const VERB: &'static str = "Discard";
-    const NOUN: &'static str = "dead letter";
-
-    fn scope(request: &mut Self::Request) -> BulkFields<'_> {
-        (&mut request.selection).into()
-    }
-
-    fn pace(request: &mut Self::Request, rate: f64) {
-        request.rate_per_s = Some(rate);
-    }
+// Runs may end or change their state while they are counted, so their number is about right.
+bulk! {
+    RunsCancel: "Cancel about", "run", "cancelled", request => BulkFields::of(request, None);
+    QueuesPurge: "Cancel about", "run", "cancelled", request => {
+        BulkFields { target: None, limit: &mut request.limit, dry_run: &mut request.dry_run, rate: None }
+    };
+    RunsRunNow: "Start about", "run", "rescheduled", request => BulkFields::of(request, None);
+    RunsReschedule: "Reschedule about", "run", "rescheduled", request => BulkFields::of(&mut request.selection, None);
+    DlqReplay: "Replay", "dead letter", "replayed", request => {
+        BulkFields::of(&mut request.selection, Some(&mut request.rate_per_s))
+    };
+    DlqDiscard: "Discard", "dead letter", "discarded", request => {
+        BulkFields::of(&mut request.selection, Some(&mut request.rate_per_s))
+    };
 }
 
 /// The result so far.
@@ -268,9 +232,13 @@ pub(crate) async fn run<E: Bulk>(
         }
         total = Some(counted.done + counted.failed);
     }
+    // Counting has no rate.
+    if let Some(wanted) = E::scope(&mut request).rate {
+        *wanted = rate;
+    }
     let mut tally = BulkProgress::default();
     let bar = Bar::new(total.filter(|_| on_terminal));
-    let result = all::<E>(api, request, (options.limit, rate), &mut tally, bar).await;
+    let result = all::<E>(api, request, options.limit, &mut tally, bar).await;
     // Also if the work was cut short, since a part of it is done.
     if result.is_ok() || tally.done > 0 {
         report::<E>(&tally, options)?;
@@ -313,14 +281,12 @@ async fn count<E: Bulk>(api: &Api, request: &E::Request, most: Option<u64>) -> R
 async fn all<E: Bulk>(
     api: &Api,
     mut request: E::Request,
-    (most, rate): (Option<u64>, Option<f64>),
+    most: Option<u64>,
     tally: &mut BulkProgress,
     bar: Bar,
 ) -> Result<(), ApiError> {
     let (mut answered, mut silent) = (false, 0);
-    if let Some(rate) = rate {
-        E::pace(&mut request, rate);
-    }
+    let rate = E::scope(&mut request).rate.and_then(|rate| *rate);
     while let Some(limit) = tally.next(most, per_call(rate)) {
         *E::scope(&mut request).limit = Some(limit);
         // One more than the limit: a call also waits after the last run.
@@ -355,20 +321,15 @@ pub(crate) fn confirmed(question: &str, for_machines: bool) -> anyhow::Result<bo
     if for_machines || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(Usage(format!("{question} There is no terminal to ask on; --yes says so beforehand")).into());
     }
-    let is_confirmed = asked(&format!("{question} [y/N] "))?;
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    let is_confirmed = ["y", "yes"].contains(&answer.trim().to_lowercase().as_str());
     if !is_confirmed {
         eprintln!("nothing was done");
     }
     Ok(is_confirmed)
-}
-
-/// Asks a question on a terminal; every answer but yes means no.
-fn asked(question: &str) -> std::io::Result<bool> {
-    eprint!("{question}");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 fn report<E: Bulk>(tally: &BulkProgress, options: &Options) -> anyhow::Result<()> {

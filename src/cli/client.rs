@@ -6,7 +6,7 @@ use longshore::config::check_namespace;
 use longshore_backbone::Client;
 use longshore_backbone::wire::api::{ApiError, Encoded, Endpoint, OPERATOR};
 
-use super::{Global, Usage};
+use super::{Ended, Global, Usage, output};
 
 /// How long an answer may take. A node answers within milliseconds; servers that elect a leader take seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -47,5 +47,44 @@ impl Api {
         // Some endpoints exist for the whole cluster only, whatever tenant was chosen.
         let tenant = if E::DECLARATION.for_operators { OPERATOR } else { &self.tenant };
         self.client.ask::<E>(tenant, &request, ANSWER_WITHIN + more).await
+    }
+
+    /// Asks, and prints the answer: as JSON for machines, else as `shown` does.
+    pub(crate) async fn show<E: Endpoint>(
+        &self,
+        request: E::Request,
+        json: bool,
+        shown: impl FnOnce(E::Answer) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Ended> {
+        self.show_within::<E>(request, Duration::ZERO, json, shown).await
+    }
+
+    /// The same for an endpoint that itself takes up to `more` before it answers.
+    pub(crate) async fn show_within<E: Endpoint>(
+        &self,
+        request: E::Request,
+        more: Duration,
+        json: bool,
+        shown: impl FnOnce(E::Answer) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Ended> {
+        let answer = self.ask_within::<E>(request, more).await?;
+        output::answer(&answer, json, || shown(answer.read()?))
+    }
+
+    /// All pages of a list: `asked` is the request for the one at a cursor, `taken` its items and the next cursor.
+    pub(crate) async fn all<E: Endpoint, T>(
+        &self,
+        asked: impl Fn(Option<String>) -> E::Request,
+        mut taken: impl FnMut(E::Answer) -> (Vec<T>, Option<String>),
+    ) -> Result<Vec<T>, ApiError> {
+        let (mut all, mut cursor) = (Vec::new(), None);
+        loop {
+            let (items, next) = taken(self.ask::<E>(asked(cursor)).await?.read()?);
+            all.extend(items);
+            if next.is_none() {
+                return Ok(all);
+            }
+            cursor = next;
+        }
     }
 }

@@ -1,16 +1,16 @@
 //! `longshore concurrency`: who has the slots of concurrency limits; frees some.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use longshore_backbone::wire::api::{
-    ConcurrencyFree, ConcurrencyLimits, ConcurrencyList, ConcurrencyRequest, ConcurrencyStatus, Encoded, FreeRequest,
-    Freed, SlotHolder,
+    ConcurrencyFree, ConcurrencyLimits, ConcurrencyList, ConcurrencyRequest, ConcurrencyStatus, FreeRequest, Freed,
+    SlotHolder,
 };
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 
 use super::client::Api;
 use super::output::{self, GOOD};
 use super::target::now;
-use super::{Ended, Global, Lists, Usage};
+use super::{Ended, Global, Usage};
 
 /// So many runs of a holder are named.
 const RUNS_NAMED: usize = 3;
@@ -18,91 +18,59 @@ const RUNS_NAMED: usize = 3;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Limits of which slots are taken, with the nodes that have them and the runs that work with them
-    List(ListArguments),
+    List {
+        /// Of this job type
+        #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]
+        job_type: Option<JobType>,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Take slots away from those that have them; what still works with one goes on (operators)
-    Free(FreeArguments),
-}
-
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List(ListArguments { job_type: None, json })
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ListArguments {
-    /// Of this job type
-    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
-    job_type: Option<JobType>,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct FreeArguments {
-    /// The job type, for example email.send
-    #[arg(value_name = "TYPE", value_parser = super::job_type)]
-    job_type: JobType,
-    /// The slots of this concurrency key of the tenant [default: those of the type's own limit]
-    #[arg(long, value_name = "KEY")]
-    key: Option<String>,
-    /// The same by the hash of the key, as the list shows it
-    #[arg(long, value_name = "HASH", conflicts_with = "key")]
-    key_hash: Option<SmolStr>,
-    /// Those of this node only
-    #[arg(long, value_name = "NODE")]
-    node: Option<SmolStr>,
-    /// Those of this session only, as the list with --json has it
-    #[arg(long, value_name = "ID")]
-    session: Option<SmolStr>,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
+    Free {
+        /// The job type, for example email.send
+        #[arg(value_name = "TYPE", value_parser = super::name::<JobType>)]
+        job_type: JobType,
+        /// The slots of this concurrency key of the tenant [default: those of the type's own limit]
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
+        /// The same by the hash of the key, as the list shows it
+        #[arg(long, value_name = "HASH", conflicts_with = "key")]
+        key_hash: Option<SmolStr>,
+        /// Those of this node only
+        #[arg(long, value_name = "NODE")]
+        node: Option<SmolStr>,
+        /// Those of this session only, as the list with --json has it
+        #[arg(long, value_name = "ID")]
+        session: Option<SmolStr>,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
-        Command::List(arguments) => list(global, arguments).await,
-        Command::Free(arguments) => free(global, arguments).await,
-    }
-}
-
-async fn list(global: &Global, ListArguments { job_type, json }: ListArguments) -> anyhow::Result<Ended> {
-    let api = Api::connect(global).await?;
-    let mut request = ConcurrencyRequest { job_type, limit: Some(500), ..ConcurrencyRequest::default() };
-    let mut all = Vec::new();
-    loop {
-        let ConcurrencyLimits { limits, cursor } = api.ask::<ConcurrencyList>(request.clone()).await?.read()?;
-        all.extend(limits);
-        if cursor.is_none() {
-            break;
+        Command::List { job_type, json } => {
+            let request = ConcurrencyRequest { job_type, limit: Some(500), ..ConcurrencyRequest::default() };
+            let asked = |cursor| ConcurrencyRequest { cursor, ..request.clone() };
+            let taken = |page: ConcurrencyLimits| (page.limits, page.cursor);
+            let limits = Api::connect(global).await?.all::<ConcurrencyList, _>(asked, taken).await?;
+            let page = ConcurrencyLimits { cursor: None, limits };
+            output::answer(&page, json, || output::say_table(&rows(page.limits.clone(), now()), &[]))
         }
-        request.cursor = cursor;
+        Command::Free { job_type, key: concurrency_key, key_hash, node, session, json } => {
+            let has_key = concurrency_key.is_some() || key_hash.is_some();
+            let tenant = has_key.then(|| Tenant::parse(&global.tenant)).transpose();
+            let tenant = tenant.map_err(|_| Usage("--tenant must name the tenant whose key is meant".to_owned()))?;
+            let request = FreeRequest { job_type, tenant, concurrency_key, key_hash, node, session };
+            let shown = |Freed { freed, limit }| {
+                let (what, left) = (what(&limit), taken(&limit));
+                output::say(&format!("{what}: {GOOD}{freed} freed{GOOD:#}, {left} of {} taken", limit.max))
+            };
+            Api::connect(global).await?.show::<ConcurrencyFree>(request, json, shown).await
+        }
     }
-    if json {
-        output::json(&ConcurrencyLimits { cursor: None, limits: all })?;
-    } else {
-        output::say(output::table(&rows(all, now()), &[]).trim_end())?;
-    }
-    Ok(Ended::Success)
-}
-
-async fn free(global: &Global, arguments: FreeArguments) -> anyhow::Result<Ended> {
-    let FreeArguments { job_type, key: concurrency_key, key_hash, node, session, json } = arguments;
-    let has_key = concurrency_key.is_some() || key_hash.is_some();
-    let tenant = has_key.then(|| Tenant::parse(&global.tenant)).transpose();
-    let tenant = tenant.map_err(|_| Usage("--tenant must name the tenant whose key is meant".to_owned()))?;
-    let request = FreeRequest { job_type, tenant, concurrency_key, key_hash, node, session };
-    let answer: Encoded<Freed> = Api::connect(global).await?.ask::<ConcurrencyFree>(request).await?;
-    if json {
-        output::json(&answer)?;
-        return Ok(Ended::Success);
-    }
-    let Freed { freed, limit } = answer.read()?;
-    let (what, left) = (what(&limit), taken(&limit));
-    output::say(&format!("{what}: {GOOD}{freed} freed{GOOD:#}, {left} of {} taken", limit.max))?;
-    Ok(Ended::Success)
 }
 
 fn taken(limit: &ConcurrencyStatus) -> u32 {
@@ -129,7 +97,6 @@ fn runs(holder: &SlotHolder) -> String {
 fn rows(mut limits: Vec<ConcurrencyStatus>, now: Timestamp) -> Vec<Vec<String>> {
     let of = |limit: &ConcurrencyStatus| (limit.job_type.clone(), limit.tenant.clone(), limit.key_hash.clone());
     limits.sort_by_key(of);
-    let heading = ["limit", "taken", "node", "slots", "back", "runs"].map(str::to_owned).to_vec();
     let rows = limits.iter().flat_map(|limit| {
         limit.holders.iter().map(move |holder| {
             let back = match (&holder.runs, holder.until > now) {
@@ -137,7 +104,7 @@ fn rows(mut limits: Vec<ConcurrencyStatus>, now: Timestamp) -> Vec<Vec<String>> 
                 (None, true) => format!("in {}", output::span(now, holder.until)),
                 (None, false) => "now".to_owned(),
             };
-            vec![
+            [
                 what(limit),
                 format!("{} of {}", taken(limit), limit.max),
                 holder.node.to_string(),
@@ -147,7 +114,7 @@ fn rows(mut limits: Vec<ConcurrencyStatus>, now: Timestamp) -> Vec<Vec<String>> 
             ]
         })
     });
-    std::iter::once(heading).chain(rows).collect()
+    output::rows(["limit", "taken", "node", "slots", "back", "runs"], rows)
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore::config::{self, Configuration};
 use longshore::handlers;
 
 use super::client::Api;
+use super::nats::path;
 use super::output::{self, PENDING};
 use super::{Ended, Global, limits};
 
@@ -16,7 +16,7 @@ use super::{Ended, Global, limits};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct File {
     /// The configuration file
-    #[arg(long, short, env = "LONGSHORE_CONFIG", value_name = "FILE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    #[arg(long, short, env = "LONGSHORE_CONFIG", value_name = "FILE", value_parser = path())]
     config: Option<PathBuf>,
 }
 
@@ -38,18 +38,15 @@ pub(crate) enum Command {
     /// Check file and environment: every mistake with its place and remedy
     Check(File),
     /// Every setting in force, with the place where it was set
-    Show(ShowArguments),
+    Show {
+        #[command(flatten)]
+        file: File,
+        /// Ask the cluster for the rate limits that were set at run time, and show those in place of the written ones
+        #[arg(long)]
+        run_time: bool,
+    },
     /// The commented file with every setting at its default
     Print,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ShowArguments {
-    #[command(flatten)]
-    file: File,
-    /// Ask the cluster for the rate limits that were set at run time, and show those in place of the written ones
-    #[arg(long)]
-    run_time: bool,
 }
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
@@ -64,7 +61,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
                 "The configuration is right. Queues: {queues}; types with settings of their own: {types}."
             ))?;
         }
-        Command::Show(ShowArguments { file, run_time }) => {
+        Command::Show { file, run_time } => {
             let configuration = file.load(global)?;
             warn(&configuration);
             let set = if run_time { limits::set_at_run_time(&Api::connect(global).await?).await? } else { Vec::new() };

@@ -10,12 +10,10 @@ use serde_json::value::RawValue;
 
 use super::bulk::{self, Bulk};
 use super::client::Api;
-use super::output::{self, FAINT, ago, cut, number, styled};
+use super::output::{self, ago, cut, number};
 use super::target::{self, FilterOptions, Which};
-use super::{Ended, Global, Lists, Usage, exact, runs, submit};
+use super::{Ended, Global, Usage, exact, runs, submit};
 
-/// So many are listed if nothing else is said.
-const SHOWN: u64 = 50;
 /// At most so many dead letters on a page of the API, or groups in its answer.
 const PAGE: u64 = 500;
 /// How long grouping may take: it reads every dead letter.
@@ -39,7 +37,7 @@ pub(crate) enum Command {
     /// One dead letter: its run with every attempt, its headers, its payload
     Get {
         /// The run's id
-        #[arg(value_parser = super::run_id)]
+        #[arg(value_parser = super::name::<RunId>)]
         id: RunId,
         /// JSON for machines
         #[arg(long)]
@@ -51,19 +49,12 @@ pub(crate) enum Command {
     Discard(Discard),
 }
 
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        let (filter, cursor) = Default::default();
-        Self::List(List { filter, limit: SHOWN, cursor, json })
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
     filter: FilterOptions,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Continue where a list ended
     #[arg(long, value_name = "CURSOR")]
@@ -78,7 +69,7 @@ pub(crate) struct Replay {
     #[command(flatten)]
     discard: Discard,
     /// Into this queue
-    #[arg(long, value_name = "NAME", value_parser = super::queue, help_heading = "Changes")]
+    #[arg(long, value_name = "NAME", value_parser = super::name::<Queue>, help_heading = "Changes")]
     set_queue: Option<Queue>,
     /// With this priority
     #[arg(long, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9), help_heading = "Changes")]
@@ -110,17 +101,12 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::List(arguments) => list(&Api::connect(global).await?, arguments).await,
         Command::Groups { filter, limit, json } => {
             let asked = GroupsRequest { filter: filter.wanted(), limit: Some(limit), ..GroupsRequest::default() };
-            groups(&Api::connect(global).await?.ask_within::<DlqGroups>(asked, GROUPING).await?, json)
+            Api::connect(global).await?.show_within::<DlqGroups>(asked, GROUPING, json, say_groups).await
         }
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
-            let dead_letter = Api::connect(global).await?.ask::<DlqGet>(asked).await?;
-            if json {
-                output::json(&dead_letter)?
-            } else {
-                output::say(show(&dead_letter.read()?).trim_end())?
-            }
-            Ok(Ended::Success)
+            let shown = |dead_letter: DeadLetter| output::say(show(&dead_letter).trim_end());
+            Api::connect(global).await?.show::<DlqGet>(asked, json, shown).await
         }
         Command::Replay(arguments) => {
             // With a payload from stdin, nothing can be asked there.
@@ -197,31 +183,28 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
             break;
         }
     }
-    let cursor = asked.cursor;
-    if json {
-        output::json(&Page { entries, cursor })?;
-        return Ok(Ended::Success);
-    }
-    if entries.is_empty() {
-        eprintln!("no dead letters");
-        return Ok(Ended::Success);
-    }
-    let dead_letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
-    output::say(output::table(&rows(&dead_letters, target::now(), output::columns()), &[2, 3]).trim_end())?;
-    if let Some(cursor) = cursor {
-        eprintln!("more: --cursor {} continues, --limit shows more at once", cut(&cursor, 100));
-    }
-    Ok(Ended::Success)
+    let page = Page { entries, cursor: asked.cursor };
+    output::answer(&page, json, || {
+        let dead_letters = page.entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
+        if dead_letters.is_empty() {
+            eprintln!("no dead letters");
+            return Ok(());
+        }
+        output::say_table(&rows(&dead_letters, target::now(), output::columns()), &[2, 3])?;
+        if let Some(cursor) = &page.cursor {
+            eprintln!("more: --cursor {} continues, --limit shows more at once", cut(cursor, 100));
+        }
+        Ok(())
+    })
 }
 
 fn rows(dead_letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
-    let heading = ["run", "type", "died", "attempts", "error"].map(str::to_owned).to_vec();
     let row = |DeadLetter { record, .. }: &DeadLetter| {
         let tenant = Some(record.tenant.as_str()).filter(|tenant| *tenant != "default");
         let tenant = tenant.map(|tenant| format!("{tenant}/")).unwrap_or_default();
         let round = if record.round > 1 { format!(", round {}", record.round) } else { String::new() };
         let error = record.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message));
-        vec![
+        [
             format!("{tenant}{}", record.run_id),
             cut(record.job_type.as_str(), columns / 4),
             record.ended_at.map(|ended| ago(ended, now)).unwrap_or_default(),
@@ -229,18 +212,14 @@ fn rows(dead_letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<
             error.unwrap_or_default(),
         ]
     };
-    output::fitted(std::iter::once(heading).chain(dead_letters.iter().map(row)).collect(), columns, &[3])
+    let heading = ["run", "type", "died", "attempts", "error"];
+    output::fitted(output::rows(heading, dead_letters.iter().map(row)), columns, &[3])
 }
 
-fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
-    if json {
-        output::json(answer)?;
-        return Ok(Ended::Success);
-    }
-    let Groups { groups, cursor } = answer.read()?;
+fn say_groups(Groups { groups, cursor }: Groups) -> anyhow::Result<()> {
     if groups.is_empty() {
         eprintln!("no dead letters");
-        return Ok(Ended::Success);
+        return Ok(());
     }
     let rows = group_rows(&groups, target::now(), output::columns());
     output::say_with_hidden(&rows, &fitted_groups(&rows, output::columns()), &[1, 3, 4])?;
@@ -248,14 +227,12 @@ fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
         eprintln!("there are so many dead letters that only the oldest were grouped; --since groups newer ones");
     }
     eprintln!("dlq replay --fingerprint GROUP runs those of a group again, dlq discard deletes them");
-    Ok(Ended::Success)
+    Ok(())
 }
 
 fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
-    let heading =
-        ["group", "dead letters", "type", "first", "last", "for example", "error"].map(str::to_owned).to_vec();
     let row = |group: &Group| {
-        vec![
+        [
             cut(&group.fingerprint, 16),
             number(group.count),
             cut(group.job_type.as_str(), columns / 4),
@@ -265,7 +242,8 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
             format!("{}: {}", group.error_kind, group.pattern),
         ]
     };
-    std::iter::once(heading).chain(groups.iter().map(row)).collect()
+    let heading = ["group", "dead letters", "type", "first", "last", "for example", "error"];
+    output::rows(heading, groups.iter().map(row))
 }
 
 /// Of a group its error says most.
@@ -277,11 +255,12 @@ fn fitted_groups(rows: &[Vec<String>], columns: usize) -> Vec<Vec<String>> {
 fn show(dead_letter: &DeadLetter) -> String {
     let DeadLetter { record, job } = dead_letter;
     let mut shown = runs::show(record, target::now());
-    shown += &format!("\n{} {}\n", styled("alike", FAINT, 10), cut(&job.fingerprint, 100));
+    shown += "\n";
+    shown += &output::field("alike", &cut(&job.fingerprint, 100));
     for (name, value) in &job.headers {
-        shown += &format!("{} {}: {}\n", styled("header", FAINT, 10), cut(name, 100), cut(value, 200));
+        shown += &output::field("header", &format!("{}: {}", cut(name, 100), cut(value, 200)));
     }
-    shown + &format!("{} {}\n", styled("payload", FAINT, 10), payload(job).replace('\n', &format!("\n{:11}", "")))
+    shown + &output::field("payload", &payload(job))
 }
 
 /// The payload in its most readable form: formatted JSON, else text, else its size.

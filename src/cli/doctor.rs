@@ -10,7 +10,7 @@ use clap::Args;
 use longshore::config::{Configuration, check_namespace};
 use longshore::http;
 use longshore_backbone::wire::api::{
-    Health, HealthRequest, HealthStatus, NodeStatus, NodesList, Nothing, OPERATOR, Queues, QueuesList, QueuesRequest,
+    ApiError, Endpoint, Health, HealthRequest, NodesList, Nothing, OPERATOR, QueuesList, QueuesRequest,
 };
 use longshore_backbone::{Client, Connection};
 use serde_json::{Value, json};
@@ -103,7 +103,14 @@ async fn facts(
         declared.extend(settings.policies.queues.keys().cloned());
     }
     let rights = client.names().rights_of_a_node(declared.iter());
-    let (nodes, queues) = (nodes(client).await, queues_of(client).await);
+    let nodes = ask::<NodesList>(client, &Nothing {}).await.map(|answer| answer.nodes);
+    let queues = ask::<QueuesList>(client, &QueuesRequest::default()).await;
+    let (queues, no_handler) = queues.map(|answer| (answer.queues, answer.no_handler)).unwrap_or_default();
+    let mut healths = Vec::new();
+    for node in nodes.iter().flatten() {
+        let asked = HealthRequest { node: Some(node.node.clone()) };
+        healths.extend(ask::<Health>(client, &asked).await.ok());
+    }
     Facts {
         server: client.server_facts(),
         user: client.user().await,
@@ -116,33 +123,15 @@ async fn facts(
         has_settings,
         clocks: client.clocks_of_nodes().await.unwrap_or_default(),
         monitored,
-        healths: healths(client, nodes.as_deref().unwrap_or_default()).await,
-        nodes,
-        queues: queues.queues,
-        no_handler: queues.no_handler,
+        healths,
+        nodes: nodes.map_err(|error| error.message),
+        queues,
+        no_handler,
     }
 }
 
-async fn nodes(client: &Client) -> Result<Vec<NodeStatus>, String> {
-    let answer = client.ask::<NodesList>(OPERATOR, &Nothing {}, WITHIN).await;
-    let answer = answer.and_then(|answer| answer.read()).map_err(|error| error.message)?;
-    Ok(answer.nodes)
-}
-
-async fn healths(client: &Client, nodes: &[NodeStatus]) -> Vec<HealthStatus> {
-    let mut healths = Vec::new();
-    for node in nodes {
-        let asked = HealthRequest { node: Some(node.node.clone()) };
-        let answer = client.ask::<Health>(OPERATOR, &asked, WITHIN).await;
-        healths.extend(answer.and_then(|answer| answer.read()).ok());
-    }
-    healths
-}
-
-async fn queues_of(client: &Client) -> Queues {
-    let answer = client.ask::<QueuesList>(OPERATOR, &QueuesRequest::default(), WITHIN).await;
-    let nothing = Queues { queues: Vec::new(), no_handler: Vec::new() };
-    answer.and_then(|answer| answer.read()).unwrap_or(nothing)
+async fn ask<E: Endpoint>(client: &Client, asked: &E::Request) -> Result<E::Answer, ApiError> {
+    client.ask::<E>(OPERATOR, asked, WITHIN).await?.read()
 }
 
 /// What the server says of itself by HTTP.

@@ -20,13 +20,13 @@ pub(crate) struct Arguments {
     #[arg(long = "type", value_name = "TYPE", value_parser = type_filter)]
     job_type: Option<String>,
     /// Only this run
-    #[arg(long, value_name = "ID", value_parser = super::run_id)]
+    #[arg(long, value_name = "ID", value_parser = super::name::<RunId>)]
     run: Option<RunId>,
     /// Only this event
     #[arg(long, value_name = "EVENT", value_parser = clap::builder::PossibleValuesParser::new(EVENTS))]
     event: Option<String>,
     /// Only this queue
-    #[arg(long, value_name = "NAME", value_parser = super::queue)]
+    #[arg(long, value_name = "NAME", value_parser = super::name::<Queue>)]
     queue: Option<Queue>,
     /// From the event log, which misses none: those since this time, 2027-01-31T09:30:00Z or 1h for an hour ago, and
     /// then end

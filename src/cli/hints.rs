@@ -87,16 +87,8 @@ const TEXTS: [(&str, &str, &str); 24] = [
     (SERVER, "o space left on device", NO_ROOM),
     ("", "o space left on device", "free some space there"),
     (DEV, "Read-only file system", "keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
-    (
-        DEV,
-        "Permission denied",
-        "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none",
-    ),
-    (
-        SERVER,
-        "Permission denied",
-        "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none",
-    ),
+    (DEV, "Permission denied", UNWRITABLE),
+    (SERVER, "Permission denied", UNWRITABLE),
 ];
 
 /// Said where the server refuses the client's certificate.
@@ -105,6 +97,8 @@ const OTHER_CERTIFICATE: &str = "the server does not accept the certificate that
 
 const NO_ROOM: &str =
     "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none";
+
+const UNWRITABLE: &str = "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none";
 
 /// What to do next about an error, if that is not plain from its message.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<Cow<'static, str>> {

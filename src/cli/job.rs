@@ -18,7 +18,7 @@ pub(super) struct Job {
     #[arg(long, value_name = "TEXT", conflicts_with = "payload")]
     payload_base64: Option<String>,
     /// The queue in which it waits
-    #[arg(long, value_name = "NAME", value_parser = super::queue)]
+    #[arg(long, value_name = "NAME", value_parser = super::name::<Queue>)]
     queue: Option<Queue>,
     /// 1, the most urgent, to 9; 5 if not given
     #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9))]
@@ -123,7 +123,7 @@ fn time_or_span(text: &str) -> Result<String, String> {
     if is_either { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
-fn then(text: &str) -> Result<Box<SubmitRequest>, String> {
+pub(super) fn then(text: &str) -> Result<Box<SubmitRequest>, String> {
     header::then::job(text).map(Box::new)
 }
 

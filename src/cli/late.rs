@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    CompleteRequest, FailRequest, ProgressRequest, RunsComplete, RunsFail, RunsProgress,
+    CompleteRequest, FailRequest, Goes, ProgressRequest, RunsComplete, RunsFail, RunsProgress,
 };
 use longshore_domain::RunId;
 use longshore_domain::run::whole_millis;
@@ -55,7 +55,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct Late {
     /// The run's id
-    #[arg(value_parser = super::run_id)]
+    #[arg(value_parser = super::name::<RunId>)]
     id: RunId,
     /// The attempt's token, as its handler got it
     #[arg(long, env = "LONGSHORE_ATTEMPT_TOKEN", hide_env_values = true, value_name = "TOKEN")]
@@ -70,31 +70,25 @@ fn json(text: &str) -> Result<Box<RawValue>, String> {
 }
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+    let api = Api::connect(global).await?;
     match command {
         Command::Complete { late: Late { id: run_id, token, json }, result } => {
             let asked = CompleteRequest { run_id, tenant: None, token, result };
-            runs::print(&Api::connect(global).await?.ask_within::<RunsComplete>(asked, LATE).await?, json)?;
-            Ok(Ended::Success)
+            runs::print(&api.ask_within::<RunsComplete>(asked, LATE).await?, json)
         }
         Command::Fail { late: Late { id: run_id, token, json }, error, permanent, retry_after } => {
             let retry_after_ms = retry_after.map(whole_millis);
             let retryable = permanent.then_some(false);
             let asked = FailRequest { run_id, tenant: None, token, error, retryable, retry_after_ms };
-            runs::print(&Api::connect(global).await?.ask_within::<RunsFail>(asked, LATE).await?, json)?;
-            Ok(Ended::Success)
+            runs::print(&api.ask_within::<RunsFail>(asked, LATE).await?, json)
         }
         Command::Progress { late: Late { id: run_id, token, json }, progress } => {
             let asked = ProgressRequest { run_id, tenant: None, token, progress };
-            let goes = Api::connect(global).await?.ask_within::<RunsProgress>(asked, LATE).await?;
-            if json {
-                output::json(&goes)?;
-            } else {
-                output::say(&match goes.read()?.deadline {
-                    Some(deadline) => format!("goes on until {deadline}"),
-                    None => "the run was cancelled".to_owned(),
-                })?;
-            }
-            Ok(Ended::Success)
+            let shown = |goes: Goes| match goes.deadline {
+                Some(deadline) => output::say(&format!("goes on until {deadline}")),
+                None => output::say("the run was cancelled"),
+            };
+            api.show_within::<RunsProgress>(asked, LATE, json, shown).await
         }
     }
 }

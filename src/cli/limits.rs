@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Encoded, LimitChanged, LimitStatus, LimitValues, Limits, LimitsList, LimitsRequest, LimitsReset, LimitsSet,
+    ApiError, LimitChanged, LimitStatus, LimitValues, Limits, LimitsList, LimitsRequest, LimitsReset, LimitsSet,
     ResetLimitRequest, SetBy, SetLimitRequest,
 };
 use longshore_domain::limit::{RateLimit, Scope, Window};
@@ -13,34 +13,48 @@ use longshore_domain::{DurationText, JobType, SmolStr, Tenant, Timestamp, durati
 
 use super::client::Api;
 use super::output::{self, GOOD};
-use super::target::now;
-use super::{Ended, Global, Lists};
+use super::target::{now, one_of};
+use super::{Ended, Global, Json};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// What limits allow, what is left of them, and where they were set
-    List {
+    List(Json),
+    /// Another limit on all nodes, from now on and after restarts (operators)
+    Set {
+        #[command(flatten)]
+        which: WhichLimit,
+        /// Tokens in each span of time: one for each job, unless it says otherwise
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+        rate: u32,
+        /// The span of time
+        #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration::parse)]
+        per: Duration,
+        /// At most so many at once after a quiet time [default: as many as --rate]
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+        burst: Option<u32>,
+        /// How they are counted
+        #[arg(long, value_name = "HOW", default_value = "bucket", value_parser = one_of::<Window>("one of bucket, fixed, sliding"))]
+        window: Window,
         /// JSON for machines
         #[arg(long)]
         json: bool,
     },
-    /// Another limit on all nodes, from now on and after restarts (operators)
-    Set(SetArguments),
     /// The configured limit again (operators)
-    Reset(ResetArguments),
-}
-
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List { json }
-    }
+    Reset {
+        #[command(flatten)]
+        which: WhichLimit,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct WhichLimit {
+pub(crate) struct WhichLimit {
     /// The limit of this job type, for example email.send
-    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]
     job_type: Option<JobType>,
     /// The limit of this name, which types share
     #[arg(long, value_name = "NAME")]
@@ -50,76 +64,33 @@ struct WhichLimit {
     of_tenant: Option<Tenant>, // not `tenant`, which is the global option
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct SetArguments {
-    #[command(flatten)]
-    which: WhichLimit,
-    /// Tokens in each span of time: one for each job, unless it says otherwise
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    rate: u32,
-    /// The span of time
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration::parse)]
-    per: Duration,
-    /// At most so many at once after a quiet time [default: as many as --rate]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    burst: Option<u32>,
-    /// How they are counted
-    #[arg(long, value_name = "HOW", default_value = "bucket", value_parser = window)]
-    window: Window,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ResetArguments {
-    #[command(flatten)]
-    which: WhichLimit,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
 fn tenant(text: &str) -> Result<Tenant, String> {
     Tenant::parse(text).map_err(|error| error.to_string())
-}
-
-fn window(text: &str) -> Result<Window, String> {
-    match text {
-        "bucket" => Ok(Window::Bucket),
-        "fixed" => Ok(Window::Fixed),
-        "sliding" => Ok(Window::Sliding),
-        _ => Err("one of bucket, fixed, sliding".to_owned()),
-    }
 }
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::Set(SetArguments { which, rate, per, burst, window, json }) => {
+        Command::Set { which, rate, per, burst, window, json } => {
             let WhichLimit { job_type, name, of_tenant: tenant } = which;
             let (per_ms, window) = (Some(whole_millis(per)), Some(window));
             let request = SetLimitRequest { job_type, name, tenant, rate, per_ms, burst, window };
-            show(&api.ask::<LimitsSet>(request).await?, json)
+            api.show::<LimitsSet>(request, json, show).await
         }
-        Command::Reset(ResetArguments { which: WhichLimit { job_type, name, of_tenant: tenant }, json }) => {
-            show(&api.ask::<LimitsReset>(ResetLimitRequest { job_type, name, tenant }).await?, json)
+        Command::Reset { which: WhichLimit { job_type, name, of_tenant: tenant }, json } => {
+            api.show::<LimitsReset>(ResetLimitRequest { job_type, name, tenant }, json, show).await
         }
-        Command::List { json } => list(&api, json).await,
+        Command::List(Json { json }) => {
+            let page = Limits { limits: all(&api).await?, cursor: None };
+            output::answer(&page, json, || output::say_table(&rows(&page.limits, now()), &[2, 3]))
+        }
     }
 }
 
 /// All limits that the cluster has.
-async fn all(api: &Api) -> anyhow::Result<Vec<LimitStatus>> {
-    let (mut request, mut all) = (LimitsRequest { limit: Some(500), cursor: None }, Vec::new());
-    loop {
-        let Limits { limits, cursor } = api.ask::<LimitsList>(request.clone()).await?.read()?;
-        all.extend(limits);
-        if cursor.is_none() {
-            return Ok(all);
-        }
-        request.cursor = cursor;
-    }
+async fn all(api: &Api) -> Result<Vec<LimitStatus>, ApiError> {
+    let asked = |cursor| LimitsRequest { limit: Some(500), cursor };
+    api.all::<LimitsList, _>(asked, |page| (page.limits, page.cursor)).await
 }
 
 /// The limits that were set at run time.
@@ -135,25 +106,8 @@ pub(crate) async fn set_at_run_time(api: &Api) -> anyhow::Result<Vec<(Scope, Rat
     Ok(read.collect())
 }
 
-async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
-    let all = all(api).await?;
-    if json {
-        output::json(&Limits { limits: all, cursor: None })?;
-    } else {
-        output::say(output::table(&rows(&all, now()), &[2, 3]).trim_end())?;
-    }
-    Ok(Ended::Success)
-}
-
-fn show(answer: &Encoded<LimitChanged>, json: bool) -> anyhow::Result<Ended> {
-    if json {
-        output::json(answer)?;
-        return Ok(Ended::Success);
-    }
-    let LimitChanged { limit, unconfirmed } = answer.read()?;
-    output::say(&said(&limit))?;
-    output::unconfirmed(&unconfirmed);
-    Ok(Ended::Success)
+fn show(LimitChanged { limit, unconfirmed }: LimitChanged) -> anyhow::Result<()> {
+    output::say_changed(&said(&limit), &unconfirmed)
 }
 
 /// A limit in one line.
@@ -195,10 +149,9 @@ fn written(values: &LimitValues) -> String {
 }
 
 fn rows(limits: &[LimitStatus], now: Timestamp) -> Vec<Vec<String>> {
-    let heading = ["limit", "allows", "left", "waiting", "next", "set"].map(str::to_owned).to_vec();
     let row = |limit: &LimitStatus| {
         let next = limit.next_at.filter(|at| *at > now).map(|at| format!("in {}", output::span(now, at)));
-        vec![
+        [
             what(limit),
             limit.values.map(|values| written(&values)).unwrap_or_default(),
             limit.left.map(output::number).unwrap_or_default(),
@@ -207,7 +160,7 @@ fn rows(limits: &[LimitStatus], now: Timestamp) -> Vec<Vec<String>> {
             origin(limit),
         ]
     };
-    std::iter::once(heading).chain(limits.iter().map(row)).collect()
+    output::rows(["limit", "allows", "left", "waiting", "next", "set"], limits.iter().map(row))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use longshore_domain::{JobType, NameError, Queue, RunId, Timestamp, duration};
+use longshore_domain::{NameError, Timestamp, duration};
 
 mod client;
 pub(crate) mod ended;
@@ -185,16 +185,25 @@ pub(crate) struct One<I: FromStr<Err = NameError> + Clone + Send + Sync + 'stati
     json: bool,
 }
 
-/// The subcommands of a noun, of which one is `list`.
-pub(crate) trait Lists: Subcommand {
-    /// The list that is shown if nothing is asked for.
-    fn list(json: bool) -> Self;
+/// A command that takes nothing else.
+#[derive(Debug, Args)]
+pub(crate) struct Json {
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
 }
 
-impl<C: Lists> Noun<C> {
+impl<C: Subcommand> Noun<C> {
+    /// The subcommand; the list if none is given.
     fn chosen(self) -> Result<C, Usage> {
         match (self.command, self.json) {
-            (None, json) => Ok(C::list(json)),
+            (None, json) => {
+                let line = ["list"].into_iter().chain(json.then_some("--json"));
+                let commands = C::augment_subcommands(clap::Command::new("longshore").no_binary_name(true));
+                let matches = commands.try_get_matches_from(line);
+                let list = matches.and_then(|matches| C::from_arg_matches(&matches));
+                Ok(list.expect("each noun has the subcommand list, to which no argument is needed"))
+            }
             (Some(_), true) => Err(Usage("--json stands behind the subcommand that it is for".to_owned())),
             (Some(command), false) => Ok(command),
         }
@@ -249,16 +258,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
     }
 }
 
-fn queue(text: &str) -> Result<Queue, String> {
-    Queue::parse(text).map_err(|error| error.reason)
-}
-
-fn job_type(text: &str) -> Result<JobType, String> {
-    JobType::parse(text).map_err(|error| error.reason)
-}
-
-fn run_id(text: &str) -> Result<RunId, String> {
-    RunId::parse(text).map_err(|error| error.reason)
+/// A name: a queue, a job type, a run's id and so on.
+fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, String> {
+    N::from_str(text).map_err(|error| error.reason)
 }
 
 /// A duration of the contract's form.

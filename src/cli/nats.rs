@@ -74,21 +74,20 @@ impl Nats {
     }
 
     fn options(&self) -> Options {
-        let Self { server, context, creds, nkey, user, password, .. } = self.clone();
-        let Self { nats_token: token, tls_ca, tls_cert, tls_key, js_domain, inbox_prefix, .. } = self.clone();
+        let own = self.clone();
         Options {
-            server,
-            context,
-            creds,
-            nkey,
-            user,
-            password,
-            token,
-            tls_ca,
-            tls_cert,
-            tls_key,
-            js_domain,
-            inbox_prefix,
+            server: own.server,
+            context: own.context,
+            creds: own.creds,
+            nkey: own.nkey,
+            user: own.user,
+            password: own.password,
+            token: own.nats_token,
+            tls_ca: own.tls_ca,
+            tls_cert: own.tls_cert,
+            tls_key: own.tls_key,
+            js_domain: own.js_domain,
+            inbox_prefix: own.inbox_prefix,
         }
     }
 }
@@ -101,6 +100,6 @@ pub(crate) fn page() -> String {
 }
 
 /// Accepts an empty variable, too, for which clap's own parser of paths ends the program.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
+pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }

@@ -15,16 +15,12 @@ use serde::Deserialize;
 
 use super::client::Api;
 use super::output::{self, BAD, GOOD, PENDING, number, took};
-use super::{Ended, Global, Lists};
+use super::{Ended, Global, Json};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The nodes: what the command shows without a subcommand
-    List {
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    List(Json),
     /// What all nodes have counted together in the last hour (operators)
     Stats {
         /// JSON for machines: every ten seconds
@@ -32,38 +28,26 @@ pub(crate) enum Command {
         json: bool,
     },
     /// The settings of a node, each with where it was set (operators)
-    Settings(SettingsArguments),
+    Settings {
+        /// The node's name
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Change which lines a node logs, until it ends (operators)
-    LogLevel(LogLevelArguments),
-}
-
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List { json }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SettingsArguments {
-    /// The node's name
-    #[arg(value_name = "NODE")]
-    node: String,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LogLevelArguments {
-    /// The node's name
-    #[arg(value_name = "NODE")]
-    node: String,
-    /// off, error, warn, info, debug or trace, or a filter such as info,longshore_actors=debug
-    #[arg(value_name = "LEVEL")]
-    level: String,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
+    LogLevel {
+        /// The node's name
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// off, error, warn, info, debug or trace, or a filter such as info,longshore_actors=debug
+        #[arg(value_name = "LEVEL")]
+        level: String,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -80,56 +64,27 @@ pub(crate) struct HealthArguments {
 }
 
 pub(crate) async fn nodes(global: &Global, command: Command) -> anyhow::Result<Ended> {
-    let json = match command {
-        Command::LogLevel(arguments) => return log_level(global, arguments).await,
-        Command::Settings(arguments) => return settings(global, arguments).await,
-        Command::Stats { json } => return stats(global, json).await,
-        Command::List { json } => json,
-    };
     let api = Api::connect(global).await?;
-    let answer = api.ask::<NodesList>(Nothing {}).await?;
-    if json {
-        output::json(&answer)?;
-    } else {
-        output::say(output::table(&rows(&answer.read()?), &[3]).trim_end())?;
+    match command {
+        Command::List(Json { json }) => {
+            api.show::<NodesList>(Nothing {}, json, |nodes| output::say_table(&rows(&nodes), &[3])).await
+        }
+        Command::Stats { json } => {
+            api.show::<NodesStats>(Nothing {}, json, |stats| output::say(counted(&stats).trim_end())).await
+        }
+        Command::Settings { node, json } => {
+            let row = |one: InForce| [one.section, one.name, one.value.unwrap_or_else(|| "–".to_owned()), one.from];
+            let shown = |NodeSettings { settings, .. }| {
+                let heading = ["section", "setting", "value", "from"];
+                output::say_table(&output::rows(heading, settings.into_iter().map(row)), &[])
+            };
+            api.show::<NodesSettings>(SettingsRequest { node }, json, shown).await
+        }
+        Command::LogLevel { node, level, json } => {
+            let shown = |LogLevel { node, level }| output::say(&format!("{node} logs by {level} until it ends"));
+            api.show::<NodesLogLevel>(LogLevelRequest { node, level }, json, shown).await
+        }
     }
-    Ok(Ended::Success)
-}
-
-async fn log_level(global: &Global, arguments: LogLevelArguments) -> anyhow::Result<Ended> {
-    let LogLevelArguments { node, level, json } = arguments;
-    let answer = Api::connect(global).await?.ask::<NodesLogLevel>(LogLevelRequest { node, level }).await?;
-    if json {
-        output::json(&answer)?;
-    } else {
-        let LogLevel { node, level } = answer.read()?;
-        output::say(&format!("{node} logs by {level} until it ends"))?;
-    }
-    Ok(Ended::Success)
-}
-
-async fn settings(global: &Global, SettingsArguments { node, json }: SettingsArguments) -> anyhow::Result<Ended> {
-    let answer = Api::connect(global).await?.ask::<NodesSettings>(SettingsRequest { node }).await?;
-    if json {
-        output::json(&answer)?;
-    } else {
-        let NodeSettings { settings, .. } = answer.read()?;
-        let heading = ["section", "setting", "value", "from"].map(str::to_owned).to_vec();
-        let row = |one: InForce| vec![one.section, one.name, one.value.unwrap_or_else(|| "–".to_owned()), one.from];
-        let rows: Vec<_> = std::iter::once(heading).chain(settings.into_iter().map(row)).collect();
-        output::say(output::table(&rows, &[]).trim_end())?;
-    }
-    Ok(Ended::Success)
-}
-
-async fn stats(global: &Global, json: bool) -> anyhow::Result<Ended> {
-    let answer = Api::connect(global).await?.ask::<NodesStats>(Nothing {}).await?;
-    if json {
-        output::json(&answer)?;
-    } else {
-        output::say(counted(&answer.read()?).trim_end())?;
-    }
-    Ok(Ended::Success)
 }
 
 /// The spans that are added up.
@@ -142,7 +97,6 @@ const SPANS: [(&str, Duration); 3] = [
 /// What was counted, added up over the last minute, ten minutes and hour. Times of which 99 of 100 are shorter do not
 /// add up: the longest of any ten seconds is shown.
 fn counted(Stats { nodes, points, .. }: &Stats) -> String {
-    let heading = ["last", "enqueued", "ended", "failed", "p99 wait", "p99 run"].map(str::to_owned).to_vec();
     let row = |(name, span): (&str, Duration)| {
         let from = points.last().map_or_else(Timestamp::default, |last| last.at.minus(span));
         let within = || points.iter().filter(|point| point.at > from);
@@ -151,23 +105,22 @@ fn counted(Stats { nodes, points, .. }: &Stats) -> String {
             let longest = within().filter_map(of).map(|times| times.p99_ms).max();
             longest.map_or_else(|| "–".to_owned(), |millis| format!("≤ {}", took(millis)))
         };
-        let sums = [sum(|point| point.enqueued), sum(|point| point.ended), sum(|point| point.failed)];
-        let times = [longest(|point| point.wait), longest(|point| point.run)];
-        std::iter::once(name.to_owned()).chain(sums).chain(times).collect()
+        let (ended, failed) = (sum(|point| point.ended), sum(|point| point.failed));
+        let (wait, run) = (longest(|point| point.wait), longest(|point| point.run));
+        [name.to_owned(), sum(|point| point.enqueued), ended, failed, wait, run]
     };
-    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(SPANS.map(row)).collect();
+    let rows = output::rows(["last", "enqueued", "ended", "failed", "p99 wait", "p99 run"], SPANS.map(row));
     let since = points.first().map_or_else(String::new, |first| format!(", counted since {}", first.at));
     format!("{}of {}{since}\n", output::table(&rows, &[1, 2, 3]), nodes.join(", "))
 }
 
 fn rows(answer: &Nodes) -> Vec<Vec<String>> {
-    let heading = ["node", "version", "state", "up", "running of concurrency"].map(str::to_owned).to_vec();
-    std::iter::once(heading).chain(answer.nodes.iter().map(row)).collect()
+    output::rows(["node", "version", "state", "up", "running of concurrency"], answer.nodes.iter().map(row))
 }
 
-fn row(node: &NodeStatus) -> Vec<String> {
+fn row(node: &NodeStatus) -> [String; 5] {
     let queues = node.queues.iter().map(|(name, load)| format!("{name} {} of {}", load.running, load.concurrency));
-    vec![
+    [
         node.node.clone(),
         node.version.clone(),
         node.state.clone(),
@@ -178,7 +131,7 @@ fn row(node: &NodeStatus) -> Vec<String> {
 
 pub(crate) async fn health(global: &Global, arguments: HealthArguments) -> anyhow::Result<Ended> {
     if let Some(address) = arguments.http {
-        let page = http::ready(address).await?;
+        let page = http::page(address, "/readyz").await?;
         let Readiness { ready, reasons } = serde_json::from_str(&page).context("the answer is not a node's")?;
         if arguments.json {
             output::say(&page)?;

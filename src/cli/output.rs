@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::exact;
+use super::{Ended, exact};
 
 const fn coloured(color: AnsiColor) -> Style {
     Style::new().fg_color(Some(Color::Ansi(color)))
@@ -43,6 +43,19 @@ pub(crate) fn style_of(word: &str) -> Style {
 /// Text in a style, padded before the style is put on, so that columns stay straight.
 pub(crate) fn styled(text: &str, style: Style, width: usize) -> String {
     format!("{style}{text:<width$}{style:#}")
+}
+
+/// A field of what is shown to people. A value of several lines stays in its column.
+pub(crate) fn field(name: &str, value: &str) -> String {
+    format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
+}
+
+/// The rows of a table, the heading first.
+pub(crate) fn rows<const N: usize>(
+    heading: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> Vec<Vec<String>> {
+    std::iter::once(heading.map(str::to_owned)).chain(rows).map(Vec::from).collect()
 }
 
 /// A table of texts: first row the heading; columns named in `right` are numbers. A column without any text is left
@@ -112,6 +125,11 @@ pub(crate) fn narrowed(mut rows: Vec<Vec<String>>, columns: usize, spare: &[usiz
     rows
 }
 
+/// Prints a table.
+pub(crate) fn say_table(rows: &[Vec<String>], right: &[usize]) -> anyhow::Result<()> {
+    say(table(rows, right).trim_end())
+}
+
 /// Prints a table as far as the terminal has room for it, and names the columns for which it has none.
 pub(crate) fn say_fitted(rows: &[Vec<String>], right: &[usize], spare: &[usize]) -> anyhow::Result<()> {
     say_with_hidden(rows, &fitted(rows.to_vec(), columns(), spare), right)
@@ -119,7 +137,7 @@ pub(crate) fn say_fitted(rows: &[Vec<String>], right: &[usize], spare: &[usize])
 
 /// Prints `shown`, and names the columns of `rows` that it lacks.
 pub(crate) fn say_with_hidden(rows: &[Vec<String>], shown: &[Vec<String>], right: &[usize]) -> anyhow::Result<()> {
-    say(table(shown, right).trim_end())?;
+    say_table(shown, right)?;
     let hidden = hidden(rows, shown);
     if !hidden.is_empty() {
         anstream::eprintln!("{FAINT}a wider window shows: {}{FAINT:#}", hidden.join(", "));
@@ -220,6 +238,20 @@ pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     say(&serde_json::to_string(value)?)
 }
 
+/// Prints an answer: as JSON for machines, else as `shown` does.
+pub(crate) fn answer<T: Serialize>(
+    answer: &T,
+    json: bool,
+    shown: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Ended> {
+    if json {
+        self::json(answer)?;
+    } else {
+        shown()?;
+    }
+    Ok(Ended::Success)
+}
+
 /// Returns when the reader of stdout has gone: the other end of its pipe or socket is closed. Of a file it waits for
 /// ever.
 pub(crate) async fn reader_has_gone() {
@@ -246,14 +278,16 @@ pub(crate) fn say(line: &str) -> anyhow::Result<()> {
     write_to(anstream::stdout().lock(), format!("{line}\n").as_bytes())
 }
 
-/// Names the nodes that have not said that they know of a change.
-pub(crate) fn unconfirmed(nodes: &[String]) {
-    if !nodes.is_empty() {
-        let silent = nodes.join(", ");
+/// Says what was changed, and names the nodes that have not said that they know of it.
+pub(crate) fn say_changed(line: &str, unconfirmed: &[String]) -> anyhow::Result<()> {
+    say(line)?;
+    if !unconfirmed.is_empty() {
+        let silent = unconfirmed.join(", ");
         anstream::eprintln!(
             "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
         );
     }
+    Ok(())
 }
 
 /// Writes bytes to stdout as they are; errors as [`say`].

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
+use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Encoded, NoHandler, PauseRequest, PauseStatus, PurgeRequest, PutQueueRequest, QueuePut, QueueShares, QueueStatus,
-    Queues, QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, QueuesShares, ResumeRequest,
-    SharesRequest,
+    NoHandler, PauseRequest, PauseStatus, PurgeRequest, PutQueueRequest, QueuePut, QueueShare, QueueShares,
+    QueueStatus, Queues, QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, QueuesShares,
+    ResumeRequest, SharesRequest,
 };
 use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::whole_millis;
@@ -16,195 +17,147 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Timestamp, duratio
 
 use super::client::Api;
 use super::output::{self, GOOD, PENDING, number};
-use super::target::now;
-use super::{Ended, Global, Lists, bulk};
+use super::target::{now, word};
+use super::{Ended, Global, Json, bulk};
 
 /// How long a pause may take beside the usual time for an answer: until silent nodes start nothing any more.
-const PAUSES_WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const PAUSES_WITHIN: Duration = Duration::from_secs(20);
 /// How long putting a queue may take beside it: its streams may wait for an election.
 const PUT_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The queues, with their waiting and running jobs: what the command shows without a subcommand
-    List {
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    List(Json),
     /// How the starts of a queue are shared out between tenants, or types, beside what each is owed (operators)
     Shares {
         /// The queue
-        #[arg(value_name = "QUEUE", value_parser = super::queue)]
+        #[arg(value_name = "QUEUE", value_parser = super::name::<Queue>)]
         queue: Queue,
         /// JSON for machines
         #[arg(long)]
         json: bool,
     },
     /// Declare a queue on the running cluster, or have it served otherwise; it outlasts restarts (operators)
-    Put(PutArguments),
+    Put {
+        /// The queue
+        #[arg(value_name = "QUEUE", value_parser = super::name::<Queue>)]
+        queue: Queue,
+        /// How many of its jobs run at once on each node, 1 to 10000 [default: 64]
+        #[arg(long, value_name = "NUMBER")]
+        concurrency: Option<usize>,
+        /// How much later a job of the next more urgent priority may come and still overtake; 0s: strict priorities
+        /// [default: 30s]
+        #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+        aging: Option<Duration>,
+        /// Between whom its starts are shared out while jobs of several wait
+        #[arg(long, value_name = "WHOM", default_value = "tenant", value_parser = PossibleValuesParser::new(whom()).try_map(word::<FairBy>))]
+        fair_by: FairBy,
+        /// A node that serves it; may be repeated [default: every node]
+        #[arg(long = "node", value_name = "NAME", conflicts_with = "no_node")]
+        nodes: Vec<SmolStr>,
+        /// No node serves it, but those whose configuration names it
+        #[arg(long)]
+        no_node: bool,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Pause a queue or a type on all nodes: nothing starts any more, what runs goes on (operators)
-    Pause(PauseArguments),
+    Pause {
+        #[command(flatten)]
+        which: WhichQueue,
+        /// When it ends by itself, for example 2027-01-31T09:30:00Z
+        #[arg(long, value_name = "TIME", value_parser = super::time, conflicts_with = "lasts")]
+        until: Option<Timestamp>,
+        /// After how long it ends by itself, for example 30m
+        #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
+        lasts: Option<Duration>,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// End a pause (operators)
-    Resume(ResumeArguments),
+    Resume {
+        #[command(flatten)]
+        which: WhichQueue,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Cancel every run of a queue whose attempt does not run: waiting, delayed and between two attempts, of all
     /// tenants (operators)
-    Purge(PurgeArguments),
-}
-
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List { json }
-    }
+    Purge {
+        /// The queue
+        #[arg(value_name = "QUEUE", value_parser = super::name::<Queue>)]
+        queue: Queue,
+        #[command(flatten)]
+        options: bulk::Options,
+    },
 }
 
 #[derive(Debug, Args)]
-struct WhichQueue {
+pub(crate) struct WhichQueue {
     /// The queue; with --type only the jobs of that type in it
-    #[arg(value_name = "QUEUE", value_parser = super::queue, required_unless_present = "job_type")]
+    #[arg(value_name = "QUEUE", value_parser = super::name::<Queue>, required_unless_present = "job_type")]
     queue: Option<Queue>,
     /// The job type, for example email.send
-    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]
     job_type: Option<JobType>,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct PutArguments {
-    /// The queue
-    #[arg(value_name = "QUEUE", value_parser = super::queue)]
-    queue: Queue,
-    /// How many of its jobs run at once on each node, 1 to 10000 [default: 64]
-    #[arg(long, value_name = "NUMBER")]
-    concurrency: Option<usize>,
-    /// How much later a job of the next more urgent priority may come and still overtake; 0s: strict priorities
-    /// [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    aging: Option<Duration>,
-    /// Between whom its starts are shared out while jobs of several wait
-    #[arg(long, value_name = "WHOM", value_enum, default_value_t)]
-    fair_by: Whom,
-    /// A node that serves it; may be repeated [default: every node]
-    #[arg(long = "node", value_name = "NAME", conflicts_with = "no_node")]
-    nodes: Vec<SmolStr>,
-    /// No node serves it, but those whose configuration names it
-    #[arg(long)]
-    no_node: bool,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-/// [`FairBy`] as it is written on the command line.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Whom {
-    /// The tenants that have jobs, by their weight
-    #[default]
-    Tenant,
-    /// The types of jobs, by their weight
-    Type,
-}
-
-impl From<Whom> for FairBy {
-    fn from(whom: Whom) -> Self {
-        match whom {
-            Whom::Tenant => Self::Tenant,
-            Whom::Type => Self::Type,
-        }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PauseArguments {
-    #[command(flatten)]
-    which: WhichQueue,
-    /// When it ends by itself, for example 2027-01-31T09:30:00Z
-    #[arg(long, value_name = "TIME", value_parser = super::time, conflicts_with = "lasts")]
-    until: Option<Timestamp>,
-    /// After how long it ends by itself, for example 30m
-    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
-    lasts: Option<Duration>,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ResumeArguments {
-    #[command(flatten)]
-    which: WhichQueue,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PurgeArguments {
-    /// The queue
-    #[arg(value_name = "QUEUE", value_parser = super::queue)]
-    queue: Queue,
-    #[command(flatten)]
-    options: bulk::Options,
+/// The words of [`FairBy`].
+fn whom() -> [PossibleValue; 2] {
+    let (tenant, job_type) = (PossibleValue::new("tenant"), PossibleValue::new("type"));
+    [tenant.help("The tenants that have jobs, by their weight"), job_type.help("The types of jobs, by their weight")]
 }
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::Put(PutArguments { queue, concurrency, aging, fair_by, nodes, no_node, json }) => {
+        Command::Put { queue, concurrency, aging, fair_by, nodes, no_node, json } => {
             let nodes = (no_node || !nodes.is_empty()).then_some(nodes);
-            let (aging_ms, fair_by) = (aging.map(whole_millis), fair_by.into());
+            let aging_ms = aging.map(whole_millis);
             let request = PutQueueRequest { queue, concurrency, aging_ms, nodes, fair_by };
-            show_put(&api.ask_within::<QueuesPut>(request, PUT_WITHIN).await?, json)
+            api.show_within::<QueuesPut>(request, PUT_WITHIN, json, show_put).await
         }
-        Command::Pause(PauseArguments { which: WhichQueue { queue, job_type }, until, lasts, json }) => {
+        Command::Pause { which: WhichQueue { queue, job_type }, until, lasts, json } => {
             let until = until.or_else(|| lasts.map(|lasts| now().plus(lasts)));
             let request = PauseRequest { queue, job_type, until };
-            show_pause(&api.ask_within::<QueuesPause>(request, PAUSES_WITHIN).await?, json)
+            api.show_within::<QueuesPause>(request, PAUSES_WITHIN, json, show_pause).await
         }
-        Command::Resume(ResumeArguments { which: WhichQueue { queue, job_type }, json }) => {
-            let request = ResumeRequest { queue, job_type };
-            show_pause(&api.ask::<QueuesResume>(request).await?, json)
+        Command::Resume { which: WhichQueue { queue, job_type }, json } => {
+            api.show::<QueuesResume>(ResumeRequest { queue, job_type }, json, show_pause).await
         }
-        Command::Purge(PurgeArguments { queue, options }) => {
+        Command::Purge { queue, options } => {
             let request = PurgeRequest { confirm: Some(queue.clone()), queue, limit: None, dry_run: false };
             bulk::run::<QueuesPurge>(&api, request, None, &options).await
         }
-        Command::Shares { queue, json } => shares(&api, queue, json).await,
-        Command::List { json } => list(&api, json).await,
+        Command::Shares { queue, json } => api.show::<QueuesShares>(SharesRequest { queue }, json, show_shares).await,
+        Command::List(Json { json }) => api.show::<QueuesList>(QueuesRequest::default(), json, show_list).await,
     }
 }
 
-async fn shares(api: &Api, queue: Queue, json: bool) -> anyhow::Result<Ended> {
-    let answer = api.ask::<QueuesShares>(SharesRequest { queue }).await?;
-    if json {
-        output::json(&answer)?;
-        return Ok(Ended::Success);
-    }
-    let QueueShares { fair_by, left_out, shares, .. } = answer.read()?;
+fn show_shares(QueueShares { fair_by, left_out, shares, .. }: QueueShares) -> anyhow::Result<()> {
     let whose = if fair_by == FairBy::Type { "type" } else { "tenant" };
-    let heading = [whose, "jobs", "weight", "share", "a second"].map(str::to_owned).to_vec();
-    let row = shares.into_iter().map(|of| {
-        let whose = match of.whose {
-            FairnessKey::Tenant(tenant) => tenant.to_string(),
-            FairnessKey::Type(job_type) => job_type.to_string(),
-        };
-        vec![whose, number(of.jobs), of.weight.to_string(), format!("{:.1} %", of.share * 100.0), number(of.delivered)]
-    });
-    output::say_fitted(&std::iter::once(heading).chain(row).collect::<Vec<_>>(), &[1, 2, 3, 4], &[])?;
+    let rows = output::rows([whose, "jobs", "weight", "share", "a second"], shares.into_iter().map(share));
+    output::say_fitted(&rows, &[1, 2, 3, 4], &[])?;
     if left_out > 0 {
         eprintln!("{left_out} more have jobs in it");
     }
-    Ok(Ended::Success)
+    Ok(())
 }
 
-fn show_put(answer: &Encoded<QueuePut>, json: bool) -> anyhow::Result<Ended> {
-    if json {
-        output::json(answer)?;
-        return Ok(Ended::Success);
-    }
-    let put = answer.read()?;
-    output::say(&put_said(&put))?;
-    output::unconfirmed(&put.unconfirmed);
-    Ok(Ended::Success)
+fn share(QueueShare { whose, jobs, weight, share, delivered }: QueueShare) -> [String; 5] {
+    let whose = match whose {
+        FairnessKey::Tenant(tenant) => tenant.to_string(),
+        FairnessKey::Type(job_type) => job_type.to_string(),
+    };
+    [whose, number(jobs), weight.to_string(), format!("{:.1} %", share * 100.0), number(delivered)]
+}
+
+fn show_put(put: QueuePut) -> anyhow::Result<()> {
+    output::say_changed(&put_said(&put), &put.unconfirmed)
 }
 
 /// A queue that was put, in one line.
@@ -219,17 +172,12 @@ fn put_said(put: &QueuePut) -> String {
     format!("{}: {how}, {by}", put.queue)
 }
 
-fn show_pause(answer: &Encoded<PauseStatus>, json: bool) -> anyhow::Result<Ended> {
-    if json {
-        output::json(answer)?;
-    } else {
-        let status = answer.read()?;
-        output::say(&said(&status, now()))?;
-        if let Some(warning) = &status.warning {
-            eprintln!("{PENDING}warning:{PENDING:#} {}", output::cut(&output::plain(warning), 400));
-        }
+fn show_pause(status: PauseStatus) -> anyhow::Result<()> {
+    output::say(&said(&status, now()))?;
+    if let Some(warning) = &status.warning {
+        eprintln!("{PENDING}warning:{PENDING:#} {}", output::cut(&output::plain(warning), 400));
     }
-    Ok(Ended::Success)
+    Ok(())
 }
 
 /// A pause, or its end, in one line.
@@ -249,24 +197,18 @@ fn said(status: &PauseStatus, now: Timestamp) -> String {
     }
 }
 
-async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
-    let answer = api.ask::<QueuesList>(QueuesRequest::default()).await?;
-    if json {
-        output::json(&answer)?;
-        return Ok(Ended::Success);
-    }
-    let answer = answer.read()?;
-    output::say_fitted(&rows(&answer), &[1, 2, 3, 4, 5, 6], &[7, 8])?;
-    for warning in warnings(&answer, now()) {
+fn show_list(queues: Queues) -> anyhow::Result<()> {
+    output::say_fitted(&rows(&queues), &[1, 2, 3, 4, 5, 6], &[7, 8])?;
+    for warning in warnings(&queues, now()) {
         anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
     }
-    Ok(Ended::Success)
+    Ok(())
 }
 
 fn rows(answer: &Queues) -> Vec<Vec<String>> {
     let heading =
         ["queue", "waiting", "running", "scheduled", "retrying", "deferred", "oldest", "by priority", "served by", ""];
-    std::iter::once(heading.map(str::to_owned).to_vec()).chain(answer.queues.iter().map(row)).collect()
+    output::rows(heading, answer.queues.iter().map(row))
 }
 
 /// Jobs of a queue that have not begun.
@@ -279,7 +221,7 @@ pub(crate) fn deferred(queue: &QueueStatus) -> Option<u64> {
     queue.deferred.as_ref().map(|reasons| reasons.values().sum())
 }
 
-fn row(queue: &QueueStatus) -> Vec<String> {
+fn row(queue: &QueueStatus) -> [String; 10] {
     let lanes = queue.waiting.iter().filter(|(_, waiting)| **waiting > 0);
     let lanes = lanes.map(|(name, waiting)| format!("{} {}", output::cut(name, 20), number(*waiting)));
     let paused = queue.paused_types.iter().map(|paused| format!("{} paused", paused.job_type));
@@ -289,7 +231,7 @@ fn row(queue: &QueueStatus) -> Vec<String> {
         (false, true) => None,
     };
     let or_unknown = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), number);
-    vec![
+    [
         queue.queue.to_string(),
         number(waiting(queue)),
         number(queue.running),

@@ -15,8 +15,6 @@ use super::client::Api;
 use super::output::{self, age, cut, number};
 use super::target::{self, FilterOptions, word};
 
-/// So many are listed if nothing else is said.
-const SHOWN: u64 = 50;
 /// At most so many runs on a page of the API.
 const PAGE: u64 = 500;
 
@@ -35,7 +33,7 @@ const STATES: [&str; 10] = [
 ];
 
 /// Which runs.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub(crate) struct RunSelection {
     #[command(flatten)]
     filter: FilterOptions,
@@ -49,7 +47,7 @@ pub(crate) struct List {
     #[command(flatten)]
     wanted: RunSelection,
     /// At most so many
-    #[arg(long, value_name = "NUMBER", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// All of them, page after page
     #[arg(long, conflicts_with = "limit")]
@@ -69,13 +67,6 @@ pub(crate) struct Counting {
     /// JSON for machines
     #[arg(long)]
     json: bool,
-}
-
-impl List {
-    /// The list if nothing is asked for.
-    pub(crate) fn usual(json: bool) -> Self {
-        Self { wanted: RunSelection::default(), limit: SHOWN, all: false, cursor: None, json }
-    }
 }
 
 impl RunSelection {
@@ -148,7 +139,6 @@ const STATE_AND_NOTE: usize = 2 + 2 + 9 + 2 + 12;
 const SHORTEST_TYPE: usize = 8;
 
 fn rows(records: &[Record], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
-    let heading = ["run", "type", "state", "attempt", "for", "queue", ""].map(str::to_owned).to_vec();
     let id = |record: &Record| {
         let tenant = Some(record.tenant.as_str()).filter(|tenant| *tenant != "default");
         let tenant = tenant.map(|tenant| format!("{tenant}/")).unwrap_or_default();
@@ -160,7 +150,7 @@ fn rows(records: &[Record], now: Timestamp, columns: usize) -> Vec<Vec<String>> 
     let row = |record: &Record| {
         let round = if record.round > 1 { format!(", round {}", record.round) } else { String::new() };
         let since = record.ended_at.or(record.started_at).or(record.enqueued_at);
-        vec![
+        [
             id(record),
             output::shortened(&cut(record.job_type.as_str(), 128), of_type),
             cut(&record.state.to_string(), 20),
@@ -170,7 +160,8 @@ fn rows(records: &[Record], now: Timestamp, columns: usize) -> Vec<Vec<String>> 
             note(record, now),
         ]
     };
-    output::fitted(std::iter::once(heading).chain(records.iter().map(row)).collect(), columns, &[5, 3, 4])
+    let heading = ["run", "type", "state", "attempt", "for", "queue", ""];
+    output::fitted(output::rows(heading, records.iter().map(row)), columns, &[5, 3, 4])
 }
 
 /// What is to be said of a run beside its state.
@@ -186,20 +177,19 @@ fn note(record: &Record, now: Timestamp) -> String {
 /// `longshore runs count`
 pub(crate) async fn count(api: &Api, arguments: Counting) -> anyhow::Result<Ended> {
     let Counting { wanted, json } = arguments;
-    let mut asked = CountRequest { filter: wanted.filter(), ..CountRequest::default() };
-    let mut all: BTreeMap<(Queue, JobType, String), Count> = BTreeMap::new();
+    let asked = CountRequest { filter: wanted.filter(), ..CountRequest::default() };
     let mut left_out = 0;
-    loop {
-        let Counts { cursor, counts, unreadable } = api.ask::<RunsCount>(asked.clone()).await?.read()?;
-        left_out += unreadable;
-        for count in counts {
-            let group = (count.queue.clone(), count.job_type.clone(), count.state.to_string());
-            all.entry(group).and_modify(|sum| sum.count += count.count).or_insert(count);
-        }
-        asked.cursor = cursor;
-        if asked.cursor.is_none() {
-            break;
-        }
+    let counts = api.all::<RunsCount, _>(
+        |cursor| CountRequest { cursor, ..asked.clone() },
+        |Counts { cursor, counts, unreadable }| {
+            left_out += unreadable;
+            (counts, cursor)
+        },
+    );
+    let mut all: BTreeMap<(Queue, JobType, String), Count> = BTreeMap::new();
+    for count in counts.await? {
+        let group = (count.queue.clone(), count.job_type.clone(), count.state.to_string());
+        all.entry(group).and_modify(|sum| sum.count += count.count).or_insert(count);
     }
     name_left_out(left_out);
     let total: u64 = all.values().map(|count| count.count).sum();
@@ -209,19 +199,18 @@ pub(crate) async fn count(api: &Api, arguments: Counting) -> anyhow::Result<Ende
     } else if all.is_empty() {
         eprintln!("no runs");
     } else {
-        output::say(output::table(&count_rows(all.values(), total, output::columns()), &[3]).trim_end())?;
+        output::say_table(&count_rows(all.values(), total, output::columns()), &[3])?;
     }
     Ok(Ended::Success)
 }
 
 fn count_rows<'c>(counts: impl Iterator<Item = &'c Count>, total: u64, columns: usize) -> Vec<Vec<String>> {
-    let heading = ["queue", "type", "state", "runs"].map(str::to_owned).to_vec();
     let row = |count: &Count| {
         let state = cut(&count.state.to_string(), 20);
-        vec![count.queue.to_string(), cut(count.job_type.as_str(), columns / 3), state, number(count.count)]
+        [count.queue.to_string(), cut(count.job_type.as_str(), columns / 3), state, number(count.count)]
     };
-    let sum = vec![String::new(), String::new(), "in all".to_owned(), number(total)];
-    std::iter::once(heading).chain(counts.map(row)).chain([sum]).collect()
+    let sum = [String::new(), String::new(), "in all".to_owned(), number(total)];
+    output::rows(["queue", "type", "state", "runs"], counts.map(row).chain([sum]))
 }
 
 #[cfg(test)]

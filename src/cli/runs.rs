@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 use super::bulk::Bulk;
 use super::client::Api;
-use super::output::{self, BAD, FAINT, STRONG, styled};
+use super::output::{self, BAD, STRONG, styled};
 use super::target::{Which, now, word};
-use super::{Ended, Global, Lists, bulk, exact, late, run_lists, target};
+use super::{Ended, Global, Usage, bulk, exact, late, run_lists};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -31,7 +31,7 @@ pub(crate) enum Command {
     /// Show a run: state, attempts, result or error
     Get {
         /// The run's id
-        #[arg(value_parser = super::run_id)]
+        #[arg(value_parser = super::name::<RunId>)]
         id: RunId,
         /// JSON for machines
         #[arg(long)]
@@ -40,13 +40,13 @@ pub(crate) enum Command {
     /// Write the payload of a run's job to stdout, while it is stored: the job waits or works, or is a dead letter
     Payload {
         /// The run's id
-        #[arg(value_parser = super::run_id)]
+        #[arg(value_parser = super::name::<RunId>)]
         id: RunId,
     },
     /// Wait for a run's end and show it
     Wait {
         /// The run's id
-        #[arg(value_parser = super::run_id)]
+        #[arg(value_parser = super::name::<RunId>)]
         id: RunId,
         /// Wait this long at most
         #[arg(long, value_name = "DURATION", value_parser = super::span)]
@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Erase personal data of runs: payload, result, error texts, progress, checkpoints, dead letter; times stay
     Erase {
         /// The runs' ids; runs that have ended
-        #[arg(required = true, value_name = "ID", value_parser = super::run_id)]
+        #[arg(required = true, value_name = "ID", value_parser = super::name::<RunId>)]
         ids: Vec<RunId>,
         /// Do not ask
         #[arg(long, short)]
@@ -75,12 +75,6 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-}
-
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List(run_lists::List::usual(json))
-    }
 }
 
 #[derive(Debug, Args)]
@@ -97,7 +91,7 @@ pub(crate) struct Reschedule {
     #[arg(long, short = 'p', value_name = "1-9", value_parser = clap::value_parser!(u64).range(1..=9), help_heading = "Changes")]
     set_priority: Option<u64>,
     /// In this queue
-    #[arg(long, value_name = "NAME", value_parser = super::queue, help_heading = "Changes")]
+    #[arg(long, value_name = "NAME", value_parser = super::name::<Queue>, help_heading = "Changes")]
     set_queue: Option<Queue>,
 }
 
@@ -116,14 +110,21 @@ pub(crate) struct WaitingRuns {
 /// States of runs that have not ended.
 const STATES: [&str; 4] = ["scheduled", "enqueued", "running", "retrying"];
 
+impl WaitingRuns {
+    /// The choice. A wrong one is reported before anything is connected.
+    fn chosen(self) -> Result<(Selection, bulk::Options), Usage> {
+        let target = self.which.chosen(api::Filter { state: self.state, ..api::Filter::default() })?;
+        Ok((Selection::of(target), self.options))
+    }
+}
+
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
         Command::List(arguments) => run_lists::list(&Api::connect(global).await?, arguments).await,
         Command::Count(arguments) => run_lists::count(&Api::connect(global).await?, arguments).await,
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
-            print(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)?;
-            Ok(Ended::Success)
+            print(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)
         }
         Command::Payload { id } => {
             let asked = RunRequest { run_id: id, tenant: None };
@@ -132,64 +133,48 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             Ok(Ended::Success)
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
-        Command::Cancel(WaitingRuns { which, state, options }) => {
-            // A wrong command line is reported before anything is connected.
-            let chosen = which.chosen(api::Filter { state, ..api::Filter::default() })?;
-            cancel(&Api::connect(global).await?, chosen, &options).await
+        Command::Cancel(which) => {
+            let (selection, options) = which.chosen()?;
+            let cancelled = |id: &RunId, _: &Encoded<_>| output::say(&format!("{id} is cancelled"));
+            change::<RunsCancel>(&Api::connect(global).await?, selection, &options, cancelled).await
         }
-        Command::RunNow(WaitingRuns { which, state, options }) => {
-            let selection = Selection::of(which.chosen(api::Filter { state, ..api::Filter::default() })?);
-            restart::<RunsRunNow>(&Api::connect(global).await?, selection, &options).await
+        Command::RunNow(which) => {
+            let (selection, options) = which.chosen()?;
+            change::<RunsRunNow>(&Api::connect(global).await?, selection, &options, show_rescheduled).await
         }
         Command::Reschedule(Reschedule { which, at, delay, set_priority, set_queue }) => {
             let run_at = at.or_else(|| delay.map(|delay| now().plus(delay)));
             let set = NewStart { run_at, priority: set_priority, queue: set_queue };
-            let asked = RescheduleRequest {
-                selection: Selection::of(
-                    which.which.chosen(api::Filter { state: which.state, ..api::Filter::default() })?,
-                ),
-                set,
-            };
-            restart::<RunsReschedule>(&Api::connect(global).await?, asked, &which.options).await
+            let (selection, options) = which.chosen()?;
+            let asked = RescheduleRequest { selection, set };
+            change::<RunsReschedule>(&Api::connect(global).await?, asked, &options, show_rescheduled).await
         }
         Command::Late(command) => late::run(global, command).await,
         Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
     }
 }
 
-async fn cancel(api: &Api, chosen: Target, options: &bulk::Options) -> anyhow::Result<Ended> {
-    match chosen {
-        Target::Run(id) => {
-            options.for_many_only()?;
-            let record = api.ask::<RunsCancel>(Selection::of(Target::Run(id.clone()))).await?;
-            if options.json {
-                output::json(&record)?
-            } else {
-                output::say(&format!("{id} is cancelled"))?
-            }
-            Ok(Ended::Success)
-        }
-        runs => bulk::run::<RunsCancel>(api, Selection::of(runs), None, options).await,
-    }
-}
-
-/// Has runs start at another time.
-async fn restart<E: Bulk<Answer = Rescheduled>>(
+/// Changes one run, whose answer `shown` prints, or those that fit.
+async fn change<E: Bulk>(
     api: &Api,
     mut asked: E::Request,
     options: &bulk::Options,
+    shown: impl FnOnce(&RunId, &Encoded<E::Answer>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Ended> {
-    if !matches!(E::scope(&mut asked).target, Some(Target::Run(_))) {
-        return bulk::run::<E>(api, asked, None, options).await;
-    }
+    let one = match E::scope(&mut asked).target {
+        Some(Target::Run(id)) => id.clone(),
+        _ => return bulk::run::<E>(api, asked, None, options).await,
+    };
     options.for_many_only()?;
     let answer = api.ask::<E>(asked).await?;
+    output::answer(&answer, options.json, || shown(&one, &answer))
+}
+
+fn show_rescheduled(_: &RunId, answer: &Encoded<Rescheduled>) -> anyhow::Result<()> {
     match answer.read()? {
-        _ if options.json => output::json(&answer)?,
-        Rescheduled::Run(record) => output::say(show(&record, target::now()).trim_end())?,
-        Rescheduled::Runs(_) => {}
+        Rescheduled::Run(record) => output::say(show(&record, now()).trim_end()),
+        Rescheduled::Runs(_) => Ok(()),
     }
-    Ok(Ended::Success)
 }
 
 /// Erasing one run can take long: its dead letter is searched among all.
@@ -271,18 +256,13 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
     }
 }
 
-/// What a run waits for, without "waits for".
-fn what(waiting_for: &WaitingFor) -> &str {
-    waiting_for.message.strip_prefix("waits for ").unwrap_or(&waiting_for.message)
-}
-
 /// A state that only a newer node knows counts as an end: waiting for another state could last for ever.
 fn has_ended(state: &Word<RunState>) -> bool {
     state.known().is_none_or(|state| state.is_terminal())
 }
 
-pub(super) fn print(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {
-    if json { output::json(record) } else { output::say(show(&record.read()?, target::now()).trim_end()) }
+pub(super) fn print(record: &Encoded<Record>, json: bool) -> anyhow::Result<Ended> {
+    output::answer(record, json, || output::say(show(&record.read()?, now()).trim_end()))
 }
 
 /// The record for people.
@@ -298,8 +278,8 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
         let round = if record.round > 1 { format!(", round {}", record.round) } else { String::new() };
         lines.push(("attempt", format!("{attempt} of {}{round}", record.max_attempts)));
     }
-    if let Some(waiting_for) = &record.waiting_for {
-        lines.push(("waits for", output::cut(what(waiting_for), 400)));
+    if let Some(WaitingFor { message, .. }) = &record.waiting_for {
+        lines.push(("waits for", output::cut(message.strip_prefix("waits for ").unwrap_or(message), 400)));
     }
     // Most runs were enqueued as they were submitted.
     let submitted_before = record.submitted_at.filter(|at| record.enqueued_at.is_none_or(|enqueued| *at < enqueued));
@@ -333,11 +313,8 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
         let kind = styled(&output::cut(&kind.to_string(), 40), output::BAD, 0);
         lines.push(("error", format!("{kind}: {}", output::plain(message))));
     }
-    let line = |(name, value): (&str, String)| {
-        // A value of several lines stays in its column.
-        format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
-    };
-    lines.into_iter().map(line).collect::<String>() + &attempts(&record.attempts)
+    let lines = lines.into_iter().map(|(name, value)| output::field(name, &value));
+    lines.collect::<String>() + &attempts(&record.attempts)
 }
 
 fn step_name(step: &Step) -> String {
@@ -377,12 +354,12 @@ fn attempts(attempts: &[Attempt]) -> String {
     if attempts.len() < 2 {
         return String::new();
     }
-    let heading = ["round", "attempt", "started", "took", "node", "error"].map(str::to_owned).to_vec();
+    let heading = ["round", "attempt", "started", "took", "node", "error"];
     let row = |attempt: &Attempt| {
         let error = attempt.error.as_ref();
         let error = error
             .map(|error| format!("{}: {}", output::cut(&error.kind.to_string(), 40), output::plain(&error.message)));
-        vec![
+        [
             attempt.round.to_string(),
             attempt.attempt.to_string(),
             attempt.started_at.to_string(),
@@ -391,7 +368,7 @@ fn attempts(attempts: &[Attempt]) -> String {
             error.unwrap_or_default(),
         ]
     };
-    let rows = std::iter::once(heading).chain(attempts.iter().map(row)).collect();
+    let rows = output::rows(heading, attempts.iter().map(row));
     format!("\n{}", output::table(&output::fitted(rows, output::columns(), &[]), &[0, 1, 3]))
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::{Args, Subcommand};
 use longshore_actors::DeclaredSchedules;
 use longshore_backbone::wire::api::{
-    BackfillRequest, Backfilled, Encoded, Endpoint, Outcome, PutRequest, ScheduleRequest, ScheduleSettings,
+    ApiError, BackfillRequest, Backfilled, Encoded, Endpoint, Outcome, PutRequest, ScheduleRequest, ScheduleSettings,
     ScheduleState, ScheduleStatus, Schedules, SchedulesBackfill, SchedulesDelete, SchedulesGet, SchedulesList,
     SchedulesPause, SchedulesPut, SchedulesRequest, SchedulesResume, SchedulesRunNow, SubmitRequest,
 };
@@ -20,10 +21,10 @@ use serde_json::json;
 
 use super::client::Api;
 use super::job::Job;
-use super::output::{self, BAD, FAINT, GOOD, PENDING, STRONG, number, styled};
+use super::output::{self, BAD, GOOD, PENDING, STRONG, number, styled};
 use super::submit::payload;
-use super::target::now;
-use super::{Ended, File, Global, Lists, exact, span};
+use super::target::{self, now};
+use super::{Ended, File, Global, Json, exact, span, time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -32,11 +33,7 @@ pub(crate) enum Command {
     /// Show a schedule
     Get(One),
     /// All schedules of the tenant, or of all with --tenant _all
-    List {
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    List(Json),
     /// Remove a schedule; runs that it has started go on
     Delete(One),
     /// Pause a schedule: nothing falls due until it is resumed
@@ -66,16 +63,10 @@ pub(crate) enum Command {
     },
 }
 
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List { json }
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct One {
     /// The schedule's id
-    #[arg(value_parser = schedule_id)]
+    #[arg(value_parser = super::name::<ScheduleId>)]
     id: ScheduleId,
     /// JSON for machines
     #[arg(long)]
@@ -85,10 +76,10 @@ pub(crate) struct One {
 #[derive(Debug, Args)]
 pub(crate) struct Put {
     /// Its id: its runs are named <id>-<time due in Unix ms>
-    #[arg(value_parser = schedule_id)]
+    #[arg(value_parser = super::name::<ScheduleId>)]
     id: ScheduleId,
     /// The type of its jobs, for example report.send
-    #[arg(value_name = "TYPE", value_parser = super::job_type)]
+    #[arg(value_name = "TYPE", value_parser = super::name::<JobType>)]
     job_type: JobType,
     /// Their payload; - reads it from stdin
     #[arg(value_name = "JSON")]
@@ -103,14 +94,14 @@ pub(crate) struct Put {
     #[arg(long, value_name = "NAME", conflicts_with = "every")]
     time_zone: Option<String>,
     /// Times that were missed have one run together, or none
-    #[arg(long, value_enum)]
-    misfire: Option<OnMisfire>,
+    #[arg(long, value_parser = PossibleValuesParser::new(["one", "skip"]).try_map(target::word::<Misfire>))]
+    misfire: Option<Misfire>,
     /// A time that is over for longer than this is missed [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = span)]
     misfire_after: Option<Duration>,
     /// Whether it fires while its last run has not ended
-    #[arg(long, value_enum)]
-    overlap: Option<OnOverlap>,
+    #[arg(long, value_parser = PossibleValuesParser::new(["allow", "skip"]).try_map(target::word::<Overlap>))]
+    overlap: Option<Overlap>,
     /// Each run starts up to this much later
     #[arg(long, value_name = "DURATION", value_parser = span)]
     jitter: Option<Duration>,
@@ -127,22 +118,10 @@ pub(crate) struct Put {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum OnMisfire {
-    One,
-    Skip,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum OnOverlap {
-    Allow,
-    Skip,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct Backfill {
     /// The schedule's id
-    #[arg(value_parser = schedule_id)]
+    #[arg(value_parser = super::name::<ScheduleId>)]
     id: ScheduleId,
     /// From this time on
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -161,14 +140,6 @@ pub(crate) struct Backfill {
 /// A backfill submits a thousand runs at most.
 const FILLING: Duration = Duration::from_secs(50);
 
-fn schedule_id(text: &str) -> Result<ScheduleId, String> {
-    ScheduleId::parse(text).map_err(|error| error.reason)
-}
-
-fn time(text: &str) -> Result<Timestamp, String> {
-    Timestamp::parse(text).map_err(|error| error.to_string())
-}
-
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
         Command::Put(put) => {
@@ -182,7 +153,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::Pause(one) => ask::<SchedulesPause>(global, one, Some("is paused")).await,
         Command::Resume(one) => ask::<SchedulesResume>(global, one, None).await,
         Command::RunNow(one) => run_now(global, one).await,
-        Command::List { json } => list(&Api::connect(global).await?, json).await,
+        Command::List(Json { json }) => list(&Api::connect(global).await?, json).await,
         Command::Backfill(asked) => backfill(&Api::connect(global).await?, asked).await,
         Command::Next { limit, json } => next(&Api::connect(global).await?, usize::from(limit), json).await,
         Command::Diff { file, json } => {
@@ -201,15 +172,9 @@ impl Put {
             time_zone: self.time_zone.clone(),
             every: self.every.map(DurationText),
             every_ms: None,
-            misfire: self.misfire.map(|misfire| match misfire {
-                OnMisfire::One => Misfire::One,
-                OnMisfire::Skip => Misfire::Skip,
-            }),
+            misfire: self.misfire,
             misfire_after_ms: self.misfire_after.map(whole_millis),
-            overlap: self.overlap.map(|overlap| match overlap {
-                OnOverlap::Allow => Overlap::Allow,
-                OnOverlap::Skip => Overlap::Skip,
-            }),
+            overlap: self.overlap,
             jitter_ms: self.jitter.map(whole_millis),
             ends_at: self.ends_at,
             paused: self.paused.then_some(true),
@@ -226,14 +191,12 @@ where
     E: Endpoint<Request = ScheduleRequest, Answer = ScheduleStatus>,
 {
     let One { id, json } = one;
-    let answer = Api::connect(global)
-        .await?
-        .ask::<E>(ScheduleRequest { id: id.clone(), tenant: None, if_updated_at: None })
-        .await?;
-    match done {
-        Some(done) if !json => output::say(&format!("{id} {done}")).map(|()| Ended::Success),
-        _ => print(&answer, json),
-    }
+    let asked = ScheduleRequest { id: id.clone(), tenant: None, if_updated_at: None };
+    let answer = Api::connect(global).await?.ask::<E>(asked).await?;
+    output::answer(&answer, json, || match done {
+        Some(done) => output::say(&format!("{id} {done}")),
+        None => output::say(show(&answer.read()?).trim_end()),
+    })
 }
 
 async fn run_now(global: &Global, one: One) -> anyhow::Result<Ended> {
@@ -266,38 +229,27 @@ async fn backfill(api: &Api, asked: Backfill) -> anyhow::Result<Ended> {
 }
 
 /// All schedules of the tenant, by tenant and id. One that fired while they were read is there once, as it was last.
-async fn all(api: &Api) -> anyhow::Result<Vec<ScheduleStatus>> {
-    let (mut found, mut cursor) = (BTreeMap::new(), None);
-    loop {
-        let asked = SchedulesRequest { tenant: None, limit: Some(500), cursor };
-        let Schedules { schedules, cursor: next } = api.ask::<SchedulesList>(asked).await?.read()?;
-        let key = |status: &ScheduleStatus| (status.state.tenant.to_string(), status.schedule.id.to_string());
-        found.extend(schedules.into_iter().map(|status| (key(&status), status)));
-        match next {
-            Some(next) => cursor = Some(next),
-            None => return Ok(found.into_values().collect()),
-        }
-    }
+async fn all(api: &Api) -> Result<Vec<ScheduleStatus>, ApiError> {
+    let asked = |cursor| SchedulesRequest { tenant: None, limit: Some(500), cursor };
+    let found = api.all::<SchedulesList, _>(asked, |page| (page.schedules, page.cursor)).await?;
+    let key = |status: &ScheduleStatus| (status.state.tenant.to_string(), status.schedule.id.to_string());
+    let found: BTreeMap<_, _> = found.into_iter().map(|status| (key(&status), status)).collect();
+    Ok(found.into_values().collect())
 }
 
 async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
-    let all = all(api).await?;
-    if json {
-        output::json(&Schedules { schedules: all, cursor: None })?;
-    } else if all.is_empty() {
-        eprintln!("no schedules; longshore schedules put makes one");
-    } else {
-        output::say(output::table(&rows(&all, now()), &[]).trim_end())?;
-    }
-    Ok(Ended::Success)
+    let page = Schedules { schedules: all(api).await?, cursor: None };
+    output::answer(&page, json, || {
+        if page.schedules.is_empty() {
+            eprintln!("no schedules; longshore schedules put makes one");
+            return Ok(());
+        }
+        output::say_table(&rows(&page.schedules, now()), &[])
+    })
 }
 
 fn rows(all: &[ScheduleStatus], now: Timestamp) -> Vec<Vec<String>> {
     let several = all.windows(2).any(|two| two[0].state.tenant != two[1].state.tenant);
-    let mut heading = ["id", "when", "type", "next", "last run", ""].map(str::to_owned).to_vec();
-    if several {
-        heading.insert(0, "tenant".to_owned());
-    }
     let row = |status: &ScheduleStatus| {
         let ScheduleStatus { schedule, job, state } = status;
         let next = state.next_run.first().map(|at| until(*at, now)).unwrap_or_default();
@@ -305,14 +257,13 @@ fn rows(all: &[ScheduleStatus], now: Timestamp) -> Vec<Vec<String>> {
         let paused = schedule.paused == Some(true);
         let marks = [(paused, "paused"), (state.declared, "declared"), (next.is_empty() && !paused, "over")];
         let marks = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect::<Vec<_>>().join(", ");
-        let mut cells =
-            vec![schedule.id.to_string(), when(schedule), job.job_type.clone(), next, last.unwrap_or_default(), marks];
-        if several {
-            cells.insert(0, state.tenant.to_string());
-        }
-        cells
+        // Without any text, the column of the tenant is left out.
+        let tenant = if several { state.tenant.to_string() } else { String::new() };
+        let (id, last) = (schedule.id.to_string(), last.unwrap_or_default());
+        [tenant, id, when(schedule), job.job_type.clone(), next, last, marks]
     };
-    std::iter::once(heading).chain(all.iter().map(row)).collect()
+    let tenant = if several { "tenant" } else { "" };
+    output::rows([tenant, "id", "when", "type", "next", "last run", ""], all.iter().map(row))
 }
 
 /// `every 5m`, or the expression and its zone.
@@ -339,24 +290,20 @@ async fn next(api: &Api, limit: usize, json: bool) -> anyhow::Result<Ended> {
     let mut times: Vec<_> = all.iter().flat_map(each).collect();
     times.sort();
     times.truncate(limit);
-    if json {
-        let time = |(at, tenant, id): &_| json!({"at": at, "tenant": tenant, "id": id});
-        output::json(&json!({"times": times.iter().map(time).collect::<Vec<_>>()}))?;
-        return Ok(Ended::Success);
-    }
-    let now = now();
-    let heading = ["due", "", "id", "tenant"].map(str::to_owned).to_vec();
-    let row = |(at, tenant, id): &(Timestamp, Tenant, ScheduleId)| {
-        vec![at.to_string(), until(*at, now), id.to_string(), tenant.to_string()]
-    };
-    let rows: Vec<_> = std::iter::once(heading).chain(times.iter().map(row)).collect();
-    output::say(output::table(&rows, &[]).trim_end())?;
-    Ok(Ended::Success)
+    let time = |(at, tenant, id): &_| json!({"at": at, "tenant": tenant, "id": id});
+    output::answer(&json!({"times": times.iter().map(time).collect::<Vec<_>>()}), json, || {
+        let now = now();
+        let row = |(at, tenant, id): &(Timestamp, Tenant, ScheduleId)| {
+            [at.to_string(), until(*at, now), id.to_string(), tenant.to_string()]
+        };
+        output::say_table(&output::rows(["due", "", "id", "tenant"], times.iter().map(row)), &[])
+    })
 }
 
 /// Compares what is declared with what is stored; exit code 1 if they differ.
 async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Result<Ended> {
     let changes = changes(&declared.schedules, &all(api).await?);
+    let ended = if changes.is_empty() { Ended::Success } else { Ended::Failure };
     if !declared.is_said && !changes.is_empty() {
         // Each of them is a schedule that some file declared; which node had that file, the answers do not say.
         let count = changes.len();
@@ -369,7 +316,7 @@ async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Re
     if json {
         let change = |(what, id, lines): &_| json!({"id": id, "change": what, "differences": lines});
         output::json(&json!({"changes": changes.iter().map(change).collect::<Vec<_>>()}))?;
-        return Ok(if changes.is_empty() { Ended::Success } else { Ended::Failure });
+        return Ok(ended);
     }
     for (what, id, lines) in &changes {
         let (sign, style) = match *what {
@@ -382,10 +329,10 @@ async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Re
             output::say(&format!("    {}", output::plain(line)))?;
         }
     }
-    if changes.is_empty() && !json {
+    if changes.is_empty() {
         eprintln!("the cluster has the schedules as the file declares them");
     }
-    Ok(if changes.is_empty() { Ended::Success } else { Ended::Failure })
+    Ok(ended)
 }
 
 /// What would be done to each schedule, and how it would change.
@@ -423,12 +370,7 @@ fn changes(declared: &[(Tenant, PutRequest)], stored: &[ScheduleStatus]) -> Vec<
 }
 
 fn print(status: &Encoded<ScheduleStatus>, json: bool) -> anyhow::Result<Ended> {
-    if json {
-        output::json(status)?;
-    } else {
-        output::say(show(&status.read()?).trim_end())?;
-    }
-    Ok(Ended::Success)
+    output::answer(status, json, || output::say(show(&status.read()?).trim_end()))
 }
 
 /// A schedule for people.
@@ -463,10 +405,7 @@ fn show(status: &ScheduleStatus) -> String {
         ("next", Some(if next_run.is_empty() { paused.to_owned() } else { ahead })),
     ];
     lines.extend(more.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    let line = |(name, value): (&str, String)| {
-        format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
-    };
-    lines.into_iter().map(line).collect()
+    lines.into_iter().map(|(name, value)| output::field(name, &value)).collect()
 }
 
 /// The rest of what its jobs were given, by the API's names.

@@ -20,7 +20,7 @@ mod lines;
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The job type, for example email.send
-    #[arg(value_name = "TYPE", value_parser = super::job_type, required_unless_present = "lines")]
+    #[arg(value_name = "TYPE", value_parser = super::name::<JobType>, required_unless_present = "lines")]
     job_type: Option<JobType>,
     /// The payload; - reads it from stdin
     #[arg(value_name = "JSON")]
@@ -74,13 +74,11 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let submitted = answer.read()?;
     let run_id = &submitted.run_id;
     let Some(WaitFor(most)) = arguments.wait else {
-        if arguments.json {
-            output::json(&answer)?;
-        } else {
+        return output::answer(&answer, arguments.json, || {
             output::say(run_id.as_str())?;
             eprintln!("{}", summary(&submitted));
-        }
-        return Ok(Ended::Success);
+            Ok(())
+        });
     };
     if !arguments.json {
         let bound = most.map(|most| format!(", at most {}", DurationText(most))).unwrap_or_default();
@@ -111,9 +109,7 @@ impl Arguments {
             ..self.job.request(job_type, payload)
         }
     }
-}
 
-impl Arguments {
     fn debounce(&self) -> Option<Debounce> {
         let (key, wait_ms) = (self.debounce.clone()?, whole_millis(self.debounce_wait?));
         Some(Debounce { key, wait_ms, max_wait_ms: self.debounce_max_wait.map(whole_millis) })

@@ -19,10 +19,10 @@ const ERROR_KINDS: [&str; 8] =
 #[command(next_help_heading = "Which runs")]
 pub(crate) struct FilterOptions {
     /// Of this queue
-    #[arg(long, value_name = "NAME", value_parser = super::queue)]
+    #[arg(long, value_name = "NAME", value_parser = super::name::<Queue>)]
     queue: Option<Queue>,
     /// Of this job type, for example email.send
-    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]
     job_type: Option<JobType>,
     /// With this tag
     #[arg(long, value_name = "TEXT")]
@@ -45,7 +45,7 @@ pub(crate) struct FilterOptions {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Which {
     /// One run's id
-    #[arg(value_name = "ID", conflicts_with = "all", value_parser = super::run_id)]
+    #[arg(value_name = "ID", conflicts_with = "all", value_parser = super::name::<RunId>)]
     id: Option<RunId>,
     /// All of the tenant's
     #[arg(long, help_heading = "Which runs")]
@@ -83,6 +83,13 @@ impl Which {
 /// Reads a word of one of the contract's lists.
 pub(crate) fn word<T: DeserializeOwned>(text: String) -> Result<T, serde_json::Error> {
     serde_json::from_value(text.into())
+}
+
+/// The same; of any other word, `reason` is said.
+pub(crate) fn one_of<T: DeserializeOwned + 'static>(
+    reason: &'static str,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| word(text.to_owned()).map_err(|_| reason.to_owned())
 }
 
 fn usage(text: &str) -> Usage {

@@ -2,23 +2,20 @@
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Encoded, PutWebhookRequest, WebhookFormat, WebhookRequest, WebhookSecret, WebhookStatus, Webhooks, WebhooksDelete,
+    PutWebhookRequest, WebhookFormat, WebhookRequest, WebhookSecret, WebhookStatus, Webhooks, WebhooksDelete,
     WebhooksGet, WebhooksList, WebhooksPut, WebhooksRequest, WebhooksRotate, WebhooksTest,
 };
 use longshore_domain::WebhookId;
 
 use super::client::Api;
 use super::output;
-use super::{Ended, Global, Lists, One};
+use super::target::one_of;
+use super::{Ended, Global, Json, One};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The webhooks of --tenant, or with --tenant _all of all
-    List {
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    List(Json),
     /// One webhook
     Get(One<WebhookId>),
     /// Make a webhook, or change the one of that id; a secret that is made for it is printed this once
@@ -33,12 +30,6 @@ pub(crate) enum Command {
     Rotate(One<WebhookId>),
     /// Remove a webhook
     Delete(One<WebhookId>),
-}
-
-impl Lists for Command {
-    fn list(json: bool) -> Self {
-        Self::List { json }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -58,15 +49,11 @@ pub(crate) struct PutArguments {
     #[arg(long, value_name = "QUEUES", value_delimiter = ',')]
     queues: Vec<String>,
     /// standard (as Standard Webhooks has it) or cloudevents
-    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    #[arg(long, value_name = "FORMAT", value_parser = one_of::<WebhookFormat>("is not standard or cloudevents"))]
     format: Option<WebhookFormat>,
     /// A secret of your own: whsec_ and 24 to 64 bytes in base64
     #[arg(long, value_name = "SECRET", value_parser = secret)]
     secret: Option<WebhookSecret>,
-}
-
-fn format(text: &str) -> Result<WebhookFormat, String> {
-    serde_json::from_value(text.into()).map_err(|_| "is not standard or cloudevents".to_owned())
 }
 
 fn secret(text: &str) -> Result<WebhookSecret, String> {
@@ -78,72 +65,51 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
     let api = Api::connect(global).await?;
     let asked = |one: &One<WebhookId>| WebhookRequest { id: one.id.clone(), tenant: None };
     match command {
-        Command::List { json } => {
-            list(&api.ask::<WebhooksList>(WebhooksRequest::default()).await?, json)?;
-        }
-        Command::Get(one) => shown(&api.ask::<WebhooksGet>(asked(&one)).await?, one.json)?,
+        Command::List(Json { json }) => api.show::<WebhooksList>(WebhooksRequest::default(), json, list).await,
+        Command::Get(one) => api.show::<WebhooksGet>(asked(&one), one.json, shown).await,
         Command::Put(arguments) => {
             let PutArguments { one, url, events, types, queues, format, secret } = *arguments;
-            let id = one.id.clone();
+            let One { id, json } = one;
             let request =
                 PutWebhookRequest { id, tenant: None, url, events, types, queues, format, secret, paused: None };
-            shown(&api.ask::<WebhooksPut>(request).await?, one.json)?;
+            api.show::<WebhooksPut>(request, json, shown).await
         }
-        Command::Pause(one) => pause(&api, &one, true).await?,
-        Command::Resume(one) => pause(&api, &one, false).await?,
+        Command::Pause(one) => pause(&api, &one, true).await,
+        Command::Resume(one) => pause(&api, &one, false).await,
         Command::Test(one) => {
-            let answer = api.ask::<WebhooksTest>(asked(&one)).await?;
-            if one.json {
-                output::json(&answer)?;
-            } else {
-                output::say(answer.read()?.run_id.as_str())?;
-            }
+            api.show::<WebhooksTest>(asked(&one), one.json, |test| output::say(test.run_id.as_str())).await
         }
-        Command::Rotate(one) => shown(&api.ask::<WebhooksRotate>(asked(&one)).await?, one.json)?,
+        Command::Rotate(one) => api.show::<WebhooksRotate>(asked(&one), one.json, shown).await,
         Command::Delete(one) => {
             let answer = api.ask::<WebhooksDelete>(asked(&one)).await?;
-            if one.json {
-                output::json(&answer)?;
-            } else {
-                output::say(&format!("deleted {}", one.id))?;
-            }
+            output::answer(&answer, one.json, || output::say(&format!("deleted {}", one.id)))
         }
     }
-    Ok(Ended::Success)
 }
 
 /// Puts the webhook as it is, but paused or not.
-async fn pause(api: &Api, one: &One<WebhookId>, paused: bool) -> anyhow::Result<()> {
+async fn pause(api: &Api, one: &One<WebhookId>, paused: bool) -> anyhow::Result<Ended> {
     let found = api.ask::<WebhooksGet>(WebhookRequest { id: one.id.clone(), tenant: None }).await?.read()?;
     let WebhookStatus { id, url, events, types, queues, format, .. } = found;
     let format = serde_json::from_value(serde_json::to_value(format)?)?;
     let paused = Some(paused);
     let request = PutWebhookRequest { id, tenant: None, url, events, types, queues, format, secret: None, paused };
-    shown(&api.ask::<WebhooksPut>(request).await?, one.json)
+    api.show::<WebhooksPut>(request, one.json, shown).await
 }
 
-fn list(answer: &Encoded<Webhooks>, json: bool) -> anyhow::Result<()> {
-    if json {
-        return output::json(answer);
-    }
-    let heading = ["id", "tenant", "state", "events", "url"].map(str::to_owned).to_vec();
-    let rows = answer.read()?.webhooks.into_iter().map(|webhook| {
+fn list(Webhooks { webhooks }: Webhooks) -> anyhow::Result<()> {
+    let rows = webhooks.into_iter().map(|webhook| {
         let events = if webhook.events.is_empty() { "all".to_owned() } else { webhook.events.join(",") };
-        vec![webhook.id.to_string(), webhook.tenant.to_string(), state(webhook.paused), events, webhook.url]
+        [webhook.id.to_string(), webhook.tenant.to_string(), state(webhook.paused), events, webhook.url]
     });
-    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
-    output::say(output::table(&rows, &[]).trim_end())
+    output::say_table(&output::rows(["id", "tenant", "state", "events", "url"], rows), &[])
 }
 
 fn state(paused: bool) -> String {
     if paused { "paused" } else { "on" }.to_owned()
 }
 
-fn shown(answer: &Encoded<WebhookStatus>, json: bool) -> anyhow::Result<()> {
-    if json {
-        return output::json(answer);
-    }
-    let webhook = answer.read()?;
+fn shown(webhook: WebhookStatus) -> anyhow::Result<()> {
     let mut lines = vec![format!("{} {} {}", webhook.id, state(webhook.paused), webhook.url)];
     lines.extend(webhook.paused_because.map(|reason| format!("paused because {reason}")));
     lines.extend(webhook.secret.map(|secret| format!("secret {}", secret.text())));

@@ -14,7 +14,7 @@ use super::{Ended, Global};
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The run's id
-    #[arg(value_parser = super::run_id)]
+    #[arg(value_parser = super::name::<RunId>)]
     id: RunId,
     /// Read the event log for this long at most
     #[arg(long, value_name = "DURATION", default_value = "400ms", value_parser = super::span)]
@@ -28,14 +28,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let Arguments { id, within, json } = arguments;
     let api = Api::connect(global).await?;
     let asked = WaitRequest { run_id: id, tenant: None, timeout_ms: Some(whole_millis(within)) };
-    let answer = api.ask_within::<RunsWhy>(asked, within).await?;
-    if json {
-        output::json(&answer)?;
-    } else {
-        let why = answer.read()?;
-        output::say(shown(&why.run, &why.lines).trim_end())?;
-    }
-    Ok(Ended::Success)
+    api.show_within::<RunsWhy>(asked, within, json, |why| output::say(shown(&why.run, &why.lines).trim_end())).await
 }
 
 fn shown(record: &Record, lines: &[WhyLine]) -> String {

@@ -13,7 +13,7 @@ use super::{Ended, Global, output};
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The types of the job: one of them
-    #[arg(required = true, value_name = "TYPE", value_parser = super::job_type)]
+    #[arg(required = true, value_name = "TYPE", value_parser = super::name::<JobType>)]
     types: Vec<JobType>,
     /// How long to wait for a job
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = super::span)]

@@ -8,28 +8,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_actors::{Handlers, Settings};
+use longshore_actors::{Handlers, PressureSettings, Settings};
 use longshore_backbone::Storage;
 use longshore_domain::admission::Admission;
 use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
+use longshore_domain::concurrency::OnBusy;
 use longshore_domain::key::ReleaseOn;
 use longshore_domain::limit::{MIN_WINDOW, RateLimit, Scope, Window};
 use longshore_domain::name::there_are;
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
-use super::concurrency_entries as concurrency;
-use super::{handler_tables, outlets, pressure, webhooks};
+use crate::audit_files::{AuditFiles, EventFiles};
 
-use super::entries::{self as entry, audit as audit_entry, breaker, fairness};
+use super::entries::audit::AUDIT;
+use super::entries::breaker::{BREAKER, MAX_TIMES};
+use super::entries::faults::FAULTS;
+use super::entries::intake::{ADMISSION, IDEMPOTENCY};
+use super::entries::limits::RATE_LIMIT;
+use super::entries::pressure::PRESSURE;
+use super::entries::{BACKOFF, BACKOFF_PRESET, NAMESPACE, NODE, QUEUE, STORAGE, TENANT, TYPE};
 use super::kind::{JitterForm, ReleasingEnd, Spread};
-use super::limit_entries as limit_entry;
 use super::problem::{Origin, Problem};
 use super::raw::{Content, Tree};
-use super::schedules;
 use super::schemas::Compiled;
 use super::section::Section;
+use super::{handler_tables, outlets, schedules, webhooks};
+
+/// Beyond waiting, every run of a key that was let in is looked at for every job that comes, so there is a bound on
+/// them.
+const MAX_IN_LINE: u32 = 100;
 
 /// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
@@ -58,16 +67,16 @@ pub(crate) fn check(
     checker.problems.extend(outlets::open(tree).into_iter().chain(outlets::incomplete_tls(tree)));
     let node = root.table("node");
     let settings = Settings {
-        name: node.get(&entry::NODE_NAME).map_or_else(name, |name| name.0),
-        shutdown_grace: node.get(&entry::SHUTDOWN_GRACE_ENTRY),
+        name: node.get(&NODE.name).map_or_else(name, |name| name.0),
+        shutdown_grace: node.get(&NODE.shutdown_grace),
         policies,
         storage: checker.storage(&root),
         schedules: schedules::declared(&root, &mut checker.problems),
-        pressure: pressure::of(tree),
+        pressure: pressure(&root.table("pressure")),
         traces: None,
         log: None,
-        audit_file: outlets::audit_files(tree).map(|files| Arc::new(files) as _),
-        event_file: outlets::event_files(tree).map(|files| Arc::new(files) as _),
+        audit_file: outlets::files(tree, &AUDIT.file, AuditFiles::new).map(|files| Arc::new(files) as _),
+        event_file: outlets::files(tree, &AUDIT.events_file, EventFiles::new).map(|files| Arc::new(files) as _),
         in_force: Arc::default(),
         webhooks: webhooks::settings(&root, &mut checker.problems),
     };
@@ -104,7 +113,7 @@ impl Checker<'_> {
             let backoff = self.backoff(&preset);
             self.presets.insert(name.to_owned(), backoff);
         }
-        let queue = |(name, section): (&str, Section<'_>)| Some((Queue::parse(name).ok()?, queue_policy(&section)));
+        let queue = |(name, section): (&str, Section<'_>)| Some((Queue::parse(name).ok()?, QUEUE.read(&section)));
         let mut queues: BTreeMap<_, _> = root.named("queues", None).into_iter().filter_map(queue).collect();
         if queues.is_empty() {
             queues.insert(Queue::main(), QueuePolicy::default());
@@ -129,16 +138,14 @@ impl Checker<'_> {
         let limits_set_in = limits_set_in(root, defaults.tree);
         let mut tenants = BTreeMap::new();
         for (name, section) in root.named("tenants", None) {
-            let max_waiting = section.get(&entry::TENANT_MAX_WAITING);
-            let weight = section.get(&fairness::TENANT_WEIGHT);
-            let policy = TenantPolicy { rate_limit: self.rate_limit(&section), max_waiting, weight };
+            let policy = TenantPolicy { rate_limit: self.rate_limit(&section), ..TENANT.read(&section) };
             if let Ok(tenant) = Tenant::parse(name) {
                 tenants.insert(tenant, policy);
             }
         }
         let retries = std::mem::take(&mut self.presets);
-        let gateway = root.table("node").get(&entry::GATEWAY);
-        let faults_allowed = root.table("faults").get(&entry::faults::ALLOWED);
+        let gateway = root.table("node").get(&NODE.gateway);
+        let faults_allowed = root.table("faults").get(&FAULTS.allowed);
         Policies {
             queues,
             gateway,
@@ -156,39 +163,42 @@ impl Checker<'_> {
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {
         self.times(section);
-        concurrency::check(section, &mut self.problems);
+        self.busy_keys(section);
         TypePolicy {
             handler: self.handler(section),
-            max_attempts: section.get(&entry::MAX_ATTEMPTS),
-            timeout: section.get(&entry::TIMEOUT),
-            heartbeat: section.get(&entry::HEARTBEAT),
-            slots: section.get(&concurrency::SLOTS),
-            announcements: section.get(&concurrency::ANNOUNCEMENTS),
-            no_handler_grace: section.get(&entry::NO_HANDLER_GRACE),
             never_served_grace: self.never_served_grace(section),
             backoff: self.backoff_or_preset(section),
-            history: section.get(&entry::HISTORY),
-            timeout_max: section.get(&entry::TIMEOUT_MAX),
-            max_snoozes: section.get(&entry::MAX_SNOOZES),
-            keep: section.get(&entry::KEEP),
             rate_limit: self.rate_limit(section),
-            limit: section.get(&limit_entry::LIMIT).map(|name| name.0.into()),
-            payload_max: section.get(&entry::PAYLOAD_MAX).map(|size| size.0),
+            limit: section.get(&TYPE.limit).map(|name| name.0.into()),
+            payload_max: section.get(&TYPE.payload_max).map(|size| size.0),
             schemas: self.compiled.schemas(section).unwrap_or_else(|problem| {
                 self.problems.push(problem);
                 None
             }),
-            search: section.get(&entry::search::SEARCH).0,
-            redact: section.get(&entry::search::REDACT),
-            retryable_codes: section.get(&entry::RETRYABLE_CODES),
-            permanent_codes: section.get(&entry::PERMANENT_CODES),
+            search: section.get(&TYPE.search).0,
             breaker: self.breaker(section),
-            concurrency: section.get(&concurrency::TYPE_CONCURRENCY),
-            key_concurrency: section.get(&concurrency::KEY_CONCURRENCY),
-            concurrency_hold: section.get(&concurrency::CONCURRENCY_HOLD),
-            on_busy: section.get(&concurrency::ON_BUSY),
-            ordered: section.get(&concurrency::ORDERED),
-            weight: section.get(&fairness::TYPE_WEIGHT),
+            ..TYPE.read(section)
+        }
+    }
+
+    /// Checks what is to become of jobs whose key is busy.
+    fn busy_keys(&mut self, section: &Section<'_>) {
+        let (on_busy, most) = (section.get(&TYPE.on_busy), section.get(&TYPE.key_concurrency));
+        if on_busy != OnBusy::Wait && most > MAX_IN_LINE {
+            let reason =
+                format!("{most} is too many beside on_busy, for which each of them is looked at; 1 to {MAX_IN_LINE}");
+            self.problems.push(section.problem(TYPE.key_concurrency.name, reason));
+        }
+        if section.get(&TYPE.ordered) {
+            if most != 1 {
+                let reason = format!("{most} at once have no order; 1, or take ordered away");
+                self.problems.push(section.problem(TYPE.key_concurrency.name, reason));
+            }
+            if on_busy != OnBusy::Wait {
+                let reason =
+                    "drops or cancels jobs, which then have no order; \"wait\", or take ordered away".to_owned();
+                self.problems.push(section.problem(TYPE.on_busy.name, reason));
+            }
         }
     }
 
@@ -197,29 +207,29 @@ impl Checker<'_> {
         let longer = |longer, than: &str, other| {
             format!("{} is longer than {than}, {}", DurationText(longer), DurationText(other))
         };
-        let (timeout, most) = (section.get(&entry::TIMEOUT), section.get(&entry::TIMEOUT_MAX));
+        let (timeout, most) = (section.get(&TYPE.timeout), section.get(&TYPE.timeout_max));
         // If no limit was written, the longest allowed one applies.
-        let written = section.node(entry::TIMEOUT.name).is_some();
+        let written = section.node(TYPE.timeout.name).is_some();
         if let Some(most) = most.filter(|most| written && timeout > *most) {
-            self.problems.push(section.problem(entry::TIMEOUT.name, longer(timeout, "timeout_max", most)));
+            self.problems.push(section.problem(TYPE.timeout.name, longer(timeout, "timeout_max", most)));
         }
         let timeout = timeout.min(most.unwrap_or(Duration::MAX));
-        if let Some(heartbeat) = section.get(&entry::HEARTBEAT).filter(|heartbeat| *heartbeat > timeout) {
+        if let Some(heartbeat) = section.get(&TYPE.heartbeat).filter(|heartbeat| *heartbeat > timeout) {
             let reason = longer(heartbeat, "timeout", timeout) + ": it would never be missed";
-            self.problems.push(section.problem(entry::HEARTBEAT.name, reason));
+            self.problems.push(section.problem(TYPE.heartbeat.name, reason));
         }
     }
 
     /// How long jobs of a type that was never served are tried: never for less than jobs of one whose handlers went
     /// away.
     fn never_served_grace(&mut self, section: &Section<'_>) -> Option<Duration> {
-        let (grace, least) = (section.get(&entry::NEVER_SERVED_GRACE).0?, section.get(&entry::NO_HANDLER_GRACE));
+        let (grace, least) = (section.get(&TYPE.never_served_grace).0?, section.get(&TYPE.no_handler_grace));
         // A type that only waits longer than others is not to say that twice: what [defaults] says of the rest gives
         // way.
-        let is_own = section.origin(entry::NEVER_SERVED_GRACE.name).is_some_and(|(own, _)| own);
+        let is_own = section.origin(TYPE.never_served_grace.name).is_some_and(|(own, _)| own);
         if is_own && grace < least {
             let reason = format!("{} is shorter than no_handler_grace, {}", DurationText(grace), DurationText(least));
-            self.problems.push(section.problem(entry::NEVER_SERVED_GRACE.name, reason));
+            self.problems.push(section.problem(TYPE.never_served_grace.name, reason));
         }
         Some(grace.max(least))
     }
@@ -232,17 +242,17 @@ impl Checker<'_> {
     }
 
     fn limit(&mut self, section: &Section<'_>) -> RateLimit {
-        let (rate, window) = (section.get(&limit_entry::RATE), section.get(&limit_entry::RATE_WINDOW));
-        let burst = section.get(&limit_entry::RATE_BURST);
+        let (rate, window) = (section.get(&RATE_LIMIT.rate), section.get(&RATE_LIMIT.window));
+        let burst = section.get(&RATE_LIMIT.burst);
         if burst.is_some() && window != Window::Bucket {
             let reason = "has no meaning in a window, which allows rate at once; take it away".to_owned();
-            self.problems.push(section.problem(limit_entry::RATE_BURST.name, reason));
+            self.problems.push(section.problem(RATE_LIMIT.burst.name, reason));
         }
-        let per = section.get(&limit_entry::RATE_PER);
+        let per = section.get(&RATE_LIMIT.per);
         if window != Window::Bucket && per < MIN_WINDOW {
             let reason =
                 format!("{} is too short for a window; {} or more", DurationText(per), DurationText(MIN_WINDOW));
-            self.problems.push(section.problem(limit_entry::RATE_PER.name, reason));
+            self.problems.push(section.problem(RATE_LIMIT.per.name, reason));
         }
         RateLimit { rate, per, burst: burst.unwrap_or(rate), window }
     }
@@ -253,22 +263,21 @@ impl Checker<'_> {
             root.named("types", None).into_iter().map(|(_, section)| section).collect();
         sections.push(root.table("defaults"));
         for section in sections {
-            let Some(name) = section.get(&limit_entry::LIMIT).filter(|name| !limits.contains_key(name.0.as_str()))
-            else {
+            let Some(name) = section.get(&TYPE.limit).filter(|name| !limits.contains_key(name.0.as_str())) else {
                 continue;
             };
             let known = there_are(limits.keys().map(SmolStr::as_str));
             let reason = format!("{:?} is not a limit of [limits]; {known}", name.0);
-            self.problems.push(section.problem(limit_entry::LIMIT.name, reason));
+            self.problems.push(section.problem(TYPE.limit.name, reason));
         }
     }
 
     fn handler(&mut self, section: &Section<'_>) -> Option<String> {
-        let name = section.get(&entry::HANDLER)?.0;
+        let name = section.get(&TYPE.handler)?.0;
         if name != "remote" && !self.known.contains(&name.as_str()) {
             let has = self.known.join(", ");
             let reason = format!("{name:?} is not a handler of this program; there are: remote, {has}");
-            self.problems.push(section.problem(entry::HANDLER.name, reason));
+            self.problems.push(section.problem(TYPE.handler.name, reason));
         }
         match handler_tables::add(&mut self.handlers, &name, section) {
             None => Some(name),
@@ -282,34 +291,25 @@ impl Checker<'_> {
 
     fn breaker(&mut self, section: &Section<'_>) -> Option<BreakerPolicy> {
         // A value is "off"; any other is reported already.
-        let section = section.table(breaker::BREAKER_NAME);
+        let section = section.table("breaker");
         section.tree?;
-        let cool_down = section.get(&breaker::COOL_DOWN);
-        let max_cool_down = section.get(&breaker::MAX_COOL_DOWN);
+        let cool_down = section.get(&BREAKER.cool_down);
+        let max_cool_down = section.get(&BREAKER.max_cool_down);
         if let Some(most) = max_cool_down.filter(|most| *most < cool_down) {
             let reason = format!("{} is shorter than cool_down, {}", DurationText(most), DurationText(cool_down));
-            self.problems.push(section.problem(breaker::MAX_COOL_DOWN.name, reason));
+            self.problems.push(section.problem(BREAKER.max_cool_down.name, reason));
         }
-        Some(BreakerPolicy {
-            failures: section.get(&breaker::FAILURES),
-            ratio: section.get(&breaker::RATIO),
-            window: section.get(&breaker::WINDOW),
-            min_calls: section.get(&breaker::MIN_CALLS),
-            cool_down,
-            max_cool_down: max_cool_down.unwrap_or(cool_down.saturating_mul(breaker::MAX_TIMES)),
-            probes: section.get(&breaker::PROBES),
-            count_permanent: section.get(&breaker::COUNT_PERMANENT),
-            per_key: section.get(&breaker::PER_KEY),
-        })
+        let max_cool_down = max_cool_down.unwrap_or(cool_down.saturating_mul(MAX_TIMES));
+        Some(BreakerPolicy { max_cool_down, ..BREAKER.read(&section) })
     }
 
     fn backoff_or_preset(&mut self, section: &Section<'_>) -> Backoff {
-        let name = entry::BACKOFF_PRESET.name;
+        let name = BACKOFF_PRESET.name;
         let Some(Content::Value(_)) = section.node(name).map(|node| &node.content) else {
             let table = section.table(name);
             return self.backoff(&table);
         };
-        let preset = section.get(&entry::BACKOFF_PRESET).0;
+        let preset = section.get(&BACKOFF_PRESET).0;
         if let Some(backoff) = self.presets.get(&preset) {
             return backoff.clone();
         }
@@ -323,10 +323,10 @@ impl Checker<'_> {
 
     fn backoff(&mut self, section: &Section<'_>) -> Backoff {
         let written = |name: &str| section.node(name).is_some();
-        let delays = entry::BACKOFF_DELAYS.name;
+        let delays = BACKOFF.delays.name;
         if written(delays) {
             let others = section.tree.into_iter().flat_map(BTreeMap::keys).any(|name| name != delays);
-            let list = section.get(&entry::BACKOFF_DELAYS);
+            let list = section.get(&BACKOFF.delays);
             if others {
                 let reason = "stands alone: it takes the place of base, factor, max, jitter and spread".to_owned();
                 self.problems.push(section.problem(delays, reason));
@@ -335,63 +335,57 @@ impl Checker<'_> {
             }
             return Backoff::Delays(list);
         }
-        let (base, max) = (section.get(&entry::BACKOFF_BASE), section.get(&entry::BACKOFF_MAX));
+        let (base, max) = (section.get(&BACKOFF.base), section.get(&BACKOFF.max));
         if base > max {
             let reason = format!("{} is longer than max, {}", DurationText(base), DurationText(max));
             let name = if written("base") { "base" } else { "max" };
             self.problems.push(section.problem(name, reason));
         }
-        let jitter = jitter(section.get(&entry::BACKOFF_JITTER), section.get(&entry::BACKOFF_SPREAD));
+        let jitter = jitter(section.get(&BACKOFF.jitter), section.get(&BACKOFF.spread));
         let jitter = jitter.unwrap_or_else(|reason| {
             let name = if written("spread") { "spread" } else { "jitter" };
             self.problems.push(section.problem(name, reason));
             Jitter::None
         });
-        Backoff::Exponential { base, factor: section.get(&entry::BACKOFF_FACTOR), max, jitter }
+        Backoff::Exponential { base, factor: section.get(&BACKOFF.factor), max, jitter }
     }
 
     fn storage(&mut self, root: &Section<'_>) -> Storage {
         let section = root.table("storage");
         let node = root.table("node");
-        let namespace = root.get(&entry::NAMESPACE).0;
-        let reply_prefix = node.get(&entry::REPLY_PREFIX).0;
+        let namespace = root.get(&NAMESPACE).0;
+        let reply_prefix = node.get(&NODE.reply_prefix).0;
         if let Err(reason) = check_reply_prefix(&reply_prefix, &namespace) {
-            self.problems.push(node.problem(entry::REPLY_PREFIX.name, reason));
+            self.problems.push(node.problem(NODE.reply_prefix.name, reason));
         }
         if let Err(reason) = check_namespace(&namespace) {
-            self.problems.push(root.problem(entry::NAMESPACE.name, reason));
+            self.problems.push(root.problem(NAMESPACE.name, reason));
         }
-        let replicas = section.get(&entry::REPLICAS);
+        let replicas = section.get(&STORAGE.replicas);
         if replicas.is_multiple_of(2) {
             let reason = format!(
                 "{replicas} is even: of {replicas} servers, more than half must be up, as of {} already; write 1, 3 or 5",
                 replicas + 1
             );
-            self.problems.push(section.problem(entry::REPLICAS.name, reason));
+            self.problems.push(section.problem(STORAGE.replicas.name, reason));
         }
         let audit = root.table("audit");
         Storage {
             namespace,
-            replicas,
-            allow_shrink: section.get(&entry::ALLOW_SHRINK),
-            jobs_max_messages: section.get(&entry::JOBS_MAX_MESSAGES),
-            jobs_max_bytes: section.get(&entry::JOBS_MAX_BYTES).0,
-            events_max_age: section.get(&entry::EVENTS_MAX_AGE),
-            events_max_bytes: section.get(&entry::EVENTS_MAX_BYTES).0,
-            completed_max_age: section.get(&entry::COMPLETED_MAX_AGE),
-            failed_max_age: section.get(&entry::FAILED_MAX_AGE),
-            runs_max_records: section.get(&entry::RUNS_MAX_RECORDS),
-            dlq_max_age: section.get(&entry::DLQ_MAX_AGE),
-            dlq_max_bytes: section.get(&entry::DLQ_MAX_BYTES).0,
-            concurrency_max_bytes: section.get(&entry::CONCURRENCY_MAX_BYTES).0,
-            control_max_bytes: section.get(&entry::CONTROL_MAX_BYTES).0,
-            audit_max_age: audit.get(&audit_entry::MAX_AGE),
-            audit_max_bytes: audit.get(&audit_entry::MAX_BYTES).0,
-            idempotency_window: root.table("idempotency").get(&entry::IDEMPOTENCY_WINDOW),
-            lease: node.get(&entry::LEASE),
+            audit_max_age: audit.get(&AUDIT.max_age),
+            audit_max_bytes: audit.get(&AUDIT.max_bytes).0,
+            idempotency_window: root.table("idempotency").get(&IDEMPOTENCY.window),
+            lease: node.get(&NODE.lease),
             reply_prefix,
+            ..STORAGE.read(&section)
         }
     }
+}
+
+/// How the node watches for want of processor and memory; `None`: it does not.
+fn pressure(section: &Section<'_>) -> Option<PressureSettings> {
+    let settings = || PressureSettings { root: section.get(&PRESSURE.root).0.into(), limits: PRESSURE.read(section) };
+    section.get(&PRESSURE.watch).then(settings)
 }
 
 /// Where each rate limit was written.
@@ -416,29 +410,20 @@ fn limits_set_in(root: &Section<'_>, defaults: Option<&Tree>) -> BTreeMap<Scope,
 }
 
 fn admission(section: &Section<'_>) -> Admission {
-    let (types, tenants) = (section.get(&entry::ADMISSION_TYPES), section.get(&entry::ADMISSION_TENANTS));
+    let (types, tenants) = (section.get(&ADMISSION.types), section.get(&ADMISSION.tenants));
     let tenants: BTreeSet<Tenant> = tenants.iter().filter_map(|name| Tenant::parse(&name.0).ok()).collect();
-    let types: BTreeSet<JobType> = types.into_iter().map(|name| name.0).collect();
+    let types: BTreeSet<JobType> = types.into_iter().collect();
     Admission { types: Some(types).filter(|set| !set.is_empty()), tenants: Some(tenants).filter(|set| !set.is_empty()) }
 }
 
 fn key_policy(section: &Section<'_>) -> KeyPolicy {
-    let ends = section.get(&entry::IDEMPOTENCY_RELEASE_ON);
+    let ends = section.get(&IDEMPOTENCY.release_on);
     let release_on = ReleaseOn {
         dead: ends.contains(&ReleasingEnd::Dead),
         cancelled: ends.contains(&ReleasingEnd::Cancelled),
         expired: ends.contains(&ReleasingEnd::Expired),
     };
-    KeyPolicy { release_on, on_mismatch: section.get(&entry::IDEMPOTENCY_ON_MISMATCH) }
-}
-
-fn queue_policy(section: &Section<'_>) -> QueuePolicy {
-    QueuePolicy {
-        concurrency: section.get(&entry::QUEUE_CONCURRENCY),
-        aging: section.get(&entry::QUEUE_AGING),
-        max_waiting: section.get(&entry::QUEUE_MAX_WAITING),
-        fair_by: section.get(&fairness::QUEUE_FAIR_BY),
-    }
+    KeyPolicy { release_on, on_mismatch: section.get(&IDEMPOTENCY.on_mismatch) }
 }
 
 fn jitter(form: JitterForm, spread: Option<Spread>) -> Result<Jitter, String> {

@@ -6,7 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
+use longshore_backbone::Connection;
 use serde_json::{Map, Value};
+
+use super::nats::DEFAULT_URL;
 
 /// Why a context cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,87 +56,58 @@ pub enum Error {
     },
 }
 
-/// The supported settings of a context.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Context {
-    pub(crate) url: Option<String>,
-    pub(crate) creds: Option<PathBuf>,
-    pub(crate) nkey: Option<PathBuf>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) token: Option<String>,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-    pub(crate) jetstream_domain: Option<String>,
-    pub(crate) inbox_prefix: Option<String>,
+/// Reads the context of that name: the connection that it describes, to the default address if it has none.
+pub(crate) fn load(name: &str) -> Result<Connection, Error> {
+    if name.contains("..") || name.contains(['/', '\\']) {
+        return Err(Error::Name(name.to_owned()));
+    }
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = set("HOME");
+    let folder = set("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
+    let path = folder.ok_or(Error::NoFolder)?.join("nats/context").join(format!("{name}.json"));
+    let text = std::fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    parse(&text, &path, home.as_deref())
 }
 
-impl Context {
-    /// Reads the context of that name.
-    pub(crate) fn load(name: &str) -> Result<Self, Error> {
-        if name.contains("..") || name.contains(['/', '\\']) {
-            return Err(Error::Name(name.to_owned()));
+fn parse(text: &[u8], path: &Path, home: Option<&Path>) -> Result<Connection, Error> {
+    let object: Map<String, Value> =
+        serde_json::from_slice(text).map_err(|source| Error::Json { path: path.to_owned(), source })?;
+    let mut context = Connection::to(DEFAULT_URL);
+    for (key, value) in object {
+        // Tools write every key they know; a value that is empty or off asks for nothing.
+        if matches!(&value, Value::Null | Value::Bool(false)) || value.as_str() == Some("") {
+            continue;
         }
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = set("HOME");
-        let folder = set("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
-        let path = folder.ok_or(Error::NoFolder)?.join("nats/context").join(format!("{name}.json"));
-        let text = std::fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
-        Self::parse(&text, &path, home.as_deref())
-    }
-
-    fn parse(text: &[u8], path: &Path, home: Option<&Path>) -> Result<Self, Error> {
-        let object: Map<String, Value> =
-            serde_json::from_slice(text).map_err(|source| Error::Json { path: path.to_owned(), source })?;
-        let mut context = Self::default();
-        for (key, value) in object {
-            // Tools write every key they know; a value that is empty or off asks for nothing.
-            if matches!(&value, Value::Null | Value::Bool(false)) || value.as_str() == Some("") {
-                continue;
-            }
-            if matches!(key.as_str(), "description" | "color_scheme") {
-                continue;
-            }
-            context.set(&key, &value, path, home)?;
-        }
-        Ok(context.with_one_credential())
-    }
-
-    fn set(&mut self, key: &str, value: &Value, path: &Path, home: Option<&Path>) -> Result<(), Error> {
         let text = || {
-            let no_text = || Error::NoText { path: path.to_owned(), key: key.to_owned() };
+            let no_text = || Error::NoText { path: path.to_owned(), key: key.clone() };
             value.as_str().map(str::to_owned).ok_or_else(no_text)
         };
         let file = || text().map(|text| Some(expand(&text, home)));
-        match key {
-            "url" => self.url = Some(text()?),
-            "user" => self.user = Some(text()?),
-            "password" => self.password = Some(text()?),
-            "token" => self.token = Some(text()?),
-            "inbox_prefix" => self.inbox_prefix = Some(text()?),
-            "jetstream_domain" => self.jetstream_domain = Some(text()?),
-            "creds" => self.creds = file()?,
-            "nkey" => self.nkey = file()?,
-            "ca" => self.ca = file()?,
-            "cert" => self.cert = file()?,
-            "key" => self.key = file()?,
-            other => return Err(Error::Unsupported { path: path.to_owned(), key: other.to_owned() }),
+        match key.as_str() {
+            "description" | "color_scheme" => {}
+            "url" => context.url = text()?,
+            "user" => context.user = Some(text()?),
+            "password" => context.password = Some(text()?),
+            "token" => context.token = Some(text()?),
+            "inbox_prefix" => context.inbox_prefix = Some(text()?),
+            "jetstream_domain" => context.jetstream_domain = Some(text()?),
+            "creds" => context.creds = file()?,
+            "nkey" => context.nkey = file()?,
+            "ca" => context.ca = file()?,
+            "cert" => context.cert = file()?,
+            "key" => context.key = file()?,
+            _ => return Err(Error::Unsupported { path: path.to_owned(), key }),
         }
-        Ok(())
     }
-
-    /// Of several, the first in the order of the `nats` tool: user, creds, nkey, token.
-    fn with_one_credential(mut self) -> Self {
-        if self.user.is_some() {
-            (self.creds, self.nkey, self.token) = (None, None, None);
-        } else if self.creds.is_some() {
-            (self.nkey, self.token) = (None, None);
-        } else if self.nkey.is_some() {
-            self.token = None;
-        }
-        self
+    // Of several credentials, the first in the order of the `nats` tool: user, creds, nkey, token.
+    if context.user.is_some() {
+        (context.creds, context.nkey, context.token) = (None, None, None);
+    } else if context.creds.is_some() {
+        (context.nkey, context.token) = (None, None);
+    } else if context.nkey.is_some() {
+        context.token = None;
     }
+    Ok(context)
 }
 
 /// `~/` is the home folder, as in the `nats` tool.
@@ -148,9 +122,9 @@ fn expand(text: &str, home: Option<&Path>) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Context, String> {
+    fn parse(text: &str) -> Result<Connection, String> {
         let home = Some(Path::new("/home/ada"));
-        Context::parse(text.as_bytes(), Path::new("x.json"), home).map_err(|error| error.to_string())
+        super::parse(text.as_bytes(), Path::new("x.json"), home).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -158,13 +132,12 @@ mod tests {
         let written = r#"{"description":"d","url":"nats://a,nats://b","token":"t","user":"","password":"","creds":"~/a.creds",
             "nkey":"","cert":"","key":"","ca":"/ca.pem","nsc":"","jetstream_domain":"hub","jetstream_api_prefix":"",
             "jetstream_event_prefix":"","inbox_prefix":"_INBOX_ada","user_jwt":"","color_scheme":"x","tls_first":false}"#;
-        let expected = Context {
-            url: Some("nats://a,nats://b".to_owned()),
+        let expected = Connection {
             creds: Some("/home/ada/a.creds".into()),
             ca: Some("/ca.pem".into()),
             jetstream_domain: Some("hub".to_owned()),
             inbox_prefix: Some("_INBOX_ada".to_owned()),
-            ..Context::default()
+            ..Connection::to("nats://a,nats://b")
         };
         assert_eq!(parse(written), Ok(expected));
     }
@@ -178,6 +151,6 @@ mod tests {
         assert_eq!(parse(r#"{"tls_first":true}"#), Err(refusal("tls_first")));
         assert_eq!(parse("[]"), Err("the NATS context x.json is not a JSON object".to_owned()));
         assert_eq!(parse(r#"{"url":1}"#), Err("in the NATS context x.json, url is not a text".to_owned()));
-        assert!(matches!(Context::load("../x"), Err(Error::Name(_))));
+        assert!(matches!(load("../x"), Err(Error::Name(_))));
     }
 }

@@ -4,8 +4,7 @@ use super::http_call::Secret;
 use super::kind::Text;
 #[cfg(feature = "email")]
 use super::problem::Problem;
-use super::schema::Field::Setting as One;
-use super::schema::{Entry, Table};
+use super::schema::settings;
 #[cfg(feature = "email")]
 use super::section::Section;
 
@@ -14,39 +13,29 @@ use super::section::Section;
 pub(crate) const TABLE: &str = "email";
 pub(crate) const HANDLER: &str = "email.send";
 
-pub(crate) static EMAIL: Table = Table::of(
-    "The mail server for the handler \"email.send\", which this node has if a server is set here.",
-    &[One(&SERVER), One(&PASSWORD), One(&TLS), One(&FROM)],
-);
+settings! {
+    /// The mail server for the handler "email.send", which this node has if a server is set here.
+    EMAIL: EmailEntries, EMAIL_TABLE;
 
-pub(crate) static SERVER: Entry<Option<Text>> = Entry::new(
-    "server",
-    || None,
-    "The server, and the user that logs in there, if one does. Without a port, the usual one.",
-)
-.example("\"smtp://shop@mail.example:587\"");
-
-pub(crate) static PASSWORD: Entry<Option<Secret>> = Entry::new(
-    "password",
-    || None,
-    "The user's password: a variable, { env = \"SMTP_PASSWORD\" }, a file, { file = \"smtp-password\" }, or the text itself.",
-)
-.example("\"secret\"");
-
-pub(crate) static TLS: Entry<Encryption> = Entry::new(
-    "tls",
-    || Encryption::StartTls,
-    "\"starttls\": the server has to offer it after its greeting; \"tls\": from the first byte; \"none\".",
-);
-
-pub(crate) static FROM: Entry<Option<Text>> =
-    Entry::new("from", || None, "The sender of e-mails that name none.").example("\"Shop <orders@shop.example>\"");
+    /// The server, and the user that logs in there, if one does. Without a port, the usual one.
+    server: Option<Text>, example("\"smtp://shop@mail.example:587\"");
+    /// The user's password: a variable, { env = "SMTP_PASSWORD" }, a file, { file = "smtp-password" }, or the text
+    /// itself.
+    password: Option<Secret>, example("\"secret\"");
+    /// "starttls": the server has to offer it after its greeting; "tls": from the first byte; "none".
+    tls: Encryption = Encryption::StartTls;
+    /// The sender of e-mails that name none.
+    from: Option<Text>, example("\"Shop <orders@shop.example>\"");
+}
 
 /// How the connection is encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encryption {
+    /// After a greeting in the clear; the server has to offer it.
     StartTls,
+    /// From the first byte.
     Tls,
+    /// Never.
     None,
 }
 
@@ -58,33 +47,34 @@ pub(crate) enum Encryption {
 pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_send::EmailSend>, Problem> {
     use std::sync::OnceLock;
 
-    use crate::handlers::email_send::{EmailSend, MailServer, Tls, mailbox};
+    use crate::handlers::email_send::{EmailSend, MailServer, mailbox};
 
     let section = root.table(TABLE);
     let wrong = |name: &'static str| {
         let section = &section;
         move |reason: String| section.problem(name, reason)
     };
-    let Some(Text(server)) = section.get(&SERVER) else { return Ok(None) };
-    let (user, host, port) = address(&server).map_err(wrong(SERVER.name))?;
-    let (tls, usual) = match section.get(&TLS) {
-        Encryption::StartTls => (Tls::Requested, 587),
-        Encryption::Tls => (Tls::Implicit, 465),
-        Encryption::None => (Tls::None, 25),
+    let Some(Text(server)) = section.get(&EMAIL.server) else { return Ok(None) };
+    let (user, host, port) = address(&server).map_err(wrong(EMAIL.server.name))?;
+    let tls = section.get(&EMAIL.tls);
+    let usual = match tls {
+        Encryption::StartTls => 587,
+        Encryption::Tls => 465,
+        Encryption::None => 25,
     };
-    let login = match (user, section.get(&PASSWORD)) {
+    let login = match (user, section.get(&EMAIL.password)) {
         (None, None) => None,
         (Some(user), Some(password)) => {
-            let origin = section.origin(PASSWORD.name).map(|(_, origin)| origin);
-            Some((user, password.text(origin).map_err(wrong(PASSWORD.name))?))
+            let origin = section.origin(EMAIL.password.name).map(|(_, origin)| origin);
+            Some((user, password.text(origin).map_err(wrong(EMAIL.password.name))?))
         }
-        (Some(_), None) => return Err(wrong(SERVER.name)("names a user; its password is missing".to_owned())),
-        (None, Some(_)) => return Err(wrong(PASSWORD.name)("has no user; write it into server".to_owned())),
+        (Some(_), None) => return Err(wrong(EMAIL.server.name)("names a user; its password is missing".to_owned())),
+        (None, Some(_)) => return Err(wrong(EMAIL.password.name)("has no user; write it into server".to_owned())),
     };
-    let from = section.get(&FROM).map(|from| from.0);
-    from.as_deref().map(mailbox).transpose().map_err(wrong(FROM.name))?;
+    let from = section.get(&EMAIL.from).map(|from| from.0);
+    from.as_deref().map(mailbox).transpose().map_err(wrong(EMAIL.from.name))?;
     let server = MailServer { host, port: port.unwrap_or(usual), tls, login, trusted: OnceLock::new() };
-    Ok(Some(EmailSend::new(server, from)))
+    Ok(Some(EmailSend { server, from }))
 }
 
 /// User, host and port of `smtp://user@host:587`.

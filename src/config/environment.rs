@@ -11,7 +11,7 @@
 use toml::Value;
 
 use super::problem::{Origin, Problem};
-use super::raw::{Content, Node, Tree};
+use super::raw::{Content, Node, Tree, inside};
 use super::schema::{Field, Setting, Table};
 
 const PREFIX: &str = "LONGSHORE_";
@@ -61,23 +61,19 @@ impl NamedSetting {
 fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<NamedSetting> {
     let (first, rest) = parts.split_first()?;
     let field = table.field(&first.to_lowercase())?;
-    let inside = |name: &str, tree: &Tree| match tree.get(name).map(|node| &node.content) {
-        Some(Content::Table(inside)) => inside.clone(),
-        _ => Tree::new(),
-    };
     let target = match field {
         Field::Setting(setting) => rest.is_empty().then(|| NamedSetting { path: vec![], setting: Some(*setting) }),
         // A section is not a setting; a table within one, such as `backoff`, may be written whole.
         Field::Table { or: setting, table, .. } if rest.is_empty() => {
             (setting.is_some() || table.optional).then(|| NamedSetting { path: vec![], setting: *setting })
         }
-        Field::Table { name, table, .. } => resolve(rest, table, &inside(name, tree)),
+        Field::Table { name, table, .. } => resolve(rest, table, inside(tree, name)),
         Field::Named(named) => {
-            let tree = inside(named.name, tree);
+            let tree = inside(tree, named.name);
             // The longest key that fits wins, so the shortest name.
             (1..rest.len()).find_map(|at| {
-                let name = name(&rest[..at], &tree);
-                resolve(&rest[at..], named.table, &inside(&name, &tree)).map(|target| target.below(name))
+                let name = name(&rest[..at], tree);
+                resolve(&rest[at..], named.table, inside(tree, &name)).map(|target| target.below(name))
             })
         }
     };

@@ -2,7 +2,7 @@
 
 use longshore_actors::Handlers;
 
-use super::entries::HANDLER;
+use super::entries::TYPE;
 use super::problem::Problem;
 use super::section::Section;
 use super::{command, email, http_call};
@@ -22,13 +22,13 @@ pub(super) const DECLARED: [&str; 1] = [command::HANDLER];
 /// What is wrong in the table.
 pub(super) fn add(handlers: &mut Handlers, name: &str, section: &Section<'_>) -> Option<Result<String, Problem>> {
     if name == email::HANDLER && handlers.get(name).is_none() {
-        return Some(Err(section.problem(HANDLER.name, format!("{name:?} needs email.server"))));
+        return Some(Err(section.problem(TYPE.handler.name, format!("{name:?} needs email.server"))));
     }
     let (table, _) = TABLES.iter().find(|(_, handler)| *handler == name)?;
     let table = section.table(table);
     if table.tree.is_none() {
         let reason = format!("{name:?} needs the type's table {table}", table = table.key());
-        return DECLARED.contains(&name).then(|| Err(section.problem(HANDLER.name, reason)));
+        return DECLARED.contains(&name).then(|| Err(section.problem(TYPE.handler.name, reason)));
     }
     let own = format!("{name} of {}", section.key());
     let there = handlers.clone();
@@ -67,7 +67,7 @@ pub(super) fn add_email(_: &mut Handlers, _: &Section<'_>) -> Option<Problem> {
 
 /// A table whose handler the type does not have is a mistake, unless it has the table from [defaults].
 pub(super) fn without_handler(section: &Section<'_>) -> Option<Problem> {
-    let handler = section.get(&HANDLER).map(|name| name.0);
+    let handler = section.get(&TYPE.handler).map(|name| name.0);
     let is_idle = |(table, of): &&(&str, &str)| {
         section.origin(table).is_some_and(|(own, _)| own) && handler.as_deref() != Some(of)
     };

@@ -8,88 +8,40 @@ use toml::Value;
 
 use super::kind::{Kind, LEFT_OUT, Size, Text, shown};
 use super::problem::Origin;
-use super::schema::Field::Setting as One;
-use super::schema::{Entry, Table};
+use super::schema::settings;
 use super::schemas::relative_to;
 
 /// The table's name, and that of the handler whose settings it has.
 pub(crate) const TABLE: &str = "http";
 pub(crate) const HANDLER: &str = "http.call";
 
-pub(crate) static HTTP_CALL: Table = Table::of(
-    "Which service jobs of a type with handler = \"http.call\" call. Without this table, and in it without url, the payload \
-     names the request.",
-    &[
-        One(&URL),
-        One(&METHOD),
-        One(&HEADERS),
-        One(&SUCCESS),
-        One(&PERMANENT),
-        One(&RETRYABLE),
-        One(&ALLOW),
-        One(&MAX_RESPONSE),
-        One(&REDIRECTS),
-        One(&CA),
-    ],
-)
-.optional();
+settings! {
+    /// Which service jobs of a type with handler = "http.call" call. Without this table, and in it without url, the
+    /// payload names the request.
+    CALL: HttpCallEntries, CALL_TABLE.optional();
 
-pub(crate) static URL: Entry<Option<Text>> = Entry::new(
-    "url",
-    || None,
-    "The address to call with the payload as the body; {run_id}, {tenant} and {type} in it are filled in.",
-)
-.example("\"https://shop.example/charge\"");
-
-pub(crate) static METHOD: Entry<Text> = Entry::new("method", || Text("POST".to_owned()), "The method of the request.");
-
-pub(crate) static HEADERS: Entry<Secrets> = Entry::new(
-    "headers",
-    Secrets::default,
-    "Headers of the request: a text, or a secret of a variable, { env = \"TOKEN\" }, or a file, { file = \"token\" }, which \
-     is read as the node starts.",
-)
-.example("{ X-Team = \"billing\" }");
-
-pub(crate) static SUCCESS: Entry<Vec<Statuses>> = Entry::new(
-    "success",
-    || vec![Statuses(200..=299)],
-    "Statuses that complete the job: one, 204, or a class, \"2xx\".",
-);
-
-pub(crate) static PERMANENT: Entry<Vec<Statuses>> = Entry::new(
-    "permanent",
-    Vec::new,
-    "Statuses that fail it for good, beside 4xx but 408, 425 and 429. All others are worth another attempt.",
-);
-
-pub(crate) static RETRYABLE: Entry<Vec<Statuses>> =
-    Entry::new("retryable", Vec::new, "Statuses of 4xx that are worth another attempt as well.");
-
-pub(crate) static ALLOW: Entry<Vec<Text>> = Entry::new(
-    "allow",
-    Vec::new,
-    "Networks, addresses and host names that may be called beside globally routable addresses.",
-)
-.example("[\"10.0.0.0/8\", \"shop.internal\"]");
-
-pub(crate) static MAX_RESPONSE: Entry<Size> = Entry::new(
-    "max_response",
-    || Size(32 << 10),
-    "How much of an answer's body is read; a record keeps results of 64 KiB at most.",
-)
-.at_least(|| Size(1))
-.at_most(|| Size(256 << 10));
-
-pub(crate) static REDIRECTS: Entry<u32> =
-    Entry::new("redirects", || 0, "How many redirects are followed.").at_most(|| 3);
-
-pub(crate) static CA: Entry<Option<Text>> = Entry::new(
-    "ca",
-    || None,
-    "A file of certificates (PEM) that are trusted in place of the system's, relative to this file.",
-)
-.example("\"ca.pem\"");
+    /// The address to call with the payload as the body; {run_id}, {tenant} and {type} in it are filled in.
+    url: Option<Text>, example("\"https://shop.example/charge\"");
+    /// The method of the request.
+    method: Text = Text("POST".to_owned());
+    /// Headers of the request: a text, or a secret of a variable, { env = "TOKEN" }, or a file, { file = "token" },
+    /// which is read as the node starts.
+    headers: Secrets, example("{ X-Team = \"billing\" }");
+    /// Statuses that complete the job: one, 204, or a class, "2xx".
+    success: Vec<Statuses> = vec![Statuses(200..=299)];
+    /// Statuses that fail it for good, beside 4xx but 408, 425 and 429. All others are worth another attempt.
+    permanent: Vec<Statuses>;
+    /// Statuses of 4xx that are worth another attempt as well.
+    retryable: Vec<Statuses>;
+    /// Networks, addresses and host names that may be called beside globally routable addresses.
+    allow: Vec<Text>, example("[\"10.0.0.0/8\", \"shop.internal\"]");
+    /// How much of an answer's body is read; a record keeps results of 64 KiB at most.
+    max_response: Size = Size(32 << 10), at_least(|| Size(1)), at_most(|| Size(256 << 10));
+    /// How many redirects are followed.
+    redirects: u32 = 0, at_most(|| 3);
+    /// A file of certificates (PEM) that are trusted in place of the system's, relative to this file.
+    ca: Option<Text>, example("\"ca.pem\"");
+}
 
 /// A status, or a class of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,8 +200,8 @@ mod reading {
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject as _;
 
-    use super::{ALLOW, CA, HEADERS, MAX_RESPONSE, METHOD, PERMANENT, REDIRECTS, RETRYABLE, SUCCESS, Statuses, URL};
-    use super::{Entry, relative_to};
+    use super::{CALL, Statuses, relative_to};
+    use crate::config::schema::Entry;
     use crate::config::section::Section;
     use crate::handlers::http_call::{CallTarget, HttpCall, Meaning, method, request_headers};
     use crate::outbound::{Allow, Outbound, system_roots};
@@ -259,40 +211,47 @@ mod reading {
     /// # Errors
     /// The setting that is wrong, and why.
     pub(in crate::config) fn read(section: &Section<'_>) -> Result<HttpCall, (&'static str, String)> {
-        let allow = section.get(&ALLOW);
-        let allow = Allow::read(allow.iter().map(|entry| entry.0.as_str())).map_err(|reason| (ALLOW.name, reason))?;
+        let allow = section.get(&CALL.allow);
+        let allow = Allow::read(allow.iter().map(|entry| entry.0.as_str()));
+        let allow = allow.map_err(|reason| (CALL.allow.name, reason))?;
         let target = target(section, &allow)?;
         let statuses = |entry: &Entry<Vec<Statuses>>| section.get(entry).into_iter().map(|each| each.0).collect();
-        let roots = match section.get(&CA).zip(section.origin(CA.name)) {
+        let roots = match section.get(&CALL.ca).zip(section.origin(CALL.ca.name)) {
             None => system_roots(),
-            Some((file, (_, origin))) => roots(&relative_to(origin, &file.0)).map_err(|reason| (CA.name, reason))?,
+            Some((file, (_, origin))) => {
+                roots(&relative_to(origin, &file.0)).map_err(|reason| (CALL.ca.name, reason))?
+            }
         };
-        Ok(HttpCall::new(
+        Ok(HttpCall {
             target,
-            Meaning { success: statuses(&SUCCESS), permanent: statuses(&PERMANENT), retryable: statuses(&RETRYABLE) },
-            Outbound::trusting(allow, roots),
-        )
-        .reading(usize::try_from(section.get(&MAX_RESPONSE).0).unwrap_or(usize::MAX))
-        .following(section.get(&REDIRECTS)))
+            meaning: Meaning {
+                success: statuses(&CALL.success),
+                permanent: statuses(&CALL.permanent),
+                retryable: statuses(&CALL.retryable),
+            },
+            outbound: Some(Outbound::trusting(allow, roots)),
+            max_response: usize::try_from(section.get(&CALL.max_response).0).unwrap_or(usize::MAX),
+            redirects: section.get(&CALL.redirects),
+        })
     }
 
     fn target(section: &Section<'_>, allow: &Allow) -> Result<Option<CallTarget>, (&'static str, String)> {
-        let Some(url) = section.get(&URL) else {
-            for name in [METHOD.name, HEADERS.name] {
+        let Some(url) = section.get(&CALL.url) else {
+            for name in [CALL.method.name, CALL.headers.name] {
                 if section.node(name).is_some() {
                     return Err((name, "needs url: without it, each job names its own request".to_owned()));
                 }
             }
             return Ok(None);
         };
-        let method = method(&section.get(&METHOD).0).map_err(|reason| (METHOD.name, reason))?;
-        let origin = section.origin(HEADERS.name).map(|(_, origin)| origin);
-        let texts = section.get(&HEADERS).texts(origin).map_err(|reason| (HEADERS.name, reason))?;
-        let headers = request_headers(&texts).map_err(|reason| (HEADERS.name, reason))?;
+        let method = method(&section.get(&CALL.method).0).map_err(|reason| (CALL.method.name, reason))?;
+        let origin = section.origin(CALL.headers.name).map(|(_, origin)| origin);
+        let texts = section.get(&CALL.headers).texts(origin).map_err(|reason| (CALL.headers.name, reason))?;
+        let headers = request_headers(&texts).map_err(|reason| (CALL.headers.name, reason))?;
         let target = CallTarget::new(url.0, method, headers);
         allow
-            .check_url(&target.example().map_err(|reason| (URL.name, reason))?)
-            .map_err(|refused| (URL.name, refused.to_string()))?;
+            .check_url(&target.example().map_err(|reason| (CALL.url.name, reason))?)
+            .map_err(|refused| (CALL.url.name, refused.to_string()))?;
         Ok(Some(target))
     }
 

@@ -25,6 +25,8 @@ pub(crate) const LEFT_OUT: &str = "left out";
 pub(crate) trait Kind: Sized + 'static {
     /// Whether a value may be a table.
     const TAKES_TABLES: bool = false;
+    /// Whether a variable's text is the value itself, also where it could be read as TOML.
+    const IS_TEXT: bool = false;
 
     /// The expected value, as a noun phrase: "a duration".
     fn noun() -> String;
@@ -45,7 +47,10 @@ pub(crate) trait Kind: Sized + 'static {
 
     /// Reads an environment variable as TOML, so that it can hold numbers and lists; as plain text if it is not TOML.
     fn from_environment(text: &str) -> Value {
-        text.parse().unwrap_or_else(|_| Value::String(text.to_owned()))
+        match text.parse() {
+            Ok(value) if !Self::IS_TEXT => value,
+            _ => Value::String(text.to_owned()),
+        }
     }
 
     /// The words to choose from, if the value is one of a few; quoted.
@@ -75,6 +80,8 @@ pub(super) fn text<'a>(value: &'a Value, wanted: &str) -> Result<&'a str, String
 }
 
 impl Kind for Duration {
+    const IS_TEXT: bool = true;
+
     fn noun() -> String {
         "a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\"".to_owned()
     }
@@ -85,10 +92,6 @@ impl Kind for Duration {
 
     fn write(&self) -> Option<Value> {
         Some(Value::String(DurationText(*self).to_string()))
-    }
-
-    fn from_environment(text: &str) -> Value {
-        Value::String(text.to_owned())
     }
 
     fn order(&self, bound: &Self) -> Option<Ordering> {
@@ -161,6 +164,18 @@ pub(crate) struct Size(pub(crate) u64);
 
 const SIZES: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
+impl From<u64> for Size {
+    fn from(bytes: u64) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<Size> for u64 {
+    fn from(size: Size) -> Self {
+        size.0
+    }
+}
+
 impl Kind for Size {
     fn noun() -> String {
         "a number of bytes such as \"64MiB\" or \"4GiB\" (KiB, MiB, GiB, TiB)".to_owned()
@@ -193,27 +208,41 @@ impl Kind for Size {
     }
 }
 
-/// A name that can be a token of a subject.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Token(pub(crate) String);
+/// A text of which a kind says whether it is right, or else perhaps in words of its own why not.
+macro_rules! checked_text {
+    ($(#[doc = $doc:literal] $name:ident: $noun:literal, $is_right:expr;)+) => {$(
+        #[doc = $doc]
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub(crate) struct $name(pub(crate) String);
 
-impl Kind for Token {
-    fn noun() -> String {
-        "a name of A-Z a-z 0-9 _ -, 64 bytes at most, not beginning with _".to_owned()
-    }
+        impl $crate::config::kind::Kind for $name {
+            const IS_TEXT: bool = true;
 
-    fn read(value: &Value) -> Result<Self, String> {
-        let text = text(value, &Self::noun())?;
-        check_token(text).map(|()| Self(text.to_owned())).map_err(|reason| format!("{text:?} {reason}"))
-    }
+            fn noun() -> String {
+                $noun.to_owned()
+            }
 
-    fn write(&self) -> Option<Value> {
-        Some(Value::String(self.0.clone()))
-    }
+            fn read(value: &toml::Value) -> Result<Self, String> {
+                let is_right: fn(&str) -> Result<bool, String> = $is_right;
+                let text = $crate::config::kind::text(value, $noun)?;
+                if is_right(text)? { Ok(Self(text.to_owned())) } else { $crate::config::kind::refuse(value, $noun) }
+            }
 
-    fn from_environment(text: &str) -> Value {
-        Value::String(text.to_owned())
-    }
+            fn write(&self) -> Option<toml::Value> {
+                Some(toml::Value::String(self.0.clone()))
+            }
+        }
+    )+};
+}
+pub(super) use checked_text;
+
+checked_text! {
+    /// A name that can be a token of a subject.
+    Token: "a name of A-Z a-z 0-9 _ -, 64 bytes at most, not beginning with _", |text| {
+        check_token(text).map(|()| true).map_err(|reason| format!("{text:?} {reason}"))
+    };
+    /// Any text but the empty one.
+    Text: "a text", |text| if text.is_empty() { Err("is empty".to_owned()) } else { Ok(true) };
 }
 
 /// All tokens follow the same rule; it is checked here as that of a queue. The error is the reason alone.
@@ -221,47 +250,17 @@ pub(crate) fn check_token(text: &str) -> Result<(), String> {
     Queue::parse(text).map(|_| ()).map_err(|error| error.reason)
 }
 
-/// Any text but the empty one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Text(pub(crate) String);
-
-/// The name of a job type.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TypeName(pub(crate) JobType);
-
-impl Kind for TypeName {
+impl Kind for JobType {
     fn noun() -> String {
         "a job type such as \"email.send\"".to_owned()
     }
 
     fn read(value: &Value) -> Result<Self, String> {
-        let text = text(value, &Self::noun())?;
-        JobType::parse(text).map(Self).map_err(|error| error.to_string())
+        Self::parse(text(value, &Self::noun())?).map_err(|error| error.to_string())
     }
 
     fn write(&self) -> Option<Value> {
-        Some(Value::String(self.0.to_string()))
-    }
-}
-
-impl Kind for Text {
-    fn noun() -> String {
-        "a text".to_owned()
-    }
-
-    fn read(value: &Value) -> Result<Self, String> {
-        match text(value, &Self::noun())? {
-            "" => Err("is empty".to_owned()),
-            text => Ok(Self(text.to_owned())),
-        }
-    }
-
-    fn write(&self) -> Option<Value> {
-        Some(Value::String(self.0.clone()))
-    }
-
-    fn from_environment(text: &str) -> Value {
-        Value::String(text.to_owned())
+        Some(Value::String(self.to_string()))
     }
 }
 
@@ -463,6 +462,7 @@ impl<K: Kind> Kind for Vec<K> {
 
 impl<K: Kind> Kind for Option<K> {
     const TAKES_TABLES: bool = K::TAKES_TABLES;
+    const IS_TEXT: bool = K::IS_TEXT;
 
     fn noun() -> String {
         K::noun()
@@ -478,10 +478,6 @@ impl<K: Kind> Kind for Option<K> {
 
     fn shown(value: &Value) -> Value {
         K::shown(value)
-    }
-
-    fn from_environment(text: &str) -> Value {
-        K::from_environment(text)
     }
 
     fn words() -> &'static [&'static str] {

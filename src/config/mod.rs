@@ -1,7 +1,7 @@
 //! Configuration: one TOML file and the environment, checked as a whole.
 //!
-//! Read in this order: `entries` (every setting, once), `kind` and `schema` (the parts of an entry), `raw` and
-//! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
+//! Read in this order: `entries` (every setting, once), `kind`, `own_kinds` and `schema` (the parts of an entry), `raw`
+//! and `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
 //! commented file and the settings in force), `schedules` (those of recurring schedules), `schemas` (those of
 //! payloads), `handler_tables`, `http_call`, `command` and `email` (handlers with settings), [`nats`] and `context`
 //! (the connection to NATS, whose options NATS defines).
@@ -15,11 +15,9 @@ use longshore_actors::{Handlers, Settings};
 use longshore_domain::limit::{RateLimit, Scope};
 
 mod entries;
-mod limit_entries;
 
-mod collector;
-mod http_kind;
 mod kind;
+mod own_kinds;
 mod schema;
 
 mod environment;
@@ -27,14 +25,12 @@ mod raw;
 
 mod check;
 pub(crate) mod command;
-mod concurrency_entries;
 pub(crate) mod email;
 mod handler_tables;
 pub(crate) mod http_call;
 mod listen;
 mod node_name;
 mod outlets;
-mod pressure;
 mod schedules;
 mod schemas;
 mod section;
@@ -51,13 +47,13 @@ pub mod nats;
 mod tests;
 
 pub use check::check_namespace;
-#[cfg(feature = "traces")]
-pub(crate) use collector::not_a_collector;
 pub use kind::Protocol as TraceProtocol;
 #[cfg(feature = "http")]
 pub(crate) use listen::jwk_set;
 pub use listen::{Auth, Http, JwtSettings, Listen, TlsFiles};
 pub use nats::Error as NatsError;
+#[cfg(feature = "traces")]
+pub(crate) use own_kinds::not_a_collector;
 pub use problem::Problems;
 pub use telemetry::Settings as TraceSettings;
 
@@ -127,7 +123,7 @@ impl Configuration {
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&settings);
-            settings.in_force = reference::shown(&tree).into();
+            settings.in_force = reference::written(&tree, true).into();
             let http = outlets::http(&tree);
             let telemetry = telemetry::of(&tree);
             return Ok(Self { tree, settings, handlers, http, telemetry, warnings });
@@ -165,7 +161,7 @@ impl Configuration {
     /// Whether the file or the environment sets this key of a section.
     #[must_use]
     pub fn sets(&self, section: &str, key: &str) -> bool {
-        raw::is_set(&self.tree, section, key)
+        raw::inside(&self.tree, section).contains_key(key)
     }
 
     /// Settings that have no effect yet, or an effect that is hardly wanted: one sentence each.
@@ -190,7 +186,7 @@ impl Configuration {
                 Scope::Named(name) => vec!["limits".to_owned(), name.to_string()],
                 Scope::Tenant(tenant) => vec!["tenants".to_owned(), tenant.to_string(), "rate_limit".to_owned()],
             };
-            let written = environment::node(&limit_entries::written(&limit), &Origin::RunTime);
+            let written = environment::node(&entries::limits::written(&limit), &Origin::RunTime);
             environment::put(&mut tree, &path, written, &Origin::RunTime);
         }
         reference::in_force(&tree)

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use longshore_backbone::Connection;
 
-use super::context::{self, Context};
+use super::context;
 
 /// The address of NATS if nothing else is set.
 pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
@@ -102,8 +102,8 @@ impl Options {
     /// inbox prefix that nobody answers to.
     pub fn connection(&self) -> Result<Connection, Error> {
         let context = match some(&self.context) {
-            Some(name) => Context::load(&name)?,
-            None => Context::default(),
+            Some(name) => context::load(&name)?,
+            None => Connection::to(DEFAULT_URL),
         };
         let connection = self.over(context);
         if connection.cert.is_some() != connection.key.is_some() {
@@ -115,9 +115,10 @@ impl Options {
         }
     }
 
-    fn over(&self, context: Context) -> Connection {
+    fn over(&self, context: Connection) -> Connection {
         let path = |own: &Option<PathBuf>| own.clone().filter(|path| !path.as_os_str().is_empty());
-        let mut connection = Connection {
+        let own = Connection {
+            url: some(&self.server).unwrap_or(context.url),
             creds: path(&self.creds),
             nkey: path(&self.nkey),
             user: some(&self.user),
@@ -128,17 +129,15 @@ impl Options {
             key: path(&self.tls_key).or(context.key),
             jetstream_domain: some(&self.js_domain).or(context.jetstream_domain),
             inbox_prefix: some(&self.inbox_prefix).or(context.inbox_prefix),
-            ..Connection::to(some(&self.server).or(context.url).unwrap_or_else(|| DEFAULT_URL.to_owned()))
         };
         // Credentials belong together: a user from here with a token from there would not be valid anywhere.
-        let Connection { creds, nkey, user, token, .. } = &connection;
-        let has_own = creds.is_some() || nkey.is_some() || user.is_some() || token.is_some();
-        if !has_own && !connection.has_login_in_url() {
-            let password = connection.password.or(context.password);
-            let (creds, nkey, user, token) = (context.creds, context.nkey, context.user, context.token);
-            connection = Connection { creds, nkey, user, password, token, ..connection };
+        let has_own = own.creds.is_some() || own.nkey.is_some() || own.user.is_some() || own.token.is_some();
+        if has_own || own.has_login_in_url() {
+            return own;
         }
-        connection
+        let password = own.password.or(context.password);
+        let (creds, nkey, user, token) = (context.creds, context.nkey, context.user, context.token);
+        Connection { creds, nkey, user, password, token, ..own }
     }
 }
 
@@ -160,15 +159,14 @@ mod tests {
 
     #[test]
     fn an_option_wins_over_the_context_and_credentials_are_not_mixed() {
-        let context = || Context {
-            url: Some("nats://context:4222".to_owned()),
+        let context = || Connection {
             user: Some("context".to_owned()),
             password: Some("secret".to_owned()),
             ca: Some("/ca.pem".into()),
-            ..Context::default()
+            ..Connection::to("nats://context:4222")
         };
         let nothing = Options { server: Some(String::new()), ..Options::default() };
-        assert_eq!(nothing.over(Context::default()), Connection::to(DEFAULT_URL));
+        assert_eq!(nothing.over(Connection::to(DEFAULT_URL)), Connection::to(DEFAULT_URL));
         assert_eq!(nothing.over(context()).user.as_deref(), Some("context"));
 
         let own =

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::audit_files::{AuditFiles, EventFiles};
-
-use super::entries::{audit as audit_entry, http as http_entry};
+use super::entries::audit::AUDIT;
+use super::entries::http::{HTTP, JWT, TLS};
 use super::kind::Text;
 use super::listen::{Auth, Http, JwtSettings, Listen, TlsFiles, jwk_set};
 use super::problem::Problem;
@@ -15,27 +14,27 @@ use super::section::{Section, section};
 /// How to serve HTTP.
 pub(crate) fn http(tree: &Tree) -> Http {
     let section = section(tree, "http");
-    let listen = match section.get(&http_entry::HTTP_LISTEN).0 {
+    let listen = match section.get(&HTTP.listen).0 {
         addresses if addresses.is_empty() => Listen::Off,
-        addresses if section.node(http_entry::HTTP_LISTEN.name).is_some() => Listen::At(addresses),
+        addresses if section.node(HTTP.listen.name).is_some() => Listen::At(addresses),
         addresses => Listen::AtOrFree(addresses[0]),
     };
     let tls = section.table("tls");
     let file = |entry: &Entry<Option<Text>>| tls.get(entry).map(|text| PathBuf::from(text.0));
     Http {
         listen,
-        auth: section.get(&http_entry::HTTP_AUTH),
-        base_path: section.get(&http_entry::BASE_PATH).map(|path| path.0).unwrap_or_default(),
-        cors_origins: section.get(&http_entry::CORS_ORIGINS).into_iter().map(|origin| origin.0).collect(),
-        environment: section.get(&http_entry::ENVIRONMENT).map(|text| text.0),
-        environment_color: section.get(&http_entry::ENVIRONMENT_COLOR).map(|text| text.0),
-        trace_url: section.get(&http_entry::TRACE_URL).map(|url| url.0),
-        max_body: usize::try_from(section.get(&http_entry::MAX_BODY).0).unwrap_or(usize::MAX),
-        metrics_auth: section.get(&http_entry::METRICS_AUTH),
-        tls: file(&http_entry::CERT).zip(file(&http_entry::KEY)).map(|(cert, key)| TlsFiles {
+        auth: section.get(&HTTP.auth),
+        base_path: section.get(&HTTP.base_path).map(|path| path.0).unwrap_or_default(),
+        cors_origins: section.get(&HTTP.cors_origins).into_iter().map(|origin| origin.0).collect(),
+        environment: section.get(&HTTP.environment).map(|text| text.0),
+        environment_color: section.get(&HTTP.environment_color).map(|text| text.0),
+        trace_url: section.get(&HTTP.trace_url).map(|url| url.0),
+        max_body: usize::try_from(section.get(&HTTP.max_body).0).unwrap_or(usize::MAX),
+        metrics_auth: section.get(&HTTP.metrics_auth),
+        tls: file(&TLS.cert).zip(file(&TLS.key)).map(|(cert, key)| TlsFiles {
             cert,
             key,
-            client_ca: file(&http_entry::CLIENT_CA),
+            client_ca: file(&TLS.client_ca),
         }),
         jwt: jwt(&section),
     }
@@ -44,13 +43,13 @@ pub(crate) fn http(tree: &Tree) -> Http {
 fn jwt(http: &Section<'_>) -> Option<JwtSettings> {
     let section = http.table("jwt");
     Some(JwtSettings {
-        url: section.get(&http_entry::JWKS_URL).map(|url| url.0),
-        file: section.get(&http_entry::JWKS_FILE).map(|file| file.0.into()),
-        issuer: section.get(&http_entry::ISSUER)?.0,
-        audience: section.get(&http_entry::AUDIENCE)?.0,
-        algorithms: section.get(&http_entry::ALGORITHMS).into_iter().map(|algorithm| algorithm.0).collect(),
-        tenant_claim: section.get(&http_entry::TENANT_CLAIM).0,
-        scope_claim: section.get(&http_entry::SCOPE_CLAIM).0,
+        url: section.get(&JWT.jwks_url).map(|url| url.0),
+        file: section.get(&JWT.jwks_file).map(|file| file.0.into()),
+        issuer: section.get(&JWT.issuer)?.0,
+        audience: section.get(&JWT.audience)?.0,
+        algorithms: section.get(&JWT.algorithms).into_iter().map(|algorithm| algorithm.0).collect(),
+        tenant_claim: section.get(&JWT.tenant_claim).0,
+        scope_claim: section.get(&JWT.scope_claim).0,
     })
 }
 
@@ -64,16 +63,16 @@ pub(crate) fn incomplete_jwt(tree: &Tree) -> Vec<Problem> {
     let has = |name: &str| jwt.node(name).is_some();
     let problem = |name: &'static str, reason: &str| jwt.problem(name, reason.to_owned());
     let mut problems = Vec::new();
-    if !has(http_entry::JWKS_FILE.name) && !has(http_entry::JWKS_URL.name) {
-        problems.push(problem(http_entry::JWKS_URL.name, "is missing, and jwks_file, too"));
+    if !has(JWT.jwks_file.name) && !has(JWT.jwks_url.name) {
+        problems.push(problem(JWT.jwks_url.name, "is missing, and jwks_file, too"));
     }
-    let needed = [http_entry::ISSUER.name, http_entry::AUDIENCE.name].into_iter().filter(|name| !has(name));
+    let needed = [JWT.issuer.name, JWT.audience.name].into_iter().filter(|name| !has(name));
     problems.extend(needed.map(|name| problem(name, "is missing: a token for others must not count")));
     // Beside a URL it is only for the time in which that does not answer.
-    if let Some(file) = jwt.get(&http_entry::JWKS_FILE).filter(|_| !has(http_entry::JWKS_URL.name)) {
+    if let Some(file) = jwt.get(&JWT.jwks_file).filter(|_| !has(JWT.jwks_url.name)) {
         let text = std::fs::read(&file.0).map_err(|error| format!("cannot be read: {error}"));
         let keys = text.and_then(|text| jwk_set(&text).map_err(|reason| format!("is no JWK set: {reason}")));
-        problems.extend(keys.err().map(|reason| problem(http_entry::JWKS_FILE.name, &reason)));
+        problems.extend(keys.err().map(|reason| problem(JWT.jwks_file.name, &reason)));
     }
     problems
 }
@@ -83,39 +82,29 @@ pub(crate) fn incomplete_tls(tree: &Tree) -> Option<Problem> {
     let section = section(tree, "http");
     let tls = section.table("tls");
     let is_set = |entry: &Entry<Option<Text>>| tls.get(entry).is_some();
-    let has = [&http_entry::CERT, &http_entry::KEY, &http_entry::CLIENT_CA].map(is_set);
+    let has = [&TLS.cert, &TLS.key, &TLS.client_ca].map(is_set);
     match has {
         [true, true, _] | [false, false, false] => None,
-        [false, ..] => Some(tls.problem(http_entry::CERT.name, "is missing: TLS needs a certificate".to_owned())),
-        _ => Some(tls.problem(http_entry::KEY.name, "is missing: TLS needs the certificate's key".to_owned())),
+        [false, ..] => Some(tls.problem(TLS.cert.name, "is missing: TLS needs a certificate".to_owned())),
+        _ => Some(tls.problem(TLS.key.name, "is missing: TLS needs the certificate's key".to_owned())),
     }
 }
 
 /// An API that others could ask without a key is no oversight, but said.
 pub(crate) fn open(tree: &Tree) -> Option<Problem> {
     let section = section(tree, "http");
-    let addresses = section.get(&http_entry::HTTP_LISTEN).0;
+    let addresses = section.get(&HTTP.listen).0;
     let address = addresses.iter().find(|address| !address.ip().is_loopback())?;
-    let is_open = section.get(&http_entry::HTTP_AUTH) == Auth::Off && !section.get(&http_entry::HTTP_ALLOW_OPEN);
+    let is_open = section.get(&HTTP.auth) == Auth::Off && !section.get(&HTTP.allow_open);
     let reason = format!(
         "{address} is reached by other machines, and every client would be the operator: set http.auth = \"keys\", a \
          loopback address, or http.allow_open = true"
     );
-    is_open.then(|| section.problem(http_entry::HTTP_LISTEN.name, reason))
+    is_open.then(|| section.problem(HTTP.listen.name, reason))
 }
 
-/// The files that the audit is written to as well.
-pub(crate) fn audit_files(tree: &Tree) -> Option<AuditFiles> {
+/// The files that the audit or the event log is written to as well, if `path` is set.
+pub(crate) fn files<F>(tree: &Tree, path: &Entry<Option<Text>>, new: impl FnOnce(String, u64, u32) -> F) -> Option<F> {
     let section = section(tree, "audit");
-    let path = section.get(&audit_entry::FILE)?.0;
-    let (max_bytes, files) = (section.get(&audit_entry::FILE_MAX_BYTES).0, section.get(&audit_entry::FILES));
-    Some(AuditFiles::new(path, max_bytes, files))
-}
-
-/// The files that the event log is written to as well.
-pub(crate) fn event_files(tree: &Tree) -> Option<EventFiles> {
-    let section = section(tree, "audit");
-    let path = section.get(&audit_entry::EVENTS_FILE)?.0;
-    let (max_bytes, files) = (section.get(&audit_entry::FILE_MAX_BYTES).0, section.get(&audit_entry::FILES));
-    Some(EventFiles::new(path, max_bytes, files))
+    Some(new(section.get(path)?.0, section.get(&AUDIT.file_max_bytes).0, section.get(&AUDIT.files)))
 }

@@ -36,10 +36,14 @@ pub(crate) enum Content {
 /// The keys of one table, or of the whole file.
 pub(crate) type Tree = BTreeMap<String, Node>;
 
-/// Whether the key is written in a section.
-pub(crate) fn is_set(tree: &Tree, section: &str, key: &str) -> bool {
-    let content = tree.get(section).map(|node| &node.content);
-    matches!(content, Some(Content::Table(keys)) if keys.contains_key(key))
+static NOTHING: Tree = Tree::new();
+
+/// The table under a key; an empty one, if there is none.
+pub(crate) fn inside<'a>(tree: &'a Tree, name: &str) -> &'a Tree {
+    match tree.get(name).map(|node| &node.content) {
+        Some(Content::Table(tree)) => tree,
+        _ => &NOTHING,
+    }
 }
 
 /// Reads a file's text. Each piece that is not valid TOML is a problem.
@@ -122,56 +126,39 @@ fn check_table<'t>(tree: &'t Tree, table: &Table, path: &mut Vec<&'t str>, found
                 let reason = unknown(name, node, table, path);
                 found.push(Problem { origin: Some(node.key_origin.clone()), key: key(path), reason });
             }
-            Some(field) => {
-                if let Err(reason) = check_field(node, field, path, found) {
-                    found.push(Problem { origin: Some(node.origin.clone()), key: key(path), reason });
-                }
-            }
+            Some(field) => check_field(node, field, path, found),
         }
         path.pop();
     }
 }
 
-fn check_field<'t>(
-    node: &'t Node,
-    field: &Field,
-    path: &mut Vec<&'t str>,
-    found: &mut Vec<Problem>,
-) -> Result<(), String> {
-    match (field, &node.content) {
+fn check_field<'t>(node: &'t Node, field: &Field, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
+    let checked = match (field, &node.content) {
         (Field::Setting(setting) | Field::Table { or: Some(setting), .. }, Content::Value(value)) => {
             setting.check(value)
         }
         (Field::Setting(setting), Content::Table(tree)) if setting.takes_tables() => setting.check(&value(tree)),
         (Field::Setting(setting), Content::Table(_)) => Err(format!("is a table; it should be {}", setting.noun())),
-        (Field::Table { table, .. }, Content::Table(tree)) => {
-            check_table(tree, table, path, found);
-            Ok(())
-        }
-        (Field::Named(named), Content::Table(tree)) => {
-            check_named(tree, named, path, found);
-            Ok(())
-        }
+        (Field::Table { table, .. }, Content::Table(tree)) => return check_table(tree, table, path, found),
+        (Field::Named(named), Content::Table(tree)) => return check_named(tree, named, path, found),
         (Field::Table { .. } | Field::Named(_), Content::Value(value)) => {
             Err(format!("{value} is not a table; write [{}]", key(path)))
         }
+    };
+    if let Err(reason) = checked {
+        found.push(Problem { origin: Some(node.origin.clone()), key: key(path), reason });
     }
 }
 
 fn check_named<'t>(tree: &'t Tree, named: &Named, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
+    let each = Field::Table { name: named.name, table: named.table, or: None };
     for (name, node) in tree {
         path.push(name);
         if let Err(reason) = (named.check)(name) {
             let reason = format!("the name {reason}");
             found.push(Problem { origin: Some(node.key_origin.clone()), key: key(path), reason });
         }
-        match &node.content {
-            Content::Table(tree) => check_table(tree, named.table, path, found),
-            Content::Value(value) => {
-                let reason = format!("{value} is not a table; write [{}]", key(path));
-                found.push(Problem { origin: Some(node.origin.clone()), key: key(path), reason });
-            }
-        }
+        check_field(node, &each, path, found);
         path.pop();
     }
 }

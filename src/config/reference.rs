@@ -7,7 +7,7 @@ use toml::Value;
 
 use super::entries::ROOT;
 use super::environment::variable;
-use super::raw::{Content, Tree, key, quoted};
+use super::raw::{Content, Node, Tree, inside, key, quoted, value};
 use super::schema::{Field, Named, Setting, Table};
 
 const WIDTH: usize = 110;
@@ -163,13 +163,9 @@ pub(crate) fn in_force(tree: &Tree) -> String {
     out
 }
 
-/// The same for operators who may not read the file: without secrets, and of names without what they have from
-/// `[defaults]`.
-pub(crate) fn shown(tree: &Tree) -> Vec<InForce> {
-    written(tree, true)
-}
-
-fn written(tree: &Tree, for_operators: bool) -> Vec<InForce> {
+/// The same in parts. `for_operators` who may not read the file: without secrets, and of names without what they have
+/// from `[defaults]`.
+pub(crate) fn written(tree: &Tree, for_operators: bool) -> Vec<InForce> {
     let mut writer = Writer { section: String::new(), for_operators, out: Vec::new() };
     for field in ROOT.fields {
         match field {
@@ -195,15 +191,6 @@ fn written(tree: &Tree, for_operators: bool) -> Vec<InForce> {
     writer.out
 }
 
-static NOTHING: Tree = Tree::new();
-
-fn inside<'a>(tree: &'a Tree, name: &str) -> &'a Tree {
-    match tree.get(name).map(|node| &node.content) {
-        Some(Content::Table(tree)) => tree,
-        _ => &NOTHING,
-    }
-}
-
 /// Collects the settings in force.
 struct Writer {
     section: String,
@@ -225,37 +212,33 @@ impl Writer {
 
     fn force(&mut self, field: &Field, prefix: &str, tree: &Tree, fallback: Option<&Tree>) {
         let name = field.name();
-        let own = tree.get(name);
-        if self.for_operators && own.is_none() && fallback.is_some() {
+        let is_own = tree.contains_key(name);
+        if self.for_operators && !is_own && fallback.is_some() {
             return;
         }
-        let node = own.or_else(|| fallback.and_then(|tree| tree.get(name)));
-        let origin = |node: &super::raw::Node| {
-            let inherited = if own.is_none() { "defaults, " } else { "" };
+        let tree = if is_own { tree } else { fallback.unwrap_or(tree) };
+        let origin = |node: &Node| {
+            let inherited = if is_own { "" } else { "defaults, " };
             format!("{inherited}{}", node.origin.brief())
         };
         let safe = |setting: Option<&dyn Setting>, value: &Value| match setting {
             Some(setting) if self.for_operators => setting.shown(value).to_string(),
             _ => value.to_string(),
         };
-        let (value, from) = match (field, node.map(|node| (node, &node.content))) {
+        let (value, from) = match (field, tree.get(name).map(|node| (node, &node.content))) {
             (Field::Setting(setting), Some((node, Content::Value(value)))) => {
                 (Some(safe(Some(*setting), value)), origin(node))
             }
             (Field::Table { or, .. }, Some((node, Content::Value(value)))) => (Some(safe(*or, value)), origin(node)),
             (Field::Setting(setting), Some((node, Content::Table(tree)))) if setting.takes_tables() => {
-                (Some(safe(Some(*setting), &super::raw::value(tree))), origin(node))
+                (Some(safe(Some(*setting), &value(tree))), origin(node))
             }
             (Field::Setting(setting), _) => {
                 (setting.default_value().map(|value| value.to_string()), DEFAULT.to_owned())
             }
             (Field::Table { table, .. }, None) if table.optional => (None, DEFAULT.to_owned()),
-            (Field::Table { table, .. }, node) => {
-                let tree = node.map_or(&NOTHING, |(_, content)| match content {
-                    Content::Table(tree) => tree,
-                    Content::Value(_) => &NOTHING,
-                });
-                return self.force_table(table, &format!("{prefix}{name}."), tree, None);
+            (Field::Table { table, .. }, _) => {
+                return self.force_table(table, &format!("{prefix}{name}."), inside(tree, name), None);
             }
             (Field::Named(_), _) => return,
         };

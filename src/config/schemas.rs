@@ -10,36 +10,14 @@ use longshore_domain::admission::{PayloadSchema, Schemas, newest};
 use longshore_domain::name::there_are;
 use toml::Value;
 
+use super::entries::TYPE;
 use super::kind::{Kind, Text, shown};
 use super::problem::{Origin, Problem};
-use super::schema::Entry;
 use super::section::Section;
 use crate::json_schema::JsonSchema;
 
-pub(crate) static SCHEMA: Entry<Option<Text>> = Entry::new(
-    "schema",
-    || None,
-    "A file with a JSON Schema that payloads must match, relative to this file. submit answers 400 with the path of the \
-     wrong field; a bare publish becomes a dead letter.",
-)
-.example("\"email.json\"");
-
-pub(crate) static SCHEMAS: Entry<Files> = Entry::new(
-    "schemas",
-    || Files(BTreeMap::new()),
-    "Files by version, in place of schema. A job chooses one by Longshore-Schema-Version.",
-)
-.example("{ \"1\" = \"email-1.json\", \"2\" = \"email-2.json\" }");
-
-pub(crate) static SCHEMA_VERSION: Entry<Option<Text>> = Entry::new(
-    "schema_version",
-    || None,
-    "The version of jobs that name none. If it is not set, the greatest number (1.10 is greater than 1.9).",
-)
-.example("\"2\"");
-
 /// Files by version.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Files(BTreeMap<String, String>);
 
 impl Kind for Files {
@@ -57,8 +35,7 @@ impl Kind for Files {
     }
 
     fn write(&self) -> Option<Value> {
-        let table: toml::Table = self.0.iter().map(|(name, file)| (name.clone(), file.clone().into())).collect();
-        (!table.is_empty()).then_some(Value::Table(table))
+        Some(Value::Table(self.0.iter().map(|(name, file)| (name.clone(), file.clone().into())).collect()))
     }
 }
 
@@ -81,22 +58,22 @@ impl Compiled {
     /// What is wrong with them, and where that was written.
     pub(crate) fn schemas(&mut self, section: &Section<'_>) -> Result<Option<Schemas>, Problem> {
         // What the type sets wins over what [defaults] sets, whichever of the two it is.
-        let (one, several) = (section.origin(SCHEMA.name), section.origin(SCHEMAS.name));
-        let version = section.get(&SCHEMA_VERSION).map(|version| version.0);
+        let (one, several) = (section.origin(TYPE.schema.name), section.origin(TYPE.schemas.name));
+        let version = section.get(&TYPE.schema_version).map(|version| version.0);
         match (one, several) {
             (None, None) => Ok(None),
             (Some((true, _)), Some((true, _))) | (Some((false, _)), Some((false, _))) => {
-                Err(section.problem(SCHEMA.name, "stands beside schemas; one of them is enough".to_owned()))
+                Err(section.problem(TYPE.schema.name, "stands beside schemas; one of them is enough".to_owned()))
             }
             (Some((own, origin)), several) if own || several.is_none() => {
                 // A value of the wrong kind is reported already.
-                let Some(Text(file)) = section.get(&SCHEMA) else { return Ok(None) };
-                if section.origin(SCHEMA_VERSION.name).is_some_and(|(of_type, _)| of_type == own) {
+                let Some(Text(file)) = section.get(&TYPE.schema) else { return Ok(None) };
+                if section.origin(TYPE.schema_version.name).is_some_and(|(of_type, _)| of_type == own) {
                     let reason = "has no meaning without schemas, which have versions".to_owned();
-                    return Err(section.problem(SCHEMA_VERSION.name, reason));
+                    return Err(section.problem(TYPE.schema_version.name, reason));
                 }
                 let schema = self.of(&relative_to(origin, &file));
-                schema.map(Schemas::one).map(Some).map_err(|reason| section.problem(SCHEMA.name, reason))
+                schema.map(Schemas::one).map(Some).map_err(|reason| section.problem(TYPE.schema.name, reason))
             }
             (_, Some((_, origin))) => self.versions(section, origin, version),
             (Some(_), None) => Ok(None),
@@ -109,24 +86,22 @@ impl Compiled {
         origin: &Origin,
         version: Option<String>,
     ) -> Result<Option<Schemas>, Problem> {
-        let Files(files) = section.get(&SCHEMAS);
+        let Some(Files(files)) = section.get(&TYPE.schemas) else { return Ok(None) };
         let mut versions = BTreeMap::new();
         for (version, file) in &files {
             let schema = self.of(&relative_to(origin, file));
-            let schema = schema.map_err(|reason| section.problem(SCHEMAS.name, format!("{version:?}: {reason}")))?;
+            let schema =
+                schema.map_err(|reason| section.problem(TYPE.schemas.name, format!("{version:?}: {reason}")))?;
             versions.insert(SmolStr::new(version), schema);
-        }
-        if versions.is_empty() {
-            return Ok(None);
         }
         let Some(default) = version.as_deref().or_else(|| newest(files.keys().map(String::as_str))) else {
             let reason = "which version is the newest is not clear, as not all are numbers; set schema_version";
-            return Err(section.problem(SCHEMAS.name, reason.to_owned()));
+            return Err(section.problem(TYPE.schemas.name, reason.to_owned()));
         };
         let known = there_are(files.keys().map(String::as_str));
         let wrong = format!("{default:?} is not a version of schemas; {known}");
         let schemas = Schemas::several(versions, SmolStr::new(default));
-        schemas.map(Some).ok_or_else(|| section.problem(SCHEMA_VERSION.name, wrong))
+        schemas.map(Some).ok_or_else(|| section.problem(TYPE.schema_version.name, wrong))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What `[telemetry]` says about traces. Which exporter that makes, `traces` decides.
 
-use super::entries::telemetry as entry;
+use super::entries::telemetry::TELEMETRY;
 use super::kind::Protocol;
 use super::raw::Tree;
 use super::section::section;
@@ -22,9 +22,9 @@ pub struct Settings {
 pub(super) fn of(tree: &Tree) -> Settings {
     let section = section(tree, "telemetry");
     Settings {
-        endpoint: section.get(&entry::ENDPOINT).map(|collector| collector.0),
-        protocol: section.get(&entry::PROTOCOL),
-        service_name: section.get(&entry::SERVICE_NAME).map(|text| text.0),
-        sample_ratio: section.get(&entry::SAMPLE_RATIO),
+        endpoint: section.get(&TELEMETRY.endpoint).map(|collector| collector.0),
+        protocol: section.get(&TELEMETRY.protocol),
+        service_name: section.get(&TELEMETRY.service_name).map(|text| text.0),
+        sample_ratio: section.get(&TELEMETRY.sample_ratio),
     }
 }

@@ -10,26 +10,28 @@ use longshore_domain::backoff::Backoff;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::{JobType, Priority, Queue};
 
-use super::entries::webhooks as entry;
+use super::entries::webhooks::WEBHOOKS;
 use super::problem::Problem;
 use super::section::Section;
+#[cfg(feature = "http")]
+use crate::outbound::{Allow, Outbound};
 
 /// How webhooks are delivered, where this build can call anybody.
 pub(super) fn settings(root: &Section<'_>, problems: &mut Vec<Problem>) -> Option<WebhookSettings> {
     let section = root.table("webhooks");
-    let queue = Queue::parse(&section.get(&entry::QUEUE).0).ok()?;
+    let queue = Queue::parse(&section.get(&WEBHOOKS.queue).0).ok()?;
     let queues = root.named("queues", None);
     // Without any, a node serves `main`.
     let is_there =
         queues.is_empty() && queue == Queue::main() || queues.iter().any(|(name, _)| *name == queue.as_str());
-    if section.node(entry::QUEUE.name).is_some() && !is_there {
-        problems.push(section.problem(entry::QUEUE.name, format!("{:?} is not a queue of [queues]", queue.as_str())));
+    if section.node(WEBHOOKS.queue.name).is_some() && !is_there {
+        problems.push(section.problem(WEBHOOKS.queue.name, format!("{:?} is not a queue of [queues]", queue.as_str())));
     }
-    let priority = Priority::new(section.get(&entry::PRIORITY).into()).ok()?;
+    let priority = Priority::new(section.get(&WEBHOOKS.priority).into()).ok()?;
     match caller(&section) {
         Ok(caller) => caller.map(|caller| WebhookSettings { caller, queue, priority }),
         Err(reason) => {
-            problems.push(section.problem(entry::ALLOW.name, reason));
+            problems.push(section.problem(WEBHOOKS.allow.name, reason));
             None
         }
     }
@@ -37,9 +39,9 @@ pub(super) fn settings(root: &Section<'_>, problems: &mut Vec<Problem>) -> Optio
 
 #[cfg(feature = "http")]
 fn caller(section: &Section<'_>) -> Result<Option<Arc<dyn WebhookCaller>>, String> {
-    let allow = section.get(&entry::ALLOW);
-    let allow = crate::outbound::Allow::read(allow.iter().map(|entry| entry.0.as_str()))?;
-    Ok(Some(Arc::new(crate::webhooks::Caller::new(allow))))
+    let allow = section.get(&WEBHOOKS.allow);
+    let allow = Allow::read(allow.iter().map(|entry| entry.0.as_str()))?;
+    Ok(Some(Arc::new(Outbound::new(allow))))
 }
 
 #[cfg(not(feature = "http"))]
@@ -77,6 +79,6 @@ pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut 
         ..default_type.clone()
     };
     let policy = types.entry(job_type).or_insert_with(usual);
-    let concurrency = root.table("webhooks").get(&entry::CONCURRENCY);
+    let concurrency = root.table("webhooks").get(&WEBHOOKS.concurrency);
     policy.concurrency = policy.concurrency.or(concurrency);
 }

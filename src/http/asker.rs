@@ -7,19 +7,18 @@
 //! that one. A key is never a cookie; a session is, which no page of another origin can use (`session`).
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::Response;
 use longshore_actors::Observer;
 use longshore_backbone::wire::api::{ApiError, Code, KeyStatus, OPERATOR, Scope, Word};
 
 use super::jwt::Jwt;
-use super::problem::{of_http, problem};
-use super::{cors, doctor, session};
+use super::problem::{Answered, of_http};
+use super::{Node, cors, doctor, session};
 use crate::config::{Auth, Http};
 
 /// How often a long answer looks whether its asker may still have it.
@@ -31,12 +30,12 @@ pub(super) struct Guard {
     pub(super) address: SocketAddr,
     pub(super) http: Arc<Http>,
     pub(super) jwt: Option<Arc<Jwt>>,
-    pub(super) node: Arc<OnceLock<Observer>>,
+    pub(super) node: Node,
     pub(super) doctor: doctor::Known,
 }
 
 /// Who asks.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Asker(Option<Arc<HeldKey>>);
 
 /// A key, and who knows it.
@@ -62,12 +61,6 @@ impl Judge {
             Self::Jwt(jwt) => jwt.holder(text).await?,
         };
         holder.ok_or_else(unauthorized)
-    }
-}
-
-impl std::fmt::Debug for HeldKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeldKey").field("key", &self.key.id).finish_non_exhaustive()
     }
 }
 
@@ -141,30 +134,24 @@ impl Asker {
 }
 
 /// Refuses whom the module's head does not name.
-pub(super) async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
+pub(super) async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Answered {
     let asker = match guard.http.auth {
-        Auth::Keys => guard.holder(request.method(), request.headers()).await,
-        Auth::Off => guard.may_ask(request.headers()).map(|()| Asker(None)),
+        Auth::Keys => guard.holder(request.method(), request.headers()).await?,
+        Auth::Off => guard.may_ask(request.headers()).map(|()| Asker(None))?,
     };
-    match asker {
-        Ok(asker) => {
-            request.extensions_mut().insert(asker.clone());
-            let mut answer = next.run(request).await;
-            // For the log.
-            answer.extensions_mut().insert(asker);
-            answer
-        }
-        Err(error) => problem(error),
-    }
+    request.extensions_mut().insert(asker.clone());
+    let mut answer = next.run(request).await;
+    // For the log.
+    answer.extensions_mut().insert(asker);
+    Ok(answer)
 }
 
 /// Lets those through who read as the operator.
-pub(super) async fn must_read_all(request: Request, next: Next) -> Response {
-    let asker = request.extensions().get::<Asker>().ok_or_else(unauthorized);
-    match asker.and_then(|asker| asker.must_be(OPERATOR).and_then(|()| asker.must_have(Scope::Read))) {
-        Ok(()) => next.run(request).await,
-        Err(error) => problem(error),
-    }
+pub(super) async fn must_read_all(request: Request, next: Next) -> Answered {
+    let asker = request.extensions().get::<Asker>().ok_or_else(unauthorized)?;
+    asker.must_be(OPERATOR)?;
+    asker.must_have(Scope::Read)?;
+    Ok(next.run(request).await)
 }
 
 impl Guard {

@@ -9,19 +9,19 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Router, http};
 
 /// `router`, which knows nothing of the base path, under it as well.
-pub(super) fn under(base: &Arc<str>, router: Router) -> Router {
+pub(super) fn under(base: &str, router: Router) -> Router {
     if base.is_empty() {
         return router;
     }
     // Before any route is looked for: what stands within the fallback sees the path that is left.
-    Router::new().fallback_service(router).layer(middleware::from_fn_with_state(Arc::clone(base), take_away))
+    Router::new().fallback_service(router).layer(middleware::from_fn_with_state(Arc::<str>::from(base), take_away))
 }
 
 async fn take_away(State(base): State<Arc<str>>, mut request: Request, next: Next) -> Response {
     match request.uri().path().strip_prefix(&*base) {
         // Relative links of the page begin behind the slash.
         Some("") => return (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, format!("{base}/"))]).into_response(),
-        Some(rest) if rest.starts_with('/') => match without(request.uri(), rest) {
+        Some(rest) if rest.starts_with('/') => match without(request.uri(), &base) {
             Ok(uri) => *request.uri_mut() = uri,
             Err(_) => return StatusCode::BAD_REQUEST.into_response(),
         },
@@ -30,12 +30,9 @@ async fn take_away(State(base): State<Arc<str>>, mut request: Request, next: Nex
     next.run(request).await
 }
 
-fn without(uri: &Uri, path: &str) -> Result<Uri, http::Error> {
-    let path = match uri.query() {
-        Some(query) => format!("{path}?{query}"),
-        None => path.to_owned(),
-    };
+fn without(uri: &Uri, base: &str) -> Result<Uri, http::Error> {
+    let whole = uri.path_and_query().map_or("", uri::PathAndQuery::as_str);
     let mut parts = uri.clone().into_parts();
-    parts.path_and_query = Some(uri::PathAndQuery::try_from(path)?);
+    parts.path_and_query = Some(whole.strip_prefix(base).unwrap_or(whole).parse()?);
     Ok(Uri::from_parts(parts)?)
 }

@@ -36,9 +36,7 @@ pub(super) async fn answer(State(origins): State<Arc<[String]>>, request: Reques
             let mut answer = StatusCode::NO_CONTENT.into_response();
             answer.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_METHODS, method);
             answer.headers_mut().insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-            if let Some(headers) = headers {
-                answer.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_HEADERS, headers);
-            }
+            answer.headers_mut().extend(headers.map(|headers| (header::ACCESS_CONTROL_ALLOW_HEADERS, headers)));
             answer
         }
         None => next.run(request).await,

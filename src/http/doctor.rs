@@ -2,28 +2,26 @@
 //! node's own login and settings. This shows the answer, and sees that one look is taken at a time.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::http::request::Parts;
 use axum::routing::get;
-use longshore_backbone::wire::api::{ApiError, Code, OPERATOR, Scope};
+use futures_util::future::BoxFuture;
+use longshore_backbone::wire::api::{ApiError, OPERATOR, Scope};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
+use super::asker::Guard;
 use super::gateway::request::Query;
 use super::gateway::{asker, shown};
-use super::problem::problem;
-
-/// What a look finds, once it is over.
-type Found = Pin<Box<dyn Future<Output = Value> + Send>>;
+use super::problem::Answered;
 
 /// Looks for faults of the set-up.
 pub struct Doctor {
-    look: Box<dyn Fn() -> Found + Send + Sync>,
+    look: Box<dyn Fn() -> BoxFuture<'static, Value> + Send + Sync>,
     one_at_a_time: Mutex<()>,
 }
 
@@ -44,22 +42,17 @@ impl fmt::Debug for Doctor {
 pub(super) type Known = Arc<OnceLock<Doctor>>;
 
 /// The route.
-pub(super) fn router(doctor: Known) -> Router {
-    Router::new().route("/v1/doctor", get(found)).with_state(doctor)
+pub(super) fn router(guard: Guard) -> Router {
+    Router::new().route("/v1/doctor", get(found)).with_state(guard)
 }
 
-async fn found(State(doctor): State<Known>, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let answer = async {
-        let asker = asker(&parts)?;
-        asker.must_have(Scope::Read)?;
-        asker.must_be(OPERATOR)?;
-        Query::read(&parts)?.must_be_empty()?;
-        let none =
-            || ApiError::new(Code::NotFound, "the program that runs this node looks for no faults of its set-up");
-        let doctor = doctor.get().ok_or_else(none)?;
-        let _alone = doctor.one_at_a_time.lock().await;
-        Ok(shown(StatusCode::OK, (doctor.look)().await.to_string().into_bytes()))
-    };
-    answer.await.unwrap_or_else(problem)
+async fn found(State(guard): State<Guard>, parts: Parts) -> Answered {
+    let asker = asker(&parts)?;
+    asker.must_have(Scope::Read)?;
+    asker.must_be(OPERATOR)?;
+    Query::read(&parts)?.must_be_empty()?;
+    let none = || ApiError::not_found("the program that runs this node looks for no faults of its set-up");
+    let doctor = guard.doctor.get().ok_or_else(none)?;
+    let _alone = doctor.one_at_a_time.lock().await;
+    Ok(shown(StatusCode::OK, (doctor.look)().await.to_string().into_bytes()))
 }

@@ -45,7 +45,7 @@ pub(super) struct Jwt {
 
 #[derive(Debug, Default)]
 struct Keys {
-    set: Arc<JwkSet>,
+    set: JwkSet,
     read_at: Option<Instant>,
 }
 
@@ -77,13 +77,8 @@ impl Jwt {
             return Ok(None);
         }
         let Some(key) = self.key(header.kid.as_deref()).await? else { return Ok(None) };
-        match self.judge(token, &key) {
-            Ok(holder) => Ok(Some(holder)),
-            Err(reason) => {
-                tracing::debug!("a token does not count: {reason}");
-                Ok(None)
-            }
-        }
+        let holder = self.judge(token, &key);
+        Ok(holder.inspect_err(|reason| tracing::debug!("a token does not count: {reason}")).ok())
     }
 
     fn judge(&self, token: &str, jwk: &Jwk) -> Result<KeyStatus, String> {
@@ -153,17 +148,17 @@ impl Jwt {
         }
         keys.read_at = Some(Instant::now());
         match self.read().await {
-            Ok(set) => keys.set = Arc::new(set),
+            Ok(set) => {
+                keys.set = set;
+                Ok(find(&keys.set))
+            }
             Err(reason) => {
                 tracing::warn!("the keys of the identity provider cannot be read (http.jwt): {reason}");
                 // Those that were read before count on.
-                if found.is_some() {
-                    return Ok(found);
-                }
-                return Err(ApiError::unavailable("the keys of the identity provider cannot be read"));
+                let none = || ApiError::unavailable("the keys of the identity provider cannot be read");
+                found.map(Some).ok_or_else(none)
             }
         }
-        Ok(find(&keys.set))
     }
 
     async fn read(&self) -> Result<JwkSet, String> {

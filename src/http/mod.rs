@@ -47,11 +47,15 @@ mod tls;
 pub use crate::config::{Auth, Http, Listen};
 use asker::Guard;
 pub use doctor::Doctor;
+use gateway::Gateway;
 use gateway::body::Bodies;
 use jwt::Jwt;
-pub use probe::{page, ready};
+pub use probe::page;
 use tls::Tls;
 pub use tls::TlsError;
+
+/// Known once the node has started.
+type Node = Arc<OnceLock<Observer>>;
 
 /// Why HTTP cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +82,7 @@ pub struct Server {
     address: SocketAddr,
     moved_from: Option<SocketAddr>,
     is_tls: bool,
-    node: Arc<OnceLock<Observer>>,
+    node: Node,
     doctor: doctor::Known,
     _tasks: JoinSet<()>,
 }
@@ -170,14 +174,12 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Everything that is answered.
 fn router(guard: &Guard, bodies: &Bodies) -> Router {
     let (node, http) = (&guard.node, &guard.http);
-    let base_path: Arc<str> = http.base_path.as_str().into();
+    let gateway = Gateway { guard: guard.clone(), bodies: bodies.clone() };
     let admitted = from_fn_with_state(guard.clone(), asker::admit);
-    let streams = streams::router(Arc::clone(node));
-    let mut api = gateway::router(Arc::clone(node), bodies.clone(), Arc::clone(&base_path), streams);
-    api = api.merge(doctor::router(Arc::clone(&guard.doctor)));
+    let mut api = gateway::router(gateway.clone()).merge(doctor::router(guard.clone()));
     let mut open = pages::router(Arc::clone(node))
         .merge(page::router())
-        .merge(session::router(guard.clone(), bodies.clone()))
+        .merge(session::router(gateway))
         .merge(openapi::router(http));
     let metrics = pages::metrics_router(Arc::clone(node));
     match http.metrics_auth {
@@ -190,7 +192,7 @@ fn router(guard: &Guard, bodies: &Bodies) -> Router {
         all = all.layer(from_fn_with_state(Arc::from(http.cors_origins.as_slice()), cors::answer));
     }
     all = all.layer(from_fn_with_state(Arc::clone(node), requests::observe));
-    base_path::under(&base_path, all)
+    base_path::under(&http.base_path, all)
 }
 
 /// The host that a request names, as its one `Host` (RFC 9112, sections 3.2 and 3.2.2): who asks is judged by it.

@@ -87,17 +87,19 @@ struct Operation {
     errors: Vec<u16>,
 }
 
+impl Operation {
+    fn new(id: &str, summary: &str, needs: Option<(Scope, bool)>) -> Self {
+        Self { id: id.to_owned(), summary: summary.to_owned(), needs, ..Self::default() }
+    }
+}
+
 impl Document {
     /// The routes of one endpoint.
     fn endpoint(&mut self, declaration: &'static Declaration, request: &Value, answer: &Value) {
         let schema = self.resolved(request);
-        let operation = |id| Operation {
-            id,
-            summary: declaration.summary.to_owned(),
-            needs: Some((declaration.scope(), declaration.for_operators)),
-            ..Operation::default()
-        };
-        let needed = |schema: &Value| schema["required"].as_array().is_some_and(|fields| !fields.is_empty());
+        let needs = Some((declaration.scope(), declaration.for_operators));
+        let operation = |id: &str| Operation::new(id, declaration.summary, needs);
+        let needed = schema["required"].as_array().is_some_and(|fields| !fields.is_empty());
         // Beside the fields of its request.
         let more = match declaration.effect {
             Effect::Changes => Some(header(names::REASON, "Why, for the audit; written as in an address.")),
@@ -109,18 +111,18 @@ impl Document {
             &format!("/v1/api/{}", declaration.name),
             Operation {
                 parameters: [tenant()].into_iter().chain(more.clone()).collect(),
-                body: Some(json_body(request, needed(&schema))),
+                body: Some(json_body(request, needed)),
                 answers: vec![(200, json_answer(answer))],
-                ..operation(format!("api.{}", declaration.name))
+                ..operation(&format!("api.{}", declaration.name))
             },
         );
         let routes = declaration.http.iter().filter(|route| !route.1.starts_with("/v1/jobs"));
         for (nth, &HttpRoute(method, path)) in routes.enumerate() {
             let mut rest = Rest::of(&schema, path);
-            let mut operation = operation(match nth {
-                0 => declaration.name.to_owned(),
-                nth => format!("{}.{}", declaration.name, nth + 1),
-            });
+            let mut operation = operation(declaration.name);
+            if nth > 0 {
+                operation.id = format!("{}.{}", declaration.name, nth + 1);
+            }
             operation.parameters = std::mem::take(&mut rest.path);
             match method {
                 Method::Get | Method::Delete => operation.parameters.extend(rest.query()),
@@ -130,22 +132,17 @@ impl Document {
                 }
             }
             operation.parameters.extend(more.clone());
-            // One queue's answer is that queue.
             let answer = match (declaration.name, path) {
+                // One queue's answer is that queue.
                 (api::QueuesList::NAME, "/v1/queues/{queue}") => {
-                    self.generator.subschema_for::<api::QueueStatus>().to_value()
+                    json_answer(&self.generator.subschema_for::<api::QueueStatus>().to_value())
                 }
-                _ => answer.clone(),
+                (api::RunsPayload::NAME, _) => {
+                    json!({"description": "The payload.", "content": {"*/*": {"schema": {}}}})
+                }
+                _ => json_answer(answer),
             };
-            operation.answers = vec![(
-                200,
-                match declaration.name {
-                    api::RunsPayload::NAME => {
-                        json!({"description": "The payload.", "content": {"*/*": {"schema": {}}}})
-                    }
-                    _ => json_answer(&answer),
-                },
-            )];
+            operation.answers = vec![(200, answer)];
             if method == Method::Get {
                 operation.parameters.push(header("If-None-Match", "The `ETag` of an answer: 304 if it is the same."));
                 operation.answers.push((304, json!({"description": "It is as it was."})));
@@ -180,13 +177,8 @@ impl Document {
             header("Idempotency-Key", "The field `idempotency_key`."),
             header("Prefer", "`wait=N`, at most 60: the run once it has ended, or after N seconds; `respond-async`."),
         ];
-        let submits = |id: &str, summary: &str| Operation {
-            id: id.to_owned(),
-            summary: summary.to_owned(),
-            needs: Some((Scope::Submit, false)),
-            errors: vec![422],
-            ..Operation::default()
-        };
+        let submits =
+            |id, summary| Operation { errors: vec![422], ..Operation::new(id, summary, Some((Scope::Submit, false))) };
         let mut by_json = of_one(&[&answers]);
         by_json[0].1["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
         self.add(
@@ -223,12 +215,9 @@ impl Document {
             Method::Get,
             "/v1/jobs/{name}",
             Operation {
-                id: "runs.get.2".to_owned(),
-                summary: api::RunsGet::DECLARATION.summary.to_owned(),
-                needs: Some((Scope::Read, false)),
                 parameters: vec![name("The run's id."), waits(), tenant()],
                 answers: vec![(200, json_answer(&record))],
-                ..Operation::default()
+                ..Operation::new("runs.get.2", api::RunsGet::DECLARATION.summary, Some((Scope::Read, false)))
             },
         );
     }
@@ -243,23 +232,15 @@ impl Document {
             header("Last-Event-ID", "The `id` of the last event that the client has: the stream goes on after it.");
         let frames = json!({"description": "Server-sent events, as they come.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}}});
-        let of_run = vec![(200, frames.clone()), (204, json!({"description": "The client has had the run's end."}))];
-        for (path, id, summary, parameters, answers) in [
-            (
-                "/v1/events",
-                "events",
-                "Events of a tenant, live.",
-                words.into_iter().chain([since]).collect(),
-                vec![(200, frames)],
-            ),
-            ("/v1/runs/{run_id}/stream", "runs.stream", "The events of a run until its end.", vec![run_id], of_run),
-        ] {
-            let mut parameters: Vec<Value> = parameters;
-            parameters.extend([tenant(), last.clone()]);
-            let (id, summary) = (id.to_owned(), summary.to_owned());
-            let needs = Some((Scope::Read, false));
-            self.add(Method::Get, path, Operation { id, summary, needs, parameters, answers, ..Operation::default() });
-        }
+        let reads = Some((Scope::Read, false));
+        let mut events = Operation::new("events", "Events of a tenant, live.", reads);
+        events.parameters = words.into_iter().chain([since, tenant(), last.clone()]).collect();
+        events.answers = vec![(200, frames.clone())];
+        self.add(Method::Get, "/v1/events", events);
+        let mut of_run = Operation::new("runs.stream", "The events of a run until its end.", reads);
+        of_run.parameters = vec![run_id, tenant(), last];
+        of_run.answers = vec![(200, frames), (204, json!({"description": "The client has had the run's end."}))];
+        self.add(Method::Get, "/v1/runs/{run_id}/stream", of_run);
     }
 
     /// Sessions of browsers.
@@ -267,23 +248,14 @@ impl Document {
         let key = json!({"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"], "additionalProperties": false});
         let whose = json_answer(&json!({"type": "object", "required": ["auth", "tenant", "scopes"]}));
         let ended = json!({"description": "The session is over."});
+        let body = (self.auth == Auth::Keys).then(|| json_body(&key, true));
         for (method, id, summary, body, answer) in [
-            (
-                Method::Post,
-                "session.begin",
-                "Begins a session with a key.",
-                (self.auth == Auth::Keys).then(|| json_body(&key, true)),
-                (200, whose.clone()),
-            ),
+            (Method::Post, "session.begin", "Begins a session with a key.", body, (200, whose.clone())),
             (Method::Get, "session.get", "Who asks, and what the page shows of the installation.", None, (200, whose)),
             (Method::Delete, "session.end", "Ends the session.", None, (204, ended)),
         ] {
-            let (id, summary) = (id.to_owned(), summary.to_owned());
-            self.add(
-                method,
-                "/v1/session",
-                Operation { id, summary, body, answers: vec![answer], ..Operation::default() },
-            );
+            let operation = Operation { body, answers: vec![answer], ..Operation::new(id, summary, None) };
+            self.add(method, "/v1/session", operation);
         }
         // A key in the body is what counts.
         self.paths["/v1/session"]["post"]["security"] = json!([]);
@@ -296,9 +268,10 @@ impl Document {
             "properties": {"check": &text, "level": &level, "text": &text, "remedy": &text}});
         let found = json!({"type": "object", "required": ["findings", "worst"],
             "properties": {"findings": {"type": "array", "items": finding}, "worst": &level}});
-        let summary = "What `longshore doctor` finds with the node's login and settings.".to_owned();
-        let (id, needs, answers) = ("doctor".to_owned(), Some((Scope::Read, true)), vec![(200, json_answer(&found))]);
-        self.add(Method::Get, "/v1/doctor", Operation { id, summary, needs, answers, ..Operation::default() });
+        let summary = "What `longshore doctor` finds with the node's login and settings.";
+        let mut operation = Operation::new("doctor", summary, Some((Scope::Read, true)));
+        operation.answers = vec![(200, json_answer(&found))];
+        self.add(Method::Get, "/v1/doctor", operation);
     }
 
     /// What is there without the API.

@@ -1,26 +1,23 @@
 //! What is answered: probes and metrics.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use longshore_actors::Observer;
 use longshore_backbone::wire::api::ApiError;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use super::Node;
 use super::problem::problem;
 
 /// The media type of the metrics: the text format of Prometheus.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json; charset=utf-8";
-
-/// Known once the node has started.
-type Node = Arc<OnceLock<Observer>>;
 
 #[derive(Clone)]
 struct Shown {

@@ -33,14 +33,6 @@ pub enum Error {
     TooLate(SocketAddr),
 }
 
-/// The body of `/readyz` there: JSON with `ready` and `reasons`.
-///
-/// # Errors
-/// There is no answer within 3 s.
-pub async fn ready(address: SocketAddr) -> Result<String, Error> {
-    page(address, "/readyz").await
-}
-
 /// The body of any page there, at most 64 KiB.
 ///
 /// # Errors

@@ -1,17 +1,29 @@
 //! Errors as HTTP has them: `application/problem+json` (RFC 9457), from the API's errors.
 
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_domain::RunId;
 use serde_json::json;
 
 use super::requests;
 
-/// The answer that says what went wrong.
-pub(super) fn problem(error: ApiError) -> Response {
-    let code = if error.error == Code::IdempotencyMismatch.word() { 422 } else { error.code };
-    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    respond(status, error)
+/// What a route answers.
+pub(super) type Answered = Result<Response, Problem>;
+
+/// An error as a route's answer.
+pub(super) struct Problem(ApiError);
+
+impl<E: Into<ApiError>> From<E> for Problem {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        problem(self.0)
+    }
 }
 
 /// An error that only HTTP has, such as 405 or 415.
@@ -19,7 +31,10 @@ pub(super) fn of_http(status: StatusCode, word: &str, message: impl Into<String>
     ApiError { code: status.as_u16(), error: word.to_owned(), ..ApiError::new(Code::Malformed, message) }
 }
 
-fn respond(status: StatusCode, error: ApiError) -> Response {
+/// The answer that says what went wrong.
+pub(super) fn problem(error: ApiError) -> Response {
+    let code = if error.error == Code::IdempotencyMismatch.word() { 422 } else { error.code };
+    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let requests::Said { request_id, trace_id, run_id } = requests::said();
     tracing::debug!(
         target: "longshore::http",
@@ -28,6 +43,7 @@ fn respond(status: StatusCode, error: ApiError) -> Response {
         "refused: {}",
         error.message
     );
+    let field = if status == StatusCode::BAD_REQUEST { field(&error.message) } else { None };
     let mut body = json!({
         "type": format!("urn:longshore:error:{}", error.error),
         "title": status.canonical_reason().unwrap_or_default(),
@@ -35,23 +51,14 @@ fn respond(status: StatusCode, error: ApiError) -> Response {
         "code": error.error,
         "detail": error.message,
         "request_id": request_id,
+        "run_id": run_id.as_ref().map(RunId::as_str),
+        "trace_id": trace_id,
+        "errors": field.map(|(pointer, detail)| [json!({"pointer": pointer, "detail": detail})]),
+        "retry_after_ms": error.retry_after_ms,
+        "hint": error.hint,
     });
-    if let Some(run_id) = run_id {
-        body["run_id"] = run_id.as_str().into();
-    }
-    if let Some(trace_id) = trace_id {
-        body["trace_id"] = trace_id.into();
-    }
-    if status == StatusCode::BAD_REQUEST
-        && let Some((pointer, detail)) = field(&error.message)
-    {
-        body["errors"] = json!([{"pointer": pointer, "detail": detail}]);
-    }
-    if let Some(millis) = error.retry_after_ms {
-        body["retry_after_ms"] = millis.into();
-    }
-    if let Some(hint) = &error.hint {
-        body["hint"] = hint.as_ref().into();
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
     }
     let headers =
         [(header::CONTENT_TYPE, "application/problem+json; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
@@ -72,13 +79,8 @@ fn field(message: &str) -> Option<(String, &str)> {
     let (path, rest) = message.split_at(message.find(|c| !plain(c))?);
     // What is no name is said after it: `queue "a b" has a blank`.
     let detail = rest.strip_prefix(": ").or_else(|| rest.strip_prefix(' ').filter(|rest| rest.starts_with('"')))?;
-    if path.is_empty() {
-        return None;
-    }
-    Some((
-        path.split(['.', '[']).fold(String::new(), |pointer, part| pointer + "/" + part.trim_end_matches(']')),
-        detail,
-    ))
+    let pointer = path.split(['.', '[']).fold(String::new(), |all, part| all + "/" + part.trim_end_matches(']'));
+    (!path.is_empty()).then_some((pointer, detail))
 }
 
 #[cfg(test)]

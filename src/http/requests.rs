@@ -3,7 +3,6 @@
 //! A client may name a request by `X-Request-Id`; else it gets a name here. The answer, the body of a problem and the
 //! log's lines about the request have it. No path or text of a client becomes a label or is unbounded in the log.
 
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -16,6 +15,7 @@ use longshore_backbone::service::TraceContext;
 use longshore_domain::RunId;
 use uuid::Uuid;
 
+use super::Node;
 use super::asker::Asker;
 
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
@@ -43,7 +43,7 @@ pub(super) fn said() -> Said {
 }
 
 /// Names, answers, counts and logs a request. A stream is answered as it begins.
-pub(super) async fn observe(State(node): State<Arc<OnceLock<Observer>>>, mut request: Request, next: Next) -> Response {
+pub(super) async fn observe(State(node): State<Node>, mut request: Request, next: Next) -> Response {
     let (begun, method) = (Instant::now(), word(request.method()));
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
@@ -99,15 +99,8 @@ fn of(headers: &HeaderMap) -> Option<String> {
 
 /// A method as a label.
 fn word(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::HEAD => "HEAD",
-        Method::OPTIONS => "OPTIONS",
-        Method::POST => "POST",
-        Method::PUT => "PUT",
-        Method::DELETE => "DELETE",
-        _ => "other",
-    }
+    let known = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"];
+    known.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Response};
@@ -15,24 +16,18 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::asker::{Guard, admit, unauthorized};
-use super::gateway::{self, body::Bodies};
-use super::problem::problem;
+use super::gateway::{self, Gateway};
+use super::problem::Answered;
 use crate::config::Auth;
 
 /// The name of the cookie.
 const COOKIE: &str = "longshore_session";
 
-#[derive(Clone)]
-struct Sessions {
-    guard: Guard,
-    bodies: Bodies,
-}
-
 /// The routes.
-pub(super) fn router(guard: Guard, bodies: Bodies) -> Router {
+pub(super) fn router(gateway: Gateway) -> Router {
     // Who logs in has no session yet.
-    let of_asker = get(shown).delete(log_out).layer(from_fn_with_state(guard.clone(), admit));
-    Router::new().route("/v1/session", of_asker.post(log_in)).with_state(Sessions { guard, bodies })
+    let of_asker = get(shown).delete(log_out).layer(from_fn_with_state(gateway.guard.clone(), admit));
+    Router::new().route("/v1/session", of_asker.post(log_in)).with_state(gateway)
 }
 
 #[derive(Deserialize)]
@@ -41,53 +36,40 @@ struct LogIn {
     key: String,
 }
 
-async fn log_in(State(sessions): State<Sessions>, request: Request) -> Response {
-    let answer = async {
-        let (parts, body) = request.into_parts();
-        let Sessions { guard, bodies } = sessions;
-        if guard.http.auth == Auth::Off {
-            guard.may_ask(&parts.headers)?;
-            return Ok(whose(&guard, None));
-        }
-        same_site(&parts.headers)?;
-        let body = bodies.json(&parts.headers, body).await?;
-        let LogIn { key } = read(&body.bytes)?;
-        let (text, key) = guard.node()?.api().log_in(key.trim()).await?.ok_or_else(unauthorized)?;
-        tracing::info!(key = %key.id, "a session was opened");
-        let mut answer = whose(&guard, Some(&key));
-        set_cookie(&mut answer, &guard, &text, SESSION_SECONDS, &parts.headers);
-        Ok(answer)
-    };
-    answer.await.unwrap_or_else(problem)
+async fn log_in(State(Gateway { guard, bodies }): State<Gateway>, request: Request) -> Answered {
+    let (parts, body) = request.into_parts();
+    if guard.http.auth == Auth::Off {
+        guard.may_ask(&parts.headers)?;
+        return Ok(whose(&guard, None));
+    }
+    same_site(&parts.headers)?;
+    let body = bodies.json(&parts.headers, body).await?;
+    let LogIn { key } = read(&body.bytes)?;
+    let (text, key) = guard.node()?.api().log_in(key.trim()).await?.ok_or_else(unauthorized)?;
+    tracing::info!(key = %key.id, "a session was opened");
+    let mut answer = whose(&guard, Some(&key));
+    set_cookie(&mut answer, &guard, &text, SESSION_SECONDS, &parts.headers);
+    Ok(answer)
 }
 
-async fn log_out(State(sessions): State<Sessions>, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let answer = async {
-        let guard = sessions.guard;
-        if let Some(session) = of_cookie(&parts.headers) {
-            guard.node()?.api().log_out(session).await?;
-        }
-        let mut answer = StatusCode::NO_CONTENT.into_response();
-        set_cookie(&mut answer, &guard, "", 0, &parts.headers);
-        Ok(answer)
-    };
-    answer.await.unwrap_or_else(problem)
+async fn log_out(State(Gateway { guard, .. }): State<Gateway>, parts: Parts) -> Answered {
+    if let Some(session) = of_cookie(&parts.headers) {
+        guard.node()?.api().log_out(session).await?;
+    }
+    let mut answer = StatusCode::NO_CONTENT.into_response();
+    set_cookie(&mut answer, &guard, "", 0, &parts.headers);
+    Ok(answer)
 }
 
-async fn shown(State(sessions): State<Sessions>, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    gateway::asker(&parts).map_or_else(problem, |asker| whose(&sessions.guard, asker.key()))
+async fn shown(State(Gateway { guard, .. }): State<Gateway>, parts: Parts) -> Answered {
+    Ok(whose(&guard, gateway::asker(&parts)?.key()))
 }
 
 /// Who asks, and what the page shows of the installation.
 fn whose(guard: &Guard, key: Option<&KeyStatus>) -> Response {
     let all = || [Scope::Submit, Scope::Read, Scope::Operate, Scope::Reveal].map(Into::into).to_vec();
     let answer = json!({
-        "auth": match guard.http.auth {
-            Auth::Off => "off",
-            Auth::Keys => "keys",
-        },
+        "auth": if guard.http.auth == Auth::Keys { "keys" } else { "off" },
         "environment": guard.http.environment,
         "environment_color": guard.http.environment_color,
         "trace_url": guard.http.trace_url,

@@ -5,28 +5,28 @@
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::State;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use longshore_actors::{EventStream, EventStreams, Logline, Observer, Position, StreamFrom, StreamItem};
+use longshore_actors::{EventStream, Logline, Position, StreamFrom, StreamItem};
 use longshore_backbone::wire::api::{ApiError, OPERATOR, RunRequest, Scope};
 use longshore_backbone::wire::logged::EventFilter;
 use longshore_domain::{RunId, Tenant, Timestamp};
 use rand::RngExt as _;
 use tokio::time::timeout;
 
-use super::asker::Asker;
+use super::asker::{Asker, Guard};
 use super::gateway::request::Query;
 use super::gateway::{Variables, asker, variables};
-use super::problem::problem;
+use super::problem::Answered;
 
 /// After so long without an event a comment is sent, so that neither side nor a proxy takes the other for gone.
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -35,66 +35,52 @@ const RETRY: std::ops::RangeInclusive<u32> = 1_500..=2_500;
 /// Bytes that are sent at once.
 const CHUNK: usize = 64 << 10;
 
-/// Known once the node has started.
-type Node = Arc<OnceLock<Observer>>;
-
 /// Both routes.
-pub(super) fn router(node: Node) -> Router {
-    Router::new().route("/v1/events", get(events)).route("/v1/runs/{run_id}/stream", get(of_run)).with_state(node)
+pub(super) fn router(guard: Guard) -> Router {
+    Router::new().route("/v1/events", get(events)).route("/v1/runs/{run_id}/stream", get(of_run)).with_state(guard)
 }
 
 /// The events of a tenant, or of all. Words of the query may be several with commas between them.
-async fn events(State(node): State<Node>, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let answer = async {
-        let (asker, mut query) = (asker(&parts)?, Query::read(&parts)?);
-        let tenant = tenant(asker, query.take("tenant"))?;
-        let from = match (last_event_id(&parts.headers)?, query.take("since")) {
-            (Some(position), _) => StreamFrom::After(position),
-            (None, Some(since)) => {
-                let since = Timestamp::parse(&since).map_err(|error| ApiError::malformed(format!("since: {error}")))?;
-                StreamFrom::Since(since)
-            }
-            (None, None) => StreamFrom::Now,
-        };
-        let mut list = |name| -> Vec<String> {
-            let words = query.take(name).unwrap_or_default();
-            words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
-        };
-        let filter = EventFilter {
-            events: list("event"),
-            types: list("type"),
-            queues: list("queue"),
-            runs: list("run_id"),
-            tags: list("tag"),
-        };
-        query.must_be_empty()?;
-        Ok(followed(streams(&node)?.events(tenant, filter, from).await?, "{}", asker.clone()))
+async fn events(State(guard): State<Guard>, parts: Parts) -> Answered {
+    let (asker, mut query) = (asker(&parts)?, Query::read(&parts)?);
+    let tenant = tenant(asker, query.take("tenant"))?;
+    let from = match (last_event_id(&parts.headers)?, query.take("since")) {
+        (Some(position), _) => StreamFrom::After(position),
+        (None, Some(since)) => {
+            let since = Timestamp::parse(&since).map_err(|error| ApiError::malformed(format!("since: {error}")))?;
+            StreamFrom::Since(since)
+        }
+        (None, None) => StreamFrom::Now,
     };
-    answer.await.unwrap_or_else(problem)
+    let mut list = |name| -> Vec<String> {
+        let words = query.take(name).unwrap_or_default();
+        words.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    };
+    let filter = EventFilter {
+        events: list("event"),
+        types: list("type"),
+        queues: list("queue"),
+        runs: list("run_id"),
+        tags: list("tag"),
+    };
+    query.must_be_empty()?;
+    let stream = guard.node()?.streams().events(tenant, filter, from).await?;
+    Ok(followed(stream, "{}", asker.clone()))
 }
 
 /// The events of a run until its end; 204 to a client that had its end, so that it does not come again.
-async fn of_run(State(node): State<Node>, path: Variables, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let answer = async {
-        let (asker, mut query) = (asker(&parts)?, Query::read(&parts)?);
-        let run_id = variables(path)?.into_iter().map(|(_, run_id)| run_id).collect::<String>();
-        let run_id = RunId::parse(&run_id);
-        let run_id = run_id.map_err(|error| ApiError::malformed(format!("run_id: {}", error.reason)))?;
-        let tenant = tenant(asker, query.take("tenant"))?;
-        query.must_be_empty()?;
-        let (end, run) = (format!("{{\"run_id\":\"{run_id}\"}}"), RunRequest { run_id, tenant });
-        Ok(match streams(&node)?.of_run(OPERATOR, run, last_event_id(&parts.headers)?).await? {
-            Some(stream) => followed(stream, &end, asker.clone()),
-            None => (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response(),
-        })
-    };
-    answer.await.unwrap_or_else(problem)
-}
-
-fn streams(node: &Node) -> Result<&EventStreams, ApiError> {
-    node.get().map(Observer::streams).ok_or_else(|| ApiError::unavailable("the node is starting"))
+async fn of_run(State(guard): State<Guard>, path: Variables, parts: Parts) -> Answered {
+    let (asker, mut query) = (asker(&parts)?, Query::read(&parts)?);
+    let run_id = variables(path)?.into_iter().map(|(_, run_id)| run_id).collect::<String>();
+    let run_id = RunId::parse(&run_id);
+    let run_id = run_id.map_err(|error| ApiError::malformed(format!("run_id: {}", error.reason)))?;
+    let tenant = tenant(asker, query.take("tenant"))?;
+    query.must_be_empty()?;
+    let (end, run) = (format!("{{\"run_id\":\"{run_id}\"}}"), RunRequest { run_id, tenant });
+    Ok(match guard.node()?.streams().of_run(OPERATOR, run, last_event_id(&parts.headers)?).await? {
+        Some(stream) => followed(stream, &end, asker.clone()),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
 }
 
 /// The tenant that is meant, if the asker may read its events: its own if none is named, all of `_all`.
@@ -143,11 +129,7 @@ fn followed(stream: EventStream, end: &str, asker: Asker) -> Response {
         }
     });
     let body = futures_util::stream::iter([retry]).chain(frames).take_until(asker.ends()).map(Ok::<_, Infallible>);
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-        (HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (HeaderName::from_static("x-accel-buffering"), "no")];
     (headers, Body::from_stream(body)).into_response()
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -36,12 +36,6 @@ type Contents = [Vec<u8>; 3];
 pub(super) struct Tls {
     files: TlsFiles,
     current: ArcSwap<ServerConfig>,
-}
-
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
-    }
 }
 
 impl Tls {
@@ -117,11 +111,7 @@ fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     if read.is_empty() { Err(refused(file)("has no certificate".to_owned())) } else { Ok(read) }
 }
 
-fn verifier(
-    file: &Path,
-    pem: &[u8],
-    provider: Arc<rustls::crypto::CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+fn verifier(file: &Path, pem: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let wrong = refused(file);
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file, pem)? {

@@ -58,23 +58,16 @@ impl Allow {
         Ok(allow)
     }
 
-    /// Whether this address of this host may be called.
-    fn has(&self, host: &str, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        is_global(address)
-            || self.networks.iter().any(|network| network.contains(&address))
-            || self.hosts.contains(&plain(host))
-    }
-
     /// Judges an address that a host has.
     ///
     /// # Errors
     /// It may not be called.
     pub fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
-        match self.has(host, address) {
-            true => Ok(()),
-            false => Err(Refused::Address { host: host.to_owned(), address }),
-        }
+        let canonical = address.to_canonical();
+        let is_allowed = is_global(canonical)
+            || self.networks.iter().any(|network| network.contains(&canonical))
+            || self.hosts.contains(&plain(host));
+        if is_allowed { Ok(()) } else { Err(Refused::Address { host: host.to_owned(), address }) }
     }
 
     /// Judges a URL as far as that is possible without asking for the address of its name.

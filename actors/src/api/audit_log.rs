@@ -4,24 +4,19 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, AuditEntry, AuditPage, AuditRequest, Encoded, OPERATOR};
 
 use crate::api::Api;
-use crate::api::dead_letters::{self, LIST_DEFAULT};
+use crate::api::filter;
 
 /// Serves `audit.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<Encoded<AuditPage>, ApiError> {
     let AuditRequest { since, limit, cursor } = asked;
-    let limit = usize::try_from(dead_letters::limit(limit)?.unwrap_or(LIST_DEFAULT)).unwrap_or(1);
+    let limit = filter::page_size(limit)?;
     let subject = api.backbone.names().audit(if asker == OPERATOR { "*" } else { asker });
-    let from = match cursor.as_deref().map(str::parse::<u64>) {
-        Some(Ok(from)) => Some(from),
-        Some(Err(_)) => return Err(ApiError::malformed("cursor: is none that an answer had")),
-        None => None,
-    };
+    let from = cursor.as_deref().map(str::parse::<u64>).transpose();
+    let from = from.map_err(|_| ApiError::malformed("cursor: is none that an answer had"))?;
     let page = match (from, since) {
-        (Some(from), _) => api.backbone.page(&Source::Audit, &subject, from).await,
-        (None, Some(since)) => api.backbone.page_since(&Source::Audit, &subject, since).await,
-        (None, None) => api.backbone.page(&Source::Audit, &subject, 1).await,
+        (None, Some(since)) => api.backbone.page_since(&Source::Audit, &subject, since).await?,
+        (from, _) => api.backbone.page(&Source::Audit, &subject, from.unwrap_or(1)).await?,
     };
-    let page = page?;
     let room = api.backbone.max_in_answer() / 2;
     let (mut entries, mut next, mut bytes) = (Vec::new(), page.next, 0);
     for stored in page.messages {

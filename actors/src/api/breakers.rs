@@ -15,9 +15,6 @@ use crate::api::filter;
 use crate::limits::breaker::keeper::Message;
 use crate::runtime::now;
 
-/// Entries per page: if the client does not say, and at most.
-const PAGE: u64 = 100;
-const PAGE_MAX: u64 = 500;
 /// How long an order may take.
 const ORDERED_WITHIN: Duration = Duration::from_secs(8);
 
@@ -29,10 +26,7 @@ pub(crate) async fn list(
 ) -> Result<Encoded<Listed>, ApiError> {
     let BreakersRequest { tenant, job_type, limit, cursor } = asked;
     let tenant = filter::whose(asker, tenant.as_ref())?;
-    let limit = limit.unwrap_or(PAGE);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}")));
-    }
+    let limit = filter::page_size(limit)?;
     let from = filter::cursor(cursor.as_deref())?;
     let mut found = backbone.breakers().all(tenant.as_ref()).await?;
     // In the order in which they were written: one that changes meanwhile comes again, and none is left out.
@@ -46,7 +40,7 @@ pub(crate) async fn list(
     for FoundBreaker { breaker, revision } in wanted {
         let status = BreakerStatus::from(breaker);
         bytes += serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
-        if listed.breakers.len() as u64 == limit || bytes > backbone.max_payload() / 2 {
+        if listed.breakers.len() == limit || bytes > backbone.max_payload() / 2 {
             listed.cursor = Some(revision.to_string());
             break;
         }

@@ -9,7 +9,7 @@ use longshore_backbone::scan::{Page, Source};
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
-use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant};
+use longshore_domain::{Queue, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::cancellation::{self, Only, present};
 use crate::api::filter::{self, Chosen, RunFilter};
@@ -189,14 +189,8 @@ async fn places<P: FilterPorts>(ports: &P, filter: &RunFilter, pass: Pass) -> Re
     let tenant = filter.tenant.as_ref();
     let (mut places, mut again) = (Vec::new(), Vec::new());
     for queue in queues {
-        for priority in Priority::all() {
-            let subject = names.jobs_where(tenant, &Lane::new(&queue, priority), filter.wanted.job_type.as_ref());
-            places.push((Source::Lane(queue.clone(), priority.into()), subject));
-        }
-        let returned = names.returned_where(tenant, &queue, filter.wanted.job_type.as_ref());
-        let returned = (Source::Lane(queue, QueueLane::Returned), returned);
-        again.extend((!pass.only_counts()).then(|| returned.clone()));
-        places.push(returned);
+        places.extend(QueueLane::all().map(|lane| filter.in_lane(names, &queue, lane)));
+        again.extend((!pass.only_counts()).then(|| filter.in_lane(names, &queue, QueueLane::Returned)));
     }
     let parked = names.parked_where(tenant, filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     places.push((Source::Parked, parked));
@@ -222,9 +216,7 @@ fn whose<P: FilterPorts>(ports: &P, place: &Source, stored: Stored) -> Option<(T
     let (tenant, run_id) = match place {
         Source::Lane(queue, lane) => ports.run_in_lane(queue, *lane, &stored),
         Source::Schedules | Source::Parked | Source::DeadLetters | Source::Audit | Source::Events => {
-            let tenant = stored.subject.split('.').nth(2)?;
-            let run = stored.headers.get(names::RUN_ID)?;
-            (Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?)
+            filter::run_of(&stored)?
         }
     };
     Some((tenant, run_id, stored))

@@ -277,7 +277,8 @@ async fn found_at<P: CancelPorts>(ports: &P, place: Source, run: &Run) -> Result
 fn waiting_as<P: CancelPorts>(ports: &P, run: &Run, place: Source, stored: &Stored) -> WaitingMessage {
     let headers = &stored.headers;
     let of = |tracer| JobTrace::of(tracer, Some(headers), &run.tenant, &run.run_id, run.origin);
-    let (job, trace) = (job_of(run, headers), ports.tracer().map(of));
+    let job = Some(job_of(run, headers)).filter(|job| job.options.is_some());
+    let trace = ports.tracer().map(of);
     WaitingMessage { place, sequence: stored.sequence, job, trace }
 }
 
@@ -330,16 +331,15 @@ pub(crate) fn is_of_wait(headers: &Headers, run: &Run) -> bool {
 }
 
 /// The job of a run, with the options that its message has.
-fn job_of(run: &Run, headers: &Headers) -> Option<Job> {
-    let options = header::read_job(headers).ok()?.options?;
-    Some(Job {
+pub(super) fn job_of(run: &Run, headers: &Headers) -> Job {
+    Job {
         tenant: run.tenant.clone(),
         queue: run.queue.clone(),
         priority: run.priority,
         job_type: run.job_type.clone(),
         run_id: run.run_id.clone(),
-        options: Some(options),
-    })
+        options: header::read_job(headers).ok().and_then(|read| read.options),
+    }
 }
 
 /// A run that may be cancelled.

@@ -22,9 +22,6 @@ use crate::api::Api;
 use crate::api::filter;
 use crate::runtime::now;
 
-/// Entries per page: if the client does not say, and at most.
-const PAGE: u64 = 100;
-const PAGE_MAX: u64 = 500;
 /// How long a node has to say which runs work with its slots.
 const ANSWER_WITHIN: Duration = Duration::from_millis(250);
 /// So many runs are named in one answer, so that it fits into a message.
@@ -43,10 +40,7 @@ pub(crate) async fn list(
 ) -> Result<Encoded<ConcurrencyLimits>, ApiError> {
     let ConcurrencyRequest { tenant, job_type, limit, cursor } = asked;
     let own = filter::whose(asker, tenant.as_ref())?;
-    let limit = limit.unwrap_or(PAGE);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}")));
-    }
+    let limit = filter::page_size(limit)?;
     let from = filter::cursor(cursor.as_deref())?;
     let mut found = api.backbone.slots().all().await?;
     // In the order in which they were written: one that changes meanwhile comes again, and none is left out.
@@ -65,7 +59,7 @@ pub(crate) async fn list(
             continue;
         }
         bytes += serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
-        if page.len() as u64 == limit || bytes > api.backbone.max_payload() / 2 {
+        if page.len() == limit || bytes > api.backbone.max_payload() / 2 {
             next = Some(revision.to_string());
             break;
         }

@@ -17,8 +17,9 @@ use longshore_domain::admission;
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::DeadLetterVerdict;
 use longshore_domain::run::whole_millis;
-use longshore_domain::{ErrorKind, Job, JobOptions, JobType, Priority, Queue, Run, Tenant};
+use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
 
+use crate::api::cancellation::job_of;
 use crate::attempt::assignment::is_acknowledgement;
 use crate::attempt::keys;
 use crate::ports::{DeadLetterPorts, Rules as _, Server as _};
@@ -155,16 +156,7 @@ async fn must_have_its_key<P: DeadLetterPorts>(
     run: &Run,
     dead_letter: &StoredDeadLetter,
 ) -> Result<(), String> {
-    let options = header::read_job(&dead_letter.headers).ok().and_then(|read| read.options);
-    let job = Job {
-        tenant: run.tenant.clone(),
-        queue: run.queue.clone(),
-        priority: run.priority,
-        job_type: run.job_type.clone(),
-        run_id: run.run_id.clone(),
-        options,
-    };
-    match keys::other_holder(ports, &job).await.map_err(|error| error.with_causes())? {
+    match keys::other_holder(ports, &job_of(run, &dead_letter.headers)).await.map_err(|error| error.with_causes())? {
         None => Ok(()),
         Some(other) => {
             Err(format!("its idempotency key belongs to run {other} by now: replay it once the key is free"))
@@ -238,11 +230,10 @@ fn is_mended(dead_letter: &StoredDeadLetter, change: &ReplayChange, reason: &str
 /// Stores the action in the record; `None` if another write was first.
 async fn decide<P: DeadLetterPorts>(
     ports: &P,
-    run: Run,
+    mut run: Run,
     expected: u64,
     action: &Action,
 ) -> Result<Option<Run>, String> {
-    let mut run = run;
     match action {
         Action::Replay(change) => {
             run.replay(ports.now());

@@ -14,16 +14,12 @@ use longshore_backbone::wire::api::{
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
-use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
+use longshore_domain::{Run, RunId, Tenant, Timestamp};
 
 use crate::api::Api;
-use crate::api::filter::{self, RunFilter, mark};
+use crate::api::filter::{self, RunFilter, limit, mark, page_size};
 use crate::runtime::now;
 
-/// Entries on a page if the client does not say.
-pub(crate) const LIST_DEFAULT: u64 = 100;
-/// Maximum number of entries on a page, or groups in an answer.
-const MAX_LISTED: u64 = 500;
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
 /// Dead letters that one call groups; the next call goes on from the cursor.
@@ -77,20 +73,10 @@ fn those_that_stand(
     futures_util::stream::iter(dead_letters.map(|dead_letter| standing(api, dead_letter))).buffered(AT_ONCE)
 }
 
-/// The checked limit of a request.
-pub(crate) fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
-    match asked {
-        Some(limit) if !(1..=MAX_LISTED).contains(&limit) => {
-            Err(ApiError::malformed(format!("limit: is not one of 1 to {MAX_LISTED}")))
-        }
-        limit => Ok(limit),
-    }
-}
-
 /// The endpoint `dlq.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
-    let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
+    let limit = page_size(asked.limit)?;
     // An answer is one message: it stays well below the server's limit.
     let mut room = api.backbone.max_payload() * 3 / 4;
     let (mut entries, mut from) = (Vec::new(), Some(filter::cursor(asked.cursor.as_deref())?));
@@ -102,7 +88,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
         while let Some(dead_letter) = inspected.next().await {
             let Some((dead_letter, run)) = dead_letter? else { continue };
             let whole = show(&dead_letter, &run);
-            if entries.len() as u64 == limit || (whole.size() > room && !entries.is_empty()) {
+            if entries.len() == limit || (whole.size() > room && !entries.is_empty()) {
                 return Ok(Page { entries, cursor: Some(dead_letter.sequence.to_string()) }.into());
             }
             // An entry that fills a page by itself is listed without the parts that make it large; `dlq.get` has more
@@ -125,8 +111,7 @@ pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Result<Enc
 /// The dead letter of a run, and the run; that there is none is certain, so that it may be said.
 pub(crate) async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<(StoredDeadLetter, Run), ApiError> {
     let run = recorded(api, tenant, run_id).await?;
-    let dead_letter = api.backbone.find_dead_letter_for_certain(tenant, run_id, run.as_ref()).await;
-    let dead_letter = dead_letter?;
+    let dead_letter = api.backbone.find_dead_letter_for_certain(tenant, run_id, run.as_ref()).await?;
     let judge =
         |dead_letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), dead_letter.run.round, dead_letter.run.origin);
     let dead_letter = dead_letter.filter(|dead_letter| judge(dead_letter) != DeadLetterVerdict::Stale);
@@ -179,23 +164,13 @@ fn described(
 /// Hours for which a group says how many died.
 const HOURS: usize = 24;
 
-struct Count {
-    example: Run,
-    kind: ErrorKind,
-    pattern: String,
-    count: u64,
-    first: Timestamp,
-    last: Timestamp,
-    hours: [u64; HOURS],
-}
-
 /// The endpoint `dlq.groups`: dead letters by the cause of their failure, the largest group first.
 pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?;
     let (subject, now) = (subject(api, &filter), now());
     let (mut groups, mut seen, mut from) =
-        (BTreeMap::<String, Count>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
+        (BTreeMap::<String, Group>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
     while let Some(at) = from.filter(|_| seen < GROUPED) {
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         seen += page.messages.len();
@@ -207,23 +182,28 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Resu
             }
         }
     }
-    let mut groups: Vec<Group> = groups.into_iter().map(|(fingerprint, count)| count.show(fingerprint)).collect();
+    let mut groups: Vec<Group> = groups.into_values().collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.count));
-    groups.truncate(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
+    groups.truncate(limit.unwrap_or(usize::MAX));
     Ok(Encoded::of(&Groups { cursor: from.map(|next| next.to_string()), groups }))
 }
 
-fn count(groups: &mut BTreeMap<String, Count>, run: Run, now: Timestamp) {
+fn count(groups: &mut BTreeMap<String, Group>, run: Run, now: Timestamp) {
     let at = run.state.ended_at().unwrap_or(run.origin);
     let (kind, pattern, fingerprint) = mark(&run);
-    let group = groups.entry(fingerprint).or_insert_with(|| Count {
-        example: run,
-        kind,
-        pattern,
-        count: 0,
-        first: at,
-        last: at,
-        hours: [0; HOURS],
+    let group = groups.entry(fingerprint.clone()).or_insert_with(|| {
+        let error = run.error.map(|error| RunError { kind: error.kind.into(), message: error.message });
+        Group {
+            count: 0,
+            error_kind: kind.into(),
+            example: Example { error, run_id: run.run_id, tenant: run.tenant },
+            fingerprint,
+            first: at,
+            hours: vec![0; HOURS],
+            last: at,
+            pattern,
+            job_type: run.job_type,
+        }
     });
     group.count += 1;
     group.first = group.first.min(at);
@@ -231,24 +211,6 @@ fn count(groups: &mut BTreeMap<String, Count>, run: Run, now: Timestamp) {
     let ago = usize::try_from(now.since(at).as_secs() / 3600).unwrap_or(HOURS);
     if let Some(hour) = group.hours.iter_mut().rev().nth(ago) {
         *hour += 1;
-    }
-}
-
-impl Count {
-    fn show(self, fingerprint: String) -> Group {
-        let Self { example, kind, pattern, count, first, last, hours } = self;
-        let error = example.error.map(|error| RunError { kind: error.kind.into(), message: error.message });
-        Group {
-            count,
-            error_kind: kind.into(),
-            example: Example { error, run_id: example.run_id, tenant: example.tenant },
-            fingerprint,
-            first,
-            hours: hours.to_vec(),
-            last,
-            pattern,
-            job_type: example.job_type,
-        }
     }
 }
 

@@ -1,39 +1,31 @@
 //! Erasing the personal data of a run: payload, result, error texts, progress, checkpoints and dead letter go; which
 //! run it was, when and how it ended stay.
 
-use longshore_backbone::Backbone;
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadLetter, RunRequest};
 use longshore_backbone::wire::record;
 
+use crate::api::Api;
 use crate::api::filter;
-use crate::runtime::identity::Identity;
 use crate::runtime::now;
 
 /// The endpoint `runs.erase`.
-pub(crate) async fn serve(
-    backbone: &Backbone,
-    identity: &Identity,
-    asker: &str,
-    asked: RunRequest,
-) -> Result<Encoded<Erased>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {
+    let Api { backbone, identity, .. } = api;
     let (tenant, run_id) = filter::one(asker, asked)?;
     let mut dead_letters = 0;
     loop {
-        let unknown = || ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record"));
         let (mut found, unreadable) = match backbone.read_record(&tenant, &run_id).await {
             Err(error) if error.unreadable_at().is_some() => (None, error.unreadable_at()),
             read => (read?, None),
         };
         if found.is_none() && unreadable.is_none() {
-            let certain = backbone.read_record_for_certain(&tenant, &run_id).await;
-            found = certain?;
+            found = backbone.read_record_for_certain(&tenant, &run_id).await?;
         }
         let run = found.as_ref().map(|found| &found.run);
         // A letter that a server behind the others lacks would be left.
-        let dead_letter = backbone.find_dead_letter_for_certain(&tenant, &run_id, run).await;
-        let dead_letter = dead_letter?;
+        let dead_letter = backbone.find_dead_letter_for_certain(&tenant, &run_id, run).await?;
         if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_terminal()) {
             let state = found.run.state.as_str();
             let message = format!("run_id: {run_id} is {state}: only a run that has ended can be erased");
@@ -41,16 +33,14 @@ pub(crate) async fn serve(
         }
         // First the dead letter and the checkpoints, which cannot be found again without the record.
         if let Some(dead_letter) = dead_letter {
-            let erased = backbone.erase_message(&Source::DeadLetters, dead_letter.sequence).await;
-            erased?;
+            backbone.erase_message(&Source::DeadLetters, dead_letter.sequence).await?;
             dead_letters += 1;
             continue;
         }
         backbone.purge_checkpoints(&tenant, run_id.as_str()).await?;
         if let Some(revision) = unreadable {
             // Nobody can say what of it is the run's identity, and what is not: all goes.
-            let removed = backbone.remove_record(&tenant, &run_id, revision).await;
-            removed?;
+            backbone.remove_record(&tenant, &run_id, revision).await?;
             return Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })));
         }
         let Some(found) = found else {
@@ -58,16 +48,14 @@ pub(crate) async fn serve(
             return if dead_letters > 0 {
                 Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })))
             } else {
-                Err(unknown())
+                Err(ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record")))
             };
         };
         let mut run = found.run;
         run.erase(now());
         run.token = identity.token();
-        match backbone.write_record(&run, found.revision).await {
-            Ok(Written::Won(_)) => return Ok(record::show(&run).into()),
-            Ok(Written::Lost(_)) => {}
-            Err(error) => return Err(error.into()),
+        if let Written::Won(_) = backbone.write_record(&run, found.revision).await? {
+            return Ok(record::show(&run).into());
         }
     }
 }

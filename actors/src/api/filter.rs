@@ -1,8 +1,12 @@
 //! The target of a request: which runs the caller may see, and which of those it means. One answer for all endpoints.
 
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{self, ApiError, Code, OPERATOR, RunRequest, Selection, Target};
+use longshore_backbone::wire::header::names;
+use longshore_backbone::wire::subject::Names;
 use longshore_domain::fingerprint::{fingerprint, pattern};
-use longshore_domain::{ErrorKind, Run, RunId, Tenant};
+use longshore_domain::{ErrorKind, Lane, Queue, QueueLane, Run, RunId, Tenant};
 
 /// The runs that are meant: those that fit, of one tenant or, for the operator, of all.
 #[derive(Debug, Clone, Default)]
@@ -47,11 +51,6 @@ pub(crate) fn whose_one(asker: &str, named: Option<&Tenant>, id: &str, of: &str)
     Tenant::parse(tenant.as_str()).map_err(|error| ApiError::malformed(format!("tenant: {}", error.reason)))
 }
 
-/// The tenant of a run: a run's id belongs to one tenant.
-fn whose_run(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
-    exactly_one(asker, named, "a run_id", "run")
-}
-
 fn exactly_one(asker: &str, named: Option<&Tenant>, id: &str, of: &str) -> Result<Tenant, ApiError> {
     let missing = || format!("tenant: is missing; {id} asked for under {OPERATOR} needs the {of}'s tenant");
     whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
@@ -59,20 +58,45 @@ fn exactly_one(asker: &str, named: Option<&Tenant>, id: &str, of: &str) -> Resul
 
 /// The one run that is meant.
 pub(crate) fn one(asker: &str, asked: RunRequest) -> Result<(Tenant, RunId), ApiError> {
-    Ok((whose_run(asker, asked.tenant.as_ref())?, asked.run_id))
+    Ok((exactly_one(asker, asked.tenant.as_ref(), "a run_id", "run")?, asked.run_id))
 }
 
 /// One run, or those that fit.
 pub(crate) fn which(asker: &str, asked: Selection) -> Result<Chosen, ApiError> {
     let tenant = asked.tenant.as_ref();
     match asked.target {
-        Target::Run(run_id) => Ok(Chosen::One(whose_run(asker, tenant)?, run_id)),
+        Target::Run(run_id) => Ok(Chosen::One(exactly_one(asker, tenant, "a run_id", "run")?, run_id)),
         Target::Runs(wanted) => Ok(Chosen::Those(RunFilter { tenant: whose(asker, tenant)?, wanted })),
         Target::Tenant(named) => match whose(asker, Some(&named))? {
             tenant if asker == OPERATOR => Ok(Chosen::Those(RunFilter { tenant, wanted: api::Filter::default() })),
             _ => Err(ApiError::malformed(Target::UNSAID)),
         },
     }
+}
+
+/// The run whose job a message outside of lanes is; `None`: it is none, such as the tick of a recurring schedule.
+pub(super) fn run_of(stored: &Stored) -> Option<(Tenant, RunId)> {
+    let tenant = Tenant::parse(stored.subject.split('.').nth(2)?).ok()?;
+    Some((tenant, RunId::parse(stored.headers.get(names::RUN_ID)?.as_str()).ok()?))
+}
+
+/// Entries on a page if the client does not say.
+const PAGE: usize = 100;
+/// Maximum number of entries on a page, or groups in an answer.
+const PAGE_MAX: usize = 500;
+
+/// The checked limit of a request.
+pub(super) fn limit(asked: Option<u64>) -> Result<Option<usize>, ApiError> {
+    match asked.map(usize::try_from) {
+        Some(Ok(limit)) if (1..=PAGE_MAX).contains(&limit) => Ok(Some(limit)),
+        Some(_) => Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}"))),
+        None => Ok(None),
+    }
+}
+
+/// How many entries a page has at most.
+pub(super) fn page_size(asked: Option<u64>) -> Result<usize, ApiError> {
+    Ok(limit(asked)?.unwrap_or(PAGE))
 }
 
 /// The position at which a list goes on.
@@ -82,16 +106,20 @@ pub(crate) fn cursor(text: Option<&str>) -> Result<u64, ApiError> {
 }
 
 impl RunFilter {
+    /// A lane, and the subject in it of the jobs whose runs may be meant.
+    pub(super) fn in_lane(&self, names: &Names, queue: &Queue, lane: QueueLane) -> (Source, String) {
+        let (tenant, job_type) = (self.tenant.as_ref(), self.wanted.job_type.as_ref());
+        let subject = match lane {
+            QueueLane::Of(priority) => names.jobs_where(tenant, &Lane::new(queue, priority), job_type),
+            QueueLane::Returned => names.returned_where(tenant, queue, job_type),
+        };
+        (Source::Lane(queue.clone(), lane), subject)
+    }
+
     /// Whether it asks for nothing that only a run's record says.
     pub(crate) fn fits_whatever_runs_say(&self) -> bool {
-        let api::Filter { queue: _, job_type: _, tag, search, state, error_kind, fingerprint, since, until: _ } =
-            &self.wanted;
-        tag.is_none()
-            && search.is_none()
-            && state.is_none()
-            && error_kind.is_none()
-            && fingerprint.is_none()
-            && since.is_none()
+        let api::Filter { queue, job_type, until, .. } = self.wanted.clone();
+        self.wanted == api::Filter { queue, job_type, until, ..api::Filter::default() }
     }
 
     /// Whether a run is meant. `since` and `until` compare the time it ended or, if it has not ended, the time since

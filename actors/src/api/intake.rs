@@ -1,9 +1,7 @@
 //! Intake: takes jobs over request-reply. Answers once the job is durable.
 //!
-//! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. For
-//! any other job intake claims the key (`keyed`), writes the pre-created record, publishes the job, and marks record
-//! and claim as published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same
-//! submit that finds it publishes the job again.
+//! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. Any
+//! other job goes by `submission`, once `keyed` has claimed its key.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -61,14 +59,13 @@ fn due(job: &Job) -> Option<Timestamp> {
     run_at.map(|when| when.from(now)).filter(|due| *due > now)
 }
 
-async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
+async fn take(api: &Api, mut checked: Submission, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
     let options = checked.job.options.as_ref();
     let keyed = options.is_some_and(|options| options.idempotency_key.is_some() || options.batch.is_some());
     if checked.own_id.is_none() && !keyed && due.is_none() {
         return publish_plain(api, checked).await;
     }
     must_be_declared(api, &checked.job.queue).await?;
-    let mut checked = checked;
     if let Some(id) = &checked.own_id {
         checked.job.run_id = id.clone();
     }
@@ -170,15 +167,13 @@ fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Su
         let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
         return Err(ApiError::new(Code::TooLarge, message));
     }
-    let mut header_bytes: usize =
-        submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
-    // Those of its trace.
-    header_bytes += in_headers.saturating_sub(own);
-    if payload.len() + header_bytes > room {
-        let size = payload.len() + header_bytes;
+    let clients: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let size = payload.len() + clients + in_headers.saturating_sub(own); // the last are those of its trace
+    if size > room {
         return Err(ApiError::new(Code::TooLarge, size_refused(size, room)));
     }
-    let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
+    let run_id = RunId::parse(&uuid::Uuid::now_v7().to_string());
+    let run_id = run_id.map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
     let fingerprint = OnceLock::new();
@@ -187,14 +182,13 @@ fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Su
 
 fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {
     match submit.on_conflict.as_deref() {
-        None => Ok(OnConflict::default()),
+        None => Ok(OnConflict::Return),
         Some(_) if submit.idempotency_key.is_none() => Err(wrong("on_conflict", "needs an idempotency_key")),
-        Some(word) => OnConflict::read(word).map_err(|error| wrong("on_conflict", error)),
+        Some("return") => Ok(OnConflict::Return),
+        Some("reject") => Ok(OnConflict::Reject),
+        Some("replace") => Ok(OnConflict::Replace),
+        Some(other) => Err(wrong("on_conflict", format!("{other:?} is not one of return, reject, replace"))),
     }
-}
-
-fn uuid() -> String {
-    uuid::Uuid::now_v7().to_string()
 }
 
 /// One publish; the run's id comes from its answer.
@@ -226,18 +220,13 @@ pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
 
 /// A record must not be pre-created for a queue that no node declares.
 pub(crate) async fn must_be_declared(api: &Api, queue: &Queue) -> Result<(), ApiError> {
-    match api.declares(queue).await {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(undeclared(queue)),
-        Err(error) => Err(error.into()),
+    if api.declares(queue).await? {
+        return Ok(());
     }
-}
-
-fn undeclared(queue: &Queue) -> ApiError {
-    ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str())).hint(
+    Err(ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str())).hint(
         "queues.list shows the queues; queues.put declares one more, and so does a section [queues.NAME] in a node's \
          configuration",
-    )
+    ))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::Wait;
 use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 
-use crate::api::submission::{self, OnConflict, Submission, SubmitPorts, answer, is_mismatch, is_stored, mismatch};
+use crate::api::submission::{self, OnConflict, Submission, SubmitPorts, answer, changes, is_mismatch, mismatch};
 use crate::attempt::keys::{self, Key, KeyRequest, OwnClaim, Owner};
 use crate::ports::{Rules as _, Server as _, WaitingPorts};
 use crate::runtime::fail_point;
@@ -100,7 +100,7 @@ pub(crate) async fn repeated<P: SubmitPorts + WaitingPorts>(
 /// A run that the client has named before is what it is, whichever run has its key by now.
 async fn named_before<P: SubmitPorts>(ports: &P, submission: &Submission) -> Result<Option<Submitted>, ApiError> {
     let Some(run_id) = &submission.own_id else { return Ok(None) };
-    let found = is_stored(ports, &submission.job.tenant, run_id).await?;
+    let found = ports.server().read_record(&submission.job.tenant, run_id).await?;
     let published = found.filter(|found| ports.server().on_repeat(&found.run) == Repeat::Nothing);
     Ok(published.map(|found| answer(run_id, found.run.state.name(), true)))
 }
@@ -111,7 +111,7 @@ async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundC
     let differs = !submission.print().is_same_as(&claim.fingerprint);
     let is_mismatch = is_mismatch(ports, submission, claim);
     if !claim.published {
-        let stored = is_stored(ports, &job.tenant, &claim.run_id).await?;
+        let stored = ports.server().read_record(&job.tenant, &claim.run_id).await?;
         if stored.is_none_or(|found| ports.server().on_repeat(&found.run) != Repeat::Nothing) {
             // No run yet: a client that has changed its mind is not bound by it.
             return Ok(if is_mismatch || differs && submission.on_conflict == OnConflict::Replace {
@@ -164,7 +164,7 @@ async fn go_on<P: SubmitPorts>(
     claim: OwnClaim,
     due: Option<Timestamp>,
 ) -> Result<Submitted, ApiError> {
-    let first = match is_stored(ports, &submission.job.tenant, &submission.job.run_id).await? {
+    let first = match ports.server().read_record(&submission.job.tenant, &submission.job.run_id).await? {
         Some(found) => submission::found_before(ports, submission, found, Some(claim)).await?,
         None => submission::record_first(ports, submission, due, Some(claim)).await?,
     };
@@ -210,11 +210,10 @@ async fn replace<P: SubmitPorts>(
     run.starts_by = before.starts_by.or(run.starts_by);
     // A time that is over is as good as any other: the job goes through its schedule.
     let due = due.map(|due| due.min(run.starts_by.unwrap_or(due)));
-    let Some(mut revision) = submission::make_durable(ports, submission, &mut run, due).await? else {
+    let Written::Won(mut revision) = submission::make_durable(ports, submission, &mut run, due).await? else {
         // A run of this id is there already.
-        let found = is_stored(ports, &job.tenant, &job.run_id).await?;
-        let found = found.ok_or_else(|| ApiError::unavailable("the run's record changes; try again"))?;
-        return submission::found_before(ports, submission, found, None).await;
+        let found = ports.server().read_record(&job.tenant, &job.run_id).await?;
+        return submission::found_before(ports, submission, found.ok_or_else(changes)?, None).await;
     };
     let owner = loop {
         let replaces = Some((run.origin, &mut revision));
@@ -238,7 +237,7 @@ async fn replace<P: SubmitPorts>(
             let state = submission::mark_found(ports, *found).await?;
             return Ok(answer(&job.run_id, state, false));
         }
-        Owner::Unknown(None) => return Err(ApiError::unavailable("the run's record changes; try again")),
+        Owner::Unknown(None) => return Err(changes()),
         Owner::Other(holder) => holder,
     };
     // The other run started meanwhile, or another submission, made at the same time, is later: this one makes way,
@@ -246,7 +245,7 @@ async fn replace<P: SubmitPorts>(
     let own = Found { run: run.clone(), revision };
     keys::make_way(ports, own, &holder).await?;
     tidy(ports, run, &holder).await;
-    let state = match is_stored(ports, &job.tenant, &holder).await? {
+    let state = match ports.server().read_record(&job.tenant, &holder).await? {
         Some(found) => submission::mark_found(ports, found).await?,
         None => RunState::Completed,
     };
@@ -268,7 +267,7 @@ async fn mark_owner<P: SubmitPorts>(ports: &P, own: Found, key: &Key<'_>) -> Res
             }
             // A node is about to, and has only confirmed the record.
             Written::Lost(Some(found)) => Found { run, revision } = *found,
-            Written::Lost(None) => return Err(ApiError::unavailable("the run's record changes; try again")),
+            Written::Lost(None) => return Err(changes()),
         }
     }
 }
@@ -281,7 +280,7 @@ async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
     }
     // The schedule proves what the log has of the run.
     let Ok(true) = ports.has_schedule(&before).await else { return };
-    let Ok(Some(Found { run, .. })) = is_stored(ports, &before.tenant, &before.run_id).await else { return };
+    let Ok(Some(Found { run, .. })) = ports.server().read_record(&before.tenant, &before.run_id).await else { return };
     // Deferred meanwhile, it has events that the schedule proves nothing of; its message publishes them.
     let is_as_before = run.deferrals == before.deferrals;
     if is_as_before

@@ -104,33 +104,31 @@ fn not_over(key: &KeyStatus) -> bool {
 /// Says whose a key is.
 #[derive(Debug)]
 pub(crate) struct KeyCheck {
+    backbone: Backbone,
     known: Mutex<HashMap<String, (Instant, Option<StoredKey>)>>,
     room: Semaphore,
 }
 
 impl KeyCheck {
-    pub(crate) fn new() -> Self {
-        Self { known: Mutex::default(), room: Semaphore::new(AT_ONCE) }
+    pub(crate) fn new(backbone: Backbone) -> Self {
+        Self { backbone, known: Mutex::default(), room: Semaphore::new(AT_ONCE) }
     }
 
-    /// Who has this key, or the key of this session; `None`: it is unknown, wrong, revoked or expired.
-    ///
-    /// # Errors
-    /// 503: the bucket cannot be asked.
-    pub(crate) async fn holder(&self, backbone: &Backbone, text: &str) -> Result<Option<KeyStatus>, ApiError> {
-        let Some(mut stored) = self.counted(backbone, text).await? else { return Ok(None) };
+    /// As [`ApiHandle::holder`](crate::ApiHandle::holder).
+    pub(crate) async fn holder(&self, text: &str) -> Result<Option<KeyStatus>, ApiError> {
+        let Some(mut stored) = self.counted(text).await? else { return Ok(None) };
         if let Some(id) = &stored.session_of {
-            let key = self.stored(backbone, id).await?.filter(|stored| not_over(&stored.key));
+            let key = self.stored(id).await?.filter(|stored| not_over(&stored.key));
             let Some(key) = key else { return Ok(None) };
             stored = key;
         }
-        self.note_use(backbone, &stored);
+        self.note_use(&stored);
         Ok(Some(stored.key))
     }
 
     /// Writes down on which day a key was last used: once a day, and without the request waiting for it. A key that was
     /// revoked meanwhile stays so.
-    fn note_use(&self, backbone: &Backbone, stored: &StoredKey) {
+    fn note_use(&self, stored: &StoredKey) {
         let today = now().to_string().split('T').next().map(str::to_owned);
         if stored.key.last_used == today {
             return;
@@ -140,7 +138,7 @@ impl KeyCheck {
         if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&stored.key.id) {
             known.1 = Some(stored.clone());
         }
-        let keys = backbone.api_keys();
+        let keys = self.backbone.api_keys();
         tokio::spawn(async move {
             if let Err(error) = keys.write(&stored).await {
                 tracing::debug!("the use of a key is not noted: {}", error.with_causes());
@@ -148,43 +146,33 @@ impl KeyCheck {
         });
     }
 
-    /// Opens a session of a key: its text, and whose it is. `None`: that is no key that counts.
-    ///
-    /// # Errors
-    /// 503: there are 4,000 sessions, or the bucket cannot be asked.
-    pub(crate) async fn log_in(
-        &self,
-        backbone: &Backbone,
-        text: &str,
-    ) -> Result<Option<(String, KeyStatus)>, ApiError> {
-        let key = self.counted(backbone, text).await?.filter(|stored| stored.session_of.is_none());
+    /// As [`ApiHandle::log_in`](crate::ApiHandle::log_in).
+    pub(crate) async fn log_in(&self, text: &str) -> Result<Option<(String, KeyStatus)>, ApiError> {
+        let key = self.counted(text).await?.filter(|stored| stored.session_of.is_none());
         let Some(StoredKey { key, .. }) = key else { return Ok(None) };
-        if count(backbone, true).await? >= SESSIONS {
+        if count(&self.backbone, true).await? >= SESSIONS {
             return Err(ApiError::unavailable(format!("there are {SESSIONS} sessions already: log out of some")));
         }
         let (created_at, ends_at) = (now(), now().plus(Duration::from_secs(SESSION_SECONDS)));
         let session = KeyStatus { created_at, expires_at: Some(ends_at), ..key.clone() };
-        let (_, text) = store(backbone, session, Some(key.id.clone())).await?;
+        let (_, text) = store(&self.backbone, session, Some(key.id.clone())).await?;
         Ok(Some((text, key)))
     }
 
     /// Ends a session. What is none is left as it is.
-    ///
-    /// # Errors
-    /// 503: the bucket cannot be asked.
-    pub(crate) async fn log_out(&self, backbone: &Backbone, text: &str) -> Result<(), ApiError> {
-        let session = self.counted(backbone, text).await?.filter(|stored| stored.session_of.is_some());
+    pub(crate) async fn log_out(&self, text: &str) -> Result<(), ApiError> {
+        let session = self.counted(text).await?.filter(|stored| stored.session_of.is_some());
         let Some(session) = session else { return Ok(()) };
         let id = session.key.id;
-        backbone.api_keys().revoke(&id).await?;
+        self.backbone.api_keys().revoke(&id).await?;
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         Ok(())
     }
 
     /// The key or session of this text, if it is there, right and not over.
-    async fn counted(&self, backbone: &Backbone, text: &str) -> Result<Option<StoredKey>, ApiError> {
+    async fn counted(&self, text: &str) -> Result<Option<StoredKey>, ApiError> {
         let Some(id) = id_of_key(text) else { return Ok(None) };
-        let stored = self.stored(backbone, id).await?;
+        let stored = self.stored(id).await?;
         // A key that is not there is compared as well, so that the time says nothing.
         let expected = stored.as_ref().map_or([0; 32], |stored| stored.sha256);
         let given: [u8; 32] = Sha256::digest(text).into();
@@ -192,7 +180,7 @@ impl KeyCheck {
         Ok(stored.filter(|stored| is_right && not_over(&stored.key)))
     }
 
-    async fn stored(&self, backbone: &Backbone, id: &str) -> Result<Option<StoredKey>, ApiError> {
+    async fn stored(&self, id: &str) -> Result<Option<StoredKey>, ApiError> {
         if let Some(known) = self.known(id) {
             return Ok(known);
         }
@@ -202,7 +190,7 @@ impl KeyCheck {
             return Ok(known);
         }
         let asked_at = Instant::now();
-        let stored = backbone.api_keys().get(id).await?;
+        let stored = self.backbone.api_keys().get(id).await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KNOWN {
             known.clear();

@@ -26,25 +26,11 @@ const STORED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a node waits before it looks again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// The attempt that is meant.
-struct Meant {
-    tenant: Tenant,
-    run_id: RunId,
-    token: String,
-}
-
-impl Meant {
-    fn of(asker: &str, tenant: Option<Tenant>, run_id: RunId, token: String) -> Result<Self, ApiError> {
-        let (tenant, run_id) = filter::one(asker, RunRequest { run_id, tenant })?;
-        Ok(Self { tenant, run_id, token })
-    }
-}
-
 /// `runs.complete`
 pub(crate) async fn complete(api: &Api, asker: &str, asked: CompleteRequest) -> Result<Encoded<Record>, ApiError> {
     let CompleteRequest { run_id, tenant, token, result } = asked;
     let result = fitting("result", result, RESULT_MAX)?;
-    end(api, &Meant::of(asker, tenant, run_id, token)?, &LateEnd::Completed(result)).await
+    end(api, asker, RunRequest { run_id, tenant }, &token, &LateEnd::Completed(result)).await
 }
 
 /// `runs.fail`
@@ -56,13 +42,14 @@ pub(crate) async fn fail(api: &Api, asker: &str, asked: FailRequest) -> Result<E
     }
     let retry_after_ms = retry_after_ms.map(|ms| positive("retry_after_ms", ms)).transpose()?.map(whole_millis);
     let failure = Some(Failure::new(kind, error));
-    end(api, &Meant::of(asker, tenant, run_id, token)?, &LateEnd::Failed { failure, retry_after_ms }).await
+    end(api, asker, RunRequest { run_id, tenant }, &token, &LateEnd::Failed { failure, retry_after_ms }).await
 }
 
-/// Notes the end of an attempt, and has its job fall due.
-async fn end(api: &Api, meant: &Meant, end: &LateEnd) -> Result<Encoded<Record>, ApiError> {
-    let run = once_it_stands(api, meant, |run, standing| {
-        match run.on_late(&meant.token, Some(end)) {
+/// Notes the end of the attempt with this token, and has its job fall due.
+async fn end(api: &Api, asker: &str, of: RunRequest, token: &str, end: &LateEnd) -> Result<Encoded<Record>, ApiError> {
+    let (tenant, run_id) = filter::one(asker, of)?;
+    let run = once_it_stands(api, &tenant, &run_id, |run, standing| {
+        match run.on_late(token, Some(end)) {
             OnLate::Awaited if standing => run.note_late_end(end.clone(), now()),
             // The node that noted it may have died before it wrote the schedule.
             OnLate::Repeated if run.is_detached() => {}
@@ -78,12 +65,12 @@ async fn end(api: &Api, meant: &Meant, end: &LateEnd) -> Result<Encoded<Record>,
 pub(crate) async fn progress(api: &Api, asker: &str, asked: ProgressRequest) -> Result<Encoded<Goes>, ApiError> {
     let ProgressRequest { run_id, tenant, token, progress } = asked;
     let progress = fitting("progress", progress, MAX_BYTES)?;
-    let meant = Meant::of(asker, tenant, run_id, token)?;
-    let run = once_it_stands(api, &meant, |run, standing| {
-        if run.state == RunState::Cancelled && run.late.as_ref().is_some_and(|late| late.token == meant.token) {
+    let (tenant, run_id) = filter::one(asker, RunRequest { run_id, tenant })?;
+    let run = once_it_stands(api, &tenant, &run_id, |run, standing| {
+        if run.state == RunState::Cancelled && run.late.as_ref().is_some_and(|late| late.token == token) {
             return Ok(None);
         }
-        match run.on_late(&meant.token, None) {
+        match run.on_late(&token, None) {
             OnLate::Awaited if standing => Ok(Some(run.note_late_progress(progress.clone(), now()))),
             other => Err(other),
         }
@@ -101,13 +88,14 @@ pub(crate) async fn progress(api: &Api, asker: &str, asked: ProgressRequest) -> 
 /// handler's reply.
 async fn once_it_stands(
     api: &Api,
-    meant: &Meant,
+    tenant: &Tenant,
+    run_id: &RunId,
     mut change: impl FnMut(&mut Run, bool) -> Result<Option<Timestamp>, OnLate>,
 ) -> Result<Run, ApiError> {
     let until = Instant::now() + STORED_WITHIN;
     loop {
         let mut is_final = None;
-        let altered = reschedule::alter(api, &meant.tenant, &meant.run_id, |run, standing| {
+        let altered = reschedule::alter(api, tenant, run_id, |run, standing| {
             change(run, standing).map_err(|judged| {
                 is_final = Some(!matches!(judged, OnLate::NotYet | OnLate::Awaited));
                 refused(run, judged)

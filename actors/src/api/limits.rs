@@ -23,22 +23,15 @@ use crate::api::filter;
 use crate::api::pauses::{announce, write};
 use crate::runtime::now;
 
-/// Entries per page: if the client does not say, and at most.
-const PAGE: u64 = 100;
-const PAGE_MAX: u64 = 500;
 /// Records that are read at once.
 const READ_AT_ONCE: usize = 16;
 
 /// The endpoint `limits.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result<Encoded<Listed>, ApiError> {
-    let limit = asked.limit.unwrap_or(PAGE);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}")));
-    }
+    let limit = filter::page_size(asked.limit)?;
     // The number of the page's first limit, from 1.
     let first = filter::cursor(asked.cursor.as_deref())?.max(1);
-    let (skipped, limit) =
-        (usize::try_from(first - 1).unwrap_or(usize::MAX), usize::try_from(limit).unwrap_or(usize::MAX));
+    let skipped = usize::try_from(first - 1).unwrap_or(usize::MAX);
     let own = if asker == OPERATOR { None } else { filter::whose(asker, None)? };
     let is_seen = |scope: &Scope| match (scope, &own) {
         (Scope::Tenant(tenant), Some(own)) => tenant == own,

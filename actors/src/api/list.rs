@@ -13,7 +13,6 @@ use longshore_domain::{JobType, Queue, Run, RunState, Tenant, Timestamp};
 use tokio::time::Instant;
 
 use crate::api::Api;
-use crate::api::dead_letters::{LIST_DEFAULT, limit};
 use crate::api::filter::{self, RunFilter};
 use crate::api::runs;
 use crate::api::walk::Walk;
@@ -52,19 +51,19 @@ async fn of_key(api: &Api, asker: &str, key: &str, tenant: Option<Tenant>) -> Re
 
 async fn those(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Runs>, ApiError> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
-    let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
+    let limit = filter::page_size(asked.limit)?;
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
     // An answer is one message: it stays well below the server's limit.
     let mut room = api.backbone.max_payload() * 3 / 4;
     let (until, mut runs) = (Instant::now() + LISTING.1, Vec::new());
     while let Some(position) = walk.position() {
-        let is_full = runs.len() as u64 == limit;
+        let is_full = runs.len() == limit;
         if is_full || walk.inspected >= LISTING.0 || Instant::now() >= until {
             return Ok(page(runs, Some(position.to_string()), walk.searched_until, walk.unreadable));
         }
         for seen in walk.step().await? {
             let whole = record::show(&seen.run);
-            if runs.len() as u64 == limit || (whole.size() > room && !runs.is_empty()) {
+            if runs.len() == limit || (whole.size() > room && !runs.is_empty()) {
                 return Ok(page(runs, Some(seen.here.to_string()), walk.searched_until, walk.unreadable));
             }
             let shown = if whole.size() > room { record::show_within(&seen.run, room) } else { whole };

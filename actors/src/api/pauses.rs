@@ -136,7 +136,7 @@ pub(super) async fn write(
                 }
                 match store.write(key, wanted.as_ref(), revision).await {
                     Ok(WrittenSetting::Won(revision)) => return Ok(Stored { before, revision, earlier: None }),
-                    Ok(WrittenSetting::Lost | WrittenSetting::Undecided) => None,
+                    Ok(WrittenSetting::Lost) => None,
                     Err(error) => Some(error),
                 }
             }
@@ -156,15 +156,14 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
     let found = store.read(key).await?;
     let overtaken = || ApiError::unavailable("it was changed again meanwhile: queues.list says what holds");
     let stored_at = found.filter(|found| found.revision == stored.revision).ok_or_else(overtaken)?.at;
-    let nodes = present(api).await?.into_iter();
-    let nodes = nodes.filter(|(_, present_at)| may_be_unaware(*present_at, stored_at)).map(|(node, _)| node);
+    let nodes = api.backbone.nodes().last_seen().await?.into_iter();
+    let nodes = nodes.filter(|presence| may_be_unaware(presence.seen_at, stored_at)).map(|presence| presence.node);
     let within = match stored.earlier {
         // By this node's own clock alone.
         None => KNOWN_FOR,
         Some(at) => unaware_for(at, now()),
     };
-    let announced = store.announce(stored.revision, nodes.collect(), within).await;
-    let silent = announced?;
+    let silent = store.announce(stored.revision, nodes.collect(), within).await?;
     if !silent.is_empty() {
         let silent = silent.join(", ");
         tracing::warn!(%silent, "these nodes did not confirm a pause within {:?}; if they are alive, they start nothing until they have read it", from.elapsed());
@@ -172,15 +171,9 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
     Ok(())
 }
 
-/// Announces a change, and waits a second until the nodes know of it; returns those that have not said so.
+/// Announces a change to the nodes that were there within the last hour, and waits a second until they know of it;
+/// returns those that have not said so.
 pub(super) async fn announce(api: &Api, revision: u64) -> Result<Vec<String>, ApiError> {
-    let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
-    let announced = api.backbone.run_time_settings().announce(revision, nodes, CONFIRMED_WITHIN).await;
-    announced.map_err(ApiError::from)
-}
-
-/// The nodes that were there within the last hour, and when each last said so.
-async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
-    let nodes = api.backbone.nodes().last_seen().await?;
-    Ok(nodes.into_iter().map(|presence| (presence.node, presence.seen_at)).collect())
+    let nodes = api.backbone.nodes().last_seen().await?.into_iter().map(|presence| presence.node).collect();
+    Ok(api.backbone.run_time_settings().announce(revision, nodes, CONFIRMED_WITHIN).await?)
 }

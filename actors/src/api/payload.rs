@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use longshore_backbone::Headers;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Payload, RunRequest};
 use longshore_backbone::wire::header::{self, names};
@@ -18,7 +19,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<E
     let run = match runs::known(api, &tenant, &run_id).await {
         // Its dead letter may be there longer.
         Err(error) if error.code == 404 => return dead(api, &tenant, &run_id).await.map_err(|_| error),
-        run => run?,
+        found => found?.run,
     };
     match &run.state {
         State::Dead { .. } => dead(api, &tenant, &run_id).await,
@@ -36,33 +37,27 @@ async fn dead(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Encoded<Payl
     let (dead_letter, _) = dead_letters::find(api, tenant, run_id).await?;
     match dead_letter.left_out {
         Some(_) => Err(gone(run_id)),
-        None => {
-            let content_type = header::value_of(&dead_letter.headers, names::CONTENT_TYPE);
-            Ok(shown(&dead_letter.run, content_type, &dead_letter.payload))
-        }
+        None => Ok(shown(&dead_letter.run, Some(&dead_letter.headers), &dead_letter.payload)),
     }
 }
 
 /// The payload of a run that has not ended: its job waits for its time, is parked, or is in a lane.
 async fn waiting(api: &Api, run: &Run) -> Result<Option<Encoded<Payload>>, ApiError> {
-    if let Some((lane, sequence)) = run.run_id.as_derived() {
-        let job = api.backbone.job_in_lane(&lane, sequence).await?;
-        if let Some(job) = job {
-            let content_type = job.headers.as_ref().and_then(|headers| header::value_of(headers, names::CONTENT_TYPE));
-            return Ok(Some(shown(run, content_type, &job.payload)));
-        }
+    if let Some((lane, sequence)) = run.run_id.as_derived()
+        && let Some(job) = api.backbone.job_in_lane(&lane, sequence).await?
+    {
+        return Ok(Some(shown(run, job.headers.as_ref(), &job.payload)));
     }
     let lanes = [QueueLane::Returned, run.priority.into()].map(|lane| Source::Lane(run.queue.clone(), lane));
     for place in [Source::Schedules, Source::Parked].into_iter().chain(lanes) {
         if let Some(stored) = api.find(&place, run).await? {
-            let content_type = header::value_of(&stored.headers, names::CONTENT_TYPE);
-            return Ok(Some(shown(run, content_type, &stored.payload)));
+            return Ok(Some(shown(run, Some(&stored.headers), &stored.payload)));
         }
     }
     Ok(None)
 }
 
-fn shown(run: &Run, content_type: Option<&str>, payload: &Bytes) -> Encoded<Payload> {
-    let (job_type, content_type) = (run.job_type.clone(), content_type.map(str::to_owned));
-    Encoded::of(&Payload { job_type, content_type, payload_base64: STANDARD.encode(payload) })
+fn shown(run: &Run, headers: Option<&Headers>, payload: &Bytes) -> Encoded<Payload> {
+    let content_type = headers.and_then(|headers| header::value_of(headers, names::CONTENT_TYPE)).map(str::to_owned);
+    Encoded::of(&Payload { job_type: run.job_type.clone(), content_type, payload_base64: STANDARD.encode(payload) })
 }

@@ -84,8 +84,7 @@ impl WaitingPorts for Api {
 
     async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError> {
         let Some((lane, sequence)) = run.as_derived() else { return Ok(None) };
-        let found = self.backbone.job_in_lane(&lane, sequence).await;
-        let Some(delivery) = found? else { return Ok(None) };
+        let Some(delivery) = self.backbone.job_in_lane(&lane, sequence).await? else { return Ok(None) };
         let assignment = Assignment::read(delivery, self.backbone.names(), 0, self.backbone.max_on_arrival());
         let is_meant = assignment.job.tenant == *tenant && assignment.job.run_id == *run;
         Ok(is_meant.then(|| in_lane(self, assignment)))
@@ -100,8 +99,7 @@ impl WaitingPorts for Api {
             for priority in Priority::all() {
                 let subject = names.jobs_where(Some(tenant), &Lane::new(&queue, priority), None);
                 let place = Source::Lane(queue.clone(), priority.into());
-                let found = find_in(backbone, &place, &subject, |stored| names_run(stored, run)).await;
-                if let Some(stored) = found? {
+                if let Some(stored) = find_in(backbone, &place, &subject, |stored| names_run(stored, run)).await? {
                     let delivery = backbone.as_delivered(stored, &names.lane_stream(&queue, priority));
                     let assignment = Assignment::read(delivery, names, 0, backbone.max_on_arrival());
                     if assignment.job.run_id != *run {
@@ -117,25 +115,19 @@ impl WaitingPorts for Api {
 
     async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error> {
         let (backbone, names) = (&self.backbone, self.backbone.names());
-        match place {
-            Source::Schedules => backbone.standing_schedule(run).await,
-            Source::Parked => {
-                let subject = names.parked_of(&run.tenant, &run.lane(), &run.job_type);
-                find_in(backbone, place, &subject, |stored| is_of_wait(&stored.headers, run)).await
-            }
+        let (subject, by_a_node) = match place {
+            Source::Schedules => return backbone.standing_schedule(run).await,
+            Source::Parked => (names.parked_of(&run.tenant, &run.lane(), &run.job_type), true),
             Source::Lane(queue, QueueLane::Returned) => {
-                let subject = names.returned_where(Some(&run.tenant), queue, Some(&run.job_type));
-                find_in(backbone, place, &subject, |stored| is_of_wait(&stored.headers, run)).await
+                (names.returned_where(Some(&run.tenant), queue, Some(&run.job_type)), true)
             }
-            _ => {
-                let subject = names.job(&run.tenant, &run.lane(), &run.job_type);
-                let is_it = |stored: &Stored| match comes_by_a_node(run) {
-                    true => is_of_wait(&stored.headers, run),
-                    false => is_job_of(stored, run),
-                };
-                find_in(backbone, place, &subject, is_it).await
-            }
-        }
+            _ => (names.job(&run.tenant, &run.lane(), &run.job_type), comes_by_a_node(run)),
+        };
+        let is_it = |stored: &Stored| match by_a_node {
+            true => is_of_wait(&stored.headers, run),
+            false => is_job_of(stored, run),
+        };
+        find_in(backbone, place, &subject, is_it).await
     }
 }
 

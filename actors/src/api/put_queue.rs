@@ -42,9 +42,8 @@ pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Result<Encoded<Que
     let key = SettingKey::Queue(queue.clone());
     let stored = write(api, &key, Some(Setting::Queue(wanted.clone())), |_| false).await?;
     let until = Instant::now() + SERVED_WITHIN;
-    let nodes = present(api).await?.into_iter().map(|presence| presence.node).collect();
-    let announced = api.backbone.run_time_settings().announce(stored.revision, nodes, SERVED_WITHIN).await;
-    let silent = announced?;
+    let nodes = api.backbone.nodes().present(now()).await?.into_iter().map(|presence| presence.node).collect();
+    let silent = api.backbone.run_time_settings().announce(stored.revision, nodes, SERVED_WITHIN).await?;
     let (served_by, missing) = served(api, &queue, &wanted, until).await?;
     let unconfirmed: BTreeSet<String> = silent.into_iter().chain(missing).collect();
     let PutQueue { concurrency, aging_ms, nodes, fair_by } = wanted;
@@ -60,7 +59,7 @@ async fn served(
     until: Instant,
 ) -> Result<(Vec<String>, Vec<String>), ApiError> {
     loop {
-        let present = present(api).await?;
+        let present = api.backbone.nodes().present(now()).await?;
         // A node that serves nothing is a gateway, and will not.
         let works = |node: &Presence| node.state == "running" && !node.queues.is_empty();
         let is_to = |node: &&Presence| works(node) && wanted.is_for(&node.node);
@@ -71,8 +70,4 @@ async fn served(
         }
         tokio::time::sleep(CHECK_EVERY).await;
     }
-}
-
-async fn present(api: &Api) -> Result<Vec<Presence>, ApiError> {
-    api.backbone.nodes().present(now()).await.map_err(ApiError::from)
 }

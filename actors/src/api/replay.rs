@@ -58,19 +58,12 @@ async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
         if !named || value.as_deref().is_some_and(|value| !plain(value)) {
             return Err(ApiError::malformed(format!("{field}: is not a valid header")));
         }
-        headers.insert(name.as_str(), value.as_deref().unwrap_or_default());
-    }
-    let given = set.headers.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.as_str());
-    let mut check = Headers::new();
-    for name in given {
-        if let Some(value) = headers.get(name) {
-            check.insert(name, value.as_str());
+        if let Some(value) = value {
+            headers.insert(name.as_str(), value.as_str());
         }
     }
-    let read = header::read_job(&check).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
-    if let Some(name) =
-        set.headers.iter().find(|(name, value)| value.is_some() && is_settled(name)).map(|(name, _)| name)
-    {
+    let read = header::read_job(&headers).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
+    if let Some((name, _)) = set.headers.iter().find(|(name, value)| value.is_some() && is_settled(name)) {
         let reason = "is settled once a run has begun; a replay cannot change it";
         return Err(ApiError::malformed(format!("set.headers.{name}: {reason}")));
     }

@@ -15,7 +15,6 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{
     ApiError, Code, Encoded, Failed, NewStart, Outcome, RescheduleRequest, Rescheduled, RescheduledRuns, Selection,
 };
-use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 
@@ -52,7 +51,7 @@ pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Result<
     let chosen = filter::which(asker, asked)?;
     if let Chosen::One(tenant, run_id) = &chosen
         && !dry_run
-        && let Some(found) = runs::is_stored(api, tenant, run_id).await?
+        && let Some(found) = api.backbone.read_record(tenant, run_id).await?
         && found.run.state == RunState::Enqueued
         && found.run.state.wait().is_none()
     {
@@ -106,11 +105,10 @@ async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change:
     for subject in [schedules, retries] {
         let mut from = Some(1);
         while let Some(at) = from.filter(|at| *at <= last) {
-            let page = api.backbone.page(&Source::Schedules, &subject, at).await;
-            let page = page?;
+            let page = api.backbone.page(&Source::Schedules, &subject, at).await?;
             from = page.next;
             let found = page.messages.into_iter().filter(|stored| stored.sequence <= last);
-            let mut found = found.filter_map(|stored| whose(&stored)).peekable();
+            let mut found = found.filter_map(|stored| filter::run_of(&stored)).peekable();
             while found.peek().is_some() {
                 let room = limit.saturating_sub(done.load(Ordering::Relaxed));
                 if room == 0 {
@@ -135,15 +133,9 @@ async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change:
     Ok(Outcome::new(done.into_inner(), failed, false))
 }
 
-/// The run of a schedule; `None`: it is the tick of a recurring schedule.
-fn whose(stored: &Stored) -> Option<(Tenant, RunId)> {
-    let tenant = Tenant::parse(stored.subject.split('.').nth(2)?).ok()?;
-    Some((tenant, RunId::parse(stored.headers.get(names::RUN_ID)?.as_str()).ok()?))
-}
-
 /// Whether the run fits, and can be rescheduled.
 async fn fits(api: &Api, tenant: &Tenant, id: &RunId, filter: &RunFilter, change: &Change) -> Result<bool, ApiError> {
-    let Some(Found { mut run, .. }) = runs::is_stored(api, tenant, id).await? else { return Ok(false) };
+    let Some(Found { mut run, .. }) = api.backbone.read_record(tenant, id).await? else { return Ok(false) };
     // What waits for something else than a time that may be changed is not meant, nor what is as it is wanted: the next
     // call of a client that works in small ones meets the runs of this one again.
     Ok(filter.fits(&run) && change.alters(&run) && run.reschedule(now()))

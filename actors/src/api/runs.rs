@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use longshore_backbone::Backbone;
 use longshore_backbone::records::Found;
-use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
+use longshore_backbone::wire::api::{ApiError, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::{History, Policies};
 use longshore_domain::run::State;
-use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -30,25 +31,20 @@ const FOLLOWED: usize = 100;
 /// The endpoint `runs.get`: the run, from its record or its lane.
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
-    match find(api, &tenant, &run_id).await? {
-        Some(mut found) => {
-            if matches!(found.run.state, State::Running) {
-                // The record lists them with the attempt's end.
-                let steps = api.backbone.steps(&tenant, &run_id).await?;
-                for step in steps {
-                    found.run.list_step(step);
-                }
-            }
-            Ok(shown(api, &found).await)
+    let mut found = known(api, &tenant, &run_id).await?;
+    if matches!(found.run.state, State::Running) {
+        // The record lists them with the attempt's end.
+        for step in api.backbone.steps(&tenant, &run_id).await? {
+            found.run.list_step(step);
         }
-        None => Err(missing(api, &tenant, &run_id).await),
     }
+    Ok(shown(api, &found).await)
 }
 
 /// The run, from its record or its lane.
-pub(crate) async fn known(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Run, ApiError> {
+pub(crate) async fn known(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Found, ApiError> {
     match find(api, tenant, run_id).await? {
-        Some(found) => Ok(found.run),
+        Some(found) => Ok(found),
         None => Err(missing(api, tenant, run_id).await),
     }
 }
@@ -60,7 +56,7 @@ async fn shown(api: &Api, found: &Found) -> Encoded<Record> {
 
 /// The run as it is recorded, or as the job in its lane says, at revision 0.
 async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
-    if let Some(found) = is_stored(api, tenant, run_id).await? {
+    if let Some(found) = api.backbone.read_record(tenant, run_id).await? {
         return Ok(Some(found));
     }
     if let Some(InLane { run, .. }) = api.waiting(tenant, run_id).await? {
@@ -80,11 +76,6 @@ pub(crate) async fn recorded_for_certain(
         backbone.is_certainly_gone(&lane, sequence).await?;
     }
     backbone.read_record_for_certain(tenant, run_id).await.map_err(ApiError::from)
-}
-
-/// The stored record of a run.
-pub(crate) async fn is_stored(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
-    api.backbone.read_record(tenant, run_id).await.map_err(ApiError::from)
 }
 
 /// The error for a run that is not known. If a type keeps only its failures, a run that completed at once looks like
@@ -188,7 +179,7 @@ fn end_published(policies: &Policies, event: &[u8]) -> Option<Encoded<Record>> {
     if policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
         return None;
     }
-    Some(Encoded::of(&event.into_record()))
+    event.into_record().map(|record| Encoded::of(&record))
 }
 
 /// The event of a run's end.
@@ -216,58 +207,18 @@ struct EndEvent {
 
 impl EndEvent {
     /// The record that the run would have.
-    fn into_record(self) -> Record {
-        let started_at = self.at.minus(Duration::from_millis(self.duration_ms));
-        let attempt = Attempt {
-            round: self.round,
-            attempt: self.attempt,
-            started_at,
-            ended_at: Some(self.at),
-            node: self.node.clone(),
-            error: None,
-            retry_at: None,
-            put_back: None,
-            start: None,
-            detached: None,
-        };
-        Record {
-            steps: Vec::new(),
-            run_id: self.run_id,
-            tenant: self.tenant,
-            queue: self.queue,
-            priority: self.priority,
-            job_type: self.job_type,
-            state: RunState::Completed.into(),
-            round: self.round,
-            attempt: Some(self.attempt),
-            max_attempts: self.max_attempts,
-            submitted_at: None,
-            enqueued_at: None,
-            started_at: Some(started_at),
-            ended_at: Some(self.at),
-            run_at: None,
-            node: Some(self.node),
-            progress: None,
-            log: Vec::new(),
-            result: self.result,
-            result_base64: None,
-            result_content_type: None,
-            result_bytes: None,
-            error: None,
-            attempts: vec![attempt],
-            tags: self.tags,
-            search: Vec::new(),
-            duplicate_of: None,
-            parent_run_id: None,
-            then: None,
-            batch_id: None,
-            children: Vec::new(),
-            keep_ms: None,
-            erased_at: None,
-            trace_id: None,
-            attempts_left_out: None,
-            waiting_for: None,
-        }
+    fn into_record(self) -> Option<Record> {
+        let Self { round, attempt, at, node, .. } = &self;
+        let started_at = at.minus(Duration::from_millis(self.duration_ms));
+        let record = json!({
+            "run_id": self.run_id, "tenant": self.tenant, "queue": self.queue, "priority": self.priority,
+            "type": self.job_type, "state": RunState::Completed, "round": round, "attempt": attempt,
+            "max_attempts": self.max_attempts, "started_at": started_at, "ended_at": at, "node": node,
+            "attempts": [{"round": round, "attempt": attempt, "started_at": started_at, "ended_at": at, "node": node}],
+            "tags": self.tags,
+        });
+        let record: Record = serde_json::from_str(&record.to_string()).ok()?;
+        Some(Record { result: self.result, ..record })
     }
 }
 

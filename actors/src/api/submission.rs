@@ -18,7 +18,7 @@ use longshore_domain::policy::OnMismatch;
 use longshore_domain::protocol::Repeat;
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{Job, Run, RunId, RunState, Timestamp};
 
 use crate::api::debounce::Debounced;
 use crate::attempt::keys::{self, Marked, OwnClaim};
@@ -47,26 +47,14 @@ pub(crate) trait SubmitPorts: RunPorts {
 }
 
 /// What happens if another run has the key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnConflict {
     /// The answer is that run.
-    #[default]
     Return,
     /// The job is refused.
     Reject,
     /// The job takes the place of that run, unless it has started.
     Replace,
-}
-
-impl OnConflict {
-    pub(super) fn read(word: &str) -> Result<Self, String> {
-        match word {
-            "return" => Ok(Self::Return),
-            "reject" => Ok(Self::Reject),
-            "replace" => Ok(Self::Replace),
-            other => Err(format!("{other:?} is not one of return, reject, replace")),
-        }
-    }
 }
 
 /// A submission, read and checked.
@@ -104,17 +92,8 @@ pub(super) fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Sub
 }
 
 /// Another write came in between: the client asks again.
-fn changes() -> ApiError {
+pub(super) fn changes() -> ApiError {
     ApiError::unavailable("the run's record changes; try again")
-}
-
-/// The run that these ids name, as it is stored.
-pub(super) async fn is_stored<P: SubmitPorts>(
-    ports: &P,
-    tenant: &Tenant,
-    run_id: &RunId,
-) -> Result<Option<Found>, ApiError> {
-    ports.server().read_record(tenant, run_id).await.map_err(ApiError::from)
 }
 
 /// Writes the record, publishes the job or schedule, and marks both record and claim as published.
@@ -125,47 +104,34 @@ pub(super) async fn record_first<P: SubmitPorts>(
     claim: Option<OwnClaim>,
 ) -> Result<Submitted, ApiError> {
     let mut run = new_run(ports, submission);
-    if let Some(at) = due {
-        return match schedule(ports, submission, &mut run, at).await {
-            Some(revision) => mark(ports, submission, run, revision, claim).await,
-            // The record is not ours: there is another run with that id.
-            None => match is_stored(ports, &submission.job.tenant, &submission.job.run_id).await? {
-                Some(found) => found_before(ports, submission, found, claim).await,
-                None => Err(changes()),
-            },
-        };
-    }
-    fail_point::pass("before-note");
-    match ports.server().write_record(&run, 0).await? {
-        Written::Won(revision) => {
-            fail_point::pass("after-note");
-            publish_recorded(ports, submission, &run).await?;
-            mark(ports, submission, run, revision, claim).await
+    let found = match make_durable(ports, submission, &mut run, due).await? {
+        Written::Won(revision) => return mark(ports, submission, run, revision, claim).await,
+        // The record is not ours: there is another run with that id.
+        Written::Lost(None) if due.is_some() => {
+            ports.server().read_record(&submission.job.tenant, &submission.job.run_id).await?
         }
-        Written::Lost(Some(found)) => found_before(ports, submission, *found, claim).await,
-        Written::Lost(None) => Err(changes()),
-    }
+        Written::Lost(found) => found.map(|found| *found),
+    };
+    found_before(ports, submission, found.ok_or_else(changes)?, claim).await
 }
 
-/// Stores the record of a run that replaces another one, and its job or schedule. `None`: another write came first.
+/// Stores the record of a new run, and its job or schedule. What came before a record with a schedule is not read.
 pub(super) async fn make_durable<P: SubmitPorts>(
     ports: &P,
     submission: &Submission,
     run: &mut Run,
     due: Option<Timestamp>,
-) -> Result<Option<u64>, ApiError> {
+) -> Result<Written, ApiError> {
     if let Some(at) = due {
-        return Ok(schedule(ports, submission, run, at).await);
+        return Ok(schedule(ports, submission, run, at).await.map_or(Written::Lost(None), Written::Won));
     }
     fail_point::pass("before-note");
-    match ports.server().write_record(run, 0).await? {
-        Written::Won(revision) => {
-            fail_point::pass("after-note");
-            publish_recorded(ports, submission, run).await?;
-            Ok(Some(revision))
-        }
-        Written::Lost(_) => Ok(None),
+    let written = ports.server().write_record(run, 0).await?;
+    if let Written::Won(_) = written {
+        fail_point::pass("after-note");
+        publish_recorded(ports, submission, run).await?;
     }
+    Ok(written)
 }
 
 /// The run of a submission as it is before anything is stored.
@@ -207,10 +173,9 @@ async fn mark<P: SubmitPorts>(
 ) -> Result<Submitted, ApiError> {
     let job = &submission.job;
     let marked = match claim {
-        Some(claim) => keys::mark_published(ports, job, claim, submission.print().clone()).await,
-        None => Ok(Marked::Open),
+        Some(claim) => keys::mark_published(ports, job, claim, submission.print().clone()).await?,
+        None => Marked::Open,
     };
-    let marked = marked?;
     if let (Marked::Own, Some(key)) = (&marked, keys::key_of(ports, job)) {
         key.note_claimed(&mut run);
     }
@@ -232,7 +197,7 @@ async fn mark<P: SubmitPorts>(
         return Err(mismatch(&holder));
     }
     // The other run is about to write its record, or it has ended and its record is gone.
-    let Some(found) = is_stored(ports, &job.tenant, &holder).await? else { return Err(changes()) };
+    let Some(found) = ports.server().read_record(&job.tenant, &holder).await? else { return Err(changes()) };
     Ok(answer(&holder, mark_found(ports, found).await?, true))
 }
 

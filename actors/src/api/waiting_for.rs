@@ -196,28 +196,21 @@ async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
 fn behind(run: &Run, lane: &LaneBacklog) -> Option<WaitingFor> {
     let own = run.run_id.as_derived().map(|(.., sequence)| sequence);
     let own = own.or_else(|| run.held_by.as_ref().map(|held| held.message.sequence));
-    let (queue, priority) = (&run.queue, run.priority.number());
-    let before = match own {
-        Some(own) => own.saturating_sub(lane.delivered + 1).min(lane.messages),
-        // Where it stands is not known.
-        None => lane.messages.saturating_sub(1),
-    };
     if lane.messages == 0 {
         return None;
     }
-    let about = if own.is_some() { "" } else { "at most " };
-    Some(match before {
-        0 => {
-            said(Reason::Worker, format!("a worker of the queue {queue}: it is next in its lane (priority {priority})"))
-        }
-        before => {
-            let jobs = if before == 1 { "job" } else { "jobs" };
-            let words = format!(
-                "a worker of the queue {queue}, behind {about}{before} {jobs} of its lane (priority {priority})"
-            );
-            said(Reason::Worker, words)
-        }
-    })
+    let (before, about) = match own {
+        Some(own) => (own.saturating_sub(lane.delivered + 1).min(lane.messages), ""),
+        // Where it stands is not known.
+        None => (lane.messages - 1, "at most "),
+    };
+    let place = match before {
+        0 => ": it is next in its lane".to_owned(),
+        1 => format!(", behind {about}1 job of its lane"),
+        _ => format!(", behind {about}{before} jobs of its lane"),
+    };
+    let what = format!("a worker of the queue {}{place} (priority {})", run.queue, run.priority.number());
+    Some(said(Reason::Worker, what))
 }
 
 /// Its handlers are full.

@@ -21,11 +21,11 @@ use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::header::names;
-use longshore_domain::{Lane, Priority, Queue, QueueLane, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{Priority, Queue, QueueLane, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::dead_letters;
-use crate::api::filter::RunFilter;
+use crate::api::filter::{self, RunFilter};
 use crate::attempt::assignment::Assignment;
 use crate::runtime::now;
 
@@ -239,8 +239,7 @@ impl<'a> Walk<'a> {
 
     async fn since(&mut self) -> Result<Vec<Seen>, ApiError> {
         let from = self.at.max(self.top + 1);
-        let page = self.api.backbone.records_from(self.filter.tenant.as_ref(), from).await;
-        let page = page?;
+        let page = self.api.backbone.records_from(self.filter.tenant.as_ref(), from).await?;
         self.has_read(&page.messages);
         let runs = self.read_records(&page.messages);
         let fit = runs.into_iter().filter(|(run, _)| run.origin <= self.began.plus(CAME_WITH) && self.filter.fits(run));
@@ -253,10 +252,9 @@ impl<'a> Walk<'a> {
         let (source, subject) = place(self.api, self.filter, &leg);
         let backbone = &self.api.backbone;
         let page = match self.filter.wanted.since {
-            Some(since) if self.at == 0 => backbone.page_since(&source, &subject, since.minus(APART)).await,
-            _ => backbone.page(&source, &subject, self.at).await,
+            Some(since) if self.at == 0 => backbone.page_since(&source, &subject, since.minus(APART)).await?,
+            _ => backbone.page(&source, &subject, self.at).await?,
         };
-        let page = page?;
         self.has_read(&page.messages);
         let (delivered, ends_at) = (self.delivered(&source).await?, self.began.plus(CAME_WITH));
         let is_running = self.filter.wanted.state == Some(RunState::Running);
@@ -304,8 +302,7 @@ impl<'a> Walk<'a> {
     fn read(&self, source: &Source, stored: Stored) -> Option<LaneMessage> {
         let (sequence, backbone) = (stored.sequence, &self.api.backbone);
         let Source::Lane(queue, lane) = source else {
-            let tenant = Tenant::parse(stored.subject.split('.').nth(2)?).ok()?;
-            let run_id = RunId::parse(stored.headers.get(names::RUN_ID)?.as_str()).ok()?;
+            let (tenant, run_id) = filter::run_of(&stored)?;
             return Some(LaneMessage { tenant, run_id, sequence, waiting: None });
         };
         let is_moved = stored.headers.get(names::SEAL).is_some();
@@ -369,13 +366,7 @@ fn place(api: &Api, filter: &RunFilter, leg: &Leg) -> (Source, String) {
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     let [schedules, retries, due] = names.schedules_where(tenant);
     match leg {
-        Leg::Lane(queue, QueueLane::Of(priority)) => {
-            let subject = names.jobs_where(tenant, &Lane::new(queue, *priority), job_type);
-            (Source::Lane(queue.clone(), QueueLane::Of(*priority)), subject)
-        }
-        Leg::Lane(queue, QueueLane::Returned) => {
-            (Source::Lane(queue.clone(), QueueLane::Returned), names.returned_where(tenant, queue, job_type))
-        }
+        Leg::Lane(queue, lane) => filter.in_lane(names, queue, *lane),
         Leg::Parked => (Source::Parked, names.parked_where(tenant, queue, job_type)),
         Leg::Retries => (Source::Schedules, retries),
         Leg::Due => (Source::Schedules, due),

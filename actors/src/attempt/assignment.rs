@@ -45,7 +45,6 @@ pub(crate) struct Assignment {
     pub(crate) start: Start,
 }
 
-/// How a worker begins.
 #[derive(Debug)]
 pub(crate) enum Start {
     /// Nothing of it has been read or written yet; it may take the fast path.
@@ -168,7 +167,6 @@ impl Assignment {
         !matches!(self.start, Start::Invalid(_) | Start::Detached)
     }
 
-    /// Its position in the order.
     pub(crate) fn rank(&self, aging: Duration) -> Rank {
         Rank::new(self.since, self.job.priority, aging)
     }

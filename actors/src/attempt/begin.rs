@@ -26,7 +26,7 @@ mod unreadable;
 pub(crate) use claim::Begun;
 pub(crate) use unreadable::rename;
 
-use claim::{Base, claim_on, cleared, fresh, on, put_off, return_or_abandon, started, write_claim};
+use claim::{Base, claim_on, cleared, fresh, on, put_off, started, write_claim};
 use not_begun::not_begun;
 use unreadable::{UNPROVEN, ids_of, unreadable};
 
@@ -99,7 +99,8 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
                 // The claim drops a start that was released from the record, so the log must have its events before.
                 if ports.publish(&found.run, ports.server().published_at_redelivery(&found.run)).await.is_err() {
-                    return return_or_abandon(ports, assignment);
+                    assignment.return_or_abandon(ports.instant(), ports.lease());
+                    return Begun::Over;
                 }
                 on(ports, &assignment, Some(found), round, attempt)
             }

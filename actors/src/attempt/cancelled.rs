@@ -5,7 +5,7 @@ use std::sync::Arc;
 use longshore_backbone::cancels::CONFIRM_TIMEOUT;
 use longshore_backbone::{Backbone, Error};
 
-use crate::attempt::holders;
+use crate::attempt::holders::answer_to;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::lease_keeper::{self, Message};
@@ -44,7 +44,7 @@ pub(crate) async fn watch((ports, leases): (Arc<NodePorts>, Address<lease_keeper
                 ports.backbone.confirm_cancel(&cancel, ports.node(), runs_here).await;
             }
             question = questions.next() => match question {
-                Some(question) => holders::answer(&ports, question).await,
+                Some(question) => ports.backbone.answer_holder(question, |asked| answer_to(&*ports, &asked)).await,
                 None => return Ok(()),
             },
         }

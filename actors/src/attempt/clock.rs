@@ -1,15 +1,14 @@
 //! The clock of an attempt: since when its handler works, and when it must be done.
 
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::attempt::node_ports::NodePorts;
-use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt, of_current};
 use crate::runtime::now;
 
 /// Since when the handler has worked, and when it must be done.
 pub(crate) fn clock(current: &CurrentAttempt) -> Option<(Instant, Instant)> {
-    current.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.at_work
+    of_current(current, |running| running.at_work)?
 }
 
 /// When the current attempt must be done.
@@ -19,10 +18,10 @@ pub(crate) fn stops_at(current: &CurrentAttempt) -> Option<Instant> {
 
 /// The handler has only begun now: its time counts from here.
 pub(crate) fn restart_clock(ports: &NodePorts, current: &CurrentAttempt) {
-    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(running) = current.as_mut() else { return };
-    let begun = Instant::now();
-    running.at_work = Some((begun, stop_at(ports, running, begun)));
+    of_current(current, |running| {
+        let begun = Instant::now();
+        running.at_work = Some((begun, stop_at(ports, running, begun)));
+    });
 }
 
 /// When an attempt must be done whose handler begins at `from`: after its time limit, or at the deadline of the run.

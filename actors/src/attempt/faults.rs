@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::attempt::announce::announce;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::progress;
-use crate::attempt::running::CurrentAttempt;
+use crate::attempt::running::{CurrentAttempt, of_current};
 use crate::attempt::stop::{End, panicked};
 use crate::attempt::watch::{guarded, see_through};
 use crate::handlers::handler::Context;
@@ -132,9 +132,7 @@ fn after(ports: &NodePorts, job_type: &JobType, outcome: Outcome) -> Outcome {
 /// Says at which step the current attempt fails.
 fn fails_at_step(current: &CurrentAttempt) -> oneshot::Receiver<SmolStr> {
     let (fail, fails) = oneshot::channel();
-    if let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        running.fail_at_step = Some(fail);
-    }
+    of_current(current, |running| running.fail_at_step = Some(fail));
     fails
 }
 

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
-use longshore_backbone::questions::Question;
 use longshore_domain::Run;
 use longshore_domain::protocol::HolderStatus;
 
-use crate::attempt::node_ports::NodePorts;
 use crate::attempt::ports::Ports;
 use crate::ports::Server as _;
 use crate::runtime::log_run::{About, log_run};
@@ -50,11 +48,6 @@ async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> HolderStatus {
             HolderStatus::Silent(Some(ports.now()))
         }
     }
-}
-
-/// Answers another node's question.
-pub(crate) async fn answer(ports: &NodePorts, question: Question) {
-    ports.backbone.answer_holder(question, |asked| answer_to(ports, &asked)).await;
 }
 
 /// The answer to another node's question.

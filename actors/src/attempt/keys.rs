@@ -33,7 +33,6 @@ use crate::commit::PublishedJob;
 use crate::ports::{Rules as _, RunPorts, Server};
 use crate::runtime::fail_point;
 
-/// The key that a job asks for.
 pub(crate) struct Key<'j> {
     pub(crate) text: &'j str,
     /// How long it stays claimed.
@@ -165,7 +164,6 @@ pub(super) async fn record_first<P: Ports>(
     Ok(None)
 }
 
-/// What a run wants of its key.
 pub(crate) struct KeyRequest<'k> {
     pub(crate) key: &'k Key<'k>,
     pub(crate) print: Fingerprint,
@@ -178,9 +176,7 @@ pub(crate) struct KeyRequest<'k> {
 
 /// Who has a key in the end.
 pub(crate) enum Owner {
-    /// The run that wanted it.
     This,
-    /// Another run.
     Other(RunId),
     /// Another write of the run's record came first, which may have ended it; this record is stored now.
     Unknown(Option<Box<Found>>),
@@ -375,7 +371,6 @@ pub(crate) struct OwnClaim {
 
 /// Whose the key of a submitted run is once its job is durable.
 pub(crate) enum Marked {
-    /// The run has it.
     Own,
     /// Another run has taken the claim over meanwhile.
     TakenBy(Claim),

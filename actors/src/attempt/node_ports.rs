@@ -29,7 +29,6 @@ use crate::runtime::log_run::{About, log_run};
 use crate::runtime::permits::LocalRetryPermits;
 use crate::trace::Tracer;
 
-/// The ports of a real node's attempts.
 pub(crate) struct NodePorts {
     pub(crate) backbone: Backbone,
     pub(crate) identity: Arc<Identity>,
@@ -41,7 +40,6 @@ pub(crate) struct NodePorts {
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
     /// Says how much time jobs with a deadline need.
     pub(crate) shed: Arc<Shed>,
-    /// Calls remote handlers.
     pub(crate) caller: Caller,
     pub(crate) committer: Committer,
     pub(crate) book: Arc<Book>,
@@ -50,7 +48,6 @@ pub(crate) struct NodePorts {
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     /// Takes the spans of jobs, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
-    /// Claims whose answers were lost.
     pub(crate) unclear_claims: UnclearClaims,
     /// Permits of short retries that are held locally.
     pub(crate) local_retries: Arc<LocalRetryPermits>,

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::clock::stop_at;
 use crate::attempt::node_ports::NodePorts;
-use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt, of_current};
 use crate::attempt::stop::{End, outcome_of, panicked};
 use crate::attempt::watch::{guarded, see_through};
 use crate::attempt::{faults, remote};
@@ -26,7 +26,7 @@ use crate::trace::TRACE_PARENT;
 /// Does the work of the current attempt; `reporter` takes what a handler inside the node says of it.
 pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Reporter>) -> End {
     // Kept here until the handler is done, whatever becomes of the attempt meanwhile.
-    let slots = slots_of(current);
+    let slots = of_current(current, |running| running.assignment.permits.slots.clone()).flatten();
     let context = match prepare(ports, current, reporter) {
         Ok(context) => context,
         Err(end) => return end,
@@ -64,11 +64,6 @@ async fn handle(
     };
     let work = AssertUnwindSafe(async { handler.call(context).await });
     outcome_of(work.catch_unwind().await)
-}
-
-fn slots_of(current: &CurrentAttempt) -> Option<Arc<SlotPermit>> {
-    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    current.as_ref().and_then(|running| running.assignment.permits.slots.clone())
 }
 
 fn prepare(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Reporter>) -> Result<Context, End> {

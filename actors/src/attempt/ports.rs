@@ -42,6 +42,5 @@ pub(crate) trait Ports: RunPorts {
 
     /// Waits for so long, or until the node drains.
     async fn wait_or_drain(&self, wait: Duration);
-    /// Whether the node takes no new work.
     fn is_draining(&self) -> bool;
 }

@@ -14,11 +14,11 @@ use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{DurationText, ErrorKind, Failure, SmolStr, Timestamp};
+use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 
 use crate::attempt::announce::announce;
 use crate::attempt::node_ports::NodePorts;
-use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt, of_current};
 use crate::attempt::{clock, progress, steps};
 use crate::handlers::handler::Context;
 use crate::limits::concurrency::SlotPermit;
@@ -168,7 +168,10 @@ async fn end_of(
         ports.limits.hold(&context.job, lasts);
     }
     let outcome = match reply.detach.filter(|_| reply.unreadable.is_none()) {
-        Some(lasts) => Outcome::Detached { token: token(current), lasts },
+        Some(lasts) => {
+            let token = of_current(current, |running| running.token.clone()).unwrap_or_default();
+            Outcome::Detached { token, lasts }
+        }
         None => outcome_of(*reply, ports.policy(&context.job), announced),
     };
     // A handler without free capacity has not started anything.
@@ -233,12 +236,6 @@ fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
     headers.insert(names::MAX_ATTEMPTS, context.max_attempts.to_string());
     headers.insert(names::ATTEMPT_DEADLINE, deadline.to_string());
     headers
-}
-
-/// What its handler got to end the attempt later.
-fn token(current: &CurrentAttempt) -> SmolStr {
-    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    current.as_ref().map(|running| running.token.clone()).unwrap_or_default()
 }
 
 /// Reads a handler's reply by the contract (section 6). `started`: its start was published before the reply came.

@@ -1,6 +1,6 @@
 //! A running attempt, and where a worker keeps it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use longshore_domain::publication::Published;
@@ -11,7 +11,6 @@ use crate::attempt::assignment::Assignment;
 use crate::ports::encode::EncodedEvents;
 use crate::runtime::deferred::Deferred;
 
-/// The state of an attempt.
 #[derive(Debug)]
 pub(crate) struct AttemptState {
     /// The record as it is, or would be if it were written now.
@@ -28,7 +27,6 @@ pub(crate) struct AttemptState {
     pub(crate) progress: Vec<u8>,
     /// The token of a write of this attempt whose answer was lost: a record with this token is this attempt's.
     pub(crate) unclear: Option<SmolStr>,
-    /// Its start is counted.
     pub(crate) is_counted: bool,
     /// Why the run was last deferred before this attempt.
     pub(crate) deferred: Option<Deferred>,
@@ -77,3 +75,8 @@ impl RunningAttempt {
 
 /// A worker's current attempt.
 pub(crate) type CurrentAttempt = Arc<Mutex<Option<RunningAttempt>>>;
+
+/// What `look` finds at the current attempt; `None`: there is none.
+pub(super) fn of_current<T>(current: &CurrentAttempt, look: impl FnOnce(&mut RunningAttempt) -> T) -> Option<T> {
+    current.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(look)
+}

@@ -3,7 +3,6 @@
 //! A result counts only if the attempt still has its lease: an attempt that has lost it may be doing the same work
 //! again elsewhere, and is refused.
 
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use longshore_backbone::steps::{StepCall, StepResult, StepStored};
@@ -13,7 +12,7 @@ use longshore_domain::{RunId, Tenant};
 use crate::attempt::faults;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::progress::{self, Said};
-use crate::attempt::running::CurrentAttempt;
+use crate::attempt::running::{CurrentAttempt, of_current};
 use crate::runtime::now;
 
 /// Answers a handler's question about a step, or stores its result.
@@ -26,7 +25,7 @@ pub(crate) async fn take(
     current: &CurrentAttempt,
     call: &StepCall,
 ) -> Result<Option<StepResult>, (u16, String)> {
-    let Some(Doer { tenant, run_id, attempt }) = doer(ports, current) else {
+    let Some((tenant, run_id, attempt)) = doer(ports, current) else {
         return Err((409, "the attempt has lost its lease, or is over: its steps are another's".to_owned()));
     };
     let unavailable = |error: longshore_backbone::Error| (503, error.with_causes());
@@ -52,16 +51,12 @@ pub(crate) async fn take(
     match ports.backbone.put_step(&tenant, &run_id, call, &result).await.map_err(unavailable)? {
         StepStored::Taken => Err((409, "the step has a result already: two uses of it at the same time".to_owned())),
         StepStored::Stored => {
-            let said = {
-                let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-                let step = result.listed(call.name.clone(), call.n);
-                current.as_mut().and_then(|running| {
-                    let state = &mut running.attempt_state;
-                    let is_new = state.run.list_step(step);
-                    is_new.then(|| Said::of(ports, state, EventKind::StepCompleted, |_| ())).flatten()
-                })
-            };
-            progress::publish(ports, said).await;
+            let said = of_current(current, |running| {
+                let state = &mut running.attempt_state;
+                let is_new = state.run.list_step(result.listed(call.name.clone(), call.n));
+                is_new.then(|| Said::of(ports, state, EventKind::StepCompleted, |_| ())).flatten()
+            });
+            progress::publish(ports, said.flatten()).await;
             Ok(None)
         }
     }
@@ -72,26 +67,17 @@ pub(super) fn is_lost(ports: &NodePorts, current: &CurrentAttempt) -> bool {
     doer(ports, current).is_none()
 }
 
-/// Of which run and attempt a step is.
-struct Doer {
-    tenant: Tenant,
-    run_id: RunId,
-    attempt: u32,
-}
-
-/// `None`: the lease is lost.
-fn doer(ports: &NodePorts, current: &CurrentAttempt) -> Option<Doer> {
-    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    let running = current.as_ref()?;
-    let run = &running.attempt_state.run;
-    let is_over = running.assignment.lease_is_over(Instant::now(), ports.backbone.storage().lease);
-    let doer = Doer { tenant: run.tenant.clone(), run_id: run.run_id.clone(), attempt: run.attempt };
-    (!is_over).then_some(doer)
+/// Of which run and attempt a step is; `None`: the lease is lost.
+fn doer(ports: &NodePorts, current: &CurrentAttempt) -> Option<(Tenant, RunId, u32)> {
+    let doer = of_current(current, |running| {
+        let run = &running.attempt_state.run;
+        let is_over = running.assignment.lease_is_over(Instant::now(), ports.backbone.storage().lease);
+        (!is_over).then(|| (run.tenant.clone(), run.run_id.clone(), run.attempt))
+    });
+    doer.flatten()
 }
 
 /// A step that an earlier attempt has finished may not be in the record: its node may have died.
 fn list(current: &CurrentAttempt, found: &StepResult, call: &StepCall) {
-    if let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        running.attempt_state.run.list_step(found.listed(call.name.clone(), call.n));
-    }
+    of_current(current, |running| running.attempt_state.run.list_step(found.listed(call.name.clone(), call.n)));
 }

@@ -36,7 +36,6 @@ pub(crate) enum Owner {
 /// Something that happens to an attempt while its handler works.
 #[derive(Debug)]
 pub(crate) enum AttemptEvent {
-    /// The handler is done.
     Done(Outcome),
     /// Others may have the attempt's slots.
     SlotsLost,
@@ -44,9 +43,13 @@ pub(crate) enum AttemptEvent {
     Owned(Owner),
     /// The lease-keeper stops the attempt: `released`, as its node ends; else as its run is cancelled or its lease
     /// gone.
-    Stopped { released: bool },
+    Stopped {
+        released: bool,
+    },
     /// It has worked for as long as it may.
-    OutOfTime { limit: Duration },
+    OutOfTime {
+        limit: Duration,
+    },
 }
 
 /// What becomes of the handler when the attempt ends.

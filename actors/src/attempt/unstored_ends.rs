@@ -24,7 +24,6 @@ struct Ends {
 }
 
 impl UnstoredEnds {
-    /// Remembers an end.
     pub(crate) fn add(&self, run: &Run) {
         let shown = record::show(run);
         let name = (run.tenant.clone(), run.run_id.clone());

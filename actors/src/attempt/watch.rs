@@ -17,7 +17,7 @@ use crate::attempt::announce::announce;
 use crate::attempt::clock::clock;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::ports::Ports;
-use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt, of_current};
 use crate::attempt::stop::{self, AttemptEvent, End, Handler, Owner, STOPS_WITHIN};
 use crate::commit::follow_up::has_other_id;
 use crate::handlers::handler::BoxFuture;
@@ -52,7 +52,7 @@ pub(super) async fn see_through(
     let Some((_, mut stop_at)) = clock(current) else { return End::NotOurs };
     let Some(lease) = enter(ports, current) else { return End::NotOurs };
     let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
-    let mut claimed = is_on_record(current);
+    let mut claimed = of_current(current, |running| running.attempt_state.is_stored) == Some(true);
     let mut claim: Option<BoxFuture<'_, Owner>> = None;
     let (end, handler) = loop {
         let event = tokio::select! {
@@ -126,14 +126,6 @@ pub(crate) fn enter(ports: &NodePorts, current: &CurrentAttempt) -> Option<Stop>
     assignment.entry.as_ref().map(|entry| entry.stop.clone())
 }
 
-fn is_on_record(current: &CurrentAttempt) -> bool {
-    current
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_ref()
-        .is_some_and(|running| running.attempt_state.is_stored)
-}
-
 /// The run lasts: stores that it runs. Says whether it is still ours.
 pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt) -> Owner {
     let (mut run, mut expected, arrival, payload) = {
@@ -202,11 +194,7 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
 /// Has the log know of a start that was announced, now that its record is stored. One that was not is still to be found
 /// a handler: it is taken back if there is none.
 async fn log_start<P: Ports>(ports: &P, current: &CurrentAttempt) {
-    let is_announced = {
-        let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().is_some_and(|running| running.attempt_state.is_counted)
-    };
-    if is_announced {
+    if of_current(current, |running| running.attempt_state.is_counted) == Some(true) {
         announce(ports, current).await;
     }
 }

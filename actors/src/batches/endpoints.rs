@@ -9,8 +9,7 @@ use longshore_backbone::wire::api::{
 };
 use longshore_domain::{BatchId, RunId, Tenant};
 
-use super::keeper::{NAMED, Standing, standing};
-use super::on_failure;
+use super::keeper::{NAMED, Standing};
 use crate::api::filter;
 use crate::api::{Api, cancellation, intake};
 use crate::commit::chain;
@@ -51,7 +50,7 @@ pub(crate) async fn create(
         tenant,
     };
     let stored = StoredBatch { batch, on_complete, payload: None, reopened: false };
-    let (found, revision) = find(api, &stored.batch.tenant, &stored.batch.id).await?;
+    let (found, revision) = api.backbone.batch(&stored.batch.tenant, &stored.batch.id).await?;
     if let Some(found) = found {
         return same(found, &stored);
     }
@@ -59,9 +58,9 @@ pub(crate) async fn create(
     if all.iter().filter(|(stored, _)| stored.batch.ended_at.is_none()).count() >= OF_TENANT {
         return Err(ApiError::unavailable(format!("the tenant has {OF_TENANT} batches that have not ended")));
     }
-    match write(api, &stored, revision).await? {
-        true => Ok(Encoded::of(&stored.batch)),
-        false => match find(api, &stored.batch.tenant, &stored.batch.id).await?.0 {
+    match api.backbone.write_batch(&stored, revision).await? {
+        Some(_) => Ok(Encoded::of(&stored.batch)),
+        None => match api.backbone.batch(&stored.batch.tenant, &stored.batch.id).await?.0 {
             Some(found) => same(found, &stored),
             None => Err(ApiError::unavailable("the batch changes; try again")),
         },
@@ -91,18 +90,9 @@ fn same(found: StoredBatch, asked: &StoredBatch) -> Result<Encoded<BatchStatus>,
     Err(ApiError::new(Code::WrongState, message))
 }
 
-async fn find(api: &Api, tenant: &Tenant, id: &BatchId) -> Result<(Option<StoredBatch>, u64), ApiError> {
-    api.backbone.batch(tenant, id).await.map_err(ApiError::from)
-}
-
-async fn write(api: &Api, stored: &StoredBatch, revision: u64) -> Result<bool, ApiError> {
-    let written = api.backbone.write_batch(stored, revision).await;
-    written.map(|written| written.is_some()).map_err(ApiError::from)
-}
-
 async fn found(api: &Api, asker: &str, asked: &OneBatchRequest) -> Result<(StoredBatch, u64), ApiError> {
     let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "batch")?;
-    match find(api, &tenant, &asked.id).await? {
+    match api.backbone.batch(&tenant, &asked.id).await? {
         (Some(stored), revision) => Ok((stored, revision)),
         (None, _) => Err(ApiError::not_found(format!("id: tenant {tenant} has no batch {}", asked.id))),
     }
@@ -121,17 +111,11 @@ async fn with_members(api: &Api, stored: StoredBatch) -> Result<BatchStatus, Api
         batch.failed = stored.payload.map(|payload| payload.failed).unwrap_or_default();
         return Ok(batch);
     }
-    let Standing { open, counts, failed, .. } = standing_of(api, &stored).await?;
+    let Standing { open, counts, failed, .. } = Standing::of(api, &stored).await?;
     batch.awaits = open.into_iter().take(NAMED).map(|member| member.run_id).collect();
     batch.failed = failed.into_iter().take(NAMED).collect();
     batch.members = Some(counts);
     Ok(batch)
-}
-
-async fn standing_of(api: &Api, stored: &StoredBatch) -> Result<Standing, ApiError> {
-    let batch = &stored.batch;
-    let members = api.backbone.members(&batch.tenant, &batch.id).await?;
-    Ok(standing(members, on_failure(stored)))
 }
 
 /// What a batch waits for, if the run that there is not would be that of its job.
@@ -165,7 +149,7 @@ pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Resu
             _ => return Ok(Encoded::of(&with_members(api, stored).await?)),
         }
         stored.batch.sealed_at = Some(now());
-        if write(api, &stored, revision).await? {
+        if api.backbone.write_batch(&stored, revision).await?.is_some() {
             return Ok(Encoded::of(&with_members(api, stored).await?));
         }
     }
@@ -190,12 +174,12 @@ pub(crate) async fn cancel(
         }
         stored.batch.state = BatchState::Cancelled.into();
         stored.batch.ended_at = Some(now());
-        if write(api, &stored, revision).await? {
+        if api.backbone.write_batch(&stored, revision).await?.is_some() {
             break stored;
         }
     };
     let tenant = &stored.batch.tenant;
-    for members in standing_of(api, &stored).await?.open.chunks(AT_ONCE) {
+    for members in Standing::of(api, &stored).await?.open.chunks(AT_ONCE) {
         let mut cancels = tokio::task::JoinSet::new();
         for member in members {
             let (api, tenant, run_id) = (api.clone(), tenant.clone(), member.run_id.clone());

@@ -140,46 +140,43 @@ pub(super) struct Standing {
     pub(super) dead: Option<Member>,
 }
 
-/// Judges the members of a batch.
-pub(super) fn standing(members: Vec<Member>, on_failure: OnFailure) -> Standing {
-    let mut standing = Standing { open: Vec::new(), counts: BatchCounts::default(), failed: Vec::new(), dead: None };
-    for member in members {
-        let word = match member.ended {
-            Some(Ended::Left) => continue,
-            Some(Ended::As(RunState::Completed)) => None,
-            Some(Ended::As(RunState::Dead)) => {
-                standing.dead.get_or_insert_with(|| member.clone());
-                if on_failure != OnFailure::Ignore {
-                    standing.counts.all += 1;
-                    standing.open.push(member);
-                    continue;
-                }
-                Some(RunState::Dead.as_str().to_owned())
-            }
-            Some(Ended::As(state)) => Some(state.as_str().to_owned()),
-            Some(Ended::Gone) => Some("gone".to_owned()),
-            None => {
-                standing.counts.all += 1;
-                standing.open.push(member);
-                continue;
-            }
-        };
-        standing.counts.all += 1;
-        match word {
-            None => standing.counts.completed += 1,
-            Some(state) => {
-                standing.counts.failed += 1;
-                standing.failed.push(FailedMember { run_id: member.run_id, state });
-            }
+impl Standing {
+    /// Reads and judges the members of a batch.
+    pub(super) async fn of(api: &Api, stored: &StoredBatch) -> Result<Self, ApiError> {
+        let mut standing = Self { open: Vec::new(), counts: BatchCounts::default(), failed: Vec::new(), dead: None };
+        for member in api.backbone.members(&stored.batch.tenant, &stored.batch.id).await? {
+            standing.take_in(member, on_failure(stored));
         }
+        Ok(standing)
     }
-    standing
+
+    fn take_in(&mut self, member: Member, on_failure: OnFailure) {
+        if member.ended == Some(Ended::Left) {
+            return;
+        }
+        self.counts.all += 1;
+        let is_dead = member.ended == Some(Ended::As(RunState::Dead));
+        if is_dead {
+            self.dead.get_or_insert_with(|| member.clone());
+        }
+        let state = match member.ended {
+            Some(Ended::As(RunState::Completed)) => {
+                self.counts.completed += 1;
+                return;
+            }
+            Some(Ended::As(state)) if !is_dead || on_failure == OnFailure::Ignore => state.as_str(),
+            Some(Ended::Gone) => "gone",
+            _ => return self.open.push(member),
+        };
+        self.counts.failed += 1;
+        self.failed.push(FailedMember { run_id: member.run_id, state: state.to_owned() });
+    }
 }
 
 impl OpenBatch {
     async fn look(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
         let on_failure = on_failure(&self.stored);
-        let Standing { open, counts, failed, dead } = standing(self.members(api).await?, on_failure);
+        let Standing { open, counts, failed, dead } = Standing::of(api, &self.stored).await?;
         let at = now();
         let fails_for = dead.filter(|_| on_failure == OnFailure::Fail);
         match state(&self.stored) {
@@ -212,14 +209,9 @@ impl OpenBatch {
         self.ask_for_records(api, &open).await
     }
 
-    async fn members(&self, api: &Api) -> Result<Vec<Member>, ApiError> {
-        let batch = &self.stored.batch;
-        api.backbone.members(&batch.tenant, &batch.id).await.map_err(ApiError::from)
-    }
-
     /// Submits the job of a batch, unless a member has joined until the batch was said to complete.
     async fn complete(&mut self, api: &Arc<Api>) -> Result<(), ApiError> {
-        let Standing { open, counts, .. } = standing(self.members(api).await?, on_failure(&self.stored));
+        let Standing { open, counts, .. } = Standing::of(api, &self.stored).await?;
         if !open.is_empty() || Some(counts) != self.stored.batch.members {
             return self.write(api, BatchState::Sealed).await.map(drop);
         }
@@ -265,8 +257,7 @@ impl OpenBatch {
     /// Writes the batch; `false`: another write was first, which is read at the next look.
     async fn write(&mut self, api: &Api, state: BatchState) -> Result<bool, ApiError> {
         self.stored.batch.state = state.into();
-        let written = api.backbone.write_batch(&self.stored, self.revision).await;
-        let written = written?;
+        let written = api.backbone.write_batch(&self.stored, self.revision).await?;
         self.revision = written.unwrap_or(self.revision);
         Ok(written.is_some())
     }
@@ -282,8 +273,7 @@ impl OpenBatch {
         let lanes = self.lanes.get_or_insert_default();
         for _ in 0..PAGES {
             let Some((place, from, last)) = lanes.front_mut() else { return Ok(true) };
-            let read = api.backbone.first_of_batch(tenant, id, place, *from..=*last).await;
-            let (is_there, next) = read?;
+            let (is_there, next) = api.backbone.first_of_batch(tenant, id, place, *from..=*last).await?;
             *from = next;
             if is_there {
                 return Ok(false);
@@ -302,16 +292,13 @@ impl OpenBatch {
         let asked = open.iter().skip(first).take(RECORDS);
         self.next_record = first + asked.len();
         for member in asked {
-            let found = api.backbone.read_record(&batch.tenant, &member.run_id).await;
-            let found = found?;
-            let has_ended = match found {
+            let has_ended = match api.backbone.read_record(&batch.tenant, &member.run_id).await? {
                 Some(found) if found.run.state.is_terminal() => Some(ended(&found.run)),
                 Some(_) => None,
                 None => (now().since(member.at) >= GONE_AFTER).then_some(Ended::Gone),
             };
             if let Some(ended) = has_ended.filter(|ended| member.ended != Some(*ended)) {
-                let written = write(&api.backbone, &batch.tenant, &batch.id, &member.run_id, Some(ended)).await;
-                written?;
+                write(&api.backbone, &batch.tenant, &batch.id, &member.run_id, Some(ended)).await?;
             }
         }
         Ok(())

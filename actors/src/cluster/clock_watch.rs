@@ -4,17 +4,14 @@
 //! nothing. Between two answers it looks once a second, without asking, whether the machine was suspended: then the
 //! monotonic clock, which carries the cluster's time on, stood still.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::{Backbone, clock};
+use longshore_backbone::clock;
 use longshore_domain::cluster_clock::{Skew, Wrong};
 use serde_json::json;
 
-use crate::metrics::Metrics;
-use crate::runtime::health::Health;
+use crate::cluster::Watcher;
 use crate::runtime::supervision::{LoopEnd, ticks};
-use crate::runtime::system_events::SystemEvents;
 
 /// How often it looks at the machine's clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -24,17 +21,8 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// stood still.
 const MOVED: u64 = 100_000;
 
-/// What it needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) health: Arc<Health>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) system_events: SystemEvents,
-}
-
 /// Keeps the clock until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(watcher: Watcher) -> LoopEnd {
     let mut tick = ticks(LOOK_EVERY);
     let (mut asked, mut own) = (None::<Instant>, clock::own_ahead());
     loop {
@@ -43,36 +31,34 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         if asked.is_some_and(|at| at.elapsed() < ASK_EVERY) && own.abs_diff(before) < MOVED {
             continue;
         }
-        match part.backbone.set_clock().await {
+        match watcher.backbone.set_clock().await {
             Ok(skew) => {
                 asked = Some(Instant::now());
-                part.found(skew).await;
+                found(&watcher, skew).await;
             }
             Err(error) => tracing::debug!("the server does not say what time it is: {error}"),
         }
     }
 }
 
-impl Part {
-    /// Shows how far the machine's clock is off, and says so once for each change.
-    async fn found(&self, skew: Skew) {
-        self.metrics.clock_ahead.set(skew.seconds());
-        let before = self.health.set_clock(skew);
-        let (wrong, text) = self.health.clock();
-        if wrong == before {
-            return;
+/// Shows how far the machine's clock is off, and says so once for each change.
+async fn found(Watcher { health, metrics, system_events, .. }: &Watcher, skew: Skew) {
+    metrics.clock_ahead.set(skew.seconds());
+    let before = health.set_clock(skew);
+    let (wrong, text) = health.clock();
+    if wrong == before {
+        return;
+    }
+    let details = json!({"ahead_seconds": skew.seconds()});
+    match (wrong, text) {
+        (Wrong::No, _) | (_, None) => {
+            tracing::info!("this machine's clock is right again");
+            system_events.publish("clock_right", details).await;
         }
-        let details = json!({"ahead_seconds": skew.seconds()});
-        match (wrong, text) {
-            (Wrong::No, _) | (_, None) => {
-                tracing::info!("this machine's clock is right again");
-                self.system_events.publish("clock_right", details).await;
-            }
-            (_, Some(text)) => {
-                let consequence = if wrong == Wrong::FarOff { "; until then this node is not ready" } else { "" };
-                tracing::warn!("{text}{consequence}");
-                self.system_events.publish("clock_off", details).await;
-            }
+        (_, Some(text)) => {
+            let consequence = if wrong == Wrong::FarOff { "; until then this node is not ready" } else { "" };
+            tracing::warn!("{text}{consequence}");
+            system_events.publish("clock_off", details).await;
         }
     }
 }

@@ -18,7 +18,6 @@ use crate::runtime::supervision::{LoopEnd, ticks};
 /// How long services have to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
-/// What discovery needs.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,

@@ -3,18 +3,16 @@
 //! One node warns for the cluster: the first by name that is there. Should it go, the next one does, and begins with a
 //! warning of its own.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::Error;
 use longshore_backbone::backlog::DeadLetters;
-use longshore_backbone::nodes::Nodes;
-use longshore_backbone::{Backbone, Error};
 use longshore_domain::retention::{Threat, threat};
 use longshore_domain::{DurationText, Timestamp};
 use serde_json::json;
 
-use crate::metrics::Metrics;
-use crate::runtime::identity::{Identity, is_first};
+use crate::cluster::Watcher;
+use crate::runtime::identity::is_first;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, ticks};
 use crate::runtime::system_events::SystemEvents;
@@ -25,23 +23,13 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// A warning that still holds is repeated after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the watch of dead letters needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) nodes: Nodes,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) system_events: SystemEvents,
-}
-
 /// Watches until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(watcher: Watcher) -> LoopEnd {
     let mut tick = ticks(CHECK_EVERY);
     let mut warned: Option<(Threat, Instant)> = None;
     loop {
         tick.tick().await;
-        match look(&part, warned).await {
+        match look(&watcher, warned).await {
             Ok(next) => warned = next,
             Err(error) => tracing::debug!("cannot see how many dead letters there are: {}", error.with_causes()),
         }
@@ -49,16 +37,17 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 }
 
 /// Checks once; returns the warning that now stands, and when it was given.
-async fn look(part: &Part, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
-    let DeadLetters { fill, oldest, .. } = part.backbone.dead_letter_backlog().await?;
-    part.metrics.dlq_fill.set(fill);
-    let max_age = part.backbone.storage().dlq_max_age;
+async fn look(watcher: &Watcher, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
+    let Watcher { backbone, identity, metrics, system_events, .. } = watcher;
+    let DeadLetters { fill, oldest, .. } = backbone.dead_letter_backlog().await?;
+    metrics.dlq_fill.set(fill);
+    let max_age = backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
     let is_repeat = warned.is_some_and(|(threat_then, at)| threat_then == threat && at.elapsed() < AGAIN_AFTER);
-    if is_repeat || !is_first(&part.nodes, &part.identity).await? {
+    if is_repeat || !is_first(&backbone.nodes(), identity).await? {
         return Ok(warned);
     }
-    warn(&part.system_events, threat, fill, oldest, max_age).await;
+    warn(system_events, threat, fill, oldest, max_age).await;
     Ok(Some((threat, Instant::now())))
 }
 

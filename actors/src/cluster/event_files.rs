@@ -21,7 +21,6 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often an idle log is asked whether it was made anew, and how often the node's log says what goes wrong.
 const SLOWLY: Duration = Duration::from_secs(30);
 
-/// What the event files need.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,

@@ -25,7 +25,6 @@ impl MachineLoad {
         Self { proc, groups }
     }
 
-    /// One look.
     pub(super) fn read(&self) -> Reading {
         let in_use = self.groups.iter().filter_map(|group| share_of_limit(group)).reduce(f64::max);
         Reading {

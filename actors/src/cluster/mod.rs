@@ -12,6 +12,15 @@
 //!   memory or processor).
 //! * `event_files` writes the event log into files of this node.
 
+use std::sync::Arc;
+
+use longshore_backbone::Backbone;
+
+use crate::metrics::Metrics;
+use crate::runtime::health::Health;
+use crate::runtime::identity::Identity;
+use crate::runtime::system_events::SystemEvents;
+
 pub(crate) mod counts;
 pub(crate) mod discovery;
 pub(crate) mod node_name;
@@ -33,3 +42,13 @@ mod standstill;
 pub(crate) mod stream_watch;
 pub(crate) mod tree_answers;
 pub(crate) mod unserved;
+
+/// What a watch of what all nodes share may use: it looks, and says what it finds.
+#[derive(Clone)]
+pub(crate) struct Watcher {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) system_events: SystemEvents,
+}

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::wire::api::{HealthStatus, InForce};
+use serde::de::DeserializeOwned;
 
 use crate::LogControl;
 use crate::cluster::readiness::Readiness;
@@ -43,7 +44,6 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Own {
     /// The log, as far as operators may change it.
     pub(crate) log: Option<Arc<dyn LogControl>>,
-    /// Its settings.
     pub(crate) in_force: Arc<[InForce]>,
 }
 
@@ -74,30 +74,31 @@ async fn ask(nodes: &Nodes, name: &str, instance: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
+/// What the node of that name answers; `None`: no such node does, or it cannot be read.
+async fn ask_node<T: DeserializeOwned>(nodes: &Nodes, name: &str, question: Vec<u8>) -> Option<T> {
+    let answer = nodes.ask(nodes.names().node(name), Bytes::from(question), ANSWER_WITHIN).await?;
+    serde_json::from_slice(&answer).ok()
+}
+
 /// The health of the node of that name, as it says itself; `None`: no such node answers.
 pub(crate) async fn ask_health(nodes: &Nodes, name: &str) -> Option<HealthStatus> {
-    let answer = nodes.ask(nodes.names().node(name), Bytes::from_static(HEALTH), ANSWER_WITHIN).await?;
-    serde_json::from_slice(&answer).ok()
+    ask_node(nodes, name, HEALTH.to_vec()).await
 }
 
 /// Has the node of that name change the level of its log: the filter that holds, or why not; `None`: no such node
 /// answers.
 pub(crate) async fn set_log_level(nodes: &Nodes, name: &str, level: &str) -> Option<Result<String, String>> {
-    let order = Bytes::from([LOG_LEVEL, level.as_bytes()].concat());
-    let answer = nodes.ask(nodes.names().node(name), order, ANSWER_WITHIN).await?;
-    serde_json::from_slice(&answer).ok()
+    ask_node(nodes, name, [LOG_LEVEL, level.as_bytes()].concat()).await
 }
 
 /// The settings of the node of that name, or why they cannot be said; `None`: no such node answers.
 pub(crate) async fn ask_settings(nodes: &Nodes, name: &str) -> Option<Result<Vec<InForce>, String>> {
-    let answer = nodes.ask(nodes.names().node(name), Bytes::from_static(SETTINGS), ANSWER_WITHIN).await?;
-    serde_json::from_slice(&answer).ok()
+    ask_node(nodes, name, SETTINGS.to_vec()).await
 }
 
 /// What the node of that name has counted in the last hour; `None`: no such node answers, or it does not fit.
 pub(crate) async fn ask_stats(nodes: &Nodes, name: &str) -> Option<Vec<(i64, Counted)>> {
-    let answer = nodes.ask(nodes.names().node(name), Bytes::from_static(STATS), ANSWER_WITHIN).await?;
-    serde_json::from_slice(&answer).ok()
+    ask_node(nodes, name, STATS.to_vec()).await
 }
 
 /// The settings, if a message takes them.
@@ -110,7 +111,6 @@ fn settings(in_force: &[InForce], max: usize) -> Vec<u8> {
     serde_json::to_vec(&Err::<Vec<InForce>, _>(why)).unwrap_or_default()
 }
 
-/// Changes the level of this node's log.
 fn change_log(log: Option<&Arc<dyn LogControl>>, level: &[u8]) -> Result<String, String> {
     let level = std::str::from_utf8(level).map_err(|error| error.to_string())?;
     let log = log.ok_or("the log of this node is not its own to change")?;
@@ -131,35 +131,24 @@ pub(crate) async fn answer((readiness, Own { log, in_force }): (Readiness, Own))
     let own_question = own.to_owned();
     tokio::spawn(async move { ask(&asking, &name, &own_question).await });
     while let Some(question) = questions.next().await {
-        if question.payload == own.as_bytes() {
-            continue;
-        }
-        if question.payload == HEALTH {
-            let health = serde_json::to_vec(&readiness.whole_status().await).unwrap_or_default();
-            nodes.answer(question, Bytes::from(health)).await;
-            continue;
-        }
-        if question.payload == SETTINGS {
-            let said = settings(&in_force, readiness.backbone.max_in_answer());
-            nodes.answer(question, Bytes::from(said)).await;
-            continue;
-        }
-        if question.payload == STATS {
-            let mut said = serde_json::to_vec(&readiness.metrics.last_hour()).unwrap_or_default();
-            if said.len() > readiness.backbone.max_in_answer() {
-                said.clear();
+        let answer = match &question.payload[..] {
+            asked if asked == own.as_bytes() => continue,
+            HEALTH => serde_json::to_vec(&readiness.whole_status().await).unwrap_or_default(),
+            SETTINGS => settings(&in_force, readiness.backbone.max_in_answer()),
+            STATS => {
+                let said = serde_json::to_vec(&readiness.metrics.last_hour()).unwrap_or_default();
+                if said.len() > readiness.backbone.max_in_answer() { Vec::new() } else { said }
             }
-            nodes.answer(question, Bytes::from(said)).await;
-            continue;
-        }
-        if let Some(level) = question.payload.strip_prefix(LOG_LEVEL) {
-            let answer = serde_json::to_vec(&change_log(log.as_ref(), level)).unwrap_or_default();
-            nodes.answer(question, Bytes::from(answer)).await;
-            continue;
-        }
-        let other = String::from_utf8_lossy(&question.payload);
-        tracing::warn!(node = %identity.node, %other, "another node asks for the name of this one; each needs its own (node.name)");
-        nodes.answer(question, Bytes::from(who.clone())).await;
+            other => match other.strip_prefix(LOG_LEVEL) {
+                Some(level) => serde_json::to_vec(&change_log(log.as_ref(), level)).unwrap_or_default(),
+                None => {
+                    let other = String::from_utf8_lossy(other);
+                    tracing::warn!(node = %identity.node, %other, "another node asks for the name of this one; each needs its own (node.name)");
+                    who.clone().into_bytes()
+                }
+            },
+        };
+        nodes.answer(question, Bytes::from(answer)).await;
     }
     Ok(())
 }

@@ -37,7 +37,6 @@ const WAITS: Duration = Duration::from_secs(5);
 /// How many heartbeats are sent in the time within which one is promised.
 const BEATS: u32 = 3;
 
-/// What it needs.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,

@@ -3,55 +3,38 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::clock;
 use longshore_backbone::control::{MAX_MISSING, PRESENCE_EVERY, Presence};
-use longshore_backbone::{Backbone, clock};
 use longshore_domain::repeats::Repeats;
-use tokio_util::sync::CancellationToken;
 
+use crate::cluster::readiness::Readiness;
 use crate::cluster::records_watch::check_records;
 use crate::cluster::waiting::WaitingJobs;
-use crate::handlers::routing::Routing;
-use crate::limits::settings::RunTimeSettings;
-use crate::metrics::Metrics;
-use crate::queue::served::ServedQueues;
-use crate::runtime::health::Health;
-use crate::runtime::identity::Identity;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How long an answer may take: then it is said again, as an election may have swallowed it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// What presence needs.
 #[derive(Clone)]
 pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) draining: CancellationToken,
-    /// The queues whose load it publishes.
-    pub(crate) queues: Arc<ServedQueues>,
+    /// What the node knows of itself.
+    pub(crate) node: Readiness,
     /// Whose running jobs it publishes as well.
     pub(crate) waiting: Arc<WaitingJobs>,
-    /// Which handlers it does not find.
-    pub(crate) routing: Arc<Routing>,
-    /// What the node knows of run-time settings counts only while other nodes know that it is there.
-    pub(crate) run_time_settings: Arc<RunTimeSettings>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) health: Arc<Health>,
 }
 
-/// This node's presence now.
-fn of(part: &Part) -> Presence {
-    let mut missing = part.routing.discovery.missing_handlers();
+fn of(Part { node, waiting }: &Part) -> Presence {
+    let mut missing = node.routing.discovery.missing_handlers();
     missing.truncate(MAX_MISSING);
     Presence {
-        node: part.identity.node.to_string(),
+        node: node.identity.node.to_string(),
         version: crate::VERSION.to_owned(),
-        started_at: part.identity.started_at,
+        started_at: node.identity.started_at,
         seen_at: clock::own(),
-        state: if part.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
-        queues: part.queues.loads(),
-        running_of: part.waiting.running_of(),
+        state: if node.lifecycle.is_draining() { "draining" } else { "running" }.to_owned(),
+        queues: node.queues.loads(),
+        running_of: waiting.running_of(),
         missing_handlers: missing,
     }
 }
@@ -64,25 +47,27 @@ fn warn(repeats: &mut Repeats, why: &str) {
 
 /// Publishes this node's presence until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
+    let Readiness { backbone, queues, run_time_settings, metrics, health, .. } = &part.node;
     let mut tick = ticks(PRESENCE_EVERY);
     let (mut tight, mut repeats) = (false, Repeats::default());
     loop {
         tokio::select! {
             _ = tick.tick() => {}
-            () = part.queues.changed() => {}
+            () = queues.changed() => {}
         }
-        part.metrics.keep(now());
+        metrics.keep(now());
         let sent = Instant::now();
-        let nodes = part.backbone.nodes();
+        let nodes = backbone.nodes();
         match tokio::time::timeout(ANSWER_WITHIN, nodes.announce(&of(&part))).await {
             Ok(Ok(())) => {
                 repeats.end();
-                part.run_time_settings.is_present(sent);
+                // What the node knows of run-time settings counts only while other nodes know that it is there.
+                run_time_settings.is_present(sent);
             }
             Ok(Err(error)) => warn(&mut repeats, &error.with_causes()),
             Err(_) => warn(&mut repeats, &format!("no answer within {ANSWER_WITHIN:?}")),
         }
-        let check = check_records(&part.backbone, &part.metrics, &part.health, &mut tight);
+        let check = check_records(backbone, metrics, health, &mut tight);
         // The next presence must not wait for it.
         let _ = tokio::time::timeout(ANSWER_WITHIN, check).await;
     }

@@ -16,7 +16,6 @@ use crate::settings::PressureSettings;
 /// How often it looks. The system computes its averages every two seconds.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the watch needs.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) settings: PressureSettings,

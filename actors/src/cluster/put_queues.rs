@@ -7,20 +7,18 @@
 //!
 //! Bounds: one queue at a time; as many queues as operators put, [`MAX_PUT`](crate::api::put_queue::MAX_PUT).
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use longshore_backbone::Backbone;
+use longshore_backbone::run_time_settings::SettingChange;
 use longshore_domain::Queue;
-use longshore_domain::setting::PutQueue;
+use longshore_domain::setting::{PutQueue, Setting, SettingKey};
+use tokio::sync::Notify;
 
-use crate::handlers::routing::Routing;
-use crate::metrics::Metrics;
+use crate::attempt::node_ports::NodePorts;
 use crate::queue::dispatcher::{Dispatcher, Message};
-use crate::queue::put_queues::PutQueues;
 use crate::queue::serve::{Order, QueueMaker, RootAddress};
-use crate::runtime::identity::Identity;
-use crate::runtime::lifecycle::Lifecycle;
 use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How often it looks whether a queue that closes has ended, and tries again what did not work.
@@ -30,37 +28,58 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How long bringing a queue's lanes into shape may take, as another queue waits.
 const DECLARE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What it needs.
+/// The queues that were put, as this node knows them by the cluster's settings. None is ever taken away, so what is
+/// known stays, also if the settings should be lost: nothing may keep its jobs waiting for that.
+#[derive(Debug, Default)]
+pub(crate) struct PutQueues {
+    queues: RwLock<BTreeMap<Queue, PutQueue>>,
+    changed: Notify,
+}
+
+impl PutQueues {
+    pub(crate) fn all(&self) -> BTreeMap<Queue, PutQueue> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes in those of these changes that are about queues.
+    pub(crate) fn take_in(&self, changes: &[SettingChange]) {
+        let put = |change: &SettingChange| match (&change.key, &change.setting) {
+            (Some(SettingKey::Queue(queue)), Some(Setting::Queue(put))) => Some((queue.clone(), put.clone())),
+            _ => None,
+        };
+        let put: Vec<(Queue, PutQueue)> = changes.iter().filter_map(put).collect();
+        if !put.is_empty() {
+            self.queues.write().unwrap_or_else(PoisonError::into_inner).extend(put);
+            self.changed.notify_one();
+        }
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) lifecycle: Lifecycle,
-    /// Which queues the configuration names.
-    pub(crate) routing: Arc<Routing>,
     pub(crate) put: Arc<PutQueues>,
-    pub(crate) metrics: Arc<Metrics>,
     pub(crate) maker: QueueMaker,
     pub(crate) root: RootAddress,
 }
 
 /// Serves them until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    if part.routing.policies.gateway {
+    let NodePorts { lifecycle, routing, .. } = &*part.maker.ports;
+    if routing.policies.gateway {
         return std::future::pending().await;
     }
     let mut tick = ticks(CHECK_EVERY);
     loop {
         tokio::select! {
             _ = tick.tick() => {}
-            () = part.put.changed() => {}
+            () = part.put.changed.notified() => {}
         }
-        if part.lifecycle.is_draining() {
+        if lifecycle.is_draining() {
             // The node closes all its queues.
             return std::future::pending().await;
         }
         for (queue, put) in part.put.all() {
-            if !part.routing.policies.queues.contains_key(&queue) {
+            if !routing.policies.queues.contains_key(&queue) {
                 part.bring_in_line(&queue, &put).await;
             }
         }
@@ -73,18 +92,19 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 impl Part {
     /// Serves a queue as it was put.
     async fn bring_in_line(&self, queue: &Queue, put: &PutQueue) {
-        let wanted = put.is_for(&self.identity.node).then(|| put.policy());
-        let all = self.maker.served.all();
-        let served = all.iter().find(|served| served.name == *queue && !served.is_closing());
-        if served.map(|served| served.policy) == wanted {
+        let QueueMaker { ports, served, .. } = &self.maker;
+        let wanted = put.is_for(&ports.identity.node).then(|| put.policy());
+        let all = served.all();
+        let as_before = all.iter().find(|served| served.name == *queue && !served.is_closing());
+        if as_before.map(|before| before.policy) == wanted {
             return;
         }
-        if let Some(served) = served {
+        if let Some(before) = as_before {
             tracing::info!(%queue, "takes no more jobs as it did: the queue was put anew");
-            self.maker.served.close(served);
+            served.close(before);
         }
         let Some(policy) = wanted else { return };
-        if let Err(error) = self.backbone.declare(queue, DECLARE_WITHIN).await {
+        if let Err(error) = ports.backbone.declare(queue, DECLARE_WITHIN).await {
             tracing::warn!(%queue, "the lanes of a queue that was put are not as they should be, trying again: {}", error.with_causes());
             return;
         }
@@ -98,13 +118,14 @@ impl Part {
         if !is_drained || queue.running() > 0 {
             return;
         }
+        let QueueMaker { ports, served, .. } = &self.maker;
         self.root.send(Order::End(Arc::clone(queue)));
-        self.maker.served.remove(queue);
+        served.remove(queue);
         let name = queue.name.as_str();
-        if !self.maker.served.all().iter().any(|served| served.name.as_str() == name) {
+        if !served.all().iter().any(|served| served.name.as_str() == name) {
             // Else its gauges would stay as they were last.
-            self.metrics.workers.with_label_values(&[name]).set(0);
-            self.metrics.busy.with_label_values(&[name]).set(0);
+            ports.metrics.workers.with_label_values(&[name]).set(0);
+            ports.metrics.busy.with_label_values(&[name]).set(0);
         }
     }
 }

@@ -33,12 +33,10 @@ use crate::runtime::pressure::MachinePressure;
 pub(crate) const SILENT_TREE: &str =
     "a supervisor of this node does not answer: what dies is not started again; start the process again";
 
-/// What readiness rests on.
 #[derive(Clone)]
 pub(crate) struct Readiness {
     pub(crate) backbone: Backbone,
     pub(crate) identity: Arc<Identity>,
-    /// The queues that this node serves.
     pub(crate) queues: Arc<ServedQueues>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) routing: Arc<Routing>,

@@ -15,9 +15,9 @@ use longshore_backbone::run_time_settings::{REMOVED_KEPT, RunTimeSettings as Sto
 use longshore_domain::setting::{PauseOf, SettingKey};
 use serde_json::json;
 
+use crate::cluster::put_queues::PutQueues;
 use crate::limits::rate::Limits;
 use crate::limits::settings::RunTimeSettings;
-use crate::queue::put_queues::PutQueues;
 use crate::queue::served::ServedQueues;
 use crate::runtime::identity::Identity;
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
@@ -30,7 +30,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// A part that has not read for longer reads all settings, as the removal of one is not remembered for ever.
 const CHANGES_FOR: Duration = REMOVED_KEPT.checked_div(2).expect("two is not zero");
 
-/// What the part may use.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) store: Store,
@@ -90,17 +89,14 @@ impl Part {
                     self.queues.all().iter().for_each(|queue| queue.wait_for_starts());
                 }
                 self.settings.were_read(sent);
-                Some(sent)
+                return Some(sent);
             }
             Ok(Err(error)) => {
                 tracing::debug!("cannot read the run-time settings, trying again: {}", error.with_causes());
-                None
             }
-            Err(_) => {
-                tracing::debug!("no answer about the run-time settings, asking again");
-                None
-            }
+            Err(_) => tracing::debug!("no answer about the run-time settings, asking again"),
         }
+        None
     }
 
     /// Removes settings whose time is over. Of all nodes one succeeds, and publishes it.

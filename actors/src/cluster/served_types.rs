@@ -23,7 +23,7 @@ use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How often it tries again what did not work, and reads while a type has no handler.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// What the part may use.
+
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) store: Store,
@@ -65,15 +65,12 @@ impl Part {
     /// The result of what is tried with the memory; if it fails, it is tried again later.
     async fn tried<T>(&self, doing: &str, work: impl Future<Output = Result<T, Error>>) -> Option<T> {
         match tokio::time::timeout(WITHIN, work).await {
-            Ok(Ok(done)) => Some(done),
+            Ok(Ok(done)) => return Some(done),
             Ok(Err(error)) => {
                 tracing::debug!("cannot {doing} the memory of served types, trying again: {}", error.with_causes());
-                None
             }
-            Err(_) => {
-                tracing::debug!("no answer to {doing} the memory of served types, asking again");
-                None
-            }
+            Err(_) => tracing::debug!("no answer to {doing} the memory of served types, asking again"),
         }
+        None
     }
 }

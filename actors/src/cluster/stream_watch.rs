@@ -17,18 +17,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::WantedStream;
 use longshore_backbone::remake::Remade;
 use longshore_backbone::stream_faults::StreamFault;
-use longshore_backbone::{Backbone, WantedStream};
 use serde_json::json;
 
 use crate::audit::Audit;
-use crate::metrics::Metrics;
+use crate::cluster::Watcher;
 use crate::queue::served::ServedQueues;
-use crate::runtime::health::Health;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, ticks};
-use crate::runtime::system_events::SystemEvents;
 
 mod findings;
 
@@ -39,14 +37,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often the log says that there is no room for keys.
 const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// What the watch of streams needs.
 #[derive(Clone)]
 pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) health: Arc<Health>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) watcher: Watcher,
     pub(crate) audit: Arc<Audit>,
-    pub(crate) system_events: SystemEvents,
     /// The queues that this node serves: each has streams of its own.
     pub(crate) queues: Arc<ServedQueues>,
 }
@@ -64,7 +58,7 @@ struct Watch {
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut tick = ticks(LOOK_EVERY);
     let mut queues = part.queues.names();
-    let wanted = part.backbone.wanted_streams(queues.iter());
+    let wanted = part.watcher.backbone.wanted_streams(queues.iter());
     let mut watch = Watch { part, wanted: Vec::new(), findings: Findings::default(), said_short: None };
     watch.want(wanted);
     for turn in 0_usize.. {
@@ -72,7 +66,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         let served = watch.part.queues.names();
         if served != queues {
             queues = served;
-            watch.want(watch.part.backbone.wanted_streams(queues.iter()));
+            watch.want(watch.part.watcher.backbone.wanted_streams(queues.iter()));
         }
         watch.take_turn(turn).await;
     }
@@ -87,18 +81,18 @@ impl Watch {
 
     async fn take_turn(&mut self, turn: usize) {
         self.look(self.findings.turn(turn)).await;
-        if let Some(number) = self.findings.extra_turn(turn, &self.part.backbone.unanswered()) {
+        if let Some(number) = self.findings.extra_turn(turn, &self.part.watcher.backbone.unanswered()) {
             self.look(number).await;
         }
         let mut faults = self.findings.report(Instant::now());
         faults.warnings.extend(self.short_of_room());
-        self.part.health.set_streams(faults);
+        self.part.watcher.health.set_streams(faults);
     }
 
     /// The buckets that have no room for new keys, in words; in the log once a minute.
     fn short_of_room(&mut self) -> Vec<String> {
-        let names = self.part.backbone.names();
-        let (concurrency, control) = (self.part.backbone.concurrency_space(), self.part.backbone.control_space());
+        let backbone = &self.part.watcher.backbone;
+        let (names, concurrency, control) = (backbone.names(), backbone.concurrency_space(), backbone.control_space());
         let all = [
             (
                 concurrency,
@@ -113,7 +107,7 @@ impl Watch {
             format!("bucket {bucket} has no room for more keys: jobs {whose} wait until there is; raise {setting}")
         });
         let short: Vec<String> = short.collect();
-        self.part.metrics.key_buckets_full.set(i64::try_from(short.len()).unwrap_or(i64::MAX));
+        self.part.watcher.metrics.key_buckets_full.set(i64::try_from(short.len()).unwrap_or(i64::MAX));
         if !short.is_empty() && self.said_short.is_none_or(|at| at.elapsed() >= SAID_AGAIN_AFTER) {
             self.said_short = Some(Instant::now());
             short.iter().for_each(|text| tracing::warn!("{text}"));
@@ -125,7 +119,7 @@ impl Watch {
     async fn look(&mut self, number: usize) {
         let wanted = self.wanted[number].clone();
         let name = wanted.name();
-        let inspected = match self.part.backbone.inspect(&wanted).await {
+        let inspected = match self.part.watcher.backbone.inspect(&wanted).await {
             Ok(inspected) => inspected,
             Err(error) => return tracing::debug!(stream = name, "cannot be looked at: {error}"),
         };
@@ -141,14 +135,15 @@ impl Watch {
 
     /// Whether the records are there: else more is gone than a stream.
     async fn may_remake(&self) -> bool {
-        let records = self.part.backbone.names().bucket_stream("runs");
+        let backbone = &self.part.watcher.backbone;
+        let records = backbone.names().bucket_stream("runs");
         let Some(records) = self.wanted.iter().find(|wanted| wanted.name() == records) else { return false };
-        matches!(self.part.backbone.inspect(records).await, Ok(found) if found.fault != Some(StreamFault::Missing))
+        matches!(backbone.inspect(records).await, Ok(found) if found.fault != Some(StreamFault::Missing))
     }
 
     async fn remake(&mut self, wanted: &WantedStream) {
         let (name, at) = (wanted.name(), now());
-        let first = match self.part.backbone.remake(wanted, at).await {
+        let first = match self.part.watcher.backbone.remake(wanted, at).await {
             Ok(Remade::Anew(first)) => first,
             // Another node has made it, and said so.
             Ok(Remade::There) => return,
@@ -170,10 +165,10 @@ impl Watch {
         let text = format!("stream {name} had been deleted and was made again, empty, at {at}{lost}");
         tracing::warn!(stream = name, first_sequence = first, "{text}");
         self.findings.is_remade(name, text, Instant::now());
-        self.part.metrics.streams_remade.inc();
+        self.part.watcher.metrics.streams_remade.inc();
         let held = held.map(|(messages, _)| messages);
         let details = json!({"stream": name, "first_sequence": first, "messages_before": held});
-        self.part.system_events.publish("stream_remade", details.clone()).await;
+        self.part.watcher.system_events.publish("stream_remade", details.clone()).await;
         self.part.audit.done_by_itself("streams.remake", &details).await;
     }
 }

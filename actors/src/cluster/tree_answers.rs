@@ -28,7 +28,6 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The tree with this root.
     pub(crate) fn new(root: RootAddress) -> Self {
         Self { root, turn: Arc::default() }
     }

@@ -5,36 +5,23 @@
 //! begins anew. The same node looks for lanes that stand still (`standstill`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::{Backbone, Error};
+use longshore_backbone::Error;
 use longshore_domain::{Queue, Timestamp};
 use serde_json::json;
 
+use crate::cluster::Watcher;
 use crate::cluster::counts::{counts_of, stored};
 use crate::cluster::standstill::Standstills;
-use crate::metrics::Metrics;
-use crate::runtime::health::Health;
-use crate::runtime::identity::{Identity, is_first};
+use crate::runtime::identity::is_first;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, ticks};
-use crate::runtime::system_events::SystemEvents;
 
 /// How often it looks: two questions, and some for each queue that no node serves.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// An event that still holds is repeated after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);
-
-/// What the watch of queues needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) health: Arc<Health>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) system_events: SystemEvents,
-}
 
 /// A queue that is not served, as far as the last look saw.
 struct Unserved {
@@ -44,35 +31,39 @@ struct Unserved {
 }
 
 /// Watches until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(watcher: Watcher) -> LoopEnd {
     let mut tick = ticks(CHECK_EVERY);
     let (mut known, mut standstills) = (BTreeMap::new(), Standstills::default());
     loop {
         tick.tick().await;
-        if let Err(error) = look(&part, &mut known, &mut standstills).await {
+        if let Err(error) = look(&watcher, &mut known, &mut standstills).await {
             tracing::debug!("cannot see whether every queue is served: {}", error.with_causes());
         }
     }
 }
 
 /// Checks once, and reports what two checks have found.
-async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>, standstills: &mut Standstills) -> Result<(), Error> {
-    let (served, found) = match is_first(&part.backbone.nodes(), &part.identity).await? {
-        true => unserved(part).await?,
+async fn look(
+    watcher: &Watcher,
+    known: &mut BTreeMap<Queue, Unserved>,
+    standstills: &mut Standstills,
+) -> Result<(), Error> {
+    let Watcher { backbone, identity, health, metrics, system_events } = watcher;
+    let (served, found) = match is_first(&backbone.nodes(), identity).await? {
+        true => unserved(watcher).await?,
         false => (Vec::new(), BTreeMap::new()),
     };
     let mut warnings = Vec::new();
     for Warning { queue, waiting, since, is_news } in compare(known, found, now(), Instant::now()) {
         if is_news {
             tracing::warn!(%queue, waiting, "jobs wait in a queue that no node serves: start a node whose configuration names it");
-            part.system_events
-                .publish_of_queue("queue_unserved", &queue, json!({"queue": queue, "waiting": waiting, "since": since}))
-                .await;
+            let details = json!({"queue": queue, "waiting": waiting, "since": since});
+            system_events.publish_of_queue("queue_unserved", &queue, details).await;
         }
         warnings.push(format!("no node serves queue {queue} since {since}: {waiting} jobs wait in it"));
     }
-    warnings.extend(standstills.look(&part.backbone, &part.metrics, served).await);
-    part.health.set_unserved(warnings);
+    warnings.extend(standstills.look(backbone, metrics, served).await);
+    health.set_unserved(warnings);
     Ok(())
 }
 
@@ -110,7 +101,7 @@ fn compare(
 }
 
 /// The queues that a node serves; and those without one, with how many jobs wait to start in each, if any wait.
-async fn unserved(Part { backbone, identity, .. }: &Part) -> Result<(Vec<Queue>, BTreeMap<Queue, u64>), Error> {
+async fn unserved(Watcher { backbone, identity, .. }: &Watcher) -> Result<(Vec<Queue>, BTreeMap<Queue, u64>), Error> {
     let nodes = backbone.nodes();
     let (queues, nodes) = tokio::try_join!(backbone.declared_queues(), nodes.present(now()))?;
     if !nodes.iter().any(|presence| *presence.node == *identity.node) {

@@ -37,7 +37,6 @@ pub(crate) struct WaitingJobs {
     backbone: Backbone,
     node: SmolStr,
     policies: Arc<Policies>,
-    /// The queues that this node serves.
     queues: Arc<ServedQueues>,
     rooms: Mutex<HashMap<RoomScope, Room>>,
     /// When the last count began; who holds it counts.
@@ -53,7 +52,6 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// The job is stored.
     pub(crate) fn stored(mut self) {
         let scopes = std::mem::take(&mut self.scopes);
         self.of.of_each(&scopes, Room::stored);

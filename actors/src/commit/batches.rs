@@ -98,7 +98,6 @@ impl Batches {
         !self.ready.is_empty()
     }
 
-    /// When the next batch becomes due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.front().map(|(due, _)| *due)
     }

@@ -60,7 +60,6 @@ pub(crate) struct Committing {
     pipeline: Pipeline,
 }
 
-/// The outlets of a real node.
 struct NodeOutlets {
     backbone: Backbone,
     window: PublishWindow,

@@ -12,7 +12,6 @@ use tracing::Level;
 use crate::commit::PublishedJob;
 use crate::ports::encode::EncodedEvents;
 
-/// The target of these lines.
 const JOBS: &str = "longshore::jobs";
 
 /// What of an event goes into the log.

@@ -50,7 +50,6 @@ pub(crate) struct PublishedJob {
 }
 
 impl PublishedJob {
-    /// The id of its trace.
     pub(crate) fn trace_id(&self) -> Option<TraceId> {
         let of_this_node = self.trace.as_ref().map(|trace| TraceId(u128::from_be_bytes(trace.id.to_bytes())));
         of_this_node.or_else(|| context::id_in(self.headers.as_deref()))

@@ -30,10 +30,8 @@ static REFUSED: Rarely = Rarely::once_in(Duration::from_secs(1));
 /// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
-/// Input of the committer.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A decision about a run.
     Commit(Box<Commit>),
     /// One more line for a tenant's log, such as a handler's progress.
     Line(Tenant, Bytes),
@@ -146,7 +144,6 @@ impl Pipeline {
         self.batches.tidy(&in_flight);
     }
 
-    /// Takes input.
     pub(crate) async fn take<O: Outlets>(&mut self, input: Input, outlets: &mut O) {
         match input {
             // No other node sends these lines again. So they are kept before the committer does anything that might end
@@ -174,7 +171,6 @@ impl Pipeline {
         !self.pending.is_empty() || !self.batches.is_empty()
     }
 
-    /// Whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
         let mut records = self.pending.iter().flatten().filter(|pending| matches!(pending.what, Sent::Record(_)));
         debug_assert!(self.in_flight() > 0 || records.next().is_none(), "a record on its way is counted nowhere");

@@ -21,7 +21,6 @@ pub(crate) struct CapacityPermit {
     subject: String,
 }
 
-/// The capacity that there is for a job.
 #[derive(Debug)]
 pub(crate) struct Capacity {
     /// Where the job is sent.
@@ -40,7 +39,6 @@ impl HandlerCapacity {
         Self { taken: Mutex::default(), news }
     }
 
-    /// Takes a permit, if there is capacity.
     pub(crate) fn take(self: &Arc<Self>, capacity: Capacity) -> Option<CapacityPermit> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if used(&taken, &capacity) >= capacity.max {
@@ -50,7 +48,6 @@ impl HandlerCapacity {
         Some(CapacityPermit { of: Arc::clone(self), subject: capacity.subject })
     }
 
-    /// How much capacity is free.
     pub(crate) fn free(&self, capacity: &Capacity) -> usize {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         capacity.max.saturating_sub(used(&taken, capacity))
@@ -62,7 +59,6 @@ impl HandlerCapacity {
     }
 }
 
-/// How much of this capacity is used.
 fn used(taken: &HashMap<String, usize>, capacity: &Capacity) -> usize {
     let shares = |subject: &str| capacity.shared_by.iter().any(|pattern| falls_under(subject, pattern));
     taken.iter().filter(|(subject, _)| shares(subject)).map(|(_, count)| count).sum()

@@ -33,7 +33,6 @@ const MAX_MISSING: usize = 1_024;
 /// Maximum number of subjects that are remembered with the time when they were first met; beyond that all are met anew.
 const MAX_MET: usize = 16_384;
 
-/// What this node knows of remote handlers.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     announcements: RwLock<Announcements>,
@@ -210,7 +209,6 @@ impl Discovery {
 struct Announcements {
     /// Each endpoint that answered.
     announced: Vec<Announced>,
-    /// When they were asked.
     at: Option<Instant>,
     /// Subjects that jobs are sent to.
     met: HashMap<String, Met>,
@@ -218,7 +216,6 @@ struct Announcements {
     missed: usize,
 }
 
-/// A subject that jobs are sent to.
 #[derive(Debug)]
 struct Met {
     /// When it was first met, or when last no handler was found there.

@@ -12,7 +12,6 @@ use tokio_util::task::TaskTracker;
 /// Maximum number of calls that this node has taken, at work or waiting for a slot.
 const MAX_CALLS: usize = 1_024;
 
-/// The open calls.
 #[derive(Debug, Default)]
 pub(crate) struct OfferedCalls {
     open: Mutex<HashMap<u64, (Tenant, RunId, CancellationToken)>>,

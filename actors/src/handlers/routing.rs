@@ -18,14 +18,12 @@ use crate::handlers::served_types::ServedTypes;
 use crate::runtime::kind::{Kind, Room};
 use crate::runtime::now;
 
-/// The handlers of a node's jobs.
 pub(crate) struct Routing {
     pub(crate) policies: Arc<Policies>,
     handlers: Handlers,
     names: Names,
     /// The capacity of remote handlers that this node uses.
     pub(crate) capacity: Arc<HandlerCapacity>,
-    /// What remote handlers announce.
     pub(crate) discovery: Discovery,
     /// The types that handlers were ever online for.
     pub(crate) served: ServedTypes,
@@ -42,7 +40,6 @@ impl Routing {
         Self { policies, handlers, names, capacity, discovery: Discovery::default(), served: ServedTypes::default() }
     }
 
-    /// The policy for jobs of this type.
     pub(crate) fn policy(&self, job: &Job) -> &TypePolicy {
         self.policies.of(&job.job_type)
     }

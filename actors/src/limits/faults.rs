@@ -9,7 +9,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use longshore_domain::fault::{Fault, FaultKind, InWords, Moment};
 use longshore_domain::{JobType, Timestamp};
 
-/// The faults of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     any: AtomicBool,
@@ -29,7 +28,6 @@ pub(crate) struct ActiveFault {
 }
 
 impl Faults {
-    /// Whether any is set.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }

@@ -20,7 +20,6 @@ use crate::limits::faults::{self, Faults};
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::now;
 
-/// The settings as this node knows them.
 #[derive(Debug)]
 pub(crate) struct RunTimeSettings {
     /// The moment from which the others count.
@@ -48,7 +47,6 @@ struct SettingsTable {
     types: HashSet<JobType>,
 }
 
-/// A setting that is known.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KnownSetting {
     pub(crate) setting: Setting,

@@ -25,7 +25,6 @@ pub(crate) struct TimedCounts {
     pub(crate) deferred: u64,
 }
 
-/// The jobs of one queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct QueueCounts {
     /// By priority, the most urgent first.
@@ -37,7 +36,6 @@ pub(crate) struct QueueCounts {
     pub(crate) oldest: Duration,
 }
 
-/// The jobs of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ClusterCounts {
     pub(crate) queues: BTreeMap<Queue, QueueCounts>,
@@ -56,7 +54,6 @@ pub(super) fn described() -> Vec<Described> {
 }
 
 impl ClusterCounts {
-    /// The counts as metrics.
     pub(crate) fn families(&self) -> Vec<MetricFamily> {
         let gauge = |labels: &[(&str, &str)], value| sample(labels, MetricType::GAUGE, value);
         let (mut jobs, mut oldest) = (Vec::new(), Vec::new());

@@ -128,7 +128,6 @@ impl JobMetrics {
         Counted { enqueued: self.enqueued.get(), ended: sum(&self.finished), failed: sum(&self.failed), wait, run }
     }
 
-    /// A run has ended.
     pub(crate) fn ended(&self, run: &Run) {
         if let Some((at, total)) = end_of(run) {
             self.finished[at].inc();
@@ -136,7 +135,6 @@ impl JobMetrics {
         }
     }
 
-    /// An attempt has failed.
     pub(crate) fn failed(&self, kind: ErrorKind) {
         if let Some(at) = FAILURES.iter().position(|known| *known == kind) {
             self.failed[at].inc();
@@ -176,7 +174,6 @@ impl LocalEnds {
 }
 
 impl Ends {
-    /// A run has ended.
     pub(crate) fn add(&mut self, run: &Run, kinds: &ByKind) {
         let Some((at, total)) = end_of(run) else { return };
         let (place, metrics) = kinds.placed(run.queue.as_str(), run.job_type.as_str());
@@ -197,7 +194,6 @@ impl Ends {
     }
 }
 
-/// Finds the counters of a job.
 pub(crate) struct ByKind {
     families: Families,
     /// Types that have a series of their own in any case.

@@ -108,37 +108,28 @@ macro_rules! of_the_node {
     };
 }
 
-/// The metrics by queue and type.
+/// The metrics by queue and type, and by what else is named after the help.
 macro_rules! by_queue_and_type {
-    ($($field:ident: $kind:ident($name:literal, $help:literal, [$($label:literal),+])),+ $(,)?) => {
+    ($($field:ident: $kind:ident($name:literal, $help:literal $(, $label:literal)?)),+ $(,)?) => {
         fn families(register: &mut Register) -> Families {
-            Families { $($field: metric!(register, $kind, $name, $help, &[$($label),+])),+ }
+            Families { $($field: metric!(register, $kind, $name, $help, &["queue", "type" $(, $label)?])),+ }
         }
     };
 }
 
 by_queue_and_type! {
-    submitted: IntCounterVec("longshore_jobs_submitted_total", "Jobs accepted by submit", ["queue", "type"]),
-    enqueued: IntCounterVec(
-        "longshore_jobs_enqueued_total",
-        "Jobs enqueued, as the event of that name says it",
-        ["queue", "type"]
-    ),
-    started: IntCounterVec("longshore_attempts_started_total", "Attempts started", ["queue", "type"]),
-    failed: IntCounterVec("longshore_attempts_failed_total", "Attempts failed", ["queue", "type", "kind"]),
-    retried: IntCounterVec(
-        "longshore_attempts_retried_total",
-        "Failed attempts after which another is due",
-        ["queue", "type"]
-    ),
-    finished: IntCounterVec("longshore_runs_finished_total", "Runs finished", ["queue", "type", "state"]),
-    wait: HistogramVec("longshore_job_wait_seconds", "From enqueued or due to started", ["queue", "type"]),
-    duration: HistogramVec("longshore_attempt_duration_seconds", "How long attempts took", ["queue", "type"]),
-    total: HistogramVec("longshore_job_total_seconds", "From enqueued or due to the end of the run", ["queue", "type"]),
+    submitted: IntCounterVec("longshore_jobs_submitted_total", "Jobs accepted by submit"),
+    enqueued: IntCounterVec("longshore_jobs_enqueued_total", "Jobs enqueued, as the event of that name says it"),
+    started: IntCounterVec("longshore_attempts_started_total", "Attempts started"),
+    failed: IntCounterVec("longshore_attempts_failed_total", "Attempts failed", "kind"),
+    retried: IntCounterVec("longshore_attempts_retried_total", "Failed attempts after which another is due"),
+    finished: IntCounterVec("longshore_runs_finished_total", "Runs finished", "state"),
+    wait: HistogramVec("longshore_job_wait_seconds", "From enqueued or due to started"),
+    duration: HistogramVec("longshore_attempt_duration_seconds", "How long attempts took"),
+    total: HistogramVec("longshore_job_total_seconds", "From enqueued or due to the end of the run"),
     unresponsive: IntCounterVec(
         "longshore_handlers_unresponsive_total",
-        "Handlers that neither ended in time nor reacted to their cancellation",
-        ["queue", "type"]
+        "Handlers that neither ended in time nor reacted to their cancellation"
     ),
 }
 

@@ -38,33 +38,20 @@ pub struct Described {
     pub kind: &'static str,
 }
 
-/// What was overdue and had to be restored.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Restored {
-    /// Schedules that the server had not fired: their jobs are in their lanes.
-    Schedule,
-    /// Recurring schedules whose tick was lost: they fire.
-    Recurring,
-    /// Runs that were rescheduled, and whose schedule stood for a later time: they are scheduled again.
-    Rescheduled,
-    /// Jobs that a node left behind while it moved them forward: they go on.
-    MovedForward,
-    /// Sessions of silent nodes: the slots of their concurrency limits are free again.
-    Slots,
-}
-
-impl Restored {
-    /// Everything that may be.
-    const ALL: [Self; 5] = [Self::Schedule, Self::Recurring, Self::Rescheduled, Self::MovedForward, Self::Slots];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Schedule => "schedule",
-            Self::Recurring => "recurring",
-            Self::Rescheduled => "rescheduled",
-            Self::MovedForward => "moved_forward",
-            Self::Slots => "slots",
-        }
+longshore_domain::named! {
+    /// What was overdue and had to be restored.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) enum Restored {
+        /// Schedules that the server had not fired: their jobs are in their lanes.
+        Schedule = "schedule",
+        /// Recurring schedules whose tick was lost: they fire.
+        Recurring = "recurring",
+        /// Runs that were rescheduled, and whose schedule stood for a later time: they are scheduled again.
+        Rescheduled = "rescheduled",
+        /// Jobs that a node left behind while it moved them forward: they go on.
+        MovedForward = "moved_forward",
+        /// Sessions of silent nodes: the slots of their concurrency limits are free again.
+        Slots = "slots",
     }
 }
 

@@ -13,7 +13,6 @@ const FILES: (&str, &str) = ("process_open_fds", "Open file descriptors");
 const START: (&str, &str) = ("process_start_time_seconds", "When the process started, in Unix seconds");
 const BUILD: (&str, &str) = ("longshore_build_info", "1; the version is a label");
 
-/// The metrics of this process.
 #[derive(Debug)]
 pub(super) struct Process {
     started_at: f64,
@@ -29,16 +28,13 @@ impl Process {
     pub(super) fn families(&self) -> Vec<MetricFamily> {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
         let files = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
+        let one = |of: (&str, &str), labels: &[(&str, &str)], kind, value| {
+            family(of.0, of.1, kind, vec![sample(labels, kind, value)])
+        };
         let gauges = [(MEMORY, resident(&read("statm"))), (FILES, files), (START, Some(self.started_at))];
-        let gauges = gauges.into_iter().filter_map(|((name, help), value)| {
-            Some(family(name, help, MetricType::GAUGE, vec![sample(&[], MetricType::GAUGE, value?)]))
-        });
-        let version = [("version", crate::VERSION)];
-        let (name, help) = BUILD;
-        let build = family(name, help, MetricType::GAUGE, vec![sample(&version, MetricType::GAUGE, 1.0)]);
-        let (name, help) = CPU;
-        let cpu = processor_time(&read("stat"))
-            .map(|value| family(name, help, MetricType::COUNTER, vec![sample(&[], MetricType::COUNTER, value)]));
+        let gauges = gauges.into_iter().filter_map(|(of, value)| Some(one(of, &[], MetricType::GAUGE, value?)));
+        let build = one(BUILD, &[("version", crate::VERSION)], MetricType::GAUGE, 1.0);
+        let cpu = processor_time(&read("stat")).map(|value| one(CPU, &[], MetricType::COUNTER, value));
         gauges.chain([build]).chain(cpu).collect()
     }
 }

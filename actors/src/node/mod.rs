@@ -100,7 +100,7 @@ pub struct Node {
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Node").field("name", &self.parts.identity.node).finish_non_exhaustive()
+        f.debug_struct("Node").field("name", &self.parts.api.identity.node).finish_non_exhaustive()
     }
 }
 
@@ -117,18 +117,18 @@ impl Node {
             Backbone::open(&connection, storage, name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
         let parts = Parts::new(backbone, settings, handlers);
-        let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
-        node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
+        let taken = |who| Error::NameTaken { name: parts.api.identity.node.to_string(), who };
+        node_name::wait_for_name(&parts.api.backbone.nodes(), &parts.api.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
         let (ends, reason) = oneshot::channel();
         let maker = parts.queue_maker(&ports);
-        let policies = &parts.routing.policies;
+        let policies = &parts.gates.routing.policies;
         let configured = policies.queues.iter().filter(|_| !policies.gateway);
         let tree = tree::Arguments {
             children: tree::children(&parts, &ports),
             queues: configured.map(|(queue, policy)| maker.make(queue, *policy)).collect(),
             address: parts.root.clone(),
-            metrics: Arc::clone(&parts.metrics),
+            metrics: Arc::clone(&parts.api.metrics),
             ends,
         };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
@@ -139,8 +139,8 @@ impl Node {
             parts.lifecycle.in_line.cancelled().await;
         };
         let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
-        parts.system_events.publish("node_joined", Value::Null).await;
-        tracing::info!(node = %parts.identity.node, queues = parts.queues.all().len(), "taking work");
+        parts.api.system_events.publish("node_joined", Value::Null).await;
+        tracing::info!(node = %parts.api.identity.node, queues = parts.queues.all().len(), "taking work");
         let observer = Observer::new(&parts);
         Ok(Self { parts, observer, root, life, reason, grace })
     }
@@ -148,7 +148,7 @@ impl Node {
     /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.parts.identity.node
+        &self.parts.api.identity.node
     }
 
     /// A view of the node for probes and monitoring; it may outlive the node.
@@ -160,7 +160,7 @@ impl Node {
     /// Its metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
-        &self.parts.metrics
+        &self.parts.api.metrics
     }
 
     /// Resolves when the node has ended by itself, which is always a failure.
@@ -174,9 +174,9 @@ impl Node {
     /// # Errors
     /// Says what could not be flushed.
     pub async fn drain(self) -> Result<(), Error> {
-        tracing::info!(node = %self.parts.identity.node, "draining");
+        tracing::info!(node = %self.parts.api.identity.node, "draining");
         if self.is_alone().await {
-            self.parts.backbone.return_for_later();
+            self.parts.api.backbone.return_for_later();
         }
         self.parts.lifecycle.draining.cancel();
         let queues = self.parts.queues.all();
@@ -190,30 +190,30 @@ impl Node {
             self.parts.offered_calls.handed_back.cancel();
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
-        let is_flushed = self.parts.committer.flush(FLUSH_WITHIN).await;
+        let is_flushed = self.parts.api.committer.flush(FLUSH_WITHIN).await;
         // If it takes longer, its slots come back with its lease.
         let _ = self.parts.gates.slots.address.ask(LEAVE_WITHIN, concurrency::keeper::Message::Leave).await;
-        if let Some(tracer) = &self.parts.tracer {
+        if let Some(tracer) = &self.parts.api.tracer {
             tracer.flush(GOODBYE_TIMEOUT).await;
         }
         let goodbye = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
         self.root.stop(None);
         let _ = self.life.await;
-        let sent = tokio::time::timeout(GOODBYE_TIMEOUT, self.parts.backbone.flush()).await;
+        let sent = tokio::time::timeout(GOODBYE_TIMEOUT, self.parts.api.backbone.flush()).await;
         if is_flushed && goodbye.is_ok() && sent.is_ok() { Ok(()) } else { Err(Error::NotFlushed) }
     }
 
     /// Whether no other node is there to take the jobs that this one returns, as far as the server says so in time.
     async fn is_alone(&self) -> bool {
-        let nodes = self.parts.backbone.nodes();
+        let nodes = self.parts.api.backbone.nodes();
         let Ok(Ok(present)) = tokio::time::timeout(ASK_WITHIN, nodes.present(now())).await else { return true };
-        !present.iter().any(|other| other.state == "running" && other.node != *self.parts.identity.node)
+        !present.iter().any(|other| other.state == "running" && other.node != *self.parts.api.identity.node)
     }
 
     /// Publishes that this node is gone. Should that be lost, its silence says the same later.
     async fn say_goodbye(&self) {
-        self.parts.system_events.publish("node_left", Value::Null).await;
-        if let Err(error) = self.parts.backbone.nodes().depart(&self.parts.identity.node).await {
+        self.parts.api.system_events.publish("node_left", Value::Null).await;
+        if let Err(error) = self.parts.api.backbone.nodes().depart(&self.parts.api.identity.node).await {
             tracing::debug!("cannot say that this node is gone: {error}");
         }
     }

@@ -13,7 +13,6 @@ use crate::cluster::counts::SharedCounts;
 use crate::cluster::readiness::{Readiness, SILENT_TREE};
 use crate::lease_keeper::Book;
 use crate::limits::rate::Limits;
-use crate::metrics::Metrics;
 use crate::node::parts::Parts;
 use crate::service::handle::ApiHandle;
 use crate::streams::EventStreams;
@@ -23,7 +22,6 @@ use crate::trace::RequestSpan;
 #[derive(Clone)]
 pub struct Observer {
     readiness: Readiness,
-    metrics: Arc<Metrics>,
     book: Arc<Book>,
     counts: Arc<SharedCounts>,
     limits: Arc<Limits>,
@@ -41,7 +39,6 @@ impl Observer {
     pub(crate) fn new(parts: &Parts) -> Self {
         Self {
             readiness: parts.readiness(),
-            metrics: Arc::clone(&parts.metrics),
             book: Arc::clone(&parts.book),
             counts: Arc::default(),
             limits: Arc::clone(&parts.gates.limits),
@@ -62,12 +59,7 @@ impl Observer {
         &self.handle
     }
 
-    /// Why the node takes no work; empty if it does.
-    pub async fn reasons_not_ready(&self) -> Vec<String> {
-        self.readiness.status().await.reasons
-    }
-
-    /// The same, and what a person should know though it takes work.
+    /// Why the node takes no work, empty if it does, and what a person should know though it takes work.
     pub async fn reasons_and_warnings(&self) -> (Vec<String>, Vec<String>) {
         let status = self.readiness.status().await;
         (status.reasons, status.warnings)
@@ -87,18 +79,18 @@ impl Observer {
 
     /// A part that the node's own tree does not supervise may be started again: its count begins at 0.
     pub fn expect_restarts(&self, part: &'static str) {
-        drop(self.metrics.restarts.with_label_values(&[part]));
+        drop(self.readiness.metrics.restarts.with_label_values(&[part]));
     }
 
     /// Counts that a part which the node's own tree does not supervise was started again.
     pub fn count_restart(&self, part: &'static str) {
-        self.metrics.restarts.with_label_values(&[part]).inc();
+        self.readiness.metrics.restarts.with_label_values(&[part]).inc();
     }
 
     /// Counts a request that was answered over HTTP. The words of a route and a method are few, whatever clients send.
     pub fn count_request(&self, route: &str, method: &str, status: u16, took: Duration) {
-        self.metrics.http_requests.with_label_values(&[route, method, status.to_string().as_str()]).inc();
-        self.metrics.http_duration.with_label_values(&[route, method]).observe(took.as_secs_f64());
+        self.readiness.metrics.http_requests.with_label_values(&[route, method, status.to_string().as_str()]).inc();
+        self.readiness.metrics.http_duration.with_label_values(&[route, method]).observe(took.as_secs_f64());
     }
 
     /// Begins the span of a request over HTTP, in its client's trace if it names one; `None`: there are no traces.
@@ -120,13 +112,13 @@ impl Observer {
         let Readiness { backbone, identity, queues, .. } = &self.readiness;
         let counts = self.counts.now(backbone, &self.limits, &identity.node, queues.loads()).await;
         self.measure().await;
-        self.metrics.text_with(counts.as_deref())
+        self.readiness.metrics.text_with(counts.as_deref())
     }
 
     /// Sets the gauges that no other part keeps.
     async fn measure(&self) {
-        let (metrics, number) = (&self.metrics, |count: usize| i64::try_from(count).unwrap_or(i64::MAX));
-        let Readiness { backbone, queues, health, routing, .. } = &self.readiness;
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let Readiness { backbone, queues, health, routing, metrics, .. } = &self.readiness;
         for (queue, load) in queues.loads() {
             metrics.workers.with_label_values(&[&queue]).set(number(load.concurrency));
             metrics.busy.with_label_values(&[&queue]).set(number(load.running));
@@ -140,6 +132,6 @@ impl Observer {
         metrics.types_without_handler.set(number(routing.discovery.missing_handlers().len()));
         let second = backbone.second_replies();
         metrics.second_replies.inc_by(second.saturating_sub(metrics.second_replies.get()));
-        metrics.ready.set(i64::from(self.reasons_not_ready().await.is_empty()));
+        metrics.ready.set(i64::from(self.readiness.status().await.reasons.is_empty()));
     }
 }

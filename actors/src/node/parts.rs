@@ -5,24 +5,23 @@ use std::sync::Arc;
 
 use longshore_backbone::Backbone;
 use longshore_backbone::handlers::Caller;
+use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;
 
 use crate::api::Api;
 use crate::api::wait_permits::WaitPermits;
 use crate::attempt::node_ports::NodePorts;
-use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::attempt::shed::Shed;
 use crate::attempt::unclear_claims::UnclearClaims;
-use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::audit::Audit;
 use crate::cluster::node_name::Own;
 use crate::cluster::readiness::Readiness;
 use crate::cluster::tree_answers::Tree;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{
-    clock_watch, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
-    run_time_settings, served_types, stream_watch, unserved,
+    Watcher, discovery, event_files, offered_handlers, presence, pressure_watch, put_queues, run_time_settings,
+    served_types, stream_watch,
 };
 use crate::commit::committer::Committing;
 use crate::commit::handle::Committer;
@@ -37,7 +36,6 @@ use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
 use crate::pull::Pullers;
 use crate::queue::gates::Gates;
-use crate::queue::put_queues::PutQueues;
 use crate::queue::serve::{QueueMaker, RootAddress};
 use crate::queue::served::ServedQueues;
 use crate::runtime::address::{Address, Waiting};
@@ -54,52 +52,52 @@ use crate::streams::tail::{self, Table};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::Tracer;
 use crate::webhooks::{self, feed};
-use crate::{DeclaredSchedules, EventFile, Handlers, PressureSettings, Settings, WebhookSettings};
+use crate::{DeclaredSchedules, EventFile, Handlers, PressureSettings, Settings};
 
 /// What the parts of a node are made of. Only the node sees this whole.
 pub(crate) struct Parts {
-    pub(crate) backbone: Backbone,
-    pub(crate) identity: Arc<Identity>,
+    /// What endpoints do, and firings of recurring schedules: takes jobs, looks at runs, has decisions about them
+    /// committed.
+    pub(crate) api: Arc<Api>,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) routing: Arc<Routing>,
-    pub(crate) breakers: Arc<Breakers>,
-    pub(crate) circuit_breaker: Address<breaker::keeper::Message>,
     pub(crate) gates: Gates,
     pub(crate) queues: Arc<ServedQueues>,
-    park: ParkGate,
-    put_queues: Arc<PutQueues>,
     /// Where the root of the tree is ordered to start and end queues.
     pub(crate) root: RootAddress,
-    pub(crate) waiting: Arc<WaitingJobs>,
-    pub(crate) committer: Committer,
     pub(crate) committing: Arc<Mutex<Committing>>,
     pub(crate) book: Arc<Book>,
     pub(crate) leases: Address<lease_keeper::Message>,
-    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
-    pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) offered_calls: Arc<OfferedCalls>,
     pub(crate) pullers: Arc<Pullers>,
-    pub(crate) health: Arc<Health>,
+    health: Arc<Health>,
     /// How the node watches for want of processor and memory, if it does.
     watches: Option<PressureSettings>,
     pressure: Arc<MachinePressure>,
     shed: Arc<Shed>,
-    pub(crate) metrics: Arc<Metrics>,
-    /// Takes the spans of jobs, if the node writes traces.
-    pub(crate) tracer: Option<Arc<Tracer>>,
     /// What it answers about itself.
     pub(crate) own: Own,
-    /// Writes down what is asked of the API beyond reading and submitting.
-    pub(crate) audit: Arc<Audit>,
     /// Where the event log is written to as well.
-    pub(crate) event_file: Option<Arc<dyn EventFile>>,
-    pub(crate) system_events: SystemEvents,
-    webhooks: Option<WebhookSettings>,
+    event_file: Option<Arc<dyn EventFile>>,
     /// Who follows events on this node.
     event_streams: Arc<Table>,
     waits: Arc<WaitPermits>,
     /// The recurring schedules that the configuration declares.
-    pub(crate) declared: Arc<DeclaredSchedules>,
+    declared: Arc<DeclaredSchedules>,
+}
+
+/// The gates of a node that has these handlers and goes by these policies.
+fn gates(backbone: &Backbone, identity: &Identity, policies: &Arc<Policies>, handlers: Handlers) -> Gates {
+    let news = Arc::<GateNews>::default();
+    let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
+    Gates {
+        routing: Arc::new(Routing::new(Arc::clone(policies), handlers, backbone.names().clone(), capacity)),
+        limits: Arc::new(Limits::new(&identity.instance, Arc::clone(policies), Arc::clone(&news))),
+        breakers: Arc::new(Breakers::new(Arc::clone(policies), identity.writer(), Arc::clone(&news))),
+        run_time_settings: Arc::new(RunTimeSettings::new(Arc::clone(&news))),
+        slots: Arc::new(Slots::new(Arc::clone(policies), Arc::clone(&news), backbone.concurrency_space())),
+        park: ParkGate::new(backbone.parked_space(), Arc::clone(&news)),
+        news,
+    }
 }
 
 impl Parts {
@@ -109,58 +107,54 @@ impl Parts {
         let Settings { log, in_force, event_file, webhooks, .. } = settings;
         let name = SmolStr::from(name);
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
-        let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
-        let identity = Arc::new(Identity::new(name.clone()));
+        let metrics = Arc::new(Metrics::new(known.map(SmolStr::from)));
+        let (policies, identity) = (Arc::new(policies), Arc::new(Identity::new(name.clone())));
         let audit = Arc::new(Audit::new(backbone.clone(), name.to_string(), Arc::clone(&metrics), audit_file));
         let tracer = traces.map(|exporter| Arc::new(Tracer::new(exporter, Arc::clone(&metrics))));
         let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics), tracer.clone());
         let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
         let handlers = webhooks::serve(handlers, webhooks.as_ref(), &backbone, &system_events, &metrics);
-        let (policies, news) = (Arc::new(policies), Arc::<GateNews>::default());
-        let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
-        let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone(), capacity));
-        let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
-        let breakers = Arc::new(Breakers::new(Arc::clone(&policies), identity.writer(), Arc::clone(&news)));
-        let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
-        let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&news), backbone.concurrency_space()));
-        let breakers_of = Arc::clone(&breakers);
-        let park = ParkGate::new(backbone.parked_space(), Arc::clone(&news));
-        let gates =
-            Gates { routing: Arc::clone(&routing), limits, breakers: breakers_of, slots, run_time_settings, news };
-        let (pressure, queues) = (Arc::<MachinePressure>::default(), Arc::<ServedQueues>::default());
-        let waiting = WaitingJobs::new(backbone.clone(), identity.node.clone(), policies, Arc::clone(&queues));
-        Self {
+        let (gates, queues) = (gates(&backbone, &identity, &policies, handlers), Arc::<ServedQueues>::default());
+        let (node, bounds) = (identity.node.clone(), Arc::clone(&policies));
+        let waiting = WaitingJobs::new(backbone.clone(), node, bounds, Arc::clone(&queues));
+        let api = Api {
             backbone,
             identity,
-            lifecycle,
-            routing,
-            breakers,
+            policies,
+            committer,
+            recently_cancelled: Arc::default(),
+            unstored_ends: Arc::default(),
+            limits: Arc::clone(&gates.limits),
+            slots: Arc::clone(&gates.slots),
+            waiting: Arc::new(waiting),
+            routing: Arc::clone(&gates.routing),
+            run_time_settings: Arc::clone(&gates.run_time_settings),
+            put_queues: Arc::default(),
+            system_events,
+            metrics,
+            breakers: Arc::clone(&gates.breakers),
             circuit_breaker: Address::default(),
+            audit,
+            webhooks,
+            tracer,
+        };
+        Self {
+            api: Arc::new(api),
+            lifecycle: Lifecycle::default(),
             gates,
             queues,
-            park,
-            put_queues: Arc::default(),
             root: RootAddress::default(),
-            waiting: Arc::new(waiting),
-            committer,
             committing,
             book: Arc::default(),
             leases: Address::default(),
-            recently_cancelled: Arc::default(),
-            unstored_ends: Arc::default(),
             offered_calls: Arc::default(),
             pullers: Arc::default(),
             health: Arc::default(),
             watches,
-            pressure,
+            pressure: Arc::default(),
             shed: Arc::default(),
-            metrics,
-            tracer,
             own: Own { log, in_force },
-            audit,
             event_file,
-            system_events,
-            webhooks,
             event_streams: Arc::default(),
             waits: Arc::default(),
             declared: Arc::new(schedules),
@@ -170,20 +164,20 @@ impl Parts {
     /// What attempts ask of this node.
     pub(crate) fn ports(&self, caller: Caller) -> NodePorts {
         NodePorts {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
+            backbone: self.api.backbone.clone(),
+            identity: Arc::clone(&self.api.identity),
             lifecycle: self.lifecycle.clone(),
-            routing: Arc::clone(&self.routing),
+            routing: Arc::clone(&self.gates.routing),
             limits: Arc::clone(&self.gates.limits),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
             shed: Arc::clone(&self.shed),
             caller,
-            committer: self.committer.clone(),
+            committer: self.api.committer.clone(),
             book: Arc::clone(&self.book),
-            metrics: Arc::clone(&self.metrics),
-            recently_cancelled: Arc::clone(&self.recently_cancelled),
-            unstored_ends: Arc::clone(&self.unstored_ends),
-            tracer: self.tracer.clone(),
+            metrics: Arc::clone(&self.api.metrics),
+            recently_cancelled: Arc::clone(&self.api.recently_cancelled),
+            unstored_ends: Arc::clone(&self.api.unstored_ends),
+            tracer: self.api.tracer.clone(),
             unclear_claims: UnclearClaims::default(),
             local_retries: Arc::default(),
         }
@@ -191,58 +185,26 @@ impl Parts {
 
     /// The lease-keeper: renews leases, and stops jobs.
     pub(crate) fn lease_keeper(&self) -> lease_keeper::Part {
-        let (book, metrics) = (Arc::clone(&self.book), Arc::clone(&self.metrics));
-        lease_keeper::Part { backbone: self.backbone.clone(), book, metrics }
+        let (book, metrics) = (Arc::clone(&self.book), Arc::clone(&self.api.metrics));
+        lease_keeper::Part { backbone: self.api.backbone.clone(), book, metrics }
     }
 
     /// The timekeeper: moves due jobs, has recurring schedules fire, and says which lanes are full.
     pub(crate) fn timekeeper(&self) -> timekeeper::Part {
-        timekeeper::Part {
-            backbone: self.backbone.clone(),
-            draining: self.lifecycle.draining.clone(),
-            metrics: Arc::clone(&self.metrics),
-            health: Arc::clone(&self.health),
-            system_events: self.system_events.clone(),
-            api: self.api(),
-        }
-    }
-
-    /// What endpoints do, and firings of recurring schedules: takes jobs, looks at runs, has decisions about them
-    /// committed.
-    pub(crate) fn api(&self) -> Arc<Api> {
-        Arc::new(Api {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
-            policies: Arc::clone(&self.routing.policies),
-            committer: self.committer.clone(),
-            recently_cancelled: Arc::clone(&self.recently_cancelled),
-            unstored_ends: Arc::clone(&self.unstored_ends),
-            limits: Arc::clone(&self.gates.limits),
-            slots: Arc::clone(&self.gates.slots),
-            waiting: Arc::clone(&self.waiting),
-            routing: Arc::clone(&self.routing),
-            run_time_settings: Arc::clone(&self.gates.run_time_settings),
-            put_queues: Arc::clone(&self.put_queues),
-            system_events: self.system_events.clone(),
-            metrics: Arc::clone(&self.metrics),
-            breakers: Arc::clone(&self.breakers),
-            circuit_breaker: self.circuit_breaker.clone(),
-            tracer: self.tracer.clone(),
-            audit: Arc::clone(&self.audit),
-            webhooks: self.webhooks.clone(),
-        })
+        let (draining, health) = (self.lifecycle.draining.clone(), Arc::clone(&self.health));
+        timekeeper::Part { api: Arc::clone(&self.api), draining, health }
     }
 
     /// The feed of webhooks, if this node calls anybody: submits deliveries.
     pub(crate) fn webhook_feed(&self) -> Option<feed::Part> {
-        let (settings, draining) = (self.webhooks.clone()?, self.lifecycle.draining.clone());
-        Some(feed::Part { api: self.api(), settings, draining })
+        let (settings, draining) = (self.api.webhooks.clone()?, self.lifecycle.draining.clone());
+        Some(feed::Part { api: Arc::clone(&self.api), settings, draining })
     }
 
     /// The API's service: answers, has decisions about runs committed, and says how the node is.
     pub(crate) fn service(&self) -> service::Part {
         service::Part {
-            api: self.api(),
+            api: Arc::clone(&self.api),
             lifecycle: self.lifecycle.clone(),
             readiness: self.readiness(),
             pullers: Arc::clone(&self.pullers),
@@ -253,16 +215,16 @@ impl Parts {
     /// What the node's readiness rests on: the API, probes and the node's name show it.
     pub(crate) fn readiness(&self) -> Readiness {
         Readiness {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
+            backbone: self.api.backbone.clone(),
+            identity: Arc::clone(&self.api.identity),
             queues: Arc::clone(&self.queues),
             lifecycle: self.lifecycle.clone(),
-            routing: Arc::clone(&self.routing),
+            routing: Arc::clone(&self.gates.routing),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
             health: Arc::clone(&self.health),
             pressure: Arc::clone(&self.pressure),
             shed: Arc::clone(&self.shed),
-            metrics: Arc::clone(&self.metrics),
+            metrics: Arc::clone(&self.api.metrics),
             tree: Tree::new(self.root.clone()),
             mailboxes: self.mailboxes().into(),
         }
@@ -270,113 +232,76 @@ impl Parts {
 
     /// The watch of the streams that this node needs.
     pub(crate) fn stream_watch(&self) -> stream_watch::Part {
-        stream_watch::Part {
-            backbone: self.backbone.clone(),
-            health: Arc::clone(&self.health),
-            metrics: Arc::clone(&self.metrics),
-            audit: Arc::clone(&self.audit),
-            system_events: self.system_events.clone(),
-            queues: Arc::clone(&self.queues),
-        }
+        let (audit, queues) = (Arc::clone(&self.api.audit), Arc::clone(&self.queues));
+        stream_watch::Part { watcher: self.watcher(), audit, queues }
     }
 
     /// The run-time settings: reads them, removes those whose time is over, and says so.
     pub(crate) fn run_time_settings(&self) -> run_time_settings::Part {
         run_time_settings::Part {
-            store: self.backbone.run_time_settings(),
-            nodes: self.backbone.nodes(),
-            identity: Arc::clone(&self.identity),
+            store: self.api.backbone.run_time_settings(),
+            nodes: self.api.backbone.nodes(),
+            identity: Arc::clone(&self.api.identity),
             settings: Arc::clone(&self.gates.run_time_settings),
-            put_queues: Arc::clone(&self.put_queues),
+            put_queues: Arc::clone(&self.api.put_queues),
             limits: Arc::clone(&self.gates.limits),
             queues: Arc::clone(&self.queues),
-            system_events: self.system_events.clone(),
+            system_events: self.api.system_events.clone(),
         }
     }
 
     /// The memory of served types: reads and stores it.
     pub(crate) fn served_types(&self) -> served_types::Part {
-        served_types::Part { store: self.backbone.served_types(), routing: Arc::clone(&self.routing) }
+        served_types::Part { store: self.api.backbone.served_types(), routing: Arc::clone(&self.gates.routing) }
     }
 
     /// The rate limiter: gets tokens from the cluster, and announces holds.
     pub(crate) fn limiter(&self) -> rate::keeper::Part {
-        rate::keeper::Part { backbone: self.backbone.clone(), limits: Arc::clone(&self.gates.limits) }
+        rate::keeper::Part { backbone: self.api.backbone.clone(), limits: Arc::clone(&self.gates.limits) }
     }
 
     /// The slot-keeper: gets slots of concurrency limits from the cluster, and keeps the node's session.
     pub(crate) fn slot_keeper(&self) -> errands::Part {
         errands::Part {
-            records: self.backbone.slots(),
-            node: self.identity.node.clone(),
-            lease: self.backbone.storage().lease,
+            records: self.api.backbone.slots(),
+            node: self.api.identity.node.clone(),
+            lease: self.api.backbone.storage().lease,
             slots: Arc::clone(&self.gates.slots),
-            metrics: Arc::clone(&self.metrics),
+            metrics: Arc::clone(&self.api.metrics),
         }
     }
 
     /// Presence: says that the node is there, and how full the records are.
     pub(crate) fn presence(&self) -> presence::Part {
-        presence::Part {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
-            draining: self.lifecycle.draining.clone(),
-            queues: Arc::clone(&self.queues),
-            routing: Arc::clone(&self.routing),
-            waiting: Arc::clone(&self.waiting),
-            run_time_settings: Arc::clone(&self.gates.run_time_settings),
-            metrics: Arc::clone(&self.metrics),
-            health: Arc::clone(&self.health),
-        }
+        presence::Part { node: self.readiness(), waiting: Arc::clone(&self.api.waiting) }
     }
 
-    /// The watch of dead letters: warns.
-    pub(crate) fn dlq_watch(&self) -> dlq_watch::Part {
-        dlq_watch::Part {
-            backbone: self.backbone.clone(),
-            nodes: self.backbone.nodes(),
-            identity: Arc::clone(&self.identity),
-            metrics: Arc::clone(&self.metrics),
-            system_events: self.system_events.clone(),
-        }
-    }
-
-    /// The watch of the clock: sets it, and warns.
-    pub(crate) fn clock_watch(&self) -> clock_watch::Part {
-        clock_watch::Part {
-            backbone: self.backbone.clone(),
+    /// The watches of dead letters, of queues that no node serves, and of the clock, which it sets: each warns.
+    pub(crate) fn watcher(&self) -> Watcher {
+        Watcher {
+            backbone: self.api.backbone.clone(),
+            identity: Arc::clone(&self.api.identity),
             health: Arc::clone(&self.health),
-            metrics: Arc::clone(&self.metrics),
-            system_events: self.system_events.clone(),
-        }
-    }
-
-    /// The watch of queues that no node serves: warns.
-    pub(crate) fn unserved(&self) -> unserved::Part {
-        unserved::Part {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
-            health: Arc::clone(&self.health),
-            metrics: Arc::clone(&self.metrics),
-            system_events: self.system_events.clone(),
+            metrics: Arc::clone(&self.api.metrics),
+            system_events: self.api.system_events.clone(),
         }
     }
 
     /// The event files, if there are any: reads the event log.
     pub(crate) fn event_files(&self) -> Option<event_files::Part> {
         let file = self.event_file.clone()?;
-        Some(event_files::Part { backbone: self.backbone.clone(), metrics: Arc::clone(&self.metrics), file })
+        Some(event_files::Part { backbone: self.api.backbone.clone(), metrics: Arc::clone(&self.api.metrics), file })
     }
 
     /// The reader of the event log's end, for all streams.
     pub(crate) fn event_tail(&self) -> tail::Part {
-        tail::Part { backbone: self.backbone.clone(), table: Arc::clone(&self.event_streams) }
+        tail::Part { backbone: self.api.backbone.clone(), table: Arc::clone(&self.event_streams) }
     }
 
     /// Streams of events: opened by clients over HTTP.
     pub(crate) fn streams(&self) -> EventStreams {
         let table = Arc::clone(&self.event_streams);
-        EventStreams { api: self.api(), table, draining: self.lifecycle.draining.clone() }
+        EventStreams { api: Arc::clone(&self.api), table, draining: self.lifecycle.draining.clone() }
     }
 
     /// The watch of processor and memory, if it is set: says by how far schedulers hold back.
@@ -384,27 +309,20 @@ impl Parts {
         Some(pressure_watch::Part {
             settings: self.watches.clone()?,
             pressure: Arc::clone(&self.pressure),
-            metrics: Arc::clone(&self.metrics),
-            system_events: self.system_events.clone(),
+            metrics: Arc::clone(&self.api.metrics),
+            system_events: self.api.system_events.clone(),
         })
     }
 
     /// The sweep: moves overdue jobs.
     pub(crate) fn sweep(&self) -> sweep::Part {
-        sweep::Part {
-            backbone: self.backbone.clone(),
-            nodes: self.backbone.nodes(),
-            identity: Arc::clone(&self.identity),
-            draining: self.lifecycle.draining.clone(),
-            metrics: Arc::clone(&self.metrics),
-        }
+        sweep::Part { api: Arc::clone(&self.api), draining: self.lifecycle.draining.clone() }
     }
 
     /// The recurring schedules: stores what is declared, and sets ticks.
     pub(crate) fn recurring(&self) -> recurring::Part {
         recurring::Part {
-            api: self.api(),
-            nodes: self.backbone.nodes(),
+            api: Arc::clone(&self.api),
             draining: self.lifecycle.draining.clone(),
             declared: Arc::clone(&self.declared),
             in_line: self.lifecycle.in_line.clone(),
@@ -414,8 +332,8 @@ impl Parts {
     /// Handler discovery: asks remote handlers, and notifies the schedulers.
     pub(crate) fn discovery(&self) -> discovery::Part {
         discovery::Part {
-            backbone: self.backbone.clone(),
-            routing: Arc::clone(&self.routing),
+            backbone: self.api.backbone.clone(),
+            routing: Arc::clone(&self.gates.routing),
             queues: Arc::clone(&self.queues),
         }
     }
@@ -423,22 +341,22 @@ impl Parts {
     /// The offered handlers: run for other nodes.
     pub(crate) fn offered_handlers(&self) -> offered_handlers::Part {
         offered_handlers::Part {
-            backbone: self.backbone.clone(),
-            routing: Arc::clone(&self.routing),
+            backbone: self.api.backbone.clone(),
+            routing: Arc::clone(&self.gates.routing),
             draining: self.lifecycle.draining.clone(),
             calls: Arc::clone(&self.offered_calls),
-            started_at: self.identity.started_at,
+            started_at: self.api.identity.started_at,
         }
     }
 
     /// The circuit breakers: writes and reads their records, and says how they change.
     pub(crate) fn circuit_breaker(&self) -> breaker::keeper::Part {
         breaker::keeper::Part {
-            records: self.backbone.breakers(),
-            breakers: Arc::clone(&self.breakers),
-            lease: self.backbone.storage().lease,
-            system_events: self.system_events.clone(),
-            metrics: Arc::clone(&self.metrics),
+            records: self.api.backbone.breakers(),
+            breakers: Arc::clone(&self.gates.breakers),
+            lease: self.api.backbone.storage().lease,
+            system_events: self.api.system_events.clone(),
+            metrics: Arc::clone(&self.api.metrics),
         }
     }
 
@@ -448,7 +366,6 @@ impl Parts {
         QueueMaker {
             ports: Arc::clone(ports),
             gates: self.gates.clone(),
-            park: self.park.clone(),
             health: Arc::clone(&self.health),
             pressure: Arc::clone(&self.pressure),
             served: Arc::clone(&self.queues),
@@ -457,28 +374,20 @@ impl Parts {
 
     /// The queues that were put while the cluster runs: starts and ends what serves them.
     pub(crate) fn put_queues(&self, ports: &Arc<NodePorts>) -> put_queues::Part {
-        put_queues::Part {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
-            lifecycle: self.lifecycle.clone(),
-            routing: Arc::clone(&self.routing),
-            put: Arc::clone(&self.put_queues),
-            metrics: Arc::clone(&self.metrics),
-            maker: self.queue_maker(ports),
-            root: self.root.clone(),
-        }
+        let (put, root) = (Arc::clone(&self.api.put_queues), self.root.clone());
+        put_queues::Part { put, maker: self.queue_maker(ports), root }
     }
 
     /// The parts that have messages, and how many wait for each; the schedulers, which come and go, are not among them.
     fn mailboxes(&self) -> Vec<Waiting> {
         let mut all = vec![
-            self.committer.address.counted("committer"),
+            self.api.committer.address.counted("committer"),
             self.leases.counted("lease-keeper"),
             self.gates.limits.address.counted("rate-limiter"),
             self.gates.slots.address.counted("slot-keeper"),
-            self.circuit_breaker.counted("circuit-breaker"),
+            self.api.circuit_breaker.counted("circuit-breaker"),
         ];
-        all.extend(self.tracer.iter().map(|tracer| tracer.address.counted("trace-exporter")));
+        all.extend(self.api.tracer.iter().map(|tracer| tracer.address.counted("trace-exporter")));
         all
     }
 }

@@ -25,10 +25,9 @@ use crate::metrics::Metrics;
 use crate::node::parts::Parts;
 use crate::pull::receiver;
 use crate::queue::dispatcher::Dispatcher;
-use crate::queue::lane_guard;
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
-use crate::queue::supervisor::{self, QueueSupervisor};
-use crate::runtime::supervision::{ChildSpec, Deaths, Question, SupervisorAnswer};
+use crate::queue::{lane_guard, supervisor};
+use crate::runtime::supervision::{ChildSpec, Deaths, Question, SupervisorAnswer, death};
 use crate::service;
 use crate::streams::tail;
 use crate::time::{recurring, sweep, timekeeper};
@@ -38,9 +37,10 @@ use crate::webhooks::feed;
 /// All children of the root except those of queues, in the order in which they start. Each is given its part of the
 /// node (`parts.rs`), and no other child's.
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
-    let (committer, leases, breakers) = (&parts.committer.address, &parts.leases, &parts.circuit_breaker);
+    let Parts { api, gates, leases, lifecycle, .. } = parts;
+    let breakers = &api.circuit_breaker;
     let mut children = vec![
-        ChildSpec::with_messages("committer", committer, Arc::clone(&parts.committing), committer::run),
+        ChildSpec::with_messages("committer", &api.committer.address, Arc::clone(&parts.committing), committer::run),
         ChildSpec::with_messages("lease-keeper", leases, parts.lease_keeper(), lease_keeper::run),
         ChildSpec::new("lane-guard", (Arc::clone(ports), Arc::clone(&parts.queues)), lane_guard::run),
         ChildSpec::new("timekeeper", parts.timekeeper(), timekeeper::run),
@@ -49,36 +49,31 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("presence", parts.presence(), presence::run),
         ChildSpec::new("run-time-settings", parts.run_time_settings(), run_time_settings::run),
         ChildSpec::new("put-queues", parts.put_queues(ports), put_queues::run),
-        ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
-        ChildSpec::new("unserved-queues", parts.unserved(), unserved::run),
-        ChildSpec::new("clock-watch", parts.clock_watch(), clock_watch::run),
+        ChildSpec::new("dlq-watch", parts.watcher(), dlq_watch::run),
+        ChildSpec::new("unserved-queues", parts.watcher(), unserved::run),
+        ChildSpec::new("clock-watch", parts.watcher(), clock_watch::run),
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
         ChildSpec::new("node-name", (parts.readiness(), parts.own.clone()), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
-        ChildSpec::new("batch-keeper", (parts.api(), parts.lifecycle.draining.clone()), batches::keeper::run),
+        ChildSpec::new("batch-keeper", (Arc::clone(api), lifecycle.draining.clone()), batches::keeper::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
-        ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
+        ChildSpec::new("unstored-ends", (api.backbone.nodes(), Arc::clone(&api.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
         ChildSpec::new("event-streams", parts.event_tail(), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
         ChildSpec::new(
             "pull-receiver",
-            (parts.api(), Arc::clone(&parts.pullers), parts.lifecycle.draining.clone()),
+            (Arc::clone(api), Arc::clone(&parts.pullers), lifecycle.draining.clone()),
             receiver::run,
         ),
-        ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), rate::keeper::run),
-        ChildSpec::with_messages(
-            "slot-keeper",
-            &parts.gates.slots.address,
-            parts.slot_keeper(),
-            concurrency::keeper::run,
-        ),
+        ChildSpec::with_messages("rate-limiter", &gates.limits.address, parts.limiter(), rate::keeper::run),
+        ChildSpec::with_messages("slot-keeper", &gates.slots.address, parts.slot_keeper(), concurrency::keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), breaker::keeper::run),
     ];
     let watch = parts.pressure_watch();
     children.extend(watch.map(|part| ChildSpec::new("pressure-watch", part, pressure_watch::run)));
-    children.extend(parts.tracer.iter().map(|tracer| {
+    children.extend(api.tracer.iter().map(|tracer| {
         ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
     }));
     let feed = parts.webhook_feed().into_iter();
@@ -88,7 +83,6 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
     children
 }
 
-/// The root supervisor.
 pub(crate) struct Root;
 
 /// What the root starts, where orders to it come from, and where it says why it gave up.
@@ -107,17 +101,11 @@ pub(crate) struct State {
     ends: Option<oneshot::Sender<String>>,
 }
 
-/// A child that was started.
 struct Alive {
     actor: ActorCell,
-    child: Child,
+    child: ChildSpec,
     /// The queue that it is for, if it is for one.
     queue: Option<Arc<Dispatcher>>,
-}
-
-enum Child {
-    Loop(ChildSpec),
-    Queue(supervisor::Arguments),
 }
 
 impl Actor for Root {
@@ -133,7 +121,7 @@ impl Actor for Root {
         parts.for_each(|part| drop(metrics.restarts.with_label_values(&[part])));
         let mut state = State { metrics, alive: Vec::new(), deaths: Deaths::new(), ends: Some(ends) };
         for child in children {
-            state.start(Child::Loop(child), None, &myself).await?;
+            state.start(child, None, &myself).await?;
         }
         for queue in queues {
             state.serve(queue, &myself).await?;
@@ -164,13 +152,7 @@ impl Actor for Root {
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        let (id, reason) = match event {
-            SupervisionEvent::ActorFailed(child, reason) => (child.get_id(), reason.to_string()),
-            SupervisionEvent::ActorTerminated(child, _, reason) => {
-                (child.get_id(), reason.unwrap_or_else(|| "it was stopped".to_owned()))
-            }
-            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
-        };
+        let Some((id, reason)) = death(event) else { return Ok(()) };
         let result = state.restart(id, &reason, &myself).await;
         state.say_if_over(result)
     }
@@ -180,19 +162,15 @@ impl State {
     async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
         let Some(at) = self.alive.iter().position(|alive| alive.actor.get_id() == id) else { return Ok(()) };
         let Alive { child, queue, .. } = self.alive.swap_remove(at);
-        let name = match &child {
-            Child::Loop(child) => child.name,
-            Child::Queue(_) => "queue",
-        };
-        tracing::error!(actor = name, "died, starting it again: {reason}");
-        self.metrics.restarts.with_label_values(&[name]).inc();
+        tracing::error!(actor = child.name, "died, starting it again: {reason}");
+        self.metrics.restarts.with_label_values(&[child.name]).inc();
         self.deaths.count(reason)?;
         self.start(child, queue, myself).await
     }
 
     async fn serve(&mut self, children: QueueChildren, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
-        let QueueChildren { queue, supervisor, loops } = children;
-        for child in loops.into_iter().map(Child::Loop).chain([Child::Queue(supervisor)]) {
+        let QueueChildren { queue, children } = children;
+        for child in children {
             self.start(child, Some(Arc::clone(&queue)), myself).await?;
         }
         Ok(())
@@ -208,26 +186,18 @@ impl State {
 
     /// Answers for itself, and has the supervisors of the queues answer.
     fn answer(&self, question: &Question) {
-        let pass_on = |alive: &&Alive| {
-            let order = supervisor::Message::Answer(question.clone());
-            matches!(alive.child, Child::Queue(_)) && alive.actor.send_message(order).is_ok()
-        };
+        // The loops do not take such a message.
+        let pass_on = |alive: &&Alive| alive.actor.send_message(supervisor::Message::Answer(question.clone())).is_ok();
         question.answer(SupervisorAnswer::Root(self.alive.iter().filter(pass_on).count()));
     }
 
     async fn start(
         &mut self,
-        child: Child,
+        child: ChildSpec,
         queue: Option<Arc<Dispatcher>>,
         myself: &ActorRef<Order>,
     ) -> Result<(), ActorProcessingErr> {
-        let supervisor = myself.get_cell();
-        let actor = match &child {
-            Child::Loop(spec) => spec.start(supervisor).await?,
-            Child::Queue(arguments) => {
-                Actor::spawn_linked(None, QueueSupervisor, arguments.clone(), supervisor).await?.0.get_cell()
-            }
-        };
+        let actor = child.start(myself.get_cell()).await?;
         self.alive.push(Alive { actor, child, queue });
         Ok(())
     }

@@ -57,12 +57,10 @@ impl Encoder {
     }
 }
 
-/// Subject and body of an event.
 type Parts = (Range<usize>, Range<usize>);
 
 /// What records and events are written for.
 pub(crate) trait Destination {
-    /// The names of subjects.
     fn names(&self) -> &Names;
     /// Maximum size of a run record in bytes.
     fn max_in_record(&self) -> usize;

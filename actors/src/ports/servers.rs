@@ -2,14 +2,25 @@
 
 use super::*;
 use crate::ports::batch;
+use crate::ports::passed_on::passed_on;
 
 impl Server for Backbone {
-    async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
-        self.purge_checkpoints(tenant, run.as_str()).await
+    passed_on! {
+        async fn is_declared(&self, queue: &Queue) -> Result<bool, Error>;
+        async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
+        async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found>;
+        async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
+        async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error>;
+        async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
+        async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error>;
+        async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer>;
+        async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error>;
+        async fn ack(&self, ack_token: AckToken);
+        async fn nak_after(&self, ack_token: AckToken, after: Duration);
     }
 
-    async fn is_declared(&self, queue: &Queue) -> Result<bool, Error> {
-        self.is_declared(queue).await
+    async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.purge_checkpoints(tenant, run.as_str()).await
     }
 
     async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error> {
@@ -20,24 +31,8 @@ impl Server for Backbone {
         batch::note_end(self, run).await
     }
 
-    async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
-        self.read_record(tenant, run).await
-    }
-
-    async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found> {
-        self.read_replica(tenant, run).await
-    }
-
-    async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
-        self.write_record(run, expected).await
-    }
-
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
         self.claim_key(tenant, key, claim, window).await
-    }
-
-    async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
-        self.read_claim(tenant, key).await
     }
 
     async fn write_claim(&self, tenant: &Tenant, key: &str, claim: &Claim, over: Over) -> Result<Option<u64>, Error> {
@@ -68,22 +63,6 @@ impl Server for Backbone {
 
     async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error> {
         Ok(self.job_in_lane(&id.lane, sequence).await?.is_some())
-    }
-
-    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
-        self.notify_cancelled(tenant, run).await;
-    }
-
-    async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
-        self.take_out_parked(run, key).await
-    }
-
-    async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {
-        self.ask_holder(node, question, wait).await
-    }
-
-    async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error> {
-        self.presence_of(node).await
     }
 
     async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
@@ -122,14 +101,6 @@ impl Server for Backbone {
 
     async fn publish_live(&self, events: &EncodedEvents) {
         self.publish_parts(events.live()).await;
-    }
-
-    async fn ack(&self, ack_token: AckToken) {
-        self.ack(ack_token).await;
-    }
-
-    async fn nak_after(&self, ack_token: AckToken, after: Duration) {
-        self.nak_after(ack_token, after).await;
     }
 
     async fn pause(&self, wait: Duration) {

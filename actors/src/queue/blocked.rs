@@ -30,7 +30,6 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// As many jobs are kept as start within the lease divided by this.
 const PART_OF_LEASE: u32 = 6;
 
-/// The jobs that wait, by kind.
 #[derive(Debug)]
 pub(crate) struct Blocked<T> {
     kinds: HashMap<Kind, Waiting<T>, RandomState>,
@@ -55,9 +54,7 @@ pub(crate) struct Blocked<T> {
 /// Where a job that cannot start goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goes {
-    /// It waits here.
     Here,
-    /// It is to be parked.
     Parked,
 }
 
@@ -196,9 +193,7 @@ impl<T: HasPayload> Blocked<T> {
 
     /// A job of this kind is being parked: later ones go behind it. It is on its way until what is returned is dropped.
     pub(crate) fn parks(&mut self, kind: Kind, position: Position) -> OnItsWay {
-        if !self.parked_types.contains_key(&kind.job_type) {
-            self.parked_types.insert(kind.job_type.clone(), Starts::default());
-        }
+        self.parked_types.entry(kind.job_type.clone()).or_default();
         let waiting = self.kinds.entry(kind).or_default();
         waiting.are_parked = true;
         waiting.parks += 1;
@@ -230,9 +225,7 @@ impl<T: HasPayload> Blocked<T> {
     pub(crate) fn are_parked(&mut self, kinds: &[Kind], now: Instant) {
         for kind in kinds {
             self.kinds.entry(kind.clone()).or_default().are_parked = true;
-            if !self.parked_types.contains_key(&kind.job_type) {
-                self.parked_types.insert(kind.job_type.clone(), Starts::default());
-            }
+            self.parked_types.entry(kind.job_type.clone()).or_default();
         }
         if self.overdue.is_empty() {
             let kinds: HashSet<&Kind> = kinds.iter().collect();
@@ -386,19 +379,16 @@ impl<T: HasPayload> Blocked<T> {
             })
     }
 
-    /// Takes a job that has waited for too long.
     pub(crate) fn take_overdue(&mut self) -> Option<(Kind, T)> {
         self.overdue.pop_front()
     }
 
-    /// Every job.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let kinds = self.kinds.values_mut();
         let waiting = kinds.flat_map(|waiting| waiting.jobs.iter_mut().chain(&mut waiting.behind));
         waiting.map(|(_, job)| job).chain(self.overdue.iter_mut().map(|(_, job)| job))
     }
 
-    /// Takes out every job.
     pub(crate) fn take_all(&mut self) -> Vec<T> {
         (self.held, self.behind) = (Held::default(), 0);
         let waiting =

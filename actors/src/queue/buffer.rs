@@ -31,13 +31,11 @@ use crate::runtime::park_permits::{ParkGate, Position};
 /// After workers have taken so many jobs, the scheduler is called to top up.
 const NOTIFY_AFTER: usize = 32;
 
-/// The buffer of a queue.
 pub(crate) struct JobBuffer {
     queue: Queue,
     policy: QueuePolicy,
     lease: Duration,
     pub(crate) gates: Gates,
-    park: ParkGate,
     /// Cancelled once the node drains, or serves this queue no longer.
     pub(crate) closing: CancellationToken,
     jobs: Mutex<Jobs>,
@@ -52,7 +50,6 @@ struct Jobs {
     coming: Lookahead,
     /// How long the next job waits for a more urgent one that is on its way.
     hold_off: Option<Instant>,
-    /// Jobs that cannot start now.
     blocked: Blocked<Box<Assignment>>,
     started: u64,
     /// How many jobs workers have taken since the scheduler was last notified.
@@ -91,18 +88,17 @@ impl Jobs {
 }
 
 impl JobBuffer {
-    /// Nothing is buffered.
     pub(crate) fn new(
-        (queue, policy): (Queue, QueuePolicy),
+        queue: Queue,
+        policy: QueuePolicy,
         lease: Duration,
         gates: Gates,
-        park: ParkGate,
         closing: CancellationToken,
     ) -> Self {
         let jobs = Mutex::new(Jobs::new(lease, Instant::now()));
         let first_claims = Arc::default();
         let (taken, wanted_back) = (Notify::new(), Arc::default());
-        Self { queue, policy, lease, gates, park, closing, jobs, first_claims, taken, wanted_back }
+        Self { queue, policy, lease, gates, closing, jobs, first_claims, taken, wanted_back }
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -301,32 +297,28 @@ impl JobBuffer {
         self.jobs().blocked.are_expected(kind, count, now);
     }
 
-    /// The stream is about to be read for parked jobs of this kind.
+    // These are functions of [`Blocked`], where they are described.
+
     pub(crate) fn before_reading(&self, kind: &Kind) {
         self.jobs().blocked.before_reading(kind);
     }
 
-    /// The first of the jobs of a kind that may have been missing there when it was read, in their order.
     pub(crate) fn first_missed(&self, kind: &Kind) -> Option<Position> {
         self.jobs().blocked.first_missed(kind)
     }
 
-    /// The stream is about to be asked which kinds are parked.
     pub(crate) fn before_asking(&self) {
         self.jobs().blocked.before_asking();
     }
 
-    /// Whether a job has to go behind others that are parked.
     pub(crate) fn any_parked(&self) -> bool {
         self.jobs().blocked.any_parked()
     }
 
-    /// All parked jobs of this kind are on their way back.
     pub(crate) fn none_is_parked(&self, kind: &Kind) {
         self.jobs().blocked.none_is_parked(kind);
     }
 
-    /// Waits until parked jobs are wanted back.
     pub(crate) async fn wanted_back(&self) {
         self.wanted_back.notified().await;
     }
@@ -378,7 +370,7 @@ impl Jobs {
                 true => Goes::Parked,
                 false => self.blocked.place_for(&kind, assignment.is_returned, held_up, now),
             };
-            if goes == Goes::Parked && may_park(&buffer.park, &mut assignment, reason) {
+            if goes == Goes::Parked && may_park(&buffer.gates.park, &mut assignment, reason) {
                 self.parks(&kind, &mut assignment, buffer, now);
                 return Some(assignment);
             }
@@ -407,12 +399,12 @@ impl Jobs {
             self.starts(&kind, &mut assignment, buffer, now);
             return Some(assignment);
         }
-        let (kind, mut late) = match buffer.park.is_open().then(|| self.blocked.take_behind()).flatten() {
+        let (kind, mut late) = match buffer.gates.park.is_open().then(|| self.blocked.take_behind()).flatten() {
             Some(behind) => behind,
             None => self.blocked.take_overdue()?,
         };
         let reason = self.blocked.reason(&kind).or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
-        if may_park(&buffer.park, &mut late, reason) {
+        if may_park(&buffer.gates.park, &mut late, reason) {
             self.parks(&kind, &mut late, buffer, now);
             return Some(late);
         }
@@ -445,7 +437,8 @@ impl Jobs {
     /// there is a bound on those. Jobs whose slots the cluster is about to be asked for wait in their order, too:
     /// beyond those kept here they would be parked for an answer that comes in a moment.
     fn has_room(&self, buffer: &JobBuffer) -> bool {
-        (buffer.park.is_open() || self.blocked.held() < buffer.policy.concurrency) && !buffer.gates.slots.are_behind()
+        let Gates { park, slots, .. } = &buffer.gates;
+        (park.is_open() || self.blocked.held() < buffer.policy.concurrency) && !slots.are_behind()
     }
 }
 

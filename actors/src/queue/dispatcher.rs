@@ -9,18 +9,19 @@ use std::time::Instant;
 
 use longshore_backbone::control::{MAX_TENANTS, QueueLoad};
 use longshore_domain::policy::QueuePolicy;
-use longshore_domain::{Job, Priority, Queue, QueueLane, Tenant};
+use longshore_domain::{Job, Priority, Queue, QueueLane};
 use ractor::{ActorRef, MessagingErr, RpcReplyPort};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::attempt::assignment::Assignment;
-use crate::attempt::running::CurrentAttempt;
+use crate::attempt::node_ports::NodePorts;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::fairness::deliveries::Deliveries;
 use crate::queue::idle_workers::IdleWorkers;
-use crate::queue::unresponsive::Responsiveness;
+use crate::queue::unresponsive::Place;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
 use crate::runtime::address::Address;
+use crate::runtime::health::Health;
 use crate::runtime::pressure::MachinePressure;
 
 /// What a worker is sent: a job, and the permit to run. The jobs after it the worker takes from the buffer itself.
@@ -38,27 +39,32 @@ pub(crate) enum Message {
     CapacityChanged,
 }
 
+/// What the actors of a queue are given.
+#[derive(Clone)]
+pub(crate) struct QueuePart {
+    pub(crate) ports: Arc<NodePorts>,
+    pub(crate) queue: Arc<Dispatcher>,
+    pub(crate) health: Arc<Health>,
+}
+
 /// The state that a queue's actors share; it outlives them.
 pub(crate) struct Dispatcher {
     pub(crate) name: Queue,
     pub(crate) policy: QueuePolicy,
     pub(crate) idle: IdleWorkers,
     pub(crate) buffer: JobBuffer,
-    /// What the scheduler was delivered.
     pub(crate) deliveries: Deliveries,
     pub(crate) wake_permits: Arc<WakePermits>,
     /// By how far the node holds back with pulls.
     pub(crate) pressure: Arc<MachinePressure>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
-    /// Where the messages of the queue's scheduler go.
     pub(crate) scheduler: Address<Message>,
     /// Where a short retry goes when it is due: to the queue's scheduler, or the one that follows it.
     pub(crate) back: mpsc::UnboundedSender<Assignment>,
     /// How many workers were ever started; fewer than the concurrency only while the queue starts.
     started_workers: AtomicUsize,
     workers: RwLock<Vec<Option<ActorRef<Work>>>>,
-    /// Each worker's current attempt, and whether its handler still responds.
-    places: RwLock<Vec<(CurrentAttempt, Arc<Responsiveness>)>>,
+    places: RwLock<Vec<Place>>,
 }
 
 impl Dispatcher {
@@ -84,7 +90,7 @@ impl Dispatcher {
             back,
             started_workers: AtomicUsize::new(0),
             workers: RwLock::new(vec![None; policy.concurrency]),
-            places: RwLock::new((0..policy.concurrency).map(|_| Default::default()).collect()),
+            places: RwLock::new((0..policy.concurrency).map(|_| Place::default()).collect()),
         }
     }
 
@@ -93,14 +99,21 @@ impl Dispatcher {
         self.buffer.closing.is_cancelled()
     }
 
-    /// How busy it is.
     pub(crate) fn load(&self) -> QueueLoad {
+        let (mut by_priority, mut by_tenant) = ([0; Priority::COUNT], BTreeMap::new());
+        self.for_each_running(|job| {
+            let of_priority = QueueLane::Of(job.priority).index();
+            by_priority[of_priority] += 1;
+            if by_tenant.len() < MAX_TENANTS || by_tenant.contains_key(&job.tenant) {
+                by_tenant.entry(job.tenant.clone()).or_insert([0; Priority::COUNT])[of_priority] += 1;
+            }
+        });
         QueueLoad {
             concurrency: if self.is_closing() { 0 } else { self.policy.concurrency },
             running: self.running(),
-            by_priority: self.running_by_priority(),
+            by_priority,
             oldest_buffered: self.buffer.oldest(),
-            by_tenant: self.running_by_tenant(),
+            by_tenant,
         }
     }
 
@@ -178,8 +191,7 @@ impl Dispatcher {
         }
     }
 
-    /// A worker's current attempt, and whether its handler still responds.
-    pub(crate) fn place(&self, number: usize) -> (CurrentAttempt, Arc<Responsiveness>) {
+    pub(crate) fn place(&self, number: usize) -> Place {
         self.places.read().unwrap_or_else(PoisonError::into_inner)[number].clone()
     }
 
@@ -192,32 +204,13 @@ impl Dispatcher {
 
     /// A worker whose handler does not respond keeps its state; the worker that replaces it gets a new one.
     pub(crate) fn replace_place(&self, number: usize) {
-        self.places.write().unwrap_or_else(PoisonError::into_inner)[number] = Default::default();
-    }
-
-    /// Jobs whose attempt has begun, by priority.
-    fn running_by_priority(&self) -> [usize; Priority::COUNT] {
-        let mut counts = [0; Priority::COUNT];
-        self.for_each_running(|job| counts[QueueLane::Of(job.priority).index()] += 1);
-        counts
-    }
-
-    /// The same by tenant, of the first tenants that are met.
-    fn running_by_tenant(&self) -> BTreeMap<Tenant, [usize; Priority::COUNT]> {
-        let mut tenants: BTreeMap<Tenant, [usize; Priority::COUNT]> = BTreeMap::new();
-        self.for_each_running(|job| {
-            if tenants.len() < MAX_TENANTS || tenants.contains_key(&job.tenant) {
-                let counts = tenants.entry(job.tenant.clone()).or_insert([0; Priority::COUNT]);
-                counts[QueueLane::Of(job.priority).index()] += 1;
-            }
-        });
-        tenants
+        self.places.write().unwrap_or_else(PoisonError::into_inner)[number] = Place::default();
     }
 
     /// Looks at each job whose attempt has begun.
     pub(crate) fn for_each_running(&self, mut look: impl FnMut(&Job)) {
-        for (current, _) in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            let current = place.current.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(running) = current.as_ref() {
                 look(&running.assignment.job);
             }
@@ -227,12 +220,11 @@ impl Dispatcher {
     /// Returns once no worker is about to start an attempt by what it was sent before this call: it has either entered
     /// its attempt, or asks again.
     pub(crate) fn wait_for_starts(&self) {
-        for (current, _) in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            drop(current.lock().unwrap_or_else(PoisonError::into_inner));
+        for place in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            drop(place.current.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    /// Jobs that run now.
     pub(crate) fn running(&self) -> usize {
         self.started_workers.load(Ordering::Relaxed).saturating_sub(self.idle.count())
     }

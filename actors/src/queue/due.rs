@@ -51,21 +51,14 @@ impl DueJob {
             false => names.job(&tenant, &lane, &job_type),
         };
         let headers = header::without_servers(headers);
-        let read = header::read_job(&headers).ok();
-        let id = (&tenant, sequence);
-        Some(Self::of(lane, subject, (headers, payload), read.as_ref(), id))
+        let job = Self::of(lane, header::read_job(&headers).ok().as_ref(), &tenant, sequence);
+        Some(Self { subject, headers, payload, ..job })
     }
 
-    /// The same, once its subject and headers are read.
-    pub(crate) fn of(
-        lane: Lane,
-        subject: String,
-        (headers, payload): (Headers, Bytes),
-        read: Option<&JobHeaders>,
-        (tenant, sequence): (&Tenant, u64),
-    ) -> Self {
-        let due_at = read.and_then(|read| read.moved?.due_at);
-        Self { lane, subject, headers, payload, id: message_id(tenant, read, sequence), due_at }
+    /// What its headers say of it, once they are read; still without a message.
+    pub(crate) fn of(lane: Lane, read: Option<&JobHeaders>, tenant: &Tenant, sequence: u64) -> Self {
+        let (id, due_at) = (message_id(tenant, read, sequence), read.and_then(|read| read.moved?.due_at));
+        Self { lane, subject: String::new(), headers: Headers::new(), payload: Bytes::new(), id, due_at }
     }
 
     /// Publishes it into its lane.
@@ -90,7 +83,6 @@ pub(crate) trait DuePorts {
     /// Why a lane did not take a job.
     type Refusal;
 
-    /// Publishes the job into its lane.
     async fn move_to_lane(&self, job: &DueJob) -> Result<(), Self::Refusal>;
     /// The job is in its lane.
     fn moved(&self, job: &DueJob);
@@ -147,7 +139,6 @@ pub(crate) async fn take_to_lane<P: StoredPorts>(
     ports.take_out(place, sequence).await
 }
 
-/// The message id under which the job is published.
 fn message_id(tenant: &Tenant, read: Option<&JobHeaders>, sequence: u64) -> String {
     let Some(read) = read else { return format!("{tenant}/due/{sequence}") };
     let run = read.run_id.as_ref().map_or("", RunId::as_str);

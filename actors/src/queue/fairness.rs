@@ -26,11 +26,11 @@ use longshore_backbone::questions::Questions;
 use longshore_domain::fairness::{Counted, FairnessKey, Owed, Shares};
 use longshore_domain::{Lane, Priority};
 
-use crate::attempt::node_ports::NodePorts;
 use crate::attempt::ports::Ports as _;
 use crate::ports::RunPorts as _;
-use crate::queue::dispatcher::Dispatcher;
+use crate::queue::dispatcher::{Dispatcher, QueuePart};
 use crate::queue::fairness::forward::{Forwarder, Wanted};
+use crate::runtime::identity::is_first_of;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
@@ -54,7 +54,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 const COPIES: usize = 256;
 
 /// Looks, and answers, until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: QueuePart) -> LoopEnd {
     let (nodes, queue) = (part.ports.backbone.nodes(), Arc::clone(&part.queue));
     let questions = nodes.delivery_questions(&queue.name).await.map_err(|error| error.with_causes())?;
     let node = part.ports.node().to_string();
@@ -73,15 +73,6 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     }
 }
 
-/// What fairness needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    /// Moves jobs as a worker would park them.
-    pub(crate) ports: Arc<NodePorts>,
-    pub(crate) queue: Arc<Dispatcher>,
-}
-
-/// Answers how many jobs this node was delivered.
 async fn answer(mut questions: Questions, nodes: &Nodes, queue: &Dispatcher, node: &str) {
     while let Some(question) = questions.next().await {
         let counts = queue.deliveries.asked(node, Instant::now(), now());
@@ -93,7 +84,6 @@ struct Fairness {
     forwarder: Forwarder,
     /// The lanes with a long backlog of several keys.
     lanes: BTreeMap<Priority, LaneShares>,
-    /// What each node last said.
     answers: Answers,
     /// The nodes that serve the queue, as they were found, and when they are to be found again.
     serving: Vec<String>,
@@ -169,11 +159,6 @@ pub(crate) fn served_since(answers: &mut Answers, said: Vec<DeliveryCounts>) -> 
     served
 }
 
-/// Whether no node of those that serve the queue comes before this one by name.
-fn is_first_of(serving: &[String], node: &str) -> bool {
-    serving.iter().map(String::as_str).min().is_none_or(|first| first >= node)
-}
-
 /// From which sequence on jobs do not begin soon by themselves, in a lane that had delivered up to `before` at the last
 /// look.
 fn beyond(before: u64, delivered: u64) -> u64 {
@@ -198,11 +183,8 @@ impl Fairness {
         let until = Instant::now() + LOOK_EVERY;
         let long = self.forwarder.queue.deliveries.longer_than(LONG);
         let has_copies = self.has_copies().await?;
-        if (long.is_empty() && !has_copies) || self.forwarder.ports.is_draining() {
-            self.lanes.clear();
-            return Ok(());
-        }
-        if !self.is_first().await? {
+        let is_idle = (long.is_empty() && !has_copies) || self.forwarder.ports.is_draining();
+        if is_idle || !self.is_first().await? {
             self.lanes.clear();
             return Ok(());
         }
@@ -245,7 +227,7 @@ impl Fairness {
             self.serving = present.into_iter().filter(serves).map(|node| node.node).collect();
             self.next_roll = Instant::now() + ROLL_EVERY;
         }
-        Ok(is_first_of(&self.serving, node))
+        Ok(is_first_of(self.serving.iter().map(String::as_str), node))
     }
 
     /// The jobs of each key in those of these lanes that are long and have jobs of several keys.
@@ -263,7 +245,6 @@ impl Fairness {
         Ok(waiting)
     }
 
-    /// What all nodes were delivered since they were last asked.
     async fn served(&mut self) -> Result<Served, Error> {
         let asked = self.serving.clone();
         let nodes = self.forwarder.ports.backbone.nodes();

@@ -7,7 +7,6 @@ pub(crate) const MAX_HELD_BYTES: usize = 32 << 20;
 
 /// A job, as far as it matters how much memory it takes.
 pub(crate) trait HasPayload {
-    /// The bytes of its payload.
     fn payload_bytes(&self) -> usize;
 }
 

@@ -74,7 +74,6 @@ struct MarkRead {
 }
 
 impl HighWaterMarks {
-    /// Nothing is known yet.
     pub(crate) fn new(backbone: Backbone, cancelled: Arc<RecentlyCancelled>, queue: Queue) -> Self {
         let unknown = LaneMark { mark: UNKNOWN, asked: 0, being_read: false, newest: Newest::default() };
         let mut marks = Self { backbone, cancelled, queue, lanes: [unknown; Priority::COUNT], readers: JoinSet::new() };

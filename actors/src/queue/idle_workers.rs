@@ -5,7 +5,6 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The idle workers of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct IdleWorkers {
     numbers: Mutex<Vec<usize>>,
@@ -36,7 +35,6 @@ impl IdleWorkers {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// How many are idle.
     pub(crate) fn count(&self) -> usize {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

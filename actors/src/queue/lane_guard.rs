@@ -111,17 +111,14 @@ async fn remove(ports: &NodePorts, poison: Poison) {
     let mut assignment = Assignment::read(delivery, ports.backbone.names(), u64::MAX, usize::MAX);
     if is_due && assignment.arrival.has_derived_id {
         // Sequences of the due jobs' stream are not those of a lane.
-        let run_id = RunId::derived(&Lane::new(&due(), assignment.job.priority), message.sequence);
+        let due = Queue::parse("due").unwrap_or_else(|_| Queue::main());
+        let run_id = RunId::derived(&Lane::new(&due, assignment.job.priority), message.sequence);
         begin::rename(&mut assignment, run_id);
     }
     assignment.start = Start::Invalid(reason);
     log_run!(warn, assignment.about(), stream = %message.stream, sequence = message.sequence,
         "a message that cannot be read is taken out");
     begin::begin(ports, Box::new(assignment)).await;
-}
-
-fn due() -> Queue {
-    Queue::parse("due").unwrap_or_else(|_| Queue::main())
 }
 
 /// Returns the jobs that were lost with the connection, once every node has said what it holds; false if some have not.
@@ -148,7 +145,6 @@ async fn return_lost(ports: &NodePorts, pending: Vec<Option<Pending>>) -> bool {
     handed.iter().all(Option::is_some)
 }
 
-/// Creates deleted consumers again.
 async fn restore(ports: &NodePorts, asked: &mut BTreeMap<SmolStr, Instant>) {
     let unanswered = ports.backbone.unanswered();
     asked.retain(|stream, _| unanswered.contains(stream));

@@ -44,7 +44,6 @@ enum NextInLane {
 }
 
 impl Lookahead {
-    /// Nothing is known of any lane.
     pub(crate) fn new(lanes: usize, now: Instant) -> Self {
         let unknown = LaneAhead { next: NextInLane::Unknown, missed_since: None };
         Self { lanes: vec![unknown; lanes], credit: CREDIT, counted: now }

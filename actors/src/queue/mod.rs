@@ -13,7 +13,6 @@
 //! others waiting. `due` publishes what comes back into a
 //! lane. `lane_guard` removes messages that cannot be read.
 
-pub(crate) mod put_queues;
 pub(crate) mod serve;
 pub(crate) mod served;
 pub(crate) mod supervisor;

@@ -17,23 +17,20 @@
 //! and bytes of what was read ahead. This file reads and moves for it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::Error;
 use longshore_backbone::parked::ParkedKind;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::{PAGE, Source};
 use longshore_backbone::wire::header;
-use longshore_backbone::{Backbone, Error};
-use longshore_domain::policy::Policies;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Lane, Priority, RunId, Timestamp};
 
 use crate::attempt::assignment::number_of;
 use crate::attempt::keys::{line, order};
-use crate::metrics::Metrics;
 use crate::queue::buffer::JobBuffer;
-use crate::queue::dispatcher::Dispatcher;
+use crate::queue::dispatcher::QueuePart;
 use crate::queue::due::{self, DueJob, StoredPorts};
 use crate::runtime::fail_point;
 use crate::runtime::kind::Kind;
@@ -50,7 +47,7 @@ const SEEK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 const FIRST_PAGE: usize = 8;
 
 /// Brings parked jobs back until the queue closes.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: QueuePart) -> LoopEnd {
     let closing = part.queue.buffer.closing.clone();
     let mut parking = Parking::new();
     let mut next = NextLook { after: IDLE_LOOK_EVERY, at_least: Duration::ZERO };
@@ -76,51 +73,10 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     std::future::pending().await
 }
 
-/// What parking needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) queue: Arc<Dispatcher>,
-    pub(crate) metrics: Arc<Metrics>,
-}
-
-/// Brings back the job of an `ordered` kind whose turn it is, of each priority, and those that have nothing to wait
-/// for.
-async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], sought: &mut Sought) -> Result<(), Error> {
-    for priority in priorities {
-        let id = order::of_kind(kind, Lane::new(&part.queue.name, *priority));
-        let order::TakeBack { first, stale } = order::to_take_back(&part.backbone, &id, now()).await?;
-        // After it was brought back, its record says for a moment that it is parked.
-        let was_sought = |run: &RunId| {
-            let last = sought.get(priority);
-            last.is_some_and(|(last, at)| last == run && at.elapsed() < SEEK_AGAIN_AFTER)
-        };
-        let first = first.filter(|run| !was_sought(run));
-        let mut wanted: BTreeSet<RunId> = stale.into_iter().chain(first.clone()).collect();
-        let subject = part.backbone.names().parked(
-            &kind.tenant,
-            &Lane::new(&part.queue.name, *priority),
-            &kind.job_type,
-            &kind.key,
-        );
-        // Jobs are parked nearly in order.
-        let (mut from, mut most) = (Some(1), FIRST_PAGE);
-        while let Some(next) = from.filter(|_| !wanted.is_empty()) {
-            let page = part.backbone.page_of(&Source::Parked, &subject, next, most).await?;
-            (from, most) = (page.next, PAGE);
-            for stored in page.messages {
-                let run = header::read_job(&stored.headers).ok().and_then(|read| read.run_id);
-                if run.is_some_and(|run| wanted.remove(&run)) {
-                    part.queue.buffer.coming_back(kind, 1, Instant::now());
-                    bring_back(part, stored).await?;
-                }
-            }
-        }
-        if let Some(run) = first {
-            sought.insert(*priority, (run, Instant::now()));
-        }
-    }
-    Ok(())
+/// The subject under which jobs of a kind and priority are parked.
+fn subject_of(part: &QueuePart, kind: &Kind, priority: Priority) -> String {
+    let lane = Lane::new(&part.queue.name, priority);
+    part.ports.backbone.names().parked(&kind.tenant, &lane, &kind.job_type, &kind.key)
 }
 
 /// A parked job, and its position among its kind.
@@ -135,20 +91,7 @@ fn read(stored: Stored, priority: Priority, aging: Duration) -> Read<Stored> {
     Read { position, sequence, bytes: stored.payload.len(), job: stored }
 }
 
-/// Publishes a job into the lane of returned jobs, then deletes it where it was parked. Says whether it was still
-/// there.
-async fn bring_back(part: &Part, stored: Stored) -> Result<bool, Error> {
-    let (sequence, headers) = (stored.sequence, stored.job_headers());
-    let names = part.backbone.names();
-    let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) else {
-        // Only nodes park jobs, and their subjects can be read.
-        tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
-        return part.backbone.take_out(&Source::Parked, sequence).await;
-    };
-    due::take_to_lane(part, &job, &Source::Parked, sequence).await
-}
-
-impl ParkedPorts for Part {
+impl ParkedPorts for QueuePart {
     type Job = Stored;
 
     fn buffer(&self) -> &JobBuffer {
@@ -160,7 +103,7 @@ impl ParkedPorts for Part {
     }
 
     async fn kinds(&self) -> Result<Vec<ParkedKind>, Error> {
-        self.backbone.parked_kinds(&self.queue.name, None).await
+        self.ports.backbone.parked_kinds(&self.queue.name, None).await
     }
 
     async fn page(
@@ -169,47 +112,79 @@ impl ParkedPorts for Part {
         priority: Priority,
         from: u64,
     ) -> Result<(Vec<Read<Stored>>, Option<u64>), Error> {
-        let (names, aging) = (self.backbone.names(), self.queue.policy.aging);
-        let subject = names.parked(&kind.tenant, &Lane::new(&self.queue.name, priority), &kind.job_type, &kind.key);
-        let page = self.backbone.page(&Source::Parked, &subject, from).await?;
+        let (subject, aging) = (subject_of(self, kind, priority), self.queue.policy.aging);
+        let page = self.ports.backbone.page(&Source::Parked, &subject, from).await?;
         Ok((page.messages.into_iter().map(|stored| read(stored, priority, aging)).collect(), page.next))
     }
 
     async fn is_open(&self, kind: &Kind) -> Result<bool, Error> {
-        line::is_open(&self.backbone, self.policies(), kind).await
+        line::is_open(&self.ports.backbone, &self.ports.routing.policies, kind).await
     }
 
     fn has_order(&self, kind: &Kind) -> bool {
-        order::has_order(self.policies(), kind)
+        order::has_order(&self.ports.routing.policies, kind)
     }
 
+    /// And those that have nothing to wait for.
     async fn bring_next_back(&self, kind: &Kind, priorities: &[Priority], sought: &mut Sought) -> Result<(), Error> {
-        bring_next_back(self, kind, priorities, sought).await
+        let backbone = &self.ports.backbone;
+        for priority in priorities {
+            let id = order::of_kind(kind, Lane::new(&self.queue.name, *priority));
+            let order::TakeBack { first, stale } = order::to_take_back(backbone, &id, now()).await?;
+            // After it was brought back, its record says for a moment that it is parked.
+            let was_sought = |run: &RunId| {
+                let last = sought.get(priority);
+                last.is_some_and(|(last, at)| last == run && at.elapsed() < SEEK_AGAIN_AFTER)
+            };
+            let first = first.filter(|run| !was_sought(run));
+            let mut wanted: BTreeSet<RunId> = stale.into_iter().chain(first.clone()).collect();
+            let subject = subject_of(self, kind, *priority);
+            // Jobs are parked nearly in order.
+            let (mut from, mut most) = (Some(1), FIRST_PAGE);
+            while let Some(next) = from.filter(|_| !wanted.is_empty()) {
+                let page = backbone.page_of(&Source::Parked, &subject, next, most).await?;
+                (from, most) = (page.next, PAGE);
+                for stored in page.messages {
+                    let run = header::read_job(&stored.headers).ok().and_then(|read| read.run_id);
+                    if run.is_some_and(|run| wanted.remove(&run)) {
+                        self.queue.buffer.coming_back(kind, 1, Instant::now());
+                        self.bring_back(stored).await?;
+                    }
+                }
+            }
+            if let Some(run) = first {
+                sought.insert(*priority, (run, Instant::now()));
+            }
+        }
+        Ok(())
     }
 
-    async fn bring_back(&self, job: Stored) -> Result<bool, Error> {
-        bring_back(self, job).await
+    /// Publishes it into the lane of returned jobs, then deletes it where it was parked.
+    async fn bring_back(&self, stored: Stored) -> Result<bool, Error> {
+        let (sequence, headers) = (stored.sequence, stored.job_headers());
+        let backbone = &self.ports.backbone;
+        let names = backbone.names();
+        let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) else {
+            // Only nodes park jobs, and their subjects can be read.
+            tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
+            return backbone.take_out(&Source::Parked, sequence).await;
+        };
+        due::take_to_lane(self, &job, &Source::Parked, sequence).await
     }
 }
 
-impl Part {
-    fn policies(&self) -> &Policies {
-        &self.queue.buffer.gates.routing.policies
-    }
-}
-
-impl StoredPorts for Part {
+impl StoredPorts for QueuePart {
     async fn publish(&self, job: &DueJob) -> Result<(), Error> {
-        job.publish(&self.backbone).await
+        job.publish(&self.ports.backbone).await
     }
 
     fn published(&self, _: &DueJob) {
         fail_point::pass("after-return");
-        self.metrics.unparked.inc();
+        self.ports.metrics.unparked.inc();
     }
 
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
-        self.backbone.take_out(place, sequence).await
+        self.ports.backbone.take_out(place, sequence).await
     }
 }
 

@@ -11,28 +11,22 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::Backbone;
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::QueueLane;
 use longshore_domain::freshness::Freshness;
-use longshore_domain::policy::Policies;
-use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::recently_cancelled::RecentlyCancelled;
-use crate::metrics::Metrics;
+use crate::attempt::node_ports::NodePorts;
 use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::demand::{Demand, TICK, Workers};
-use crate::queue::dispatcher::{Dispatcher, Message};
+use crate::queue::dispatcher::{Dispatcher, Message, QueuePart};
 use crate::queue::high_water_marks::HighWaterMarks;
 use crate::queue::returning::Returning;
 use crate::runtime::address::Mailbox;
 use crate::runtime::coalesce::coalesced;
 use crate::runtime::fail_point;
-use crate::runtime::gate_news::GateNews;
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
-use crate::trace::Tracer;
 
 /// Deliveries that may be older than they seem by this much are worth a warning: this node, or its server, stood still.
 const FROZEN: Duration = Duration::from_secs(2);
@@ -44,28 +38,9 @@ const REPEATED_AFTER: Duration = Duration::from_secs(1);
 /// Jobs taken in before idle workers are served again.
 const MAX_BATCH: usize = 256;
 
-/// What a scheduler needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) queue: Arc<Dispatcher>,
-    /// Set when the queue is to take no more jobs.
-    pub(crate) closing: CancellationToken,
-    /// What buffered jobs may wait for.
-    pub(crate) gate_news: Arc<GateNews>,
-    pub(crate) cancelled: Arc<RecentlyCancelled>,
-    pub(crate) metrics: Arc<Metrics>,
-    /// Which jobs are taken.
-    pub(crate) policies: Arc<Policies>,
-    pub(crate) tracer: Option<Arc<Tracer>>,
-}
-
 struct Scheduler {
-    backbone: Backbone,
+    ports: Arc<NodePorts>,
     queue: Arc<Dispatcher>,
-    metrics: Arc<Metrics>,
-    policies: Arc<Policies>,
-    tracer: Option<Arc<Tracer>>,
     puller: Puller,
     marks: HighWaterMarks,
     /// Maximum bytes of a client's job.
@@ -100,10 +75,12 @@ enum WokenBy {
 }
 
 /// Schedules until the queue closes.
-pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { backbone, queue, closing, gate_news, cancelled, .. } = part.clone();
+pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<Message>) -> LoopEnd {
+    let (queue, backbone) = (Arc::clone(&part.queue), part.ports.backbone.clone());
+    // What buffered jobs may wait for.
+    let gate_news = &queue.buffer.gates.news;
     let mut again = queue.again.lock().await;
-    if closing.is_cancelled() {
+    if queue.is_closing() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
         queue.buffer.clear(Instant::now());
         return closed(mailbox).await;
@@ -113,7 +90,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let puller = Puller::of_queue(&backbone, &queue.name).await.map_err(|error| error.with_causes())?;
     // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
     queue.buffer.clear(Instant::now());
-    let marks = HighWaterMarks::new(backbone, cancelled, queue.name.clone());
+    let marks = HighWaterMarks::new(backbone, Arc::clone(&part.ports.recently_cancelled), queue.name.clone());
     let mut scheduler = Scheduler::new(part, puller, marks, freshness);
     scheduler.marks.known().await;
     let mut tick = ticks(TICK);
@@ -171,16 +148,13 @@ async fn closed(mut mailbox: Mailbox<Message>) -> LoopEnd {
 }
 
 impl Scheduler {
-    fn new(part: Part, puller: Puller, marks: HighWaterMarks, freshness: Freshness) -> Self {
-        let Part { backbone, queue, metrics, policies, tracer, .. } = part;
+    fn new(part: QueuePart, puller: Puller, marks: HighWaterMarks, freshness: Freshness) -> Self {
+        let QueuePart { ports, queue, .. } = part;
         let held = queue.buffer.held();
         Self {
-            max: backbone.max_on_arrival(),
-            backbone,
+            max: ports.backbone.max_on_arrival(),
+            ports,
             queue,
-            metrics,
-            policies,
-            tracer,
             puller,
             marks,
             has_pulled: false,
@@ -197,7 +171,7 @@ impl Scheduler {
     /// Pulls no more, and returns what is buffered.
     async fn close(self) {
         fail_point::pass("before-close");
-        self.puller.close(self.freshness.since(), self.backbone.storage().lease).await;
+        self.puller.close(self.freshness.since(), self.ports.backbone.storage().lease).await;
         self.queue.buffer.clear(Instant::now());
     }
 
@@ -227,7 +201,7 @@ impl Scheduler {
     /// Returns what the server has given this node before. It comes again with a delivery count that says so.
     async fn return_repeated(&mut self) {
         for ack_token in self.repeated.drain(..) {
-            self.backbone.nak_after(ack_token, REPEATED_AFTER).await;
+            self.ports.backbone.nak_after(ack_token, REPEATED_AFTER).await;
         }
     }
 
@@ -245,7 +219,7 @@ impl Scheduler {
         let epoch = self.puller.epoch(lane);
         if std::mem::replace(&mut self.epochs[lane], epoch) != epoch {
             self.marks.leader_may_be_new(lane);
-            if !self.backbone.has_one_server() {
+            if !self.ports.backbone.has_one_server() {
                 self.queue.buffer.claim_all();
             }
         }
@@ -269,16 +243,16 @@ impl Scheduler {
         let behind = delivery.behind;
         if let Some(took) = delivery.on_its_way {
             let labels = [self.queue.name.as_str(), LANES[lane]];
-            self.metrics.on_its_way.with_label_values(&labels).observe(took.as_secs_f64());
+            self.ports.metrics.on_its_way.with_label_values(&labels).observe(took.as_secs_f64());
             self.queue.deliveries.took(took, now);
         }
         let mark = self.marks.of(lane);
-        let mut assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);
-        if let Err(refusal) = assignment.admit(&self.policies) {
-            self.metrics.refused.with_label_values(&["invalid"]).inc();
+        let mut assignment = Assignment::read(delivery, self.ports.backbone.names(), mark, self.max);
+        if let Err(refusal) = assignment.admit(&self.ports.routing.policies) {
+            self.ports.metrics.refused.with_label_values(&["invalid"]).inc();
             assignment.start = Start::Invalid(refusal);
         }
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = &self.ports.tracer {
             assignment.trace(tracer);
         }
         self.queue.deliveries.came(lane, behind, &assignment.job);
@@ -291,7 +265,7 @@ impl Scheduler {
         let held = self.queue.buffer.held();
         self.demand.tick(held.started);
         for (lane, ack_tokens) in self.queue.buffer.give_back(now) {
-            self.returning.begin(&self.backbone, lane, ack_tokens);
+            self.returning.begin(&self.ports.backbone, lane, ack_tokens);
         }
         if self.puller.reconnected() {
             // The server may have forgotten our pulls and the deliveries it gave us: both are asked for anew.
@@ -305,10 +279,10 @@ impl Scheduler {
         (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         let labels = [self.queue.name.as_str()];
         for (lane, silent) in LANES.into_iter().zip(self.puller.silences(now)) {
-            self.metrics.pull_silence.with_label_values(&[labels[0], lane]).set(silent.as_secs_f64());
+            self.ports.metrics.pull_silence.with_label_values(&[labels[0], lane]).set(silent.as_secs_f64());
         }
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
+        self.ports.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
     }
 
     /// Jobs and idle workers have waited for a wake permit: for how long is up to those that hold the permits, unless

@@ -9,13 +9,13 @@ use ractor::ActorRef;
 
 use crate::attempt::node_ports::NodePorts;
 use crate::queue::buffer::JobBuffer;
-use crate::queue::dispatcher::Dispatcher;
+use crate::queue::dispatcher::{Dispatcher, QueuePart};
 use crate::queue::gates::Gates;
 use crate::queue::served::ServedQueues;
+use crate::queue::supervisor::QueueSupervisor;
 use crate::queue::wake_permits::WakePermits;
-use crate::queue::{fairness, parking, supervisor};
+use crate::queue::{fairness, parking};
 use crate::runtime::health::Health;
-use crate::runtime::park_permits::ParkGate;
 use crate::runtime::pressure::MachinePressure;
 use crate::runtime::supervision::{ChildSpec, Question};
 
@@ -39,7 +39,6 @@ impl RootAddress {
         let _ = self.0.set(root);
     }
 
-    /// Whether the root has started.
     pub(crate) fn is_known(&self) -> bool {
         self.0.get().is_some()
     }
@@ -52,46 +51,37 @@ impl RootAddress {
     }
 }
 
-/// What serves one queue.
+/// What serves one queue: its loops, which do not stand in the way of a job, and its supervisor.
 pub(crate) struct QueueChildren {
     pub(crate) queue: Arc<Dispatcher>,
-    pub(crate) supervisor: supervisor::Arguments,
-    /// Its loops, which do not stand in the way of a job.
-    pub(crate) loops: Vec<ChildSpec>,
+    pub(crate) children: [ChildSpec; 3],
 }
 
-/// Makes what serves a queue.
 #[derive(Clone)]
 pub(crate) struct QueueMaker {
     pub(crate) ports: Arc<NodePorts>,
     pub(crate) gates: Gates,
-    pub(crate) park: ParkGate,
     pub(crate) health: Arc<Health>,
     pub(crate) pressure: Arc<MachinePressure>,
-    /// Where the queue is entered.
     pub(crate) served: Arc<ServedQueues>,
 }
 
 impl QueueMaker {
     /// What serves this queue; from now on it counts as served.
     pub(crate) fn make(&self, name: &Queue, policy: QueuePolicy) -> QueueChildren {
-        let Self { ports, gates, park, health, pressure, served } = self;
+        let Self { ports, gates, health, pressure, served } = self;
         ports.metrics.expect_types(name, ports.routing.policies.types.keys());
         let (lease, closing) = (ports.backbone.storage().lease, ports.lifecycle.draining.child_token());
-        let buffer = JobBuffer::new((name.clone(), policy), lease, gates.clone(), park.clone(), closing);
+        let buffer = JobBuffer::new(name.clone(), policy, lease, gates.clone(), closing);
         let queue = Dispatcher::new(name.clone(), policy, buffer, WakePermits::of_runtime(), Arc::clone(pressure));
         let queue = Arc::new(queue);
         served.add(Arc::clone(&queue));
-        let parking = parking::Part {
-            backbone: ports.backbone.clone(),
-            queue: Arc::clone(&queue),
-            metrics: Arc::clone(&ports.metrics),
-        };
-        let fairness = fairness::Part { ports: Arc::clone(ports), queue: Arc::clone(&queue) };
-        let loops =
-            vec![ChildSpec::new("parking", parking, parking::run), ChildSpec::new("fairness", fairness, fairness::run)];
-        let (ports, health) = (Arc::clone(ports), Arc::clone(health));
-        let supervisor = supervisor::Arguments { ports, queue: Arc::clone(&queue), health };
-        QueueChildren { queue, supervisor, loops }
+        let part = QueuePart { ports: Arc::clone(ports), queue: Arc::clone(&queue), health: Arc::clone(health) };
+        let children = [
+            ChildSpec::new("parking", part.clone(), parking::run),
+            ChildSpec::new("fairness", part.clone(), fairness::run),
+            QueueSupervisor::spec(part),
+        ];
+        QueueChildren { queue, children }
     }
 }

@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 
 use crate::queue::dispatcher::Dispatcher;
 
-/// The queues of a node.
 #[derive(Default)]
 pub(crate) struct ServedQueues {
     queues: RwLock<Arc<[Arc<Dispatcher>]>>,
@@ -30,7 +29,6 @@ impl ServedQueues {
         self.all().iter().filter(|queue| !queue.is_closing()).map(|queue| queue.name.clone()).collect()
     }
 
-    /// How busy they are.
     pub(crate) fn loads(&self) -> BTreeMap<String, QueueLoad> {
         let mut loads: BTreeMap<String, QueueLoad> = BTreeMap::new();
         for queue in self.all().iter() {

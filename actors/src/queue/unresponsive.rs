@@ -34,7 +34,13 @@ const RESPONDS: u8 = 0;
 const UNRESPONSIVE: u8 = 1;
 const REPLACED: u8 = 2;
 
-/// Whether a worker's handler still responds; shared by the worker and its supervisor.
+/// A worker's current attempt, and whether its handler still responds; shared by the worker and its supervisor.
+#[derive(Clone, Default)]
+pub(crate) struct Place {
+    pub(crate) current: CurrentAttempt,
+    pub(crate) responsiveness: Arc<Responsiveness>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Responsiveness {
     state: AtomicU8,
@@ -73,14 +79,8 @@ impl Responsiveness {
 }
 
 /// Checks one worker; true if it is to be replaced. It waits for nothing: its caller is a supervisor.
-pub(crate) fn check(
-    ports: &Arc<NodePorts>,
-    health: &Health,
-    (queue, number): (&Queue, usize),
-    current: &CurrentAttempt,
-    responsiveness: &Responsiveness,
-) -> bool {
-    let now = Instant::now();
+pub(crate) fn check(ports: &Arc<NodePorts>, health: &Health, queue: &Queue, number: usize, place: &Place) -> bool {
+    let (Place { current, responsiveness }, now) = (place, Instant::now());
     let (is_silent, is_unresponsive) = {
         let current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { assignment, at_work: Some((since, stop_at)), .. }) = current.as_ref() else {

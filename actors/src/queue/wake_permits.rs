@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// The permits of a queue.
 #[derive(Debug)]
 pub(crate) struct WakePermits {
     out: AtomicUsize,
@@ -31,12 +30,10 @@ impl WakePermits {
         Self::new(threads.min(processors))
     }
 
-    /// So many.
     pub(crate) fn new(max: usize) -> Self {
         Self { out: AtomicUsize::new(0), max, dropped: Notify::new() }
     }
 
-    /// Whether another worker may be woken.
     pub(crate) fn is_one_left(&self) -> bool {
         self.out.load(Ordering::SeqCst) < self.max
     }

@@ -7,9 +7,9 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use longshore_domain::ErrorKind;
 use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{ErrorKind, Failure};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::attempt::announce::announce;
@@ -19,12 +19,12 @@ use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::perform;
 use crate::attempt::reporter::AttemptReporter;
-use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::running::RunningAttempt;
 use crate::attempt::stop::End;
 use crate::handlers::handler::Reporter;
 use crate::ports::RunPorts as _;
-use crate::queue::dispatcher::{Dispatcher, Work};
-use crate::queue::unresponsive::{CameBack, Responsiveness};
+use crate::queue::dispatcher::{Dispatcher, QueuePart, Work};
+use crate::queue::unresponsive::{CameBack, Place};
 use crate::runtime::fail_point;
 
 /// Jobs that a worker does in a row before it reads its mailbox again.
@@ -37,29 +37,18 @@ pub(crate) struct Worker;
 pub(crate) struct State {
     number: usize,
     ports: Arc<NodePorts>,
-    current: CurrentAttempt,
     queue: Arc<Dispatcher>,
-    responsiveness: Arc<Responsiveness>,
+    place: Place,
     reporter: Arc<dyn Reporter>,
-}
-
-pub(crate) struct Arguments {
-    pub(crate) number: usize,
-    pub(crate) ports: Arc<NodePorts>,
-    pub(crate) current: CurrentAttempt,
-    pub(crate) queue: Arc<Dispatcher>,
-    pub(crate) responsiveness: Arc<Responsiveness>,
 }
 
 impl Actor for Worker {
     type Msg = Work;
     type State = State;
-    type Arguments = Arguments;
+    type Arguments = State;
 
-    async fn pre_start(&self, _: ActorRef<Work>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { number, ports, current, queue, responsiveness } = arguments;
-        let reporter = AttemptReporter { ports: Arc::clone(&ports), current: Arc::clone(&current) };
-        Ok(State { number, ports, current, queue, responsiveness, reporter: Arc::new(reporter) })
+    async fn pre_start(&self, _: ActorRef<Work>, state: State) -> Result<State, ActorProcessingErr> {
+        Ok(state)
     }
 
     async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -67,7 +56,7 @@ impl Actor for Worker {
         let mut permit = Some(permit);
         for done in 1.. {
             state.queue.while_running(&mut permit, state.attend(assignment)).await;
-            if state.responsiveness.came_back() == CameBack::Replaced {
+            if state.place.responsiveness.came_back() == CameBack::Replaced {
                 myself.stop(Some("its handler came back after it was replaced".to_owned()));
                 return Ok(());
             }
@@ -86,6 +75,14 @@ impl Actor for Worker {
 }
 
 impl State {
+    /// The worker of this number, in its place.
+    pub(crate) fn new(part: &QueuePart, number: usize) -> Self {
+        let (ports, queue) = (Arc::clone(&part.ports), Arc::clone(&part.queue));
+        let place = queue.place(number);
+        let reporter = AttemptReporter { ports: Arc::clone(&ports), current: Arc::clone(&place.current) };
+        Self { number, ports, queue, place, reporter: Arc::new(reporter) }
+    }
+
     async fn attend(&self, assignment: Box<Assignment>) {
         let Begun::Work(mut running) = begin::begin(&*self.ports, assignment).await else { return };
         if let Err(lacks) = self.spends(&mut running.assignment).await {
@@ -97,9 +94,9 @@ impl State {
         }
         self.announce().await;
         fail_point::pass("before-handler");
-        let end = perform::perform(&self.ports, &self.current, &self.reporter).await;
+        let end = perform::perform(&self.ports, &self.place.current, &self.reporter).await;
         fail_point::pass("after-handler");
-        let Some(running) = self.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(running) = self.place.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         match end {
             End::Outcome(outcome) => {
                 let RunningAttempt { assignment, attempt_state, at_work, .. } = running;
@@ -124,7 +121,7 @@ impl State {
     /// The question is asked under the lock, so that the one that has locked it after a pause became known finds every
     /// attempt that started before ([`Dispatcher::wait_for_starts`]).
     fn enter(&self, running: RunningAttempt) -> Result<(), Box<RunningAttempt>> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.place.current.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.ports.may_start(&running.assignment.job) {
             return Err(Box::new(running));
         }
@@ -176,24 +173,23 @@ impl State {
     /// handler is there.
     async fn announce(&self) {
         let here = {
-            let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let current = self.place.current.lock().unwrap_or_else(PoisonError::into_inner);
             current.as_ref().is_some_and(|running| self.ports.routing.handler(&running.assignment.job).is_some())
         };
         if here {
-            announce(&*self.ports, &self.current).await;
+            announce(&*self.ports, &self.place.current).await;
         }
     }
-}
 
-/// Settles the attempt of a dead worker as one that panicked, in a task of its own: the caller is a supervisor, which
-/// waits neither for the committer nor for the network.
-pub(crate) fn settle_for_the_dead(ports: &Arc<NodePorts>, current: &CurrentAttempt, reason: &str) {
-    let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-    let failure = Failure::new(ErrorKind::Panic, format!("the worker died: {reason}"));
-    let ports = Arc::clone(ports);
-    tokio::spawn(async move {
-        let RunningAttempt { assignment, attempt_state, .. } = running;
-        let outcome = Outcome::Failed { failure, retry_after: None };
-        conclude::judge(&*ports, assignment, attempt_state, outcome).await;
-    });
+    /// Settles the attempt of the dead worker before this one as one that panicked, in a task of its own: the caller is
+    /// a supervisor, which waits neither for the committer nor for the network.
+    pub(crate) fn settle_for_the_dead(&self, reason: &str) {
+        let Some(running) = self.place.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let outcome = Outcome::failed(ErrorKind::Panic, format!("the worker died: {reason}"));
+        let ports = Arc::clone(&self.ports);
+        tokio::spawn(async move {
+            let RunningAttempt { assignment, attempt_state, .. } = running;
+            conclude::judge(&*ports, assignment, attempt_state, outcome).await;
+        });
+    }
 }

@@ -43,7 +43,6 @@ impl Wakes {
         Self(Some(notify))
     }
 
-    /// Nobody is woken.
     pub(crate) fn call_off(mut self) {
         self.0 = None;
     }

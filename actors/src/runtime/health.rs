@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use longshore_domain::Lane;
 use longshore_domain::cluster_clock::{Skew, Wrong};
 
-/// What is wrong with a node.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// How many handlers neither ended in time nor reacted to their cancellation.
@@ -34,17 +33,14 @@ pub(crate) struct StreamFaults {
 }
 
 impl Health {
-    /// Sets what is wrong with streams.
     pub(crate) fn set_streams(&self, faults: StreamFaults) {
         *self.streams.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }
 
-    /// What is wrong with streams.
     pub(crate) fn streams(&self) -> StreamFaults {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many handlers do not respond.
     pub(crate) fn unresponsive(&self) -> usize {
         self.unresponsive.load(Ordering::Relaxed)
     }
@@ -70,12 +66,10 @@ impl Health {
         self.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Sets the warnings of queues that no node serves.
     pub(crate) fn set_unserved(&self, warnings: Vec<String>) {
         *self.unserved.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
     }
 
-    /// A warning for each queue that no node serves.
     pub(crate) fn unserved(&self) -> Vec<String> {
         self.unserved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -96,7 +90,6 @@ impl Health {
         (wrong, text)
     }
 
-    /// The lanes that are full.
     pub(crate) fn full_lanes(&self) -> Vec<Lane> {
         self.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

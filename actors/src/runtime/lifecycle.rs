@@ -14,7 +14,6 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Whether the node takes no new work.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
     }

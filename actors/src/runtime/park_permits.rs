@@ -84,7 +84,6 @@ impl ParkGate {
         Self { space, permits: Arc::default(), news }
     }
 
-    /// Whether a job could be parked now.
     pub(crate) fn is_open(&self) -> bool {
         self.permits.is_one_left() && !self.space.is_full()
     }
@@ -129,7 +128,6 @@ impl ParkPermit {
         })
     }
 
-    /// What the job waits for, if that is published as a deferral.
     pub(crate) fn reason(&self) -> Option<DeferReason> {
         self.reason
     }

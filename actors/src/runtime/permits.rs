@@ -26,7 +26,6 @@ pub(crate) type LocalRetryPermits = Permits<MAX_LOCAL_RETRIES>;
 pub(crate) type LocalRetryPermit = Permit<MAX_LOCAL_RETRIES>;
 
 impl<const MAX: usize> Permits<MAX> {
-    /// Whether a permit is left.
     pub(crate) fn is_one_left(&self) -> bool {
         if self.out.load(Ordering::SeqCst) < MAX {
             return true;
@@ -36,7 +35,6 @@ impl<const MAX: usize> Permits<MAX> {
         self.out.load(Ordering::SeqCst) < MAX
     }
 
-    /// Takes a permit, if one is left.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Permit<MAX>> {
         let take = || {
             let taken = self.out.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| (out < MAX).then_some(out + 1));

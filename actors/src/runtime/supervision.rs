@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use longshore_domain::restart::{Restarts, Verdict};
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -45,7 +45,6 @@ pub(crate) struct ChildSpec {
     start: Arc<Start>,
 }
 
-/// Starts a child under a supervisor.
 type Start = dyn Fn(ActorCell) -> BoxFuture<'static, Result<ActorCell, SpawnErr>> + Send + Sync;
 
 impl ChildSpec {
@@ -77,6 +76,14 @@ impl ChildSpec {
                 Ok(actor.get_cell())
             })
         };
+        Self::of_actor(name, start)
+    }
+
+    /// An actor that is no loop; `start` starts it under the supervisor that it is given.
+    pub(crate) fn of_actor<F>(name: &'static str, start: F) -> Self
+    where
+        F: Fn(ActorCell) -> BoxFuture<'static, Result<ActorCell, SpawnErr>> + Send + Sync + 'static,
+    {
         Self { name, start: Arc::new(start) }
     }
 
@@ -89,7 +96,6 @@ impl ChildSpec {
 /// The actor in which a loop lives. `M` are the loop's messages.
 struct Keeper<M>(PhantomData<fn(M)>);
 
-/// A loop that is to be kept.
 struct KeptLoop<M> {
     name: &'static str,
     work: BoxFuture<'static, LoopEnd>,
@@ -152,7 +158,6 @@ impl<M: Send + 'static> Actor for Keeper<M> {
 #[derive(Debug, Clone)]
 pub(crate) struct Question(mpsc::Sender<SupervisorAnswer>);
 
-/// A supervisor's answer.
 #[derive(Debug)]
 pub(crate) enum SupervisorAnswer {
     /// The root has passed the question on to so many supervisors.
@@ -168,10 +173,20 @@ impl Question {
         (Self(put), answers)
     }
 
-    /// A supervisor answers.
     pub(crate) fn answer(&self, answer: SupervisorAnswer) {
         // The one that asked may have gone, and asks again where there was too little room.
         let _ = self.0.try_send(answer);
+    }
+}
+
+/// The child that died, and why, if that is what the event says.
+pub(crate) fn death(event: SupervisionEvent) -> Option<(ActorId, String)> {
+    match event {
+        SupervisionEvent::ActorFailed(child, reason) => Some((child.get_id(), reason.to_string())),
+        SupervisionEvent::ActorTerminated(child, _, reason) => {
+            Some((child.get_id(), reason.unwrap_or_else(|| "it was stopped".to_owned())))
+        }
+        SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => None,
     }
 }
 

@@ -24,17 +24,17 @@ impl SystemEvents {
 
     /// Publishes an event such as `node_joined`; `details` are fields of its own.
     pub(crate) async fn publish(&self, event: &str, details: Value) {
-        self.publish_of(event, "_", "_", details).await;
+        self.publish_about(event, None, None, details).await;
     }
 
     /// The same for an event about a queue, such as `lane_full`.
     pub(crate) async fn publish_of_queue(&self, event: &str, queue: &Queue, details: Value) {
-        self.publish_of(event, queue.as_str(), "_", details).await;
+        self.publish_about(event, Some(queue), None, details).await;
     }
 
     /// The same for an event about a type, such as `breaker_opened`.
     pub(crate) async fn publish_of_type(&self, event: &str, job_type: &JobType, details: Value) {
-        self.publish_of(event, "_", job_type.as_str(), details).await;
+        self.publish_about(event, None, Some(job_type), details).await;
     }
 
     /// The same for an event about a queue, a type, or a type in one queue, such as `queue_paused`.
@@ -46,10 +46,6 @@ impl SystemEvents {
         details: Value,
     ) {
         let (queue, job_type) = (queue.map_or("_", Queue::as_str), job_type.map_or("_", JobType::as_str));
-        self.publish_of(event, queue, job_type, details).await;
-    }
-
-    async fn publish_of(&self, event: &str, queue: &str, job_type: &str, details: Value) {
         let (at, node) = (now(), &*self.identity.node);
         let id = format!("_sys/{node}/{event}/{}", at.millis());
         let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": node, "at": at});

@@ -15,13 +15,13 @@ use tokio::sync::Semaphore;
 
 use crate::api::keys::KeyCheck;
 use crate::api::limits::{self, TenantRate};
-use crate::service::{Control, Part};
+use crate::service::Part;
 use crate::trace::Tracer;
 
 /// Asks the node's own API. Cheap to clone.
 #[derive(Clone)]
 pub struct ApiHandle {
-    control: Arc<Control>,
+    part: Arc<Part>,
     keys: Arc<KeyCheck>,
     room: Arc<Semaphore>,
 }
@@ -34,8 +34,8 @@ impl std::fmt::Debug for ApiHandle {
 
 impl ApiHandle {
     pub(crate) fn new(part: Part) -> Self {
-        let control = Arc::new(Control::new(part));
-        Self { control, keys: Arc::new(KeyCheck::new()), room: Arc::new(Semaphore::new(AT_ONCE)) }
+        let keys = Arc::new(KeyCheck::new(part.api.backbone.clone()));
+        Self { part: Arc::new(part), keys, room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
     /// Who has this API key, or the key of this session; `None`: it is unknown, wrong, revoked or expired.
@@ -43,7 +43,7 @@ impl ApiHandle {
     /// # Errors
     /// 503: NATS does not answer, so that nobody can say.
     pub async fn holder(&self, key: &str) -> Result<Option<KeyStatus>, ApiError> {
-        self.keys.holder(self.control.backbone(), key).await
+        self.keys.holder(key).await
     }
 
     /// Opens a session of an API key: its text, and whose it is. `None`: that is no key that counts.
@@ -51,7 +51,7 @@ impl ApiHandle {
     /// # Errors
     /// 503: there are too many sessions, or NATS does not answer.
     pub async fn log_in(&self, key: &str) -> Result<Option<(String, KeyStatus)>, ApiError> {
-        self.keys.log_in(self.control.backbone(), key).await
+        self.keys.log_in(key).await
     }
 
     /// Ends a session.
@@ -59,16 +59,16 @@ impl ApiHandle {
     /// # Errors
     /// 503: NATS does not answer.
     pub async fn log_out(&self, session: &str) -> Result<(), ApiError> {
-        self.keys.log_out(self.control.backbone(), session).await
+        self.keys.log_out(session).await
     }
 
     pub(crate) fn tracer(&self) -> Option<&Tracer> {
-        self.control.api().tracer.as_deref()
+        self.part.api.tracer.as_deref()
     }
 
     /// How much a tenant may submit; `None`: as much as it likes, or NATS does not answer.
     pub async fn rate_of(&self, tenant: &Tenant) -> Option<TenantRate> {
-        limits::rate_of(self.control.api(), tenant).await
+        limits::rate_of(&self.part.api, tenant).await
     }
 
     /// The answer to a request. A request that changes something goes on to its end if the caller gives up; one that
@@ -79,16 +79,16 @@ impl ApiHandle {
     /// wait.
     pub async fn ask(&self, request: Request) -> Result<Object, ApiError> {
         let failed = || ApiError::new(Code::Internal, "the node failed over this request; its log says why");
-        if self.control.waits(&request.endpoint) {
-            let answer = AssertUnwindSafe(self.control.serve(request)).catch_unwind().await;
+        if self.part.waits(&request.endpoint) {
+            let answer = AssertUnwindSafe(self.part.serve(request)).catch_unwind().await;
             return answer.unwrap_or_else(|_| Err(failed()));
         }
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
             return Err(ApiError::unavailable(format!("this node is working on {AT_ONCE} requests already")));
         };
-        let control = Arc::clone(&self.control);
+        let part = Arc::clone(&self.part);
         let answer = tokio::spawn(async move {
-            let answer = control.serve(request).await;
+            let answer = part.serve(request).await;
             drop(room);
             answer
         });

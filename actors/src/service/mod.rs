@@ -5,18 +5,17 @@ pub(crate) mod handle;
 mod why;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
-use longshore_backbone::Backbone;
 use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Redaction, Request, Serve};
 use longshore_backbone::wire::api::{
-    self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
-    LogLevel, LogLevelRequest, NodeQueue, NodeSettings, NodeStatus, Nodes, OPERATOR, PutRequest, Record, RunRequest,
-    ScheduleStatus, SettingsRequest, SubmitRequest, Submitted, WaitRequest,
+    self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, HealthRequest, HealthStatus,
+    LogLevel, LogLevelRequest, NodeQueue, NodeSettings, NodeStatus, Nodes, OPERATOR, Record, SettingsRequest,
+    SubmitRequest, Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::Tenant;
@@ -54,7 +53,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// enough.
 const BATCH_ANSWER: usize = 512;
 
-/// What the service needs.
+/// What the service needs. It answers requests.
 #[derive(Clone)]
 pub(crate) struct Part {
     /// What its endpoints need.
@@ -66,12 +65,6 @@ pub(crate) struct Part {
     pub(crate) waits: Arc<WaitPermits>,
 }
 
-/// Answers requests.
-pub(crate) struct Control {
-    part: Part,
-    routes: Vec<Route>,
-}
-
 /// How an endpoint is served.
 struct Route {
     name: &'static str,
@@ -80,24 +73,24 @@ struct Route {
     shown: fn(&[u8]) -> Option<Box<RawValue>>,
 }
 
-type Served = dyn for<'a> Fn(&'a Control, &'a Request) -> Answer<'a, Object> + Send + Sync;
+type Served = dyn for<'a> Fn(&'a Part, &'a Request) -> Answer<'a, Object> + Send + Sync;
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
 
 /// Serves the endpoint `E` to a caller, identified by the tenant in the request's subject.
 type Handle<E> =
-    for<'a> fn(&'a Control, &'a str, <E as Endpoint>::Request) -> Answer<'a, Encoded<<E as Endpoint>::Answer>>;
+    for<'a> fn(&'a Part, &'a str, <E as Endpoint>::Request) -> Answer<'a, Encoded<<E as Endpoint>::Answer>>;
 
 /// The endpoint `E`, and the function that serves it.
 fn route<E: Endpoint>(serve: Handle<E>) -> Route {
-    let serve: Box<Served> = Box::new(move |control, request| {
+    let serve: Box<Served> = Box::new(move |part, request| {
         Box::pin(async move {
             if E::DECLARATION.for_operators && request.tenant != OPERATOR {
                 let message = format!("{} is the operator's: ask as tenant {OPERATOR}", E::NAME);
                 return Err(ApiError::new(Code::Forbidden, message)
                     .hint("this is for operators: a NATS user who may publish to the subjects of tenant _all"));
             }
-            let answer = serve(control, &request.tenant, E::read(&request.body)?).await?;
+            let answer = serve(part, &request.tenant, E::read(&request.body)?).await?;
             Ok(answer.into_object())
         })
     });
@@ -105,107 +98,95 @@ fn route<E: Endpoint>(serve: Handle<E>) -> Route {
 }
 
 macro_rules! routes {
-    ($($endpoint:ident: |$control:pat_param, $asker:pat_param, $asked:pat_param| $serve:expr;)+) => {
-        vec![$(route::<api::$endpoint>(|$control, $asker, $asked| Box::pin($serve))),+]
+    ($($endpoint:ident: |$part:pat_param, $asker:pat_param, $asked:pat_param| $serve:expr;)+) => {
+        vec![$(route::<api::$endpoint>(|$part, $asker, $asked| Box::pin($serve))),+]
     };
 }
 
 /// The function that serves each endpoint.
-fn routes() -> Vec<Route> {
-    let mut routes = about_runs();
-    routes.extend(about_the_rest());
-    routes
-}
-
-fn about_runs() -> Vec<Route> {
+static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
     routes! {
-        Submit: |c, asker, job| c.submit(asker, job);
-        SubmitBatch: |c, asker, batch| c.submit_batch(asker, batch);
-        RunsGet: |c, asker, asked| runs::serve(&c.part.api, asker, asked);
-        RunsWait: |c, asker, asked| c.wait(asker, asked);
-        RunsWhy: |c, asker, asked| why::serve(&c.part.api, asker, asked);
-        RunsPayload: |c, asker, asked| payload::serve(&c.part.api, asker, asked);
-        RunsCancel: |c, asker, asked| cancel::serve(&c.part.api, asker, asked);
-        RunsErase: |c, asker, asked| c.erase(asker, asked);
-        RunsRunNow: |c, asker, asked| reschedule::run_now(&c.part.api, asker, asked);
-        RunsReschedule: |c, asker, asked| reschedule::serve(&c.part.api, asker, asked);
-        RunsComplete: |c, asker, asked| late::complete(&c.part.api, asker, asked);
-        RunsFail: |c, asker, asked| late::fail(&c.part.api, asker, asked);
-        RunsProgress: |c, asker, asked| late::progress(&c.part.api, asker, asked);
-        WorkNext: |c, asker, asked| pull::next(&c.part.api, &c.part.pullers, &c.part.waits, asker, asked);
-        RunsList: |c, asker, asked| list::list(&c.part.api, asker, asked);
-        RunsCount: |c, asker, asked| list::count(&c.part.api, asker, asked);
-        DlqList: |c, asker, asked| dead_letters::list(&c.part.api, asker, asked);
-        DlqGet: |c, asker, asked| dead_letters::get(&c.part.api, asker, asked);
-        DlqGroups: |c, asker, asked| dead_letters::groups(&c.part.api, asker, asked);
-        DlqReplay: |c, asker, asked| replay::replay(&c.part.api, asker, asked);
-        DlqDiscard: |c, asker, asked| replay::discard(&c.part.api, asker, asked);
+        Submit: |part, asker, job| part.submit(asker, job);
+        SubmitBatch: |part, asker, batch| part.submit_batch(asker, batch);
+        RunsGet: |part, asker, asked| runs::serve(&part.api, asker, asked);
+        RunsWait: |part, asker, asked| part.wait(asker, asked);
+        RunsWhy: |part, asker, asked| why::serve(&part.api, asker, asked);
+        RunsPayload: |part, asker, asked| payload::serve(&part.api, asker, asked);
+        RunsCancel: |part, asker, asked| cancel::serve(&part.api, asker, asked);
+        RunsErase: |part, asker, asked| erase::serve(&part.api, asker, asked);
+        RunsRunNow: |part, asker, asked| reschedule::run_now(&part.api, asker, asked);
+        RunsReschedule: |part, asker, asked| reschedule::serve(&part.api, asker, asked);
+        RunsComplete: |part, asker, asked| late::complete(&part.api, asker, asked);
+        RunsFail: |part, asker, asked| late::fail(&part.api, asker, asked);
+        RunsProgress: |part, asker, asked| late::progress(&part.api, asker, asked);
+        WorkNext: |part, asker, asked| pull::next(&part.api, &part.pullers, &part.waits, asker, asked);
+        RunsList: |part, asker, asked| list::list(&part.api, asker, asked);
+        RunsCount: |part, asker, asked| list::count(&part.api, asker, asked);
+        DlqList: |part, asker, asked| dead_letters::list(&part.api, asker, asked);
+        DlqGet: |part, asker, asked| dead_letters::get(&part.api, asker, asked);
+        DlqGroups: |part, asker, asked| dead_letters::groups(&part.api, asker, asked);
+        DlqReplay: |part, asker, asked| replay::replay(&part.api, asker, asked);
+        DlqDiscard: |part, asker, asked| replay::discard(&part.api, asker, asked);
+        SchedulesPut: |part, asker, asked| async move { schedules::put(&part.api, &submitter(asker)?, asked).await };
+        SchedulesGet: |part, asker, asked| schedules::get(&part.api, asker, asked);
+        SchedulesList: |part, asker, asked| schedules::list(&part.api, asker, asked);
+        SchedulesDelete: |part, asker, asked| schedules::delete(&part.api, asker, asked);
+        SchedulesPause: |part, asker, asked| schedules::pause(&part.api, asker, asked);
+        SchedulesResume: |part, asker, asked| schedules::resume(&part.api, asker, asked);
+        SchedulesRunNow: |part, asker, asked| schedules::run_now(&part.api, asker, asked);
+        SchedulesBackfill: |part, asker, asked| schedules::backfill(&part.api, asker, asked);
+        BatchesCreate: |part, asker, asked| batches::create(&part.api, asker, asked);
+        BatchesGet: |part, asker, asked| batches::get(&part.api, asker, asked);
+        BatchesList: |part, asker, asked| batches::list(&part.api, asker, asked);
+        BatchesSeal: |part, asker, asked| batches::seal(&part.api, asker, asked);
+        BatchesCancel: |part, asker, asked| batches::cancel(&part.api, asker, asked);
+        WebhooksPut: |part, asker, asked| webhooks::put(&part.api, asker, asked);
+        WebhooksGet: |part, asker, asked| webhooks::get(&part.api, asker, asked);
+        WebhooksList: |part, asker, asked| webhooks::list(&part.api, asker, asked);
+        WebhooksDelete: |part, asker, asked| webhooks::delete(&part.api, asker, asked);
+        WebhooksTest: |part, asker, asked| webhooks::test(&part.api, asker, asked);
+        WebhooksRotate: |part, asker, asked| webhooks::rotate(&part.api, asker, asked);
+        QueuesList: |part, asker, asked| queues::list(&part.api, asker, asked);
+        QueuesShares: |part, _, asked| shares::serve(&part.api, asked);
+        QueuesPut: |part, _, asked| put_queue::put(&part.api, asked);
+        QueuesPause: |part, _, asked| pauses::pause(&part.api, asked);
+        QueuesResume: |part, _, asked| pauses::resume(&part.api, asked);
+        QueuesPurge: |part, _, asked| purge::purge(&part.api, asked);
+        LimitsList: |part, asker, asked| limits::list(&part.api, asker, asked);
+        LimitsSet: |part, _, asked| limits::set(&part.api, asked);
+        LimitsReset: |part, _, asked| limits::reset(&part.api, asked);
+        BreakersList: |part, asker, asked| breakers::list(&part.api.backbone, asker, asked);
+        BreakersReset: |part, _, asked| breakers::reset(&part.api, asked);
+        BreakersTrip: |part, _, asked| breakers::trip(&part.api, asked);
+        ConcurrencyList: |part, asker, asked| concurrency::list(&part.api, asker, asked);
+        ConcurrencyFree: |part, _, asked| concurrency::free(&part.api, asked);
+        FaultsSet: |part, _, asked| faults::set(&part.api, asked);
+        FaultsList: |part, _, _| async { faults::list(&part.api) };
+        FaultsClear: |part, _, asked| faults::clear(&part.api, asked);
+        KeysCreate: |part, _, asked| keys::create(&part.api, asked);
+        KeysList: |part, _, _| keys::list(&part.api);
+        KeysRevoke: |part, _, asked| keys::revoke(&part.api, asked);
+        AuditList: |part, asker, asked| audit_log::list(&part.api, asker, asked);
+        NodesList: |part, _, _| part.nodes();
+        NodesLogLevel: |part, _, asked| part.log_level(asked);
+        NodesSettings: |part, _, asked| part.settings(asked);
+        NodesStats: |part, _, _| stats::serve(&part.api);
+        Health: |part, asker, asked| part.health(asker, asked);
     }
-}
-
-fn about_the_rest() -> Vec<Route> {
-    routes! {
-        SchedulesPut: |c, asker, asked| c.put_schedule(asker, asked);
-        SchedulesGet: |c, asker, asked| schedules::get(&c.part.api, asker, asked);
-        SchedulesList: |c, asker, asked| schedules::list(&c.part.api, asker, asked);
-        SchedulesDelete: |c, asker, asked| schedules::delete(&c.part.api, asker, asked);
-        SchedulesPause: |c, asker, asked| schedules::pause(&c.part.api, asker, asked);
-        SchedulesResume: |c, asker, asked| schedules::resume(&c.part.api, asker, asked);
-        SchedulesRunNow: |c, asker, asked| schedules::run_now(&c.part.api, asker, asked);
-        SchedulesBackfill: |c, asker, asked| schedules::backfill(&c.part.api, asker, asked);
-        BatchesCreate: |c, asker, asked| batches::create(&c.part.api, asker, asked);
-        BatchesGet: |c, asker, asked| batches::get(&c.part.api, asker, asked);
-        BatchesList: |c, asker, asked| batches::list(&c.part.api, asker, asked);
-        BatchesSeal: |c, asker, asked| batches::seal(&c.part.api, asker, asked);
-        BatchesCancel: |c, asker, asked| batches::cancel(&c.part.api, asker, asked);
-        WebhooksPut: |c, asker, asked| webhooks::put(&c.part.api, asker, asked);
-        WebhooksGet: |c, asker, asked| webhooks::get(&c.part.api, asker, asked);
-        WebhooksList: |c, asker, asked| webhooks::list(&c.part.api, asker, asked);
-        WebhooksDelete: |c, asker, asked| webhooks::delete(&c.part.api, asker, asked);
-        WebhooksTest: |c, asker, asked| webhooks::test(&c.part.api, asker, asked);
-        WebhooksRotate: |c, asker, asked| webhooks::rotate(&c.part.api, asker, asked);
-        QueuesList: |c, asker, asked| queues::list(&c.part.api, asker, asked);
-        QueuesShares: |c, _, asked| shares::serve(&c.part.api, asked);
-        QueuesPut: |c, _, asked| put_queue::put(&c.part.api, asked);
-        QueuesPause: |c, _, asked| pauses::pause(&c.part.api, asked);
-        QueuesResume: |c, _, asked| pauses::resume(&c.part.api, asked);
-        QueuesPurge: |c, _, asked| purge::purge(&c.part.api, asked);
-        LimitsList: |c, asker, asked| limits::list(&c.part.api, asker, asked);
-        LimitsSet: |c, _, asked| limits::set(&c.part.api, asked);
-        LimitsReset: |c, _, asked| limits::reset(&c.part.api, asked);
-        BreakersList: |c, asker, asked| breakers::list(&c.part.api.backbone, asker, asked);
-        BreakersReset: |c, _, asked| breakers::reset(&c.part.api, asked);
-        BreakersTrip: |c, _, asked| breakers::trip(&c.part.api, asked);
-        ConcurrencyList: |c, asker, asked| concurrency::list(&c.part.api, asker, asked);
-        ConcurrencyFree: |c, _, asked| concurrency::free(&c.part.api, asked);
-        FaultsSet: |c, _, asked| faults::set(&c.part.api, asked);
-        FaultsList: |c, _, _| async { faults::list(&c.part.api) };
-        FaultsClear: |c, _, asked| faults::clear(&c.part.api, asked);
-        KeysCreate: |c, _, asked| keys::create(&c.part.api, asked);
-        KeysList: |c, _, _| keys::list(&c.part.api);
-        KeysRevoke: |c, _, asked| keys::revoke(&c.part.api, asked);
-        AuditList: |c, asker, asked| audit_log::list(&c.part.api, asker, asked);
-        NodesList: |c, _, _| c.nodes();
-        NodesLogLevel: |c, _, asked| c.log_level(asked);
-        NodesSettings: |c, _, asked| c.settings(asked);
-        NodesStats: |c, _, _| stats::serve(&c.part.api);
-        Health: |c, asker, asked| c.health(asker, asked);
-    }
-}
+});
 
 /// Serves the API until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let (backbone, started) = (part.api.backbone.clone(), part.api.identity.started_at);
-    let control = Control::new(part);
     let names = api::ENDPOINTS.map(|endpoint| endpoint.name);
-    let served = service::run(backbone, crate::VERSION, started, &names, control).await;
+    let served = service::run(backbone, crate::VERSION, started, &names, part).await;
     served.map_err(|error| error.with_causes())
 }
 
-impl Control {
+impl Part {
     /// The answer as this asker may see it.
     fn redacted(&self, request: &Request, answer: Object) -> Result<Object, ApiError> {
-        let policies = &self.part.api.policies;
+        let policies = &self.api.policies;
         if request.redaction != Redaction::Hides || !policies.redacts_any() {
             return Ok(answer);
         }
@@ -219,16 +200,16 @@ impl Control {
     }
 }
 
-impl Serve for Control {
+impl Serve for Part {
     fn begins(&self) {
-        self.part.lifecycle.serving.cancel();
+        self.lifecycle.serving.cancel();
     }
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
-        let route = self.routes.iter().find(|route| route.name == request.endpoint);
+        let route = ROUTES.iter().find(|route| route.name == request.endpoint);
         let action = if Audit::has(&request.endpoint) || request.redaction == Redaction::Revealed {
             let shown = route.and_then(|route| (route.shown)(&request.body));
-            Some(self.part.api.audit.asked(&request, shown).await)
+            Some(self.api.audit.asked(&request, shown).await)
         } else {
             None
         };
@@ -240,7 +221,7 @@ impl Serve for Control {
             None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
         };
         if let Some(action) = action {
-            self.part.api.audit.answered(action, &answer);
+            self.api.audit.answered(action, &answer);
         }
         if let Err(error) = &answer
             && [api::Submit::NAME, api::SubmitBatch::NAME].contains(&request.endpoint.as_str())
@@ -255,47 +236,28 @@ impl Serve for Control {
     }
 }
 
-impl Control {
-    pub(crate) fn new(part: Part) -> Self {
-        Self { part, routes: routes() }
-    }
-
-    pub(crate) fn api(&self) -> &Api {
-        &self.part.api
-    }
-
-    pub(crate) fn backbone(&self) -> &Backbone {
-        &self.part.api.backbone
-    }
-
+impl Part {
     /// Counts a job, or a whole batch, that was refused.
     fn refused(&self, error: &ApiError) {
-        self.part.api.metrics.refused.with_label_values(&[error.error.as_str()]).inc();
+        self.api.metrics.refused.with_label_values(&[error.error.as_str()]).inc();
     }
 
     async fn submit(&self, asker: &str, job: SubmitRequest) -> Result<Encoded<Submitted>, ApiError> {
-        let submitted = self.take_in(&submitter(asker)?, Ok(job)).await?;
+        let submitted = intake::submit(&self.api, &submitter(asker)?, job).await?;
         Ok(Encoded::of(&submitted))
-    }
-
-    async fn take_in(&self, tenant: &Tenant, job: Result<SubmitRequest, ApiError>) -> Result<Submitted, ApiError> {
-        match job {
-            Ok(job) => intake::submit(&self.part.api, tenant, job).await,
-            Err(error) => Err(error),
-        }
     }
 
     async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Result<Encoded<BatchAnswer>, ApiError> {
         let tenant = &submitter(asker)?;
         // Every accepted job must be answered, so a batch whose answer might not fit is refused before anything is
         // done.
-        let max = BATCH_MAX.min(self.part.api.backbone.max_payload() / BATCH_ANSWER);
+        let max = BATCH_MAX.min(self.api.backbone.max_payload() / BATCH_ANSWER);
         if batch.jobs.len() > max {
             let message = format!("jobs: has {} jobs, {max} are allowed", batch.jobs.len());
             return Err(ApiError::new(Code::TooLarge, message));
         }
         let one = |job: Encoded<SubmitRequest>| async move {
-            let submitted = self.take_in(tenant, api::Submit::read(job.as_bytes()));
+            let submitted = async { intake::submit(&self.api, tenant, api::Submit::read(job.as_bytes())?).await };
             // Each is polled for the first time in the order of the list, and sends its publish then, if it needs
             // nothing before. With the runtime's budget, those from the 125th on are put off and come the other way
             // round.
@@ -311,15 +273,6 @@ impl Control {
         Ok(Encoded::of(&BatchAnswer { jobs }))
     }
 
-    async fn put_schedule(&self, asker: &str, asked: PutRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
-        schedules::put(&self.part.api, &submitter(asker)?, asked).await
-    }
-
-    async fn erase(&self, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {
-        let Api { backbone, identity, .. } = &*self.part.api;
-        erase::serve(backbone, identity, asker, asked).await
-    }
-
     async fn wait(&self, asker: &str, asked: WaitRequest) -> Result<Encoded<Record>, ApiError> {
         let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
         if timeout > runs::MAX_WAIT {
@@ -327,20 +280,20 @@ impl Control {
             return Err(ApiError::malformed(format!("timeout_ms: is not one of 0 to {max}")));
         }
         let (tenant, run_id) = filter::one(asker, asked.run())?;
-        let _waits = self.part.waits.enter(asker)?;
-        runs::wait(&self.part.api, &tenant, &run_id, timeout).await
+        let _waits = self.waits.enter(asker)?;
+        runs::wait(&self.api, &tenant, &run_id, timeout).await
     }
 
     /// The health of this node, or of the one that was asked for.
     async fn health(&self, asker: &str, asked: HealthRequest) -> Result<Encoded<HealthStatus>, ApiError> {
-        let readiness = &self.part.readiness;
+        let readiness = &self.readiness;
         let Some(name) = asked.node else { return Ok(Encoded::of(&readiness.status().await)) };
         // A node's name is a token like those of tenants and queues; anything else would be another subject.
         Tenant::parse(&name).map_err(|error| ApiError::malformed(format!("node: {name:?} {}", error.reason)))?;
         let mut health = if *name == *readiness.identity.node {
             readiness.whole_status().await
         } else {
-            let health = node_name::ask_health(&self.part.api.backbone.nodes(), &name).await;
+            let health = node_name::ask_health(&self.api.backbone.nodes(), &name).await;
             health.ok_or_else(|| no_node(&name))?
         };
         // Handlers of other tenants are none of a tenant's business.
@@ -353,7 +306,7 @@ impl Control {
     async fn log_level(&self, asked: LogLevelRequest) -> Result<Encoded<LogLevel>, ApiError> {
         let LogLevelRequest { node, level } = asked;
         Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
-        let set = node_name::set_log_level(&self.part.api.backbone.nodes(), &node, &level).await;
+        let set = node_name::set_log_level(&self.api.backbone.nodes(), &node, &level).await;
         let set = set.ok_or_else(|| no_node(&node))?;
         let level = set.map_err(|reason| ApiError::malformed(format!("level: {reason}")))?;
         Ok(Encoded::of(&LogLevel { level, node }))
@@ -361,14 +314,14 @@ impl Control {
 
     async fn settings(&self, SettingsRequest { node }: SettingsRequest) -> Result<Encoded<NodeSettings>, ApiError> {
         Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
-        let said = node_name::ask_settings(&self.part.api.backbone.nodes(), &node).await;
+        let said = node_name::ask_settings(&self.api.backbone.nodes(), &node).await;
         let said = said.ok_or_else(|| no_node(&node))?;
         let settings = said.map_err(|reason| ApiError::new(Code::TooLarge, reason))?;
         Ok(Encoded::of(&NodeSettings { node, settings }))
     }
 
     async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {
-        let nodes = queues::present(&self.part.api).await?;
+        let nodes = queues::present(&self.api).await?;
         Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
     }
 }
@@ -413,7 +366,7 @@ mod tests {
 
     #[test]
     fn every_endpoint_is_served() {
-        let served: Vec<&str> = routes().iter().map(|route| route.name).collect();
+        let served: Vec<&str> = ROUTES.iter().map(|route| route.name).collect();
         assert_eq!(served, api::ENDPOINTS.map(|endpoint| endpoint.name));
     }
 

@@ -23,7 +23,7 @@ use crate::streams::lines as stored_lines;
 
 mod lines;
 
-use lines::{Facts, Line, is_end};
+use lines::{Facts, is_end};
 
 /// How far the events of several nodes may be out of order in the log, and the clocks of nodes and servers apart.
 const DISORDER: Duration = Duration::from_secs(30);
@@ -58,8 +58,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: WaitRequest) -> Result<
     let nodes = nodes.ok().and_then(Result::ok).map(|nodes| nodes.into_iter().map(|node| node.node).collect());
     let (queue, breakers) = (queue.ok().flatten(), breakers.unwrap_or_default());
     let facts = Facts { record: run.read()?, events, read_until, queue, nodes, breakers, now: now() };
-    let mut lines: Vec<WhyLine> =
-        facts.lines().into_iter().map(|Line { at, text }| WhyLine { at: Some(at), text }).collect();
+    let mut lines = facts.lines();
     lines.drain(..lines.len().saturating_sub(MAX_LINES));
     lines.extend(facts.summary().into_iter().map(|text| WhyLine { at: None, text }));
     Ok(Why { lines, run }.into())
@@ -67,16 +66,17 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: WaitRequest) -> Result<
 
 /// The run's record; that in its dead letter if its own has gone.
 async fn find(api: &Api, asker: &str, asked: &RunRequest) -> Result<Encoded<Record>, ApiError> {
-    match runs::serve(api, asker, asked.clone()).await {
-        Err(missing) if missing.code == 404 => match dead_letters::get(api, asker, asked.clone()).await {
-            Ok(dead_letter) => Ok(Encoded::of(&dead_letter.read()?.record)),
-            Err(_) => match batches::awaited(api, asker, asked).await {
-                Some(awaited) => Err(ApiError { message: format!("{}; {awaited}", missing.message), ..missing }),
-                None => Err(missing),
-            },
-        },
-        answer => answer,
+    let missing = match runs::serve(api, asker, asked.clone()).await {
+        Err(missing) if missing.code == 404 => missing,
+        answer => return answer,
+    };
+    if let Ok(dead_letter) = dead_letters::get(api, asker, asked.clone()).await {
+        return Ok(Encoded::of(&dead_letter.read()?.record));
     }
+    Err(match batches::awaited(api, asker, asked).await {
+        Some(awaited) => ApiError { message: format!("{}; {awaited}", missing.message), ..missing },
+        None => missing,
+    })
 }
 
 /// The run's events in the log, and until when the log was read if that took too long; `None`: it cannot be read.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
+use longshore_backbone::records::Found;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, RunRequest};
@@ -160,7 +161,7 @@ impl EventStreams {
     ) -> Result<Option<EventStream>, ApiError> {
         let (tenant, run_id) = filter::one(asker, asked)?;
         self.has_room()?;
-        let run = runs::known(&self.api, &tenant, &run_id).await?;
+        let Found { run, .. } = runs::known(&self.api, &tenant, &run_id).await?;
         let until = UntilEnd::of(&run);
         if let Some(after) = after
             && self.had_its_end(&until, &run, after).await?
@@ -182,11 +183,10 @@ impl EventStreams {
         let backbone = &self.api.backbone;
         let subject = backbone.names().event_log(run.tenant.as_str());
         let page = backbone.page_of(&Source::Events, &subject, at.0, 1).await?;
-        let of_run = |line: &str| Logged::read(line).filter(|event| event.run_id == run.run_id.as_str()).is_some();
-        let found = page.messages.iter().flat_map(lines).find(|(position, line)| *position == at && of_run(line));
-        Ok(found.is_some_and(|(position, line)| {
-            Logged::read(line).is_some_and(|event| until.is(&Logline::of(position, &event, line)))
-        }))
+        let there = page.messages.iter().flat_map(lines).find(|(position, _)| *position == at);
+        let of_run = there.and_then(|(_, line)| Some((Logged::read(line)?, line)));
+        let of_run = of_run.filter(|(event, _)| event.run_id == run.run_id.as_str());
+        Ok(of_run.is_some_and(|(event, line)| until.is(&Logline::of(at, &event, line))))
     }
 
     fn has_room(&self) -> Result<(), ApiError> {

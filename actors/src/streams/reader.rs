@@ -131,8 +131,7 @@ impl EventStream {
 
     /// Goes on after a position: some messages before it are read again, so that what was published twice is known.
     async fn resume(&mut self, after: Position) -> Result<Start, ApiError> {
-        let sequences = self.streams.api.backbone.sequences(&Source::Events).await;
-        let (first, last) = sequences?;
+        let (first, last) = self.streams.api.backbone.sequences(&Source::Events).await?;
         let has_it = (first..=last).contains(&after.0) || (first > last && after.0 == last);
         if !has_it {
             self.said.push_back(StreamItem::Reset { oldest: Some((first, 1)) });
@@ -203,11 +202,10 @@ impl EventStream {
             let _permit = self.streams.table.readers.acquire().await;
             let source = Source::Events;
             match start {
-                Start::At(sequence) => backbone.page(&source, &subject, sequence).await,
-                Start::Since(since) => backbone.page_since(&source, &subject, since).await,
+                Start::At(sequence) => backbone.page(&source, &subject, sequence).await?,
+                Start::Since(since) => backbone.page_since(&source, &subject, since).await?,
             }
         };
-        let page = page?;
         if let Some(next) = page.next {
             self.phase = Phase::History(Start::At(next));
         } else {
@@ -250,12 +248,6 @@ impl EventStream {
     /// Waits for what happens.
     async fn hear(&mut self) {
         let gives_up_at = self.gives_up_at;
-        let gives_up = async {
-            match gives_up_at {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         let Phase::Live(heard) = &mut self.phase else { return };
         tokio::select! {
             biased;
@@ -269,7 +261,7 @@ impl EventStream {
                 }
             },
             () = self.streams.draining.cancelled() => {}
-            () = gives_up => {
+            () = tokio::time::sleep_until(gives_up_at.unwrap_or_else(Instant::now)), if gives_up_at.is_some() => {
                 // Line 0: the event itself is not there.
                 self.said.push_back(StreamItem::End((self.after.0.max(1), 0)));
                 self.phase = Phase::Over;

@@ -22,13 +22,11 @@ const GAP: Duration = Duration::from_millis(2);
 /// What to do with a due job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Move it into its lane.
     Move,
     /// Return it for so long.
     PutOff(Duration),
 }
 
-/// The lanes that are closed.
 #[derive(Debug, Default)]
 pub(crate) struct ClosedLanes(HashMap<Lane, Closed>);
 

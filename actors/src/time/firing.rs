@@ -18,7 +18,7 @@ use longshore_backbone::Error;
 use longshore_backbone::recurring::Put;
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest};
 use longshore_backbone::wire::recurring::Recurring;
-use longshore_domain::recurring::{Clocks, Progress, SkipReason, TickAction, Timing, run_id};
+use longshore_domain::recurring::{Clocks, Progress, SkipReason, TickAction, run_id};
 use longshore_domain::{ScheduleId, Tenant, Timestamp};
 
 use crate::api::{Api, intake};
@@ -63,7 +63,11 @@ pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server:
         let next = match at.schedule.progress.on_tick(id, &timing, &clocks) {
             TickAction::CarryOut(due) => carry_out(api, &at.schedule, due).await?,
             step @ (TickAction::Fire(due) | TickAction::Miss(due)) => {
-                let next = decide(api, &at.schedule, &timing, step, &clocks).await?;
+                let progress = &at.schedule.progress;
+                let next = match why_skipped(api, &at.schedule, step).await? {
+                    Some(reason) => progress.skipped(&timing, due, reason, &clocks),
+                    None => progress.fired(id, &timing, due, &clocks),
+                };
                 if let Some(due) = next.next {
                     ticks_at = Some(timing.fires_at(id, due));
                     set_tick(api, tenant, id, ticks_at).await?;
@@ -140,22 +144,12 @@ impl VersionedSchedule {
     }
 }
 
-/// Decides whether a firing becomes a run.
-async fn decide(
-    api: &Api,
-    schedule: &Recurring,
-    timing: &Timing,
-    step: TickAction,
-    clocks: &Clocks,
-) -> Result<Progress, Delay> {
-    let progress = &schedule.progress;
+/// Why a firing becomes no run; `None`: it becomes one.
+async fn why_skipped(api: &Api, schedule: &Recurring, step: TickAction) -> Result<Option<SkipReason>, Error> {
     match step {
-        TickAction::Miss(due) => Ok(progress.skipped(timing, due, SkipReason::Missed, clocks)),
-        TickAction::Fire(due) if schedule.skips_overlaps() && still_runs(api, schedule).await? => {
-            Ok(progress.skipped(timing, due, SkipReason::Overlap, clocks))
-        }
-        TickAction::Fire(due) => Ok(progress.fired(schedule.id(), timing, due, clocks)),
-        TickAction::CarryOut(_) | TickAction::Wait(_) | TickAction::Rest => Ok(progress.clone()),
+        TickAction::Miss(_) => Ok(Some(SkipReason::Missed)),
+        _ if schedule.skips_overlaps() && still_runs(api, schedule).await? => Ok(Some(SkipReason::Overlap)),
+        _ => Ok(None),
     }
 }
 

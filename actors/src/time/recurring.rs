@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use longshore_backbone::Error;
-use longshore_backbone::nodes::Nodes;
 use longshore_backbone::wire::api::PutRequest;
 use longshore_backbone::wire::recurring::Recurring;
 use longshore_domain::recurring::Progress;
@@ -36,11 +35,9 @@ const AT_ONCE: usize = 16;
 /// The pause before what the configuration declares is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// What this part needs.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) api: Arc<Api>,
-    pub(crate) nodes: Nodes,
     pub(crate) draining: CancellationToken,
     pub(crate) declared: Arc<DeclaredSchedules>,
     /// Set once the schedules are as the configuration says.
@@ -150,7 +147,7 @@ fn differences(before: &Recurring, after: &Recurring) -> String {
 /// Looks at some schedules, from a sequence on; returns where to go on. One node does it for all.
 async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
     let api = &part.api;
-    if part.draining.is_cancelled() || !is_first(&part.nodes, &api.identity).await? {
+    if part.draining.is_cancelled() || !is_first(&api.backbone.nodes(), &api.identity).await? {
         return Ok(1);
     }
     let mut from = from;
@@ -163,11 +160,10 @@ async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
             }
         }
         let before = now.minus(grace);
-        let overdue = page.found.into_iter().filter_map(|(schedule, _)| {
+        let set = page.found.into_iter().filter_map(|(schedule, _)| {
             let at = overdue_since(&schedule, before)?;
-            Some((schedule, at))
+            Some(restore(api, schedule, at))
         });
-        let set = overdue.map(|(schedule, at)| restore(api, schedule, at));
         let set: Vec<Result<bool, Error>> = futures_util::stream::iter(set).buffer_unordered(AT_ONCE).collect().await;
         let restored = set.iter().filter(|set| matches!(set, Ok(true))).count();
         if restored > 0 {

@@ -77,15 +77,17 @@ async fn check(api: &Api, tenant: &Tenant, asked: &PutRequest) -> Result<Timing,
 /// Changes a schedule that is there as `make` says, which gets the schedule as it is.
 async fn change(
     api: &Api,
-    tenant: &Tenant,
-    id: &ScheduleId,
+    asker: &str,
+    asked: ScheduleRequest,
     make: impl Fn(Recurring) -> Result<Recurring, ApiError>,
-) -> Result<Recurring, ApiError> {
+) -> Result<Encoded<ScheduleStatus>, ApiError> {
+    let tenant = whose(asker, asked.tenant.as_ref())?;
     loop {
-        let FoundRecurring { schedule, revision } = find(api, tenant, id).await?;
-        let changed = make(schedule.ok_or_else(|| unknown(tenant, id))?)?;
-        if let Some(changed) = write(api, changed, revision).await? {
-            return Ok(changed);
+        let FoundRecurring { schedule, revision } = find(api, &tenant, &asked.id).await?;
+        let found = schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
+        must_be_as(asked.if_updated_at, Some(&found))?;
+        if let Some(changed) = write(api, make(found)?, revision).await? {
+            return Ok(shown(&changed));
         }
     }
 }
@@ -137,7 +139,6 @@ fn shown(schedule: &Recurring) -> Encoded<ScheduleStatus> {
     Encoded::of(&schedule.status())
 }
 
-/// The tenant of one schedule.
 fn whose(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
     filter::whose_one(asker, named, "an id", "schedule")
 }
@@ -219,9 +220,7 @@ pub(crate) async fn remove(
 
 /// `schedules.pause`
 pub(crate) async fn pause(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
-    let tenant = whose(asker, asked.tenant.as_ref())?;
-    let pause = |found| must_be_as(asked.if_updated_at, Some(&found)).map(|()| paused(found, now()));
-    change(api, &tenant, &asked.id, pause).await.map(|paused| shown(&paused))
+    change(api, asker, asked, |found| Ok(paused(found, now()))).await
 }
 
 /// The schedule, paused; one that was paused before stays as it is.
@@ -236,9 +235,7 @@ pub(crate) async fn resume(
     asker: &str,
     asked: ScheduleRequest,
 ) -> Result<Encoded<ScheduleStatus>, ApiError> {
-    let tenant = whose(asker, asked.tenant.as_ref())?;
-    let resume = |found| must_be_as(asked.if_updated_at, Some(&found)).and_then(|()| resumed(found, now()));
-    change(api, &tenant, &asked.id, resume).await.map(|resumed| shown(&resumed))
+    change(api, asker, asked, |found| resumed(found, now())).await
 }
 
 /// The schedule, which goes on from `now`: what fell due while it was paused is not made up for.

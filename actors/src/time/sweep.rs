@@ -18,19 +18,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use longshore_backbone::Error;
 use longshore_backbone::backlog::TimedCounts;
-use longshore_backbone::nodes::Nodes;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
-use longshore_backbone::{Backbone, Error};
 use longshore_domain::{Run, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::stranded;
-use crate::metrics::{Metrics, Restored};
+use crate::api::{Api, stranded};
+use crate::metrics::Restored;
 use crate::queue::due::{self, DueJob, StoredPorts};
-use crate::runtime::identity::{Identity, is_first};
+use crate::runtime::identity::is_first;
 use crate::runtime::log_run::{About, log_run};
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, ticks};
@@ -46,14 +45,10 @@ const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 /// Runs that are remembered as already named in the log.
 const MAX_NAMED: usize = 10_000;
 
-/// What the sweep needs.
 #[derive(Clone)]
 pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) nodes: Nodes,
-    pub(crate) identity: Arc<Identity>,
+    pub(crate) api: Arc<Api>,
     pub(crate) draining: CancellationToken,
-    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// How far the sweep has read, and which runs it has named.
@@ -70,7 +65,7 @@ struct Sweep {
 
 /// Sweeps until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let grace = stranded::grace(part.backbone.storage().lease);
+    let grace = stranded::grace(part.api.backbone.storage().lease);
     let mut sweep = Sweep {
         part,
         grace,
@@ -91,7 +86,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
-        if self.part.draining.is_cancelled() || !is_first(&self.part.nodes, &self.part.identity).await? {
+        let Part { api, draining } = &self.part;
+        if draining.is_cancelled() || !is_first(&api.backbone.nodes(), &api.identity).await? {
             // Another node counts; what this one has counted so far is no whole.
             (self.schedules_from, self.timed) = (FIRST, TimedCounts::begun(now()));
             return Ok(());
@@ -104,8 +100,8 @@ impl Sweep {
     async fn schedules(&mut self) -> Result<(), Error> {
         let (mut overdue, mut round) = (Vec::new(), Round::new(self.schedules_from, MOVES));
         while let Some(from) = round.reads_from() {
-            let page = self.part.backbone.standing_schedules(from).await?;
-            for job in page.found.iter().filter_map(|found| self.part.backbone.waits_for(found)) {
+            let page = self.part.api.backbone.standing_schedules(from).await?;
+            for job in page.found.iter().filter_map(|found| self.part.api.backbone.waits_for(found)) {
                 self.timed.count(&job);
             }
             let now = now();
@@ -121,7 +117,7 @@ impl Sweep {
             futures_util::stream::iter(moves).buffer_unordered(AT_ONCE).collect().await;
         let restored = moved.iter().filter(|moved| matches!(moved, Ok(true))).count();
         if restored > 0 {
-            self.part.metrics.restored(Restored::Schedule, restored);
+            self.part.api.metrics.restored(Restored::Schedule, restored);
             tracing::warn!(
                 jobs = restored,
                 "schedules were overdue and had not fired: their jobs are in their lanes now"
@@ -136,7 +132,7 @@ impl Sweep {
         let is_known =
             |(at, known): &(Instant, TimedCounts)| known.says_the_same(&counts) && at.elapsed() < PUBLISH_EVERY;
         if !self.published.as_ref().is_some_and(is_known) {
-            self.part.backbone.publish_timed(&counts).await?;
+            self.part.api.backbone.publish_timed(&counts).await?;
             self.published = Some((Instant::now(), counts));
         }
         Ok(())
@@ -144,34 +140,16 @@ impl Sweep {
 
     /// Brings runs on whose schedules stand for too late a time, and names those that nothing can bring on.
     async fn records(&mut self) -> Result<(), Error> {
-        let lease = self.part.backbone.storage().lease;
+        let lease = self.part.api.backbone.storage().lease;
         let (mut suspects, mut round) = (Suspects::default(), Round::new(self.records_from, LOOKS));
         while let Some(from) = round.reads_from() {
-            let sweep::Chunk { found, bytes, next } = self.part.backbone.open_records(from).await?;
+            let sweep::Chunk { found, bytes, next } = self.part.api.backbone.open_records(from).await?;
             suspects.take_in(found, lease, now());
             round.has_read(bytes, next, suspects.count());
             self.records_from = round.goes_on_from();
         }
-        self.running(suspects.running).await?;
-        for (run, revision) in suspects.waiting.into_iter().take(LOOKS) {
-            if self.is_brought_forward(&run, revision).await? {
-                continue;
-            }
-            if !self.is_named(&run) && stranded::of(&self.part.backbone, &run, revision).await?.is_some() {
-                self.name(&run);
-                let state = run.state.name();
-                log_run!(warn, About::run(&run), ?state, due_at = %run.state.run_at().unwrap_or_default(),
-                    "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
-            }
-        }
-        Ok(())
-    }
-
-    /// Names those of these runs whose message is gone, and on which no node works any more.
-    async fn running(&mut self, running: Vec<(Run, u64)>) -> Result<(), Error> {
-        for (run, revision) in running {
-            if !self.is_named(&run) && stranded::of(&self.part.backbone, &run, revision).await?.is_some() {
-                self.name(&run);
+        for (run, revision) in suspects.running {
+            if self.is_newly_stranded(&run, revision).await? {
                 log_run!(
                     warn,
                     About::run(&run),
@@ -180,24 +158,36 @@ impl Sweep {
                 );
             }
         }
+        for (run, revision) in suspects.waiting.into_iter().take(LOOKS) {
+            if self.is_brought_forward(&run, revision).await? {
+                continue;
+            }
+            if self.is_newly_stranded(&run, revision).await? {
+                let state = run.state.name();
+                log_run!(warn, About::run(&run), ?state, due_at = %run.state.run_at().unwrap_or_default(),
+                    "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
+            }
+        }
         Ok(())
     }
 
-    fn is_named(&self, run: &Run) -> bool {
-        self.named.contains(&(run.tenant.clone(), run.run_id.clone()))
-    }
-
-    fn name(&mut self, run: &Run) {
+    /// Whether nothing can bring this run on, and it was not named before; then it is counted.
+    async fn is_newly_stranded(&mut self, run: &Run, revision: u64) -> Result<bool, Error> {
+        let name = (run.tenant.clone(), run.run_id.clone());
+        if self.named.contains(&name) || stranded::of(&self.part.api.backbone, run, revision).await?.is_none() {
+            return Ok(false);
+        }
         if self.named.len() >= MAX_NAMED {
             self.named.clear();
         }
-        self.named.insert((run.tenant.clone(), run.run_id.clone()));
-        self.part.metrics.stranded.inc();
+        self.named.insert(name);
+        self.part.api.metrics.stranded.inc();
+        Ok(true)
     }
 
     /// Schedules a run again whose schedule stands for a later time than its record has; says whether there was one.
     async fn is_brought_forward(&self, run: &Run, revision: u64) -> Result<bool, Error> {
-        let backbone = &self.part.backbone;
+        let backbone = &self.part.api.backbone;
         let Some(Stored { headers, payload, .. }) = backbone.later_schedule(run).await? else { return Ok(false) };
         if !backbone.is_unchanged(run, revision).await? {
             return Ok(true);
@@ -205,7 +195,7 @@ impl Sweep {
         // If it is rescheduled once more at this moment, this firing comes too early for its record, and is put off.
         let at = run.state.run_at().unwrap_or_default();
         backbone.schedule(run, at, Some(&headers), payload).await?;
-        self.part.metrics.restored(Restored::Rescheduled, 1);
+        self.part.api.metrics.restored(Restored::Rescheduled, 1);
         log_run!(warn, About::run(run), due_at = %at,
             "the run was rescheduled, and its schedule stood for a later time: it is scheduled again");
         Ok(true)
@@ -215,7 +205,7 @@ impl Sweep {
 /// Does what the server should have done: publishes the job into its lane, then deletes the schedule. Says whether it
 /// did.
 async fn bring_on(part: &Part, standing: Standing) -> Result<bool, Error> {
-    let backbone = &part.backbone;
+    let backbone = &part.api.backbone;
     if !backbone.still_stands(&standing).await? {
         return Ok(false);
     }
@@ -228,14 +218,14 @@ async fn bring_on(part: &Part, standing: Standing) -> Result<bool, Error> {
 
 impl StoredPorts for Part {
     async fn publish(&self, job: &DueJob) -> Result<(), Error> {
-        job.publish(&self.backbone).await
+        job.publish(&self.api.backbone).await
     }
 
     fn published(&self, job: &DueJob) {
-        job.count(&self.metrics.lateness);
+        job.count(&self.api.metrics.lateness);
     }
 
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
-        self.backbone.take_out(place, sequence).await
+        self.api.backbone.take_out(place, sequence).await
     }
 }

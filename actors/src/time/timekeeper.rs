@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::Error;
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
-use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::Holding;
 use longshore_domain::{Lane, ScheduleId, Tenant};
 use serde_json::json;
@@ -22,11 +22,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
-use crate::metrics::Metrics;
 use crate::queue::due::{self, DueJob, DuePorts};
 use crate::runtime::health::Health;
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
-use crate::runtime::system_events::SystemEvents;
 use crate::time::closed_lanes::{ClosedLanes, Way};
 use crate::time::firing;
 
@@ -41,7 +39,7 @@ const FIRES_WITHIN: Duration = Duration::from_secs(30);
 
 /// Moves due jobs until the node drains.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let mut puller = Puller::of_due(&part.backbone).await.map_err(|error| error.with_causes())?;
+    let mut puller = Puller::of_due(&part.api.backbone).await.map_err(|error| error.with_causes())?;
     let mut timekeeper =
         Timekeeper { part, moves: JoinSet::new(), firings: JoinSet::new(), closed: ClosedLanes::default() };
     timekeeper.forget_full();
@@ -89,16 +87,11 @@ async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
     .await
 }
 
-/// What the timekeeper needs.
 #[derive(Clone)]
 pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) draining: CancellationToken,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) health: Arc<Health>,
-    pub(crate) system_events: SystemEvents,
-    /// Takes the jobs of recurring schedules.
     pub(crate) api: Arc<Api>,
+    pub(crate) draining: CancellationToken,
+    pub(crate) health: Arc<Health>,
 }
 
 struct Timekeeper {
@@ -115,7 +108,7 @@ struct Moved {
     refused: Option<(MoveError, AckToken)>,
 }
 
-enum MoveError {
+pub(crate) enum MoveError {
     Unanswered,
     Error(Error),
 }
@@ -128,29 +121,32 @@ impl Timekeeper {
 
     async fn take(&mut self, delivery: Delivery) {
         let Delivery { subject, headers, payload, holding, ack_token, .. } = delivery;
-        let names = self.part.backbone.names();
+        let api = Arc::clone(&self.part.api);
+        let names = api.backbone.names();
         if let Some((tenant, id)) = names.read_due_tick(&subject) {
-            self.firings.spawn(fire(Arc::clone(&self.part.api), tenant, id, holding, ack_token));
+            self.firings.spawn(fire(api, tenant, id, holding, ack_token));
             return;
         }
         let Some(job) = DueJob::read(names, &subject, headers.as_ref(), payload, holding.message.sequence) else {
             // Only nodes write schedules, and they write readable ones.
             tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
-            return self.part.backbone.ack(ack_token).await;
+            return api.backbone.ack(ack_token).await;
         };
         let lane = job.lane.clone();
         match self.closed.way(&lane, Instant::now()) {
             Way::Move => {
-                let ports = Ports { backbone: self.part.backbone.clone(), metrics: Arc::clone(&self.part.metrics) };
-                self.moves.spawn(move_to_lane(ports, lane, job, ack_token));
+                self.moves.spawn(async move {
+                    let refused = due::move_to_lane(&*api, &job, ack_token).await.err();
+                    Moved { lane, refused }
+                });
             }
             Way::PutOff(away) => self.put_off(ack_token, away).await,
         }
     }
 
     async fn put_off(&self, ack_token: AckToken, away: Duration) {
-        self.part.metrics.due_postponed.inc();
-        self.part.backbone.nak_after(ack_token, away).await;
+        self.part.api.metrics.due_postponed.inc();
+        self.part.api.backbone.nak_after(ack_token, away).await;
     }
 
     async fn moved(&mut self, moved: Moved) {
@@ -174,21 +170,22 @@ impl Timekeeper {
         }
         if is_full && self.is_full(&lane, true) {
             let details = json!({"queue": lane.queue, "priority": lane.priority.number()});
-            self.part.system_events.publish_of_queue("lane_full", &lane.queue, details).await;
+            self.part.api.system_events.publish_of_queue("lane_full", &lane.queue, details).await;
         }
     }
 
     /// Sets for `health` whether a lane is full; says whether that is a change.
     fn is_full(&self, lane: &Lane, full: bool) -> bool {
-        let is_news = self.part.health.set_lane_full(lane, full);
-        self.part.metrics.lanes_full.set(i64::try_from(self.part.health.full_lanes().len()).unwrap_or(i64::MAX));
+        let Part { api, health, .. } = &self.part;
+        let is_news = health.set_lane_full(lane, full);
+        api.metrics.lanes_full.set(i64::try_from(health.full_lanes().len()).unwrap_or(i64::MAX));
         is_news
     }
 
     /// Clears the full lanes that a timekeeper which died before has left: nothing is known of them any more.
     fn forget_full(&self) {
         self.part.health.forget_full_lanes();
-        self.part.metrics.lanes_full.set(0);
+        self.part.api.metrics.lanes_full.set(0);
     }
 }
 
@@ -208,17 +205,7 @@ async fn fire(api: Arc<Api>, tenant: Tenant, id: ScheduleId, holding: Holding, a
     }
 }
 
-async fn move_to_lane(ports: Ports, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
-    Moved { lane, refused: due::move_to_lane(&ports, &job, ack_token).await.err() }
-}
-
-/// What a move asks for.
-struct Ports {
-    backbone: Backbone,
-    metrics: Arc<Metrics>,
-}
-
-impl DuePorts for Ports {
+impl DuePorts for Api {
     type Refusal = MoveError;
 
     async fn move_to_lane(&self, job: &DueJob) -> Result<(), MoveError> {

@@ -50,7 +50,7 @@ impl JobTrace {
         }
         let (tenant, run) = (tenant.as_str().as_bytes(), run.as_str().as_bytes());
         let hash = hash_of(&[b"longshore trace\0", tenant, &[0], run, &stored_at.millis().to_be_bytes()]);
-        let (id, parent) = (id_of(&hash[..16]), SpanId::from_bytes(eight(&hash[16..])));
+        let (id, parent) = (TraceId::from_bytes(first(&hash)), SpanId::from_bytes(first(&hash[16..])));
         Self { id, parent, is_sampled: tracer.exporter.samples(id, None), is_own: true, state: None }
     }
 
@@ -81,10 +81,10 @@ impl JobTrace {
 
     fn span(&self, what: &str, run: &Run, numbers: [u32; 3]) -> SpanId {
         let (tenant, run) = (run.tenant.as_str().as_bytes(), run.run_id.as_str().as_bytes());
-        let [first, second, third] = numbers.map(u32::to_be_bytes);
+        let numbers = numbers.map(u32::to_be_bytes).concat();
         let id = self.id.to_bytes();
-        let hash = hash_of(&[&id, what.as_bytes(), &[0], tenant, &[0], run, &first, &second, &third]);
-        SpanId::from_bytes(eight(&hash))
+        let hash = hash_of(&[&id, what.as_bytes(), &[0], tenant, &[0], run, &numbers]);
+        SpanId::from_bytes(first(&hash))
     }
 
     /// A span of this trace, as the header passes it to others.
@@ -209,15 +209,9 @@ fn hash_of(parts: &[&[u8]]) -> [u8; 32] {
     Sha256::digest(&all).into()
 }
 
-fn id_of(bytes: &[u8]) -> TraceId {
-    let mut id = [0; 16];
-    id.copy_from_slice(bytes);
-    TraceId::from_bytes(id)
-}
-
-fn eight(bytes: &[u8]) -> [u8; 8] {
-    let mut id = [0; 8];
-    id.copy_from_slice(&bytes[..8]);
+fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut id = [0; N];
+    id.copy_from_slice(&bytes[..N]);
     id
 }
 

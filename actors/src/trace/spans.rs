@@ -113,8 +113,9 @@ fn number(value: u32) -> Value {
     Value::I64(i64::from(value))
 }
 
-fn of_run(run: &Run, to: &mut Vec<KeyValue>) {
-    to.extend([
+fn of_run(run: &Run, operation: &'static str, of_type: Option<&'static str>, destination: String) -> Vec<KeyValue> {
+    let mut all = messaging(operation, of_type, destination);
+    all.extend([
         KeyValue::new(MESSAGE_ID, run.run_id.to_string()),
         KeyValue::new(RUN_ID, run.run_id.to_string()),
         KeyValue::new(TENANT, run.tenant.to_string()),
@@ -123,14 +124,20 @@ fn of_run(run: &Run, to: &mut Vec<KeyValue>) {
         KeyValue::new(PRIORITY, number(u32::from(run.priority.number()))),
         KeyValue::new(ROUND, number(run.round)),
     ]);
+    all
 }
 
 impl Tracer {
+    /// Takes a span of this trace, if those are exported.
+    fn take_of(&self, trace: &JobTrace, span: impl FnOnce() -> Span) {
+        if trace.is_sampled {
+            self.take(span);
+        }
+    }
+
     /// A job was published whose publisher sent no context: that is the root of its trace.
     pub(crate) fn published(&self, trace: &JobTrace, run: &Run, bytes: usize) {
-        if trace.is_sampled {
-            self.take(|| published(trace, run, bytes));
-        }
+        self.take_of(trace, || published(trace, run, bytes));
     }
 
     /// The last attempt of a run has ended, and with its start the wait before it.
@@ -152,8 +159,7 @@ impl Tracer {
         let Some(trace) = trace.filter(|trace| trace.is_sampled) else { return };
         self.take(|| {
             let last = run.attempts_of_round().last();
-            let mut attributes = messaging("send", Some("send"), "dead letters".to_owned());
-            of_run(run, &mut attributes);
+            let mut attributes = of_run(run, "send", Some("send"), "dead letters".to_owned());
             attributes.extend(run.error.iter().map(|error| KeyValue::new(ERROR_TYPE, error.kind.as_str())));
             let shape = SpanTimes {
                 id: trace.dead_letter(run, run.round),
@@ -180,10 +186,7 @@ impl Tracer {
         answer: Result<(&str, bool), &str>,
         Range { start, end }: Range<Timestamp>,
     ) {
-        if !trace.is_sampled {
-            return;
-        }
-        self.take(|| {
+        self.take_of(trace, || {
             let mut attributes = messaging("send", Some("send"), job.queue.to_string());
             attributes.extend([
                 KeyValue::new(TENANT, job.tenant.to_string()),
@@ -213,12 +216,8 @@ impl Tracer {
     /// A dead letter was replayed: its job, in a round of its own, is published. The span links the round's dead
     /// letter.
     pub(crate) fn replayed(&self, trace: &JobTrace, run: &Run, Range { start, end }: Range<Timestamp>) {
-        if !trace.is_sampled {
-            return;
-        }
-        self.take(|| {
-            let mut attributes = messaging("send", Some("send"), run.queue.to_string());
-            of_run(run, &mut attributes);
+        self.take_of(trace, || {
+            let attributes = of_run(run, "send", Some("send"), run.queue.to_string());
             let name = format!("replay {}", run.queue);
             let shape =
                 SpanTimes { id: trace.replay(run), parent: trace.parent, kind: SpanKind::Producer, name, start, end };
@@ -229,8 +228,7 @@ impl Tracer {
 }
 
 fn published(trace: &JobTrace, run: &Run, bytes: usize) -> Span {
-    let mut attributes = messaging("send", Some("send"), run.queue.to_string());
-    of_run(run, &mut attributes);
+    let mut attributes = of_run(run, "send", Some("send"), run.queue.to_string());
     attributes.push(size(bytes));
     let name = format!("send {}", run.queue);
     let (id, at) = (trace.parent, run.origin);
@@ -247,8 +245,7 @@ fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt, deferred: Option<Deferre
     let began = deferred.and_then(|deferred| deferred.since);
     let began = began.or(before.and_then(|before| before.ended_at)).or(run.enqueued_at).unwrap_or(attempt.started_at);
     let name = if before.is_some() { "retry wait" } else { "wait" };
-    let mut attributes = messaging("wait", None, run.queue.to_string());
-    of_run(run, &mut attributes);
+    let mut attributes = of_run(run, "wait", None, run.queue.to_string());
     attributes.push(KeyValue::new(ATTEMPT, number(attempt.attempt)));
     attributes.extend(deferred.map(|deferred| KeyValue::new(DEFERRED, deferred.reason.as_str())));
     let shape = SpanTimes {
@@ -263,8 +260,7 @@ fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt, deferred: Option<Deferre
 }
 
 fn attempt_of(trace: &JobTrace, run: &Run, attempt: &Attempt, bytes: usize) -> Span {
-    let mut attributes = messaging("process", Some("process"), run.queue.to_string());
-    of_run(run, &mut attributes);
+    let mut attributes = of_run(run, "process", Some("process"), run.queue.to_string());
     attributes.extend([
         size(bytes),
         KeyValue::new(CLIENT_ID, attempt.node.to_string()),
@@ -307,8 +303,7 @@ fn ended_in_wait(run: &Run) -> bool {
 /// A run that ended while it waited: expired, invalid, a duplicate, cancelled.
 fn ended_waiting(trace: &JobTrace, run: &Run) -> Span {
     let before = run.attempts_of_round().last();
-    let mut attributes = messaging("wait", None, run.queue.to_string());
-    of_run(run, &mut attributes);
+    let mut attributes = of_run(run, "wait", None, run.queue.to_string());
     attributes.push(KeyValue::new(STATE, run.state.name().as_str()));
     let ended = run.state.ended_at().unwrap_or(run.origin);
     let is_retry = before.is_some_and(|attempt| attempt.error.is_some());

@@ -5,7 +5,7 @@ use longshore_backbone::wire::api::{
     ApiError, Code, Encoded, PutWebhookRequest, WebhookRequest, WebhookSecret, WebhookStatus, WebhookTest, Webhooks,
     WebhooksRequest,
 };
-use longshore_domain::{Tenant, WebhookId};
+use longshore_domain::Tenant;
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use std::time::Duration;
@@ -114,15 +114,10 @@ fn shown(stored: StoredWebhook, with_secret: bool) -> Encoded<WebhookStatus> {
 
 async fn found(api: &Api, asker: &str, asked: &WebhookRequest) -> Result<(StoredWebhook, u64), ApiError> {
     let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "webhook")?;
-    let found = api.backbone.webhooks().find(&tenant, &asked.id).await?;
-    match found {
+    match api.backbone.webhooks().find(&tenant, &asked.id).await? {
         (Some(stored), revision) => Ok((stored, revision)),
-        (None, _) => Err(unknown(&tenant, &asked.id)),
+        (None, _) => Err(ApiError::not_found(format!("id: tenant {tenant} has no webhook {}", asked.id))),
     }
-}
-
-fn unknown(tenant: &Tenant, id: &WebhookId) -> ApiError {
-    ApiError::not_found(format!("id: tenant {tenant} has no webhook {id}"))
 }
 
 /// `webhooks.get`

@@ -1,17 +1,17 @@
 //! API keys and sessions in the control bucket: who has one, and its hash. The text of neither is stored anywhere.
 
-use async_nats::HeaderMap;
-use bytes::Bytes;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::{raw, request};
+use crate::messages::raw::Raw;
+use crate::messages::request::conditions;
 use crate::wire::api::KeyStatus;
-use crate::wire::header::names;
 
 /// How long the server keeps the note that a key was revoked.
-const REVOKED_KEPT: &str = "86400s";
+const REVOKED_KEPT: Duration = Duration::from_secs(86_400);
 /// How long a session counts; then the server forgets it.
 pub const SESSION_SECONDS: u64 = 12 * 60 * 60;
 
@@ -49,13 +49,9 @@ impl ApiKeys {
     /// It was written or revoked meanwhile, or the server did not answer in time, so that it may be stored; or it
     /// refused.
     pub async fn write(&self, key: &StoredKey) -> Result<(), Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, key.revision.to_string());
-        if key.session_of.is_some() {
-            headers.insert(names::TTL, format!("{SESSION_SECONDS}s"));
-        }
-        let body = Bytes::from(serde_json::to_vec(key).unwrap_or_default());
-        request::publish(self.0.control(), self.subject(&key.key.id), headers, body).await.map(drop)
+        let lasts = key.session_of.is_some().then_some(Duration::from_secs(SESSION_SECONDS));
+        let headers = conditions(Some(key.revision), lasts);
+        self.0.put_entry("control", &entry_of(&key.key.id), key, headers).await.map(drop)
     }
 
     /// The key of this id, as the bucket's leader has it; `None`: there is none, or it was revoked.
@@ -63,11 +59,9 @@ impl ApiKeys {
     /// # Errors
     /// The control bucket, or the key, cannot be read.
     pub async fn get(&self, id: &str) -> Result<Option<StoredKey>, Error> {
-        let bucket = self.0.names().bucket_stream("control");
-        let subject = self.subject(id);
-        let stored = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await?;
+        let stored = self.0.entry("control", &entry_of(id)).await?;
         // One that cannot be read lets nobody in.
-        Ok(stored.and_then(|stored| self.read(&subject, &stored.payload, stored.sequence)))
+        Ok(stored.and_then(|stored| self.read(&stored)))
     }
 
     /// Every key and session, as the bucket's leader has them.
@@ -75,9 +69,8 @@ impl ApiKeys {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn all(&self) -> Result<Vec<StoredKey>, Error> {
-        let (bucket, all) = (self.0.names().bucket_stream("control"), self.subject("*"));
-        let stored = raw::all(self.0.control(), self.0.api(), &bucket, &all, 1).await?;
-        Ok(stored.iter().filter_map(|stored| self.read(&stored.subject, &stored.payload, stored.sequence)).collect())
+        let stored = self.0.entries_after("control", &entry_of("*"), 0).await?;
+        Ok(stored.iter().filter_map(|stored| self.read(stored)).collect())
     }
 
     /// Revokes a key, or ends a session. Repeating it is harmless.
@@ -85,19 +78,17 @@ impl ApiKeys {
     /// # Errors
     /// The server did not answer in time, so that it may be revoked; or it refused.
     pub async fn revoke(&self, id: &str) -> Result<(), Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert("KV-Operation", "DEL");
-        headers.insert(names::TTL, REVOKED_KEPT);
-        request::publish(self.0.control(), self.subject(id), headers, Bytes::new()).await.map(drop)
+        self.0.remove_entry("control", &entry_of(id), REVOKED_KEPT).await
     }
 
     /// What is stored of a key; an empty message says that it was revoked.
-    fn read(&self, subject: &str, payload: &[u8], revision: u64) -> Option<StoredKey> {
-        let stored: StoredKey = if payload.is_empty() { None } else { self.0.readable(subject, payload) }?;
-        Some(StoredKey { revision, ..stored })
+    fn read(&self, stored: &Raw) -> Option<StoredKey> {
+        let key: StoredKey = self.0.readable(&stored.subject, &stored.payload)?;
+        Some(StoredKey { revision: stored.sequence, ..key })
     }
+}
 
-    fn subject(&self, id: &str) -> String {
-        self.0.names().key("control", &format!("api_keys.{id}"))
-    }
+/// The key in the bucket.
+fn entry_of(id: &str) -> String {
+    format!("api_keys.{id}")
 }

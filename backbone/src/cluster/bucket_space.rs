@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bytes::Bytes;
+use serde::Serialize;
 
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::STREAM_FULL;
-use crate::messages::request::{self, Over, PubAck};
+use crate::messages::request::{self, Over, PubAck, json};
 
 /// New entries are made up to so many percent of the bucket's bytes.
 const FOR_ENTRIES: u64 = 80;
@@ -67,9 +67,10 @@ impl Backbone {
         &self,
         space: &BucketSpace,
         subject: String,
-        body: Bytes,
+        value: &impl Serialize,
         over: Over,
     ) -> Result<PubAck, Error> {
+        let body = json(value);
         if over.expected == 0 && !space.takes(subject.len() + body.len() + OVERHEAD) {
             let description = "too many keys are in use for the bytes of the bucket".to_owned();
             return Err(Error::Refused { subject, code: STREAM_FULL[2], description });

@@ -5,21 +5,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId, SlotRecord};
 use longshore_domain::{RunId, SmolStr, Tenant, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
-use crate::Backbone;
 use crate::cluster::questions::{Question, Questions};
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
-use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request::{self, Over, PubAck};
-use crate::messages::scan;
+use crate::messages::request::{Over, Stored, json, revision_of, won};
 use crate::wire::subject::Names;
 
 const BUCKET: &str = "concurrency";
@@ -47,14 +42,7 @@ fn questions(names: &Names, node: &str) -> String {
     names.node(&format!("_sys.slots_of.{node}"))
 }
 
-/// The outcome of a compare-and-set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// It is stored, at this revision.
-    Won(u64),
-    /// Another write came first, or is on its way.
-    Lost,
-}
+pub use crate::messages::request::Written;
 
 /// The limits whose slots a node lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,10 +106,8 @@ impl SlotNews {
                     let message = message?;
                     let id = message.subject.strip_prefix(&self.prefix).and_then(ConcurrencyId::read);
                     let Some(id) = id.filter(&matters) else { continue };
-                    let sequence = message.headers.as_ref().and_then(|headers| headers.get("Nats-Sequence"));
-                    let revision = sequence.and_then(|sequence| sequence.as_str().parse().ok());
-                    let record = serde_json::from_slice(&message.payload).ok();
-                    if let (Some(revision), Some(record)) = (revision, record) {
+                    let record = serde_json::from_slice(&message.payload);
+                    if let (Some(revision), Ok(record)) = (revision_of(&message), record) {
                         return Some(News::Record(id, record, revision));
                     }
                 }
@@ -135,16 +121,9 @@ impl SlotNews {
     }
 }
 
-/// A node's way to the slots of concurrency limits. Who has only this reaches no job. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct SlotRecords(Backbone);
-
-impl Backbone {
-    /// This node's way to the slots of concurrency limits.
-    #[must_use]
-    pub fn slots(&self) -> SlotRecords {
-        SlotRecords(self.clone())
-    }
+way! {
+    /// A node's way to the slots of concurrency limits.
+    SlotRecords, slots
 }
 
 impl SlotRecords {
@@ -156,23 +135,15 @@ impl SlotRecords {
         let (control, names) = (self.0.control(), self.0.names());
         let records = control.subscribe(changes(names)).await?;
         let wishes = control.subscribe(wishes(names)).await?;
-        // A failure means that the connection was just lost; the subscription comes back with it.
-        let _ = control.settled().await;
+        self.0.is_listening().await;
         let prefix = changes(names).trim_end_matches('>').to_owned();
         Ok(SlotNews { records, wishes, prefix })
-    }
-
-    /// Changes whenever the connection has been re-established: what was republished meanwhile did not come.
-    #[must_use]
-    pub fn connected(&self) -> watch::Receiver<u64> {
-        self.0.control().connected()
     }
 
     /// Announces to the other nodes which slots this one lacks. It may be lost: a node that still lacks them says so
     /// again.
     pub async fn wish(&self, wish: &Wish) {
-        let body = Bytes::from(serde_json::to_vec(wish).unwrap_or_default());
-        self.0.control().publish(wishes(self.0.names()), body).await;
+        self.0.control().publish(wishes(self.0.names()), json(wish)).await;
     }
 
     /// The record of a limit, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
@@ -180,7 +151,7 @@ impl SlotRecords {
     /// # Errors
     /// It cannot be read, or is of another version: then it is not known how many slots are taken.
     pub async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error> {
-        Ok(self.stored(self.record_subject(id)).await?.unwrap_or_default())
+        Ok(self.stored(format!("slots.{id}")).await?.unwrap_or_default())
     }
 
     /// Writes the record of a limit if its revision is still `expected` (0: none is stored).
@@ -188,8 +159,7 @@ impl SlotRecords {
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error> {
-        let over = Over { expected, lasts: record.matters_for() };
-        self.compare_and_set(self.record_subject(id), record, over).await
+        self.compare_and_set(format!("slots.{id}"), record, Over { expected, lasts: record.matters_for() }).await
     }
 
     /// The records of all limits that have one.
@@ -197,20 +167,13 @@ impl SlotRecords {
     /// # Errors
     /// They cannot be read.
     pub async fn all(&self) -> Result<Vec<FoundSlots>, Error> {
-        let (names, link) = (self.0.names(), self.0.control());
-        let (bucket, prefix) = (names.bucket_stream(BUCKET), names.key(BUCKET, "slots."));
-        let (mut all, mut from) = (Vec::new(), Some(1));
-        while let Some(first) = from {
-            let page =
-                scan::page(link, self.0.api(), &bucket, &format!("{prefix}>"), &format!(r#""seq":{first}"#)).await?;
-            all.extend(page.messages.into_iter().filter_map(|stored| {
-                let id = stored.subject.strip_prefix(&prefix).and_then(ConcurrencyId::read)?;
-                let record = serde_json::from_slice(&stored.payload).ok()?;
-                Some(FoundSlots { id, record, revision: stored.sequence })
-            }));
-            from = page.next;
-        }
-        Ok(all)
+        let prefix = self.0.names().key(BUCKET, "slots.");
+        let read = |stored: Stored| {
+            let id = stored.subject.strip_prefix(&prefix).and_then(ConcurrencyId::read)?;
+            let record = serde_json::from_slice(&stored.payload).ok()?;
+            Some(FoundSlots { id, record, revision: stored.sequence })
+        };
+        self.0.entries_by_pages(BUCKET, "slots.>", read).await
     }
 
     /// Listens for nodes that ask which runs work with this node's slots.
@@ -224,14 +187,12 @@ impl SlotRecords {
     /// Answers such a question.
     pub async fn answer(&self, question: Question, answer: impl FnOnce(SlotQuestion) -> SlotAnswer) {
         let Ok(asked) = serde_json::from_slice(&question.payload) else { return };
-        let body = serde_json::to_vec(&answer(asked)).unwrap_or_default();
-        self.0.nodes().answer(question, Bytes::from(body)).await;
+        self.0.nodes().answer(question, json(&answer(asked))).await;
     }
 
     /// Asks a node; `None` if it does not answer within `wait`.
     pub async fn ask(&self, node: &str, question: &SlotQuestion, wait: Duration) -> Option<SlotAnswer> {
-        let body = Bytes::from(serde_json::to_vec(question).ok()?);
-        let answer = self.0.nodes().ask(questions(self.0.names(), node), body, wait).await?;
+        let answer = self.0.nodes().ask(questions(self.0.names(), node), json(question), wait).await?;
         serde_json::from_slice(&answer).ok()
     }
 
@@ -240,7 +201,7 @@ impl SlotRecords {
     /// # Errors
     /// It cannot be read.
     pub async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error> {
-        self.stored(self.session_subject(session)).await
+        self.stored(format!("sessions.{session}")).await
     }
 
     /// The same, with the time at which it was stored.
@@ -248,8 +209,7 @@ impl SlotRecords {
     /// # Errors
     /// It cannot be read.
     pub async fn session_at(&self, session: &str) -> Result<Option<(Session, Timestamp)>, Error> {
-        let (bucket, subject) = (self.0.names().bucket_stream(BUCKET), self.session_subject(session));
-        let stored = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await?;
+        let stored = self.0.entry(BUCKET, &format!("sessions.{session}")).await?;
         Ok(stored.and_then(|stored| Some((serde_json::from_slice(&stored.payload).ok()?, stored.at))))
     }
 
@@ -258,8 +218,7 @@ impl SlotRecords {
     /// # Errors
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error> {
-        let over = Over { expected, lasts: SESSION_LASTS };
-        self.compare_and_set(self.session_subject(of), session, over).await
+        self.compare_and_set(format!("sessions.{of}"), session, Over { expected, lasts: SESSION_LASTS }).await
     }
 
     /// The line of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
@@ -267,7 +226,7 @@ impl SlotRecords {
     /// # Errors
     /// It cannot be read, or is of another version.
     pub async fn line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error> {
-        Ok(self.stored(self.line_subject(id)).await?.unwrap_or_default())
+        Ok(self.stored(format!("lines.{id}")).await?.unwrap_or_default())
     }
 
     /// Writes the line of a key if its revision is still `expected` (0: none is stored).
@@ -276,7 +235,7 @@ impl SlotRecords {
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<Written, Error> {
         let lasts = if line.is_empty() { EMPTY_LASTS } else { LINE_LASTS };
-        self.write_entry(self.line_subject(id), line, Over { expected, lasts }).await
+        self.write_entry(format!("lines.{id}"), line, Over { expected, lasts }).await
     }
 
     /// The order of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
@@ -284,7 +243,7 @@ impl SlotRecords {
     /// # Errors
     /// It cannot be read, or is of another version.
     pub async fn order(&self, id: &OrderId) -> Result<(Order, u64), Error> {
-        Ok(self.stored(self.order_subject(id)).await?.unwrap_or_default())
+        Ok(self.stored(format!("orders.{id}")).await?.unwrap_or_default())
     }
 
     /// Writes the order of a key if its revision is still `expected` (0: none is stored). It is stored for `lasts`, in
@@ -300,49 +259,21 @@ impl SlotRecords {
         lasts: Duration,
     ) -> Result<Written, Error> {
         let lasts = if order.batch().is_empty() { EMPTY_LASTS } else { lasts };
-        self.write_entry(self.order_subject(id), order, Over { expected, lasts }).await
+        self.write_entry(format!("orders.{id}"), order, Over { expected, lasts }).await
     }
 
-    async fn write_entry(&self, subject: String, value: &impl Serialize, over: Over) -> Result<Written, Error> {
-        let body = Bytes::from(serde_json::to_vec(value).unwrap_or_default());
-        written(self.0.write_entry(&self.0.0.concurrency_space, subject, body, over).await)
+    async fn write_entry(&self, key: String, value: &impl Serialize, over: Over) -> Result<Written, Error> {
+        let (space, subject) = (&self.0.0.concurrency_space, self.0.names().key(BUCKET, &key));
+        Ok(won(self.0.write_entry(space, subject, value, over).await)?.into())
     }
 
-    fn order_subject(&self, id: &OrderId) -> String {
-        self.0.names().key(BUCKET, &format!("orders.{id}"))
-    }
-
-    fn line_subject(&self, id: &ConcurrencyId) -> String {
-        self.0.names().key(BUCKET, &format!("lines.{id}"))
-    }
-
-    fn record_subject(&self, id: &ConcurrencyId) -> String {
-        self.0.names().key(BUCKET, &format!("slots.{id}"))
-    }
-
-    fn session_subject(&self, session: &str) -> String {
-        self.0.names().key(BUCKET, &format!("sessions.{session}"))
-    }
-
-    async fn stored<T: DeserializeOwned>(&self, subject: String) -> Result<Option<(T, u64)>, Error> {
-        let bucket = self.0.names().bucket_stream(BUCKET);
-        let Some(stored) = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await? else {
-            return Ok(None);
-        };
+    async fn stored<T: DeserializeOwned>(&self, key: String) -> Result<Option<(T, u64)>, Error> {
+        let Some(stored) = self.0.entry(BUCKET, &key).await? else { return Ok(None) };
         let revision = stored.sequence;
         Ok(Some((self.0.readable_or_removed(stored).await?, revision)))
     }
 
-    async fn compare_and_set(&self, subject: String, value: &impl Serialize, over: Over) -> Result<Written, Error> {
-        let body = Bytes::from(serde_json::to_vec(value).unwrap_or_default());
-        written(request::publish(self.0.control(), subject, over.headers(), body).await)
-    }
-}
-
-fn written(published: Result<PubAck, Error>) -> Result<Written, Error> {
-    match published {
-        Ok(ack) => Ok(Written::Won(ack.seq)),
-        Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(Written::Lost),
-        Err(error) => Err(error),
+    async fn compare_and_set(&self, key: String, value: &impl Serialize, over: Over) -> Result<Written, Error> {
+        Ok(won(self.0.put_entry(BUCKET, &key, value, over.headers()).await)?.into())
     }
 }

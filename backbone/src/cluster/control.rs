@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
-use bytes::Bytes;
 use longshore_domain::{JobType, Priority, Queue, QueueLane, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::WRONG_SEQUENCE;
-use crate::messages::request;
-use crate::wire::header::names;
+use crate::messages::request::{self, conditions, json};
 
 /// What a node publishes about itself, every [`PRESENCE_EVERY`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +93,9 @@ pub const GONE_AFTER: Duration = Duration::from_secs(10);
 /// each lane. For a job at or below that high-water mark, a node reads the record before it starts work.
 pub type Marks = BTreeMap<String, u64>;
 
+/// Server processes come and go; one that outlives its high-water marks gets new ones, which costs a few reads.
+const MARKS_KEPT: Duration = Duration::from_secs(30 * 86_400);
+
 impl Backbone {
     /// Whether delivery counts depend on the one server process this node is connected to, so that high-water marks may
     /// be shared. In a cluster a consumer's leader may be any server, and may change without notice to this node.
@@ -121,12 +121,7 @@ impl Backbone {
         }
         let lanes = self.lanes_of(queue).await?.into_iter();
         let marks: Marks = lanes.map(|lane| (lane.stream.to_string(), lane.last_sequence)).collect();
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, "0");
-        // Server processes come and go; one that outlives its high-water marks gets new ones, which costs a few reads.
-        headers.insert(names::TTL, "2592000s");
-        let body = Bytes::from(serde_json::to_vec(&marks).unwrap_or_default());
-        match request::publish(self.client(), subject, headers, body).await {
+        match request::publish(self.client(), subject, conditions(Some(0), Some(MARKS_KEPT)), json(&marks)).await {
             Ok(_) => Ok(marks),
             // Another node met the server first: its marks hold for all.
             Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => {
@@ -153,14 +148,12 @@ impl Backbone {
     /// It cannot be read.
     pub async fn lane_of(&self, queue: &Queue, lane: impl Into<QueueLane>) -> Result<LaneState, Error> {
         let name = self.names().lane_stream(queue, lane);
-        let failed = |source| Error::Read { subject: name.clone(), source };
-        let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
-        let state = &stream.cached_info().state;
+        let state = self.stream_info(&name).await?.state;
         Ok(LaneState {
-            stream: SmolStr::from(name.as_str()),
+            stream: SmolStr::from(name),
             messages: state.messages,
             last_sequence: state.last_sequence,
-            oldest: oldest_in(state),
+            oldest: oldest_in(&state),
         })
     }
 }

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use longshore_domain::SmolStr;
 use longshore_domain::run::MessageId;
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use crate::Backbone;
 use crate::cluster::control::Presence;
 use crate::cluster::questions::{Question, Questions};
 use crate::error::Error;
-use crate::messages::request;
+use crate::messages::request::json;
 
 /// The question to a node: whether it runs the attempt that the record has under this message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,14 +50,12 @@ impl Backbone {
     /// Answers such a question.
     pub async fn answer_holder(&self, question: Question, answer: impl FnOnce(HolderQuestion) -> HolderAnswer) {
         let Ok(asked) = serde_json::from_slice::<HolderQuestion>(&question.payload) else { return };
-        let answer = answer(asked);
-        self.nodes().answer(question, Bytes::from(serde_json::to_vec(&answer).unwrap_or_default())).await;
+        self.nodes().answer(question, json(&answer(asked))).await;
     }
 
     /// Asks a node whether it holds a job; `None` if it does not answer within `wait`.
     pub async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {
-        let body = Bytes::from(serde_json::to_vec(question).ok()?);
-        let answer = self.nodes().ask(self.names().holder(node), body, wait).await?;
+        let answer = self.nodes().ask(self.names().holder(node), json(question), wait).await?;
         serde_json::from_slice(&answer).ok()
     }
 
@@ -67,9 +64,7 @@ impl Backbone {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error> {
-        let bucket = self.names().bucket_stream("control");
-        let subject = self.names().key("control", &format!("nodes.{node}"));
-        let stored = request::latest(self.control(), self.api(), &bucket, &subject).await?;
-        Ok(stored.and_then(|stored| self.presence(&subject, &stored.payload, stored.at)))
+        let stored = self.entry("control", &format!("nodes.{node}")).await?;
+        Ok(stored.and_then(|stored| self.presence(&stored)))
     }
 }

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
-use bytes::Bytes;
 use longshore_domain::limit::{LimitId, Record};
 use longshore_domain::{SmolStr, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -12,10 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
-use crate::messages::raw;
-use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request::{self, Over};
-use crate::wire::header::names;
+use crate::messages::raw::Raw;
+use crate::messages::request::{Over, conditions, won};
 
 /// A hold: until then, no job of its scope starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,18 +39,13 @@ impl Holds {
 }
 
 impl Backbone {
-    fn limit_key(&self, id: &LimitId) -> String {
-        self.names().key("control", &format!("limits.{id}"))
-    }
-
     /// What was taken of a limit, and the revision of its record, as the bucket's leader has it.
     ///
     /// # Errors
     /// The control bucket cannot be read. A record of another version counts as none.
     pub async fn read_limit(&self, id: &LimitId) -> Result<(Option<Record>, u64), Error> {
-        let bucket = self.names().bucket_stream("control");
-        let stored = request::latest(self.control(), self.api(), &bucket, &self.limit_key(id)).await?;
-        let read = |stored: raw::Raw| (self.readable(&stored.subject, &stored.payload), stored.sequence);
+        let stored = self.entry("control", &format!("limits.{id}")).await?;
+        let read = |stored: Raw| (self.readable(&stored.subject, &stored.payload), stored.sequence);
         Ok(stored.map_or((None, 0), read))
     }
 
@@ -70,13 +61,9 @@ impl Backbone {
         expected: u64,
         matters_for: Duration,
     ) -> Result<bool, Error> {
-        let body = Bytes::from(serde_json::to_vec(record).unwrap_or_default());
-        let (space, lasts) = (&self.0.control_space, matters_for + Duration::from_secs(1));
-        match self.write_entry(space, self.limit_key(id), body, Over { expected, lasts }).await {
-            Ok(_) => Ok(true),
-            Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let subject = self.names().key("control", &format!("limits.{id}"));
+        let over = Over { expected, lasts: matters_for + Duration::from_secs(1) };
+        Ok(won(self.write_entry(&self.0.control_space, subject, record, over).await)?.is_some())
     }
 
     /// Announces a hold to every node, for as long as it lasts.
@@ -84,11 +71,8 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn write_hold(&self, hold: &Hold, lasts: Duration) -> Result<(), Error> {
-        let subject = self.names().key("control", &format!("holds.{}", hold.what));
-        let mut headers = HeaderMap::new();
-        headers.insert(names::TTL, format!("{}s", lasts.as_secs() + 1));
-        let body = Bytes::from(serde_json::to_vec(hold).unwrap_or_default());
-        request::publish(self.control(), subject, headers, body).await.map(|_| ())
+        let headers = conditions(None, Some(lasts.saturating_add(Duration::from_secs(1))));
+        self.put_entry("control", &format!("holds.{}", hold.what), hold, headers).await.map(drop)
     }
 
     /// Listens for holds.
@@ -104,9 +88,7 @@ impl Backbone {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn holds(&self) -> Result<Vec<Hold>, Error> {
-        let bucket = self.names().bucket_stream("control");
-        let all = self.names().key("control", "holds.>");
-        let stored = raw::all(self.control(), self.api(), &bucket, &all, 1).await?;
+        let stored = self.entries_after("control", "holds.>", 0).await?;
         Ok(stored.iter().filter_map(|stored| self.readable(&stored.subject, &stored.payload)).collect())
     }
 }

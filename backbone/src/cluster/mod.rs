@@ -1,6 +1,32 @@
 //! What nodes know of one another and share: presence, questions, limits, breakers, run-time settings, webhooks,
 //! the types that were ever served.
 
+/// Makes a node's way to what a module keeps in buckets.
+macro_rules! way {
+    ($(#[$doc:meta])* $way:ident, $get:ident) => {
+        $(#[$doc])*
+        /// Who has only this reaches no job. Cheap to clone.
+        #[derive(Debug, Clone)]
+        pub struct $way(crate::Backbone);
+
+        impl crate::Backbone {
+            $(#[$doc])*
+            #[must_use]
+            pub fn $get(&self) -> $way {
+                $way(self.clone())
+            }
+        }
+
+        impl $way {
+            /// Changes whenever the connection has been re-established: what was published meanwhile did not come.
+            #[must_use]
+            pub fn connected(&self) -> tokio::sync::watch::Receiver<u64> {
+                self.0.control().connected()
+            }
+        }
+    };
+}
+
 pub mod api_keys;
 pub mod breakers;
 pub mod bucket_space;

@@ -1,28 +1,30 @@
 //! Nodes among each other: which are there, and their questions to one another (`questions.rs`).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use async_nats::HeaderMap;
-use bytes::Bytes;
 use longshore_domain::Timestamp;
 
 use crate::Backbone;
 use crate::cluster::control::{GONE_AFTER, Presence};
 use crate::error::Error;
-use crate::messages::raw;
-use crate::messages::request;
-use crate::wire::header::names;
+use crate::messages::raw::Raw;
+use crate::messages::request::conditions;
 use crate::wire::subject::Names;
+
+/// How long the server keeps a node's last presence, and the note that it has departed.
+const PRESENCE_KEPT: Duration = Duration::from_secs(3_600);
+const DEPARTED_KEPT: Duration = Duration::from_secs(60);
 
 /// A node's way to the other nodes. Who has only this reaches no job, record or lane. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Nodes(pub(crate) Backbone);
 
 impl Backbone {
-    /// A presence that the server stored at that time, if it can be read.
-    pub(crate) fn presence(&self, subject: &str, payload: &[u8], at: Timestamp) -> Option<Presence> {
-        let read: Presence = self.readable(subject, payload)?;
-        Some(Presence { seen_at: at, ..read })
+    /// A stored presence, with the time at which the server stored it, if it can be read.
+    pub(crate) fn presence(&self, stored: &Raw) -> Option<Presence> {
+        let read: Presence = self.readable(&stored.subject, &stored.payload)?;
+        Some(Presence { seen_at: stored.at, ..read })
     }
 
     /// This node's way to the other nodes.
@@ -44,11 +46,8 @@ impl Nodes {
     /// # Errors
     /// The server did not confirm it.
     pub async fn announce(&self, presence: &Presence) -> Result<(), Error> {
-        let subject = self.0.names().key("control", &format!("nodes.{}", presence.node));
-        let mut headers = HeaderMap::new();
-        headers.insert(names::TTL, "3600s");
-        let body = Bytes::from(serde_json::to_vec(presence).unwrap_or_default());
-        request::publish(self.0.control(), subject, headers, body).await.map(|_| ())
+        let headers = conditions(None, Some(PRESENCE_KEPT));
+        self.0.put_entry("control", &format!("nodes.{}", presence.node), presence, headers).await.map(drop)
     }
 
     /// Publishes that this node is gone.
@@ -56,11 +55,7 @@ impl Nodes {
     /// # Errors
     /// The server did not confirm it.
     pub async fn depart(&self, node: &str) -> Result<(), Error> {
-        let subject = self.0.names().key("control", &format!("nodes.{node}"));
-        let mut headers = HeaderMap::new();
-        headers.insert("KV-Operation", "DEL");
-        headers.insert(names::TTL, "60s");
-        request::publish(self.0.control(), subject, headers, Bytes::new()).await.map(|_| ())
+        self.0.remove_entry("control", &format!("nodes.{node}"), DEPARTED_KEPT).await
     }
 
     /// The nodes that were seen within [`GONE_AFTER`] before `now`.
@@ -77,13 +72,10 @@ impl Nodes {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn last_seen(&self) -> Result<Vec<Presence>, Error> {
-        let bucket = self.0.names().bucket_stream("control");
-        let subject = self.0.names().key("control", "nodes.*");
         // By name: a node that publishes again during this read is found twice, and its later presence counts.
         let mut nodes = BTreeMap::new();
-        for stored in raw::all(self.0.control(), self.0.api(), &bucket, &subject, 1).await? {
-            let presence = self.0.presence(&stored.subject, &stored.payload, stored.at);
-            nodes.extend(presence.map(|presence| (presence.node.clone(), presence)));
+        for stored in self.0.entries_after("control", "nodes.*", 0).await? {
+            nodes.extend(self.0.presence(&stored).map(|presence| (presence.node.clone(), presence)));
         }
         Ok(nodes.into_values().collect())
     }

@@ -6,22 +6,17 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::fault::FaultKind;
 use longshore_domain::limit::Scope;
 use longshore_domain::setting::{PauseOf, Setting, SettingKey};
 use longshore_domain::{JobType, Queue, Tenant, Timestamp};
-use tokio::sync::watch;
 
-use crate::Backbone;
 use crate::cluster::nodes::Nodes;
 use crate::cluster::questions::Questions;
 use crate::error::Error;
-use crate::messages::raw::{self, Raw};
-use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request;
-use crate::wire::header::{self, names};
+use crate::messages::raw::Raw;
+use crate::messages::request::{self, conditions, json, removal, won};
 
 /// How long the message stays that says that a setting was removed.
 pub const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
@@ -39,45 +34,20 @@ pub struct SettingChange {
     pub at: Timestamp,
 }
 
-/// The outcome of a compare-and-set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WrittenSetting {
-    /// It is stored, at this revision.
-    Won(u64),
-    /// Another write came first.
-    Lost,
-    /// Another write is in flight, and nothing is decided.
-    Undecided,
-}
+pub use crate::messages::request::Written as WrittenSetting;
 
-/// A node's way to the run-time settings. Who has only this reaches no job. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct RunTimeSettings(Backbone);
-
-impl Backbone {
-    /// This node's way to the run-time settings.
-    #[must_use]
-    pub fn run_time_settings(&self) -> RunTimeSettings {
-        RunTimeSettings(self.clone())
-    }
+way! {
+    /// A node's way to the run-time settings.
+    RunTimeSettings, run_time_settings
 }
 
 impl RunTimeSettings {
-    /// Changes whenever the connection has been re-established.
-    #[must_use]
-    pub fn connected(&self) -> watch::Receiver<u64> {
-        self.0.control().connected()
-    }
-
     /// Every change after a revision, as the bucket's leader has it, in order; after 0 every setting there is.
     ///
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn changed_after(&self, revision: u64) -> Result<Vec<SettingChange>, Error> {
-        let backbone = &self.0;
-        let bucket = backbone.names().bucket_stream("control");
-        let all = subject(backbone, ">");
-        let stored = raw::all(backbone.control(), backbone.api(), &bucket, &all, revision + 1).await?;
+        let stored = self.0.entries_after("control", "settings.>", revision).await?;
         // What nodes did not write changes nothing; what was set stays as far as they know it.
         let changes = stored.iter().map(|raw| (raw, self.read_change(raw)));
         let changes = changes.filter(|(raw, change)| change.setting.is_some() || raw.payload.is_empty());
@@ -89,9 +59,7 @@ impl RunTimeSettings {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn read(&self, key: &SettingKey) -> Result<Option<SettingChange>, Error> {
-        let bucket = self.0.names().bucket_stream("control");
-        let subject = subject(&self.0, &text_of(key));
-        let raw = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await?;
+        let raw = self.0.entry("control", &format!("settings.{}", text_of(key))).await?;
         Ok(raw.map(|raw| self.read_change(&raw)))
     }
 
@@ -105,22 +73,12 @@ impl RunTimeSettings {
         setting: Option<&Setting>,
         expected: u64,
     ) -> Result<WrittenSetting, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, expected.to_string());
-        let body = match setting {
-            Some(setting) => Bytes::from(serde_json::to_vec(setting).unwrap_or_default()),
-            None => {
-                headers.insert("KV-Operation", "DEL");
-                headers.insert(names::TTL, header::ttl(REMOVED_KEPT));
-                Bytes::new()
-            }
+        let (headers, body) = match setting {
+            Some(setting) => (conditions(Some(expected), None), json(setting)),
+            None => (removal(Some(expected), REMOVED_KEPT), Bytes::new()),
         };
-        match request::publish(self.0.control(), subject(&self.0, &text_of(key)), headers, body).await {
-            Ok(ack) => Ok(WrittenSetting::Won(ack.seq)),
-            Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(WrittenSetting::Lost),
-            Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => Ok(WrittenSetting::Undecided),
-            Err(error) => Err(error),
-        }
+        let subject = self.0.names().key("control", &format!("settings.{}", text_of(key)));
+        Ok(won(request::publish(self.0.control(), subject, headers, body).await)?.into())
     }
 
     /// Listens for announcements; returns once the server knows of that. Each has a revision in its payload
@@ -146,7 +104,7 @@ impl RunTimeSettings {
     }
 
     fn read_change(&self, raw: &Raw) -> SettingChange {
-        let prefix = subject(&self.0, "");
+        let prefix = self.0.names().key("control", "settings.");
         SettingChange {
             key: raw.subject.strip_prefix(&prefix).and_then(read_key),
             setting: self.0.readable(&raw.subject, &raw.payload),
@@ -164,10 +122,6 @@ pub fn read_revision(payload: &[u8]) -> Option<u64> {
 
 fn announced(nodes: &Nodes) -> String {
     nodes.names().node("_sys.settings")
-}
-
-fn subject(backbone: &Backbone, key: &str) -> String {
-    backbone.names().key("control", &format!("settings.{key}"))
 }
 
 /// The key in the bucket, after `settings.`.

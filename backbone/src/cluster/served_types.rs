@@ -1,16 +1,12 @@
 //! The types that handlers were online for, in the control bucket: one small key per type, written once and kept.
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::{JobType, Timestamp};
-use tokio::sync::watch;
 
-use crate::Backbone;
 use crate::error::Error;
-use crate::messages::raw::{self, Raw};
+use crate::messages::raw::Raw;
 use crate::messages::refusal::WRONG_SEQUENCE;
-use crate::messages::request;
-use crate::wire::header::names;
+use crate::messages::request::{self, conditions};
 
 /// What was read of the cluster's memory of served types.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,32 +17,19 @@ pub enum Remembered {
     CompleteFrom(Timestamp),
 }
 
-/// A node's way to that memory. Who has only this reaches no job. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct ServedTypesStore(Backbone);
-
-impl Backbone {
-    /// This node's way to the memory of served types.
-    #[must_use]
-    pub fn served_types(&self) -> ServedTypesStore {
-        ServedTypesStore(self.clone())
-    }
+way! {
+    /// A node's way to the memory of served types.
+    ServedTypesStore, served_types
 }
 
 const TYPE: &str = "type.";
 const COMPLETE_FROM: &str = "complete_from";
 
 impl ServedTypesStore {
-    /// Changes whenever the connection has been re-established.
-    #[must_use]
-    pub fn connected(&self) -> watch::Receiver<u64> {
-        self.0.control().connected()
-    }
-
     /// Whether the cluster had done work before this node started.
     #[must_use]
     pub fn had_jobs(&self) -> bool {
-        self.0.had_jobs()
+        self.0.0.had_jobs
     }
 
     /// Everything that was remembered after a revision, as the bucket's leader has it, and the revision up to which
@@ -55,9 +38,7 @@ impl ServedTypesStore {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn remembered_after(&self, revision: u64) -> Result<(Vec<Remembered>, u64), Error> {
-        let backbone = &self.0;
-        let (bucket, all) = (backbone.names().bucket_stream("control"), self.subject(">"));
-        let stored = raw::all(backbone.control(), backbone.api(), &bucket, &all, revision + 1).await?;
+        let stored = self.0.entries_after("control", "served.>", revision).await?;
         let revision = stored.last().map_or(revision, |raw| raw.sequence);
         Ok((stored.iter().filter_map(|raw| read(raw, &self.subject(""))).collect(), revision))
     }
@@ -71,9 +52,7 @@ impl ServedTypesStore {
             Remembered::Type(job_type) => (format!("{TYPE}{job_type}"), now),
             Remembered::CompleteFrom(at) => (COMPLETE_FROM.to_owned(), *at),
         };
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, "0");
-        let body = Bytes::from(at.to_string());
+        let (headers, body) = (conditions(Some(0), None), Bytes::from(at.to_string()));
         match request::publish(self.0.control(), self.subject(&key), headers, body).await {
             Ok(_) | Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(()),
             Err(error) => Err(error),

@@ -5,25 +5,23 @@
 
 use std::time::Duration;
 
-use async_nats::{HeaderMap, StatusCode};
+use async_nats::StatusCode;
 use bytes::Bytes;
 use longshore_domain::{Tenant, Timestamp, WebhookId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::watch;
 
 use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::lanes::delivery::AckInfo;
 use crate::messages::refusal::WRONG_SEQUENCE;
-use crate::messages::{raw, request};
+use crate::messages::request::{self, conditions};
 use crate::streams::{provision, shape};
 use crate::wire::api::{WebhookSecret, WebhookStatus};
-use crate::wire::header::names;
 
 /// How long a deleted webhook stays, marked.
-const DELETED_KEPT: &str = "86400s";
+const DELETED_KEPT: Duration = Duration::from_secs(86_400);
 /// How long the server waits for an event before it says that there is none.
 const PULL_EXPIRES: Duration = Duration::from_secs(2);
 /// How long the answer may take beyond that.
@@ -105,35 +103,20 @@ impl EventPuller {
     }
 }
 
-/// A node's way to the webhooks. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Webhooks(Backbone);
-
-impl Backbone {
-    /// This node's way to the webhooks.
-    #[must_use]
-    pub fn webhooks(&self) -> Webhooks {
-        Webhooks(self.clone())
-    }
+way! {
+    /// A node's way to the webhooks.
+    Webhooks, webhooks
 }
 
 impl Webhooks {
-    /// Changes whenever the connection has been re-established.
-    #[must_use]
-    pub fn connected(&self) -> watch::Receiver<u64> {
-        self.0.control().connected()
-    }
-
     /// The webhook of this id, and the revision to write on: 0 if there was never one. One that was deleted is none.
     ///
     /// # Errors
     /// The control bucket, or the webhook, cannot be read.
     pub async fn find(&self, tenant: &Tenant, id: &WebhookId) -> Result<(Option<StoredWebhook>, u64), Error> {
-        let (bucket, subject) = (self.0.names().bucket_stream("control"), self.subject(tenant.as_str(), id.as_str()));
-        let Some(raw) = request::latest(self.0.control(), self.0.api(), &bucket, &subject).await? else {
-            return Ok((None, 0));
-        };
-        let stored = self.0.readable::<StoredWebhook>(&subject, &raw.payload);
+        let found = self.0.entry("control", &entry_of(tenant.as_str(), id.as_str())).await?;
+        let Some(raw) = found else { return Ok((None, 0)) };
+        let stored = self.0.readable::<StoredWebhook>(&raw.subject, &raw.payload);
         Ok((stored.filter(|stored| !stored.deleted), raw.sequence))
     }
 
@@ -146,9 +129,8 @@ impl Webhooks {
         tenant: Option<&Tenant>,
         revision: u64,
     ) -> Result<(Vec<StoredWebhook>, u64), Error> {
-        let all = self.subject(tenant.map_or("*", Tenant::as_str), "*");
-        let bucket = self.0.names().bucket_stream("control");
-        let stored = raw::all(self.0.control(), self.0.api(), &bucket, &all, revision + 1).await?;
+        let keys = entry_of(tenant.map_or("*", Tenant::as_str), "*");
+        let stored = self.0.entries_after("control", &keys, revision).await?;
         let revision = stored.last().map_or(revision, |raw| raw.sequence);
         Ok((stored.iter().filter_map(|raw| self.0.readable(&raw.subject, &raw.payload)).collect(), revision))
     }
@@ -158,14 +140,9 @@ impl Webhooks {
     /// # Errors
     /// The server did not answer in time, so that it may be written; or it refused.
     pub async fn write(&self, webhook: &StoredWebhook, revision: u64) -> Result<bool, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, revision.to_string());
-        if webhook.deleted {
-            headers.insert(names::TTL, DELETED_KEPT);
-        }
-        let subject = self.subject(webhook.webhook.tenant.as_str(), webhook.webhook.id.as_str());
-        let body = Bytes::from(serde_json::to_vec(webhook).unwrap_or_default());
-        match request::publish(self.0.control(), subject, headers, body).await {
+        let headers = conditions(Some(revision), webhook.deleted.then_some(DELETED_KEPT));
+        let key = entry_of(webhook.webhook.tenant.as_str(), webhook.webhook.id.as_str());
+        match self.0.put_entry("control", &key, webhook, headers).await {
             Ok(_) => Ok(true),
             Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(false),
             Err(error) => Err(error),
@@ -215,8 +192,9 @@ impl Webhooks {
         let body = format!(r#"-NAK {{"delay":{}}}"#, away.as_nanos());
         self.0.service().publish(batch.reply, Bytes::from(body)).await;
     }
+}
 
-    fn subject(&self, tenant: &str, id: &str) -> String {
-        self.0.names().key("control", &format!("webhooks.{tenant}.{id}"))
-    }
+/// The key in the bucket.
+fn entry_of(tenant: &str, id: &str) -> String {
+    format!("webhooks.{tenant}.{id}")
 }

@@ -1,7 +1,7 @@
 //! A subscription that outlives its client: when a dead client is replaced, the new one is subscribed in its place
 //! before anything can be published over it, and the messages continue here.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use async_nats::{Message, Subscriber};
 use futures_util::StreamExt as _;
@@ -47,10 +47,9 @@ impl Subscription {
         loop {
             match self.messages.poll_next_unpin(context) {
                 Poll::Ready(None) if self.closed => return Poll::Ready(None),
-                Poll::Ready(None) => match self.next.poll_recv(context) {
-                    Poll::Ready(Some(messages)) => self.messages = messages,
-                    Poll::Ready(None) => return Poll::Ready(None),
-                    Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => match ready!(self.next.poll_recv(context)) {
+                    Some(messages) => self.messages = messages,
+                    None => return Poll::Ready(None),
                 },
                 came => return came,
             }

@@ -93,14 +93,14 @@ impl Backbone {
     }
 }
 
-/// Whether a literal subject matches a subscription's subject.
+/// Whether a subject, or everything that matches it, matches a subscription's subject.
 #[must_use]
 pub fn falls_under(subject: &str, pattern: &str) -> bool {
     let (mut tokens, mut wanted) = (subject.split('.'), pattern.split('.'));
     loop {
         match (tokens.next(), wanted.next()) {
             (Some(_), Some(">")) | (None, None) => return true,
-            (Some(token), Some(want)) if want == "*" || want == token => {}
+            (Some(token), Some(want)) if want == token || want == "*" && token != ">" => {}
             _ => return false,
         }
     }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use longshore_domain::{Queue, Timestamp};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 mod rights;
 
@@ -21,7 +20,7 @@ use crate::clock::own;
 use crate::cluster::control::Presence;
 use crate::messages::raw;
 use crate::settings::Storage;
-use crate::streams::info::{self, ErrorAnswer, bytes, read};
+use crate::streams::info::{self, ErrorAnswer, StreamNames, bytes, read};
 use crate::streams::shape::{self, Difference, StreamChange};
 use crate::streams::wanted::{self, Ground, WantedStream};
 
@@ -74,9 +73,10 @@ pub struct AccountLimits {
 }
 
 /// This user.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct User {
     /// Its account.
+    #[serde(default)]
     pub account: String,
     /// What it may do; `None`: everything.
     pub permissions: Option<Permissions>,
@@ -108,24 +108,12 @@ pub struct FoundStream {
 #[derive(Deserialize)]
 struct UserAnswer {
     server: Option<UserServer>,
-    data: Option<UserData>,
+    data: Option<User>,
 }
 
 #[derive(Deserialize)]
 struct UserServer {
     time: String,
-}
-
-#[derive(Deserialize)]
-struct UserData {
-    #[serde(default)]
-    account: String,
-    permissions: Option<Permissions>,
-}
-
-#[derive(Deserialize)]
-struct NamesAnswer {
-    streams: Option<Vec<String>>,
 }
 
 impl Client {
@@ -142,13 +130,13 @@ impl Client {
     /// The user may not ask the server ([`USER_INFO`]).
     pub async fn user(&self) -> Result<(User, Option<Skew>), Unanswered> {
         let (asked_at, began) = (own(), Instant::now());
-        let answer: UserAnswer = self.answer(USER_INFO.to_owned(), String::new()).await?;
+        let answer: UserAnswer = read(&bytes(self.link(), USER_INFO.to_owned(), String::new()).await?)?;
         let half = i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX) / 2;
         let theirs = answer.server.and_then(|server| Timestamp::parse(&server.time).ok());
         let skew =
             theirs.map(|theirs| Skew { ahead_ms: theirs.millis() - asked_at.millis() - half, within_ms: half + 1 });
-        let data = answer.data.ok_or_else(|| Unanswered("the server does not say who this user is".to_owned()))?;
-        Ok((User { account: data.account, permissions: data.permissions }, skew))
+        let user = answer.data.ok_or_else(|| Unanswered("the server does not say who this user is".to_owned()))?;
+        Ok((user, skew))
     }
 
     /// What the account may use of JetStream, and uses.
@@ -172,7 +160,7 @@ impl Client {
         let (mut queues, mut offset) = (BTreeSet::new(), 0);
         loop {
             let answer = self.ask_jetstream("STREAM.NAMES".to_owned(), format!(r#"{{"offset":{offset}}}"#)).await?;
-            let names = read::<NamesAnswer>(&answer)?.streams.unwrap_or_default();
+            let names = read::<StreamNames>(&answer)?.streams.unwrap_or_default();
             if names.is_empty() {
                 return Ok(queues);
             }
@@ -246,15 +234,7 @@ impl Client {
     }
 
     async fn ask_jetstream(&self, request: String, body: String) -> Result<Bytes, Unanswered> {
-        self.bytes(format!("{}.{request}", self.jetstream_api()), body).await
-    }
-
-    async fn answer<A: DeserializeOwned>(&self, subject: String, body: String) -> Result<A, Unanswered> {
-        read(&self.bytes(subject, body).await?)
-    }
-
-    async fn bytes(&self, subject: String, body: String) -> Result<Bytes, Unanswered> {
-        bytes(self.link(), subject, body).await
+        bytes(self.link(), format!("{}.{request}", self.jetstream_api()), body).await
     }
 }
 

@@ -3,6 +3,7 @@
 use longshore_domain::{Queue, QueueLane};
 use serde::Deserialize;
 
+use crate::handlers::falls_under;
 use crate::wire::subject::Names;
 
 /// By which a user asks the server what it may do. A node needs no such right: without it, nothing is checked.
@@ -74,30 +75,22 @@ impl Permission {
     #[must_use]
     pub fn lacks(&self, needed: &[String]) -> Vec<String> {
         let is_lacking = |subject: &&String| {
-            let allowed = self.allow.is_empty() || self.allow.iter().any(|allowed| covers(allowed, subject));
-            !allowed || self.deny.iter().any(|denied| overlaps(denied, subject))
+            let covers = |allowed: &String| falls_under(subject, plain(allowed));
+            let allowed = self.allow.is_empty() || self.allow.iter().any(covers);
+            !allowed || self.deny.iter().any(|denied| overlaps(plain(denied), subject))
         };
         needed.iter().filter(is_lacking).cloned().collect()
     }
 }
 
-/// Whether every subject that fits `narrow` fits `wide`, too.
-fn covers(wide: &str, narrow: &str) -> bool {
-    // A right to subscribe may be bound to a queue group, which stands behind the subject.
-    let (mut wide, mut narrow) = (wide.split(' ').next().unwrap_or_default().split('.'), narrow.split('.'));
-    loop {
-        match (wide.next(), narrow.next()) {
-            (Some(">"), Some(_)) | (None, None) => return true,
-            (Some("*"), Some(token)) if token != ">" => {}
-            (Some(own), Some(token)) if own == token => {}
-            _ => return false,
-        }
-    }
+/// The subject of a right. One to subscribe may be bound to a queue group, which stands behind it.
+fn plain(right: &str) -> &str {
+    right.split(' ').next().unwrap_or_default()
 }
 
 /// Whether a subject can fit both.
 fn overlaps(one: &str, other: &str) -> bool {
-    let (mut one, mut other) = (one.split(' ').next().unwrap_or_default().split('.'), other.split('.'));
+    let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
         match (one.next(), other.next()) {
             (Some(">"), Some(_)) | (Some(_), Some(">")) | (None, None) => return true,

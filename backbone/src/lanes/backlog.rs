@@ -3,9 +3,8 @@
 //! What is read here may be a moment old, and nothing is decided on it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use async_nats::HeaderMap;
-use bytes::Bytes;
 use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::run::DeferReason;
 use longshore_domain::{JobType, Lane, Queue, QueueLane, Tenant, Timestamp};
@@ -13,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::control::oldest_in;
 use crate::error::Error;
-use crate::messages::{request, scan};
+use crate::messages::request::{self, conditions};
+use crate::messages::scan;
 use crate::schedules::sweep::Standing;
-use crate::wire::header::{self, names};
+use crate::wire::header;
 use crate::{Backbone, clock};
 
 /// The jobs of one lane.
@@ -230,6 +230,7 @@ impl TimedCounts {
 
 /// Under this key of the control bucket the counts of schedules stand.
 const TIMED: &str = "timed";
+const TIMED_KEPT: Duration = Duration::from_secs(3_600);
 
 impl Backbone {
     /// The jobs of a lane, of one tenant or of all.
@@ -243,9 +244,7 @@ impl Backbone {
         tenant: Option<&Tenant>,
     ) -> Result<LaneBacklog, Error> {
         let stream = self.names().lane_stream(queue, lane);
-        let failed = |source| Error::Read { subject: stream.clone(), source };
-        let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
-        let state = &found.cached_info().state;
+        let state = self.stream_info(&stream).await?.state;
         if state.messages == 0 {
             return Ok(LaneBacklog::default());
         }
@@ -255,7 +254,7 @@ impl Backbone {
             (tenant, QueueLane::Returned) => self.names().returned_where(tenant, queue, None),
         };
         let (messages, oldest) = match tenant {
-            None => (state.messages, oldest_in(state)),
+            None => (state.messages, oldest_in(&state)),
             Some(_) => {
                 let subjects = self.subjects_in(&stream, Some(&filter)).await?.subjects;
                 (subjects.values().sum(), self.first_after(&stream, 0, &filter).await?)
@@ -338,10 +337,7 @@ impl Backbone {
     /// # Errors
     /// The stream cannot be read.
     pub async fn dead_letter_backlog(&self) -> Result<DeadLetters, Error> {
-        let name = self.names().dlq_stream();
-        let failed = |source| Error::Read { subject: name.clone(), source };
-        let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
-        let info = stream.cached_info();
+        let info = self.stream_info(&self.names().dlq_stream()).await?;
         let room = u64::try_from(info.config.max_bytes).unwrap_or(0);
         let fill = if room == 0 { 0.0 } else { info.state.bytes as f64 / room as f64 };
         Ok(DeadLetters { count: info.state.messages, fill, oldest: oldest_in(&info.state) })
@@ -352,10 +348,7 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn publish_timed(&self, counts: &TimedCounts) -> Result<(), Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::TTL, "3600s");
-        let body = Bytes::from(serde_json::to_vec(counts).unwrap_or_default());
-        request::publish(self.control(), self.names().key("control", TIMED), headers, body).await.map(|_| ())
+        self.put_entry("control", TIMED, counts, conditions(None, Some(TIMED_KEPT))).await.map(drop)
     }
 
     /// The jobs that wait for a time: as they are now if they are few, else as they were counted when a node last read
@@ -365,10 +358,7 @@ impl Backbone {
     /// The stream of schedules or the control bucket cannot be read.
     pub async fn timed(&self) -> Result<Option<TimedCounts>, Error> {
         let mut counts = TimedCounts::begun(clock::now());
-        let stream = self.names().schedules_stream();
-        let failed = |source| Error::Read { subject: stream.clone(), source };
-        let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
-        let state = &found.cached_info().state;
+        let state = self.stream_info(&self.names().schedules_stream()).await?.state;
         if state.messages <= FEW && state.bytes <= FEW_BYTES {
             let page = self.standing_schedules(1).await?;
             if page.next.is_none() {
@@ -376,10 +366,6 @@ impl Backbone {
                 return Ok(Some(counts));
             }
         }
-        self.published_timed().await
-    }
-
-    async fn published_timed(&self) -> Result<Option<TimedCounts>, Error> {
         let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().key("control", TIMED));
         let bucket = self.names().bucket_stream("control");
         let stored = request::direct_get(self.control(), self.api(), &bucket, query).await?;

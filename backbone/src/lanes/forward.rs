@@ -93,9 +93,7 @@ impl Backbone {
         ahead: u64,
     ) -> Result<(Vec<InLane>, Option<u64>), Error> {
         let (stream, behind) = (self.names().lane_stream(&lane.queue, lane.priority), from.saturating_add(ahead));
-        let near = (from..behind).map(async |sequence| {
-            raw::get(self.control(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await
-        });
+        let near = (from..behind).map(|sequence| raw::at(self.control(), self.api(), &stream, sequence));
         let (near, first) =
             tokio::join!(futures_util::future::try_join_all(near), self.next_in_lane(lane, Some(key), behind));
         let is_of_key = |raw: &Raw| self.fairness_key(&raw.subject, key.by()).as_ref() == Some(key);
@@ -134,9 +132,7 @@ impl Backbone {
         from: u64,
     ) -> Result<Option<InLane>, Error> {
         let stream = self.names().lane_stream(&lane.queue, lane.priority);
-        let filter = self.lane_filter(lane, key);
-        let query = format!(r#"{{"seq":{},"next_by_subj":"{filter}"}}"#, from.max(1));
-        let found = raw::get(self.control(), self.api(), &stream, query).await?;
+        let found = raw::next(self.control(), self.api(), &stream, &self.lane_filter(lane, key), from).await?;
         Ok(found.map(|raw| InLane::read(raw, &stream)))
     }
 
@@ -145,8 +141,7 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn is_in_lane(&self, message: &MessageId) -> Result<bool, Error> {
-        let query = format!(r#"{{"seq":{}}}"#, message.sequence);
-        let found = raw::get(self.control(), self.api(), &message.stream, query).await?;
+        let found = raw::at(self.control(), self.api(), &message.stream, message.sequence).await?;
         // A stream that was created again has other messages of these sequences.
         Ok(found.is_some_and(|raw| raw.at == message.at))
     }
@@ -181,9 +176,8 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn next_copy(&self, queue: &Queue, from: u64) -> Result<Option<(Option<Copied>, u64)>, Error> {
-        let filter = self.names().copies_of(queue);
-        let query = format!(r#"{{"seq":{},"next_by_subj":"{filter}"}}"#, from.max(1));
-        let found = raw::get(self.control(), self.api(), &self.names().parked_stream(), query).await?;
+        let (stream, filter) = (self.names().parked_stream(), self.names().copies_of(queue));
+        let found = raw::next(self.control(), self.api(), &stream, &filter, from).await?;
         Ok(found.map(|raw| {
             let next = raw.sequence + 1;
             (self.read_copy(raw), next)

@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 
 use longshore_domain::QueueLane;
 use longshore_domain::concurrency::OrderId;
-use longshore_domain::run::MessageId;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::lanes::delivery::{AckToken, Delivery};
+use crate::lanes::delivery::Delivery;
 use crate::messages::request::{self, Stored};
 use crate::messages::scan::{PAGE, Source};
 use crate::wire::header;
@@ -90,15 +89,8 @@ impl Backbone {
         };
         self.read_all(&source, &subject, until, take).await?;
         let stream = self.stream_of(&source);
-        Ok(lowest.into_iter().map(|((number, _), stored)| self.read_waiting(stored, &stream, number)).collect())
-    }
-
-    fn read_waiting(&self, stored: Stored, stream: &str, number: u64) -> Waiting {
-        let at = longshore_domain::Timestamp::parse(&stored.at).unwrap_or_default();
-        let message = MessageId { stream: stream.into(), sequence: stored.sequence, at };
-        let headers = stored.job_headers();
-        let delivery = Delivery::of_stored(message, stored.subject, stored.payload, headers, AckToken::none());
-        Waiting { delivery, number }
+        let lowest = lowest.into_iter().map(|((number, _), stored)| (number, self.as_delivered(stored, &stream)));
+        Ok(lowest.map(|(number, delivery)| Waiting { delivery, number }).collect())
     }
 
     /// Hands over every message of a subject that stands in a place, up to a sequence; one may come twice.

@@ -9,8 +9,8 @@ use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::lanes::delivery::{AckToken, Delivery};
 use crate::messages::raw;
-use crate::messages::refusal::Refusal;
 use crate::messages::request::Stored;
+use crate::streams::info::StreamNames;
 
 /// Messages as they arrive.
 #[derive(Debug)]
@@ -42,8 +42,7 @@ impl Backbone {
     /// The lane cannot be read.
     pub async fn job_in_lane(&self, lane: &Lane, sequence: u64) -> Result<Option<Delivery>, Error> {
         let stream = self.names().lane_stream(&lane.queue, lane.priority);
-        let query = format!(r#"{{"seq":{sequence}}}"#);
-        let Some(raw) = raw::get(self.service(), self.api(), &stream, query).await? else { return Ok(None) };
+        let Some(raw) = raw::at(self.service(), self.api(), &stream, sequence).await? else { return Ok(None) };
         // A message that no client can read is about to be removed.
         let headers = raw::readable(&raw.headers);
         Ok(Some(raw.into_delivery(&stream, headers, AckToken::none())))
@@ -91,11 +90,4 @@ impl Backbone {
         queues.dedup();
         Ok(queues)
     }
-}
-
-#[derive(serde::Deserialize)]
-struct StreamNames {
-    /// Absent, or `null`, where there are none.
-    streams: Option<Vec<String>>,
-    error: Option<Refusal>,
 }

@@ -16,8 +16,8 @@ use serde::Deserialize;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::refusal::{Refusal, STREAM_FULL};
-use crate::messages::request::{self, PubAck};
+use crate::messages::refusal::Refusal;
+use crate::messages::request::{self, PubAck, Stored};
 use crate::messages::scan::Source;
 use crate::wire::header;
 use crate::wire::kind_key::KindKey;
@@ -91,8 +91,7 @@ impl Backbone {
         let key = header::kind_key(original);
         let subject = self.names().parked(&run.tenant, &run.lane(), &run.job_type, &key);
         let parked = request::publish(self.client(), subject, headers, payload).await;
-        let is_full = matches!(&parked, Err(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
-        self.0.parked_space.learned(is_full);
+        self.0.parked_space.learned(parked.as_ref().is_err_and(Error::is_stream_full));
         parked
     }
 
@@ -122,12 +121,8 @@ impl Backbone {
     /// The server did not answer.
     pub async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
         let subject = self.names().parked(&run.tenant, &run.lane(), &run.job_type, key);
-        let page = self.page(&Source::Parked, &subject, 1).await?;
-        let is_its_own = |id: &HeaderValue| id.as_str() == run.run_id.as_str();
-        for stored in page.messages {
-            if stored.headers.get(header::names::RUN_ID).is_some_and(is_its_own) {
-                self.take_out(&Source::Parked, stored.sequence).await?;
-            }
+        for stored in self.first_parked_of(run, &subject).await? {
+            self.take_out(&Source::Parked, stored.sequence).await?;
         }
         Ok(())
     }
@@ -138,11 +133,16 @@ impl Backbone {
     /// The server did not answer.
     pub async fn parked_key(&self, run: &Run) -> Result<Option<KindKey>, Error> {
         let subject = self.names().parked_where(Some(&run.tenant), Some(&run.queue), Some(&run.job_type));
-        let page = self.page(&Source::Parked, &subject, 1).await?;
+        let own = self.first_parked_of(run, &subject).await?;
+        Ok(own.first().map(|stored| header::kind_key(Some(&stored.headers))))
+    }
+
+    /// The messages of a run among the first that are parked under a subject.
+    async fn first_parked_of(&self, run: &Run, subject: &str) -> Result<Vec<Stored>, Error> {
+        let mut first = self.page(&Source::Parked, subject, 1).await?.messages;
         let is_its_own = |id: &HeaderValue| id.as_str() == run.run_id.as_str();
-        let mut own =
-            page.messages.iter().filter(|stored| stored.headers.get(header::names::RUN_ID).is_some_and(is_its_own));
-        Ok(own.next().map(|stored| header::kind_key(Some(&stored.headers))))
+        first.retain(|stored| stored.headers.get(header::names::RUN_ID).is_some_and(is_its_own));
+        Ok(first)
     }
 
     /// Whether the stream of parked jobs was full when the last job was parked.
@@ -182,10 +182,10 @@ impl Backbone {
         let body = filter.map(|filter| Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#)));
         let body = body.unwrap_or_default();
         let info: Info = request::ask(self.control(), subject.clone(), body).await?;
-        if let Some(Refusal { err_code, description }) = info.error {
-            return Err(Error::Refused { subject, code: err_code, description });
+        match info.error {
+            Some(refusal) => Err(refusal.of(subject)),
+            None => Ok(info.state.unwrap_or_default()),
         }
-        Ok(info.state.unwrap_or_default())
     }
 }
 

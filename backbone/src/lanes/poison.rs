@@ -27,7 +27,7 @@ use crate::lanes::custody::NAK;
 use crate::lanes::delivery::{AckToken, Delivery};
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::Refusal;
-use crate::messages::request;
+use crate::messages::request::{self, json};
 use crate::streams::{provision, shape};
 
 /// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.
@@ -76,17 +76,19 @@ pub enum Restored {
 }
 
 #[derive(Deserialize)]
-struct ConsumerInfo {
-    delivered: Option<ConsumerPosition>,
+pub(super) struct ConsumerInfo {
+    pub(super) delivered: Option<ConsumerPosition>,
     ack_floor: Option<ConsumerPosition>,
     #[serde(default)]
-    num_ack_pending: u64,
+    pub(super) num_ack_pending: u64,
+    #[serde(default)]
+    pub(super) num_waiting: u64,
     error: Option<Refusal>,
 }
 
 #[derive(Deserialize)]
-struct ConsumerPosition {
-    consumer_seq: u64,
+pub(super) struct ConsumerPosition {
+    pub(super) consumer_seq: u64,
     stream_seq: u64,
 }
 
@@ -132,7 +134,7 @@ impl Backbone {
         Ok(self.consumer_info(stream).await?.delivered.map(|delivered| delivered.stream_seq))
     }
 
-    async fn consumer_info(&self, stream: &str) -> Result<ConsumerInfo, Error> {
+    pub(super) async fn consumer_info(&self, stream: &str) -> Result<ConsumerInfo, Error> {
         let subject = format!("{}.CONSUMER.INFO.{stream}.{}", self.api(), self.consumer_of(stream));
         request::ask(self.control(), subject, Bytes::new()).await
     }
@@ -198,10 +200,10 @@ impl Backbone {
 
     /// The next messages from `at` on, in order: some of them, or none if there are no more up to `until`.
     async fn read_from(&self, stream: &str, at: u64, until: u64) -> Result<Vec<Raw>, Error> {
-        let get = |query| raw::get(self.control(), self.api(), stream, query);
         if self.consumer_of(stream) == shape::LANE_CONSUMER {
             let last = until.min(at + AT_ONCE as u64 - 1);
-            let read = futures_util::stream::iter(at..=last).map(|sequence| get(format!(r#"{{"seq":{sequence}}}"#)));
+            let get = |sequence| raw::at(self.control(), self.api(), stream, sequence);
+            let read = futures_util::stream::iter(at..=last).map(get);
             let read: Vec<_> = read.buffered(AT_ONCE).collect().await;
             let mut there = Vec::with_capacity(read.len());
             for raw in read {
@@ -214,7 +216,7 @@ impl Backbone {
         // Skips the gaps of messages that are done with, or not due.
         let filter =
             if self.consumer_of(stream) == shape::LANE_CONSUMER { ">".to_owned() } else { self.names().due_all() };
-        let next = get(format!(r#"{{"seq":{at},"next_by_subj":"{filter}"}}"#)).await?;
+        let next = raw::next(self.control(), self.api(), stream, &filter, at).await?;
         Ok(next.filter(|raw| raw.sequence <= until).into_iter().collect())
     }
 
@@ -270,9 +272,8 @@ impl Backbone {
         let inbox = self.control().new_inbox();
         let mut answers = self.control().subscribe(inbox.clone()).await?;
         let (from, to) = sequences.into_inner();
-        let question = serde_json::to_vec(&Asked { node: node.to_owned(), stream: stream.to_owned(), from, to })
-            .unwrap_or_default();
-        self.control().publish_with_reply(self.names().held().into(), inbox, Bytes::from(question)).await;
+        let question = json(&Asked { node: node.to_owned(), stream: stream.to_owned(), from, to });
+        self.control().publish_with_reply(self.names().held().into(), inbox, question).await;
         let asked = Instant::now();
         let mut missing: Vec<&str> = nodes.iter().map(String::as_str).filter(|other| *other != node).collect();
         let mut held = Vec::new();
@@ -321,8 +322,7 @@ impl Backbone {
         } else {
             None
         };
-        let said = serde_json::to_vec(&HeldAnswer { node: node.to_owned(), held }).unwrap_or_default();
-        self.nodes().answer(question, Bytes::from(said)).await;
+        self.nodes().answer(question, json(&HeldAnswer { node: node.to_owned(), held })).await;
     }
 }
 

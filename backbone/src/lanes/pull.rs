@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use async_nats::{Message, StatusCode, Subject};
@@ -166,17 +166,12 @@ impl Puller {
 
     /// What has arrived, at time `now`. The server sent it at `sent_from` or later, and counts the lease from there.
     pub fn poll(&mut self, context: &mut Context<'_>, sent_from: Instant, now: Instant) -> Poll<Option<Pulled>> {
-        loop {
-            match self.messages.poll_next(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some(message)) => {
-                    if let Some(pulled) = self.take(message, sent_from, now) {
-                        return Poll::Ready(Some(pulled));
-                    }
-                }
+        while let Some(message) = ready!(self.messages.poll_next(context)) {
+            if let Some(pulled) = self.take(message, sent_from, now) {
+                return Poll::Ready(Some(pulled));
             }
         }
+        Poll::Ready(None)
     }
 
     /// Requests jobs of a lane, so that `want` are buffered or on their way. Does nothing while more than half are.

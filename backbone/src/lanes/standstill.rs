@@ -6,12 +6,11 @@
 
 use bytes::Bytes;
 use longshore_domain::{Queue, QueueLane, SmolStr};
-use serde::Deserialize;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::refusal::Refusal;
 use crate::messages::request;
+use crate::streams::info::ErrorAnswer;
 use crate::streams::shape::LANE_CONSUMER;
 
 /// What a lane holds while its consumer has nothing in hand.
@@ -25,25 +24,6 @@ pub struct Undelivered {
     pub deliveries: u64,
 }
 
-#[derive(Deserialize)]
-struct ConsumerProgress {
-    delivered: Option<Delivered>,
-    #[serde(default)]
-    num_ack_pending: u64,
-    #[serde(default)]
-    num_waiting: u64,
-}
-
-#[derive(Deserialize)]
-struct Delivered {
-    consumer_seq: u64,
-}
-
-#[derive(Deserialize)]
-struct SteppedDown {
-    error: Option<Refusal>,
-}
-
 impl Backbone {
     /// The jobs of a lane, if nodes ask for some and none is in anybody's hand; `None` otherwise.
     ///
@@ -54,11 +34,9 @@ impl Backbone {
         if state.messages == 0 {
             return Ok(None);
         }
-        let subject = format!("{}.CONSUMER.INFO.{}.{LANE_CONSUMER}", self.api(), state.stream);
-        let ConsumerProgress { delivered, num_ack_pending, num_waiting } =
-            request::ask(self.control(), subject, Bytes::new()).await?;
-        let is_asked = num_waiting > 0 && num_ack_pending == 0;
-        let deliveries = delivered.filter(|_| is_asked).map(|delivered| delivered.consumer_seq);
+        let consumer = self.consumer_info(&state.stream).await?;
+        let is_asked = consumer.num_waiting > 0 && consumer.num_ack_pending == 0;
+        let deliveries = consumer.delivered.filter(|_| is_asked).map(|delivered| delivered.consumer_seq);
         Ok(deliveries.map(|deliveries| Undelivered { stream: state.stream, jobs: state.messages, deliveries }))
     }
 
@@ -68,10 +46,7 @@ impl Backbone {
     /// The server did not answer, or refused.
     pub async fn change_leader(&self, stream: &str) -> Result<(), Error> {
         let subject = format!("{}.CONSUMER.LEADER.STEPDOWN.{stream}.{LANE_CONSUMER}", self.api());
-        let answer: SteppedDown = request::ask(self.control(), subject.clone(), Bytes::new()).await?;
-        match answer.error {
-            None => Ok(()),
-            Some(Refusal { err_code, description, .. }) => Err(Error::Refused { subject, code: err_code, description }),
-        }
+        let answer: ErrorAnswer = request::ask(self.control(), subject.clone(), Bytes::new()).await?;
+        answer.error.map_or(Ok(()), |refusal| Err(refusal.of(subject)))
     }
 }

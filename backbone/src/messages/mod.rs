@@ -1,5 +1,6 @@
 //! Single messages of JetStream: published and confirmed, read, listed, deleted. Nothing here knows what they mean.
 
+pub(crate) mod bucket;
 pub(crate) mod raw;
 pub mod refusal;
 pub mod request;

@@ -67,7 +67,7 @@ struct StoredMessage {
 /// wildcards. Reads them one by one: for buckets that have few.
 pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str, mut from: u64) -> Result<Vec<Raw>, Error> {
     let mut all = Vec::new();
-    while let Some(raw) = get(link, api, stream, format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)).await? {
+    while let Some(raw) = next(link, api, stream, subject, from).await? {
         from = raw.sequence + 1;
         all.push(raw);
     }
@@ -81,6 +81,16 @@ fn newest(mut all: Vec<Raw>) -> Vec<Raw> {
     all.retain(|raw| seen.insert(raw.subject.clone()));
     all.reverse();
     all
+}
+
+/// The stored message at a sequence, as the stream's leader has it.
+pub(crate) async fn at(link: &Link, api: &str, stream: &str, sequence: u64) -> Result<Option<Raw>, Error> {
+    get(link, api, stream, format!(r#"{{"seq":{sequence}}}"#)).await
+}
+
+/// The first message under a subject, which may have wildcards, from a sequence on, as the stream's leader has it.
+pub(crate) async fn next(link: &Link, api: &str, stream: &str, subject: &str, from: u64) -> Result<Option<Raw>, Error> {
+    get(link, api, stream, format!(r#"{{"seq":{},"next_by_subj":"{subject}"}}"#, from.max(1))).await
 }
 
 /// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist

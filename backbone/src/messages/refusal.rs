@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::error::Error;
+
 /// Why JetStream refused.
 #[derive(Debug, Clone, Deserialize, thiserror::Error)]
 #[error("{description} (code {err_code})")]
@@ -19,6 +21,11 @@ impl Refusal {
     #[must_use]
     pub fn is_wrong_sequence(&self) -> bool {
         self.err_code == WRONG_SEQUENCE
+    }
+
+    /// The refusal as the error of what was sent to that subject.
+    pub(crate) fn of(self, subject: String) -> Error {
+        Error::Refused { subject, code: self.err_code, description: self.description }
     }
 
     /// Whether the message that was to be deleted is not there: also if another node deletes it at the same time.

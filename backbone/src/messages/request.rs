@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::connection::link::Link;
 use crate::error::Error;
 use crate::messages::raw::{self, Raw};
-use crate::messages::refusal::Refusal;
+use crate::messages::refusal::{Refusal, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::wire::header::{self, kept, names};
 
 /// JetStream's answer to a publish, or its refusal.
@@ -39,10 +39,56 @@ pub struct Over {
 
 impl Over {
     pub(crate) fn headers(self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, self.expected.to_string());
-        headers.insert(names::TTL, header::ttl(self.lasts));
-        headers
+        conditions(Some(self.expected), Some(self.lasts))
+    }
+}
+
+/// The headers of a write: the revision that must still be the newest (0: nothing is stored), and for how long it is
+/// stored, from now on; without that, for good.
+pub(crate) fn conditions(expected: Option<u64>, lasts: Option<Duration>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(expected) = expected {
+        headers.insert(names::EXPECTED, expected.to_string());
+    }
+    if let Some(lasts) = lasts {
+        headers.insert(names::TTL, header::ttl(lasts));
+    }
+    headers
+}
+
+/// The headers of an empty write that removes a key of a bucket, and is itself stored for so long.
+pub(crate) fn removal(expected: Option<u64>, lasts: Duration) -> HeaderMap {
+    let mut headers = conditions(expected, Some(lasts));
+    headers.insert("KV-Operation", "DEL");
+    headers
+}
+
+/// A value as it is written.
+pub(crate) fn json(value: &impl Serialize) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// The outcome of a compare-and-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// It is stored, at this revision.
+    Won(u64),
+    /// Another write came first, or is on its way.
+    Lost,
+}
+
+impl From<Option<u64>> for Written {
+    fn from(revision: Option<u64>) -> Self {
+        revision.map_or(Self::Lost, Self::Won)
+    }
+}
+
+/// The revision that a compare-and-set has got; `None`: another write came first, or is on its way.
+pub(crate) fn won(published: Result<PubAck, Error>) -> Result<Option<u64>, Error> {
+    match published {
+        Ok(ack) => Ok(Some(ack.seq)),
+        Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -64,7 +110,22 @@ pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: 
     let ack: PubAck = serde_json::from_slice(&message.payload).map_err(|error| failed(Box::new(error)))?;
     match ack.error {
         None => Ok(ack),
-        Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
+        Some(refusal) => Err(refusal.of(subject)),
+    }
+}
+
+/// As [`publish`], again and again while another write is in flight, so that nothing is decided.
+pub(crate) async fn publish_until_decided(
+    link: &Link,
+    subject: String,
+    headers: HeaderMap,
+    payload: Bytes,
+) -> Result<PubAck, Error> {
+    loop {
+        match publish(link, subject.clone(), headers.clone(), payload.clone()).await {
+            Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+            decided => return decided,
+        }
     }
 }
 
@@ -87,12 +148,6 @@ pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body:
 #[must_use]
 pub fn is_no_responders_error(error: &Error) -> bool {
     matches!(error, Error::Publish { source, .. } if is_no_responders(source.as_ref()))
-}
-
-/// The same for a read: no such stream.
-#[must_use]
-pub fn nobody_answered(error: &Error) -> bool {
-    matches!(error, Error::Read { source, .. } if is_no_responders(source.as_ref()))
 }
 
 /// The same of a request as such: nobody got it.
@@ -154,6 +209,11 @@ pub(crate) fn stored(message: Message) -> Option<Stored> {
         payload: message.payload,
         headers,
     })
+}
+
+/// The revision of a stored message that the server republishes.
+pub(crate) fn revision_of(message: &Message) -> Option<u64> {
+    message.headers.as_ref()?.get("Nats-Sequence")?.as_str().parse().ok()
 }
 
 impl From<Raw> for Stored {

@@ -17,7 +17,7 @@ use crate::messages::request::{self, Stored};
 /// Maximum number of messages in a page.
 pub const PAGE: usize = 256;
 /// Bytes of one page; the server ends it after the message that exceeds this.
-const PAGE_BYTES: usize = 4 << 20;
+pub(crate) const PAGE_BYTES: usize = 4 << 20;
 /// How long the server may take over one message of a page.
 const WITHIN: Duration = Duration::from_secs(5);
 /// Some messages of a stream, and where the next page begins.
@@ -71,10 +71,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn page_of(&self, place: &Source, subject: &str, from: u64, most: usize) -> Result<Page, Error> {
-        let stream = self.stream_of(place);
-        let from = from.max(1);
-        let query = format!(r#""seq":{from},"batch":{most},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}""#);
-        batch(self.service(), self.api(), &stream, &query).await
+        batch(self.service(), self.api(), &self.stream_of(place), &query(subject, from, most as u64)).await
     }
 
     /// The same from a point in time on.
@@ -82,8 +79,8 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn page_since(&self, place: &Source, subject: &str, since: Timestamp) -> Result<Page, Error> {
-        let stream = self.stream_of(place);
-        page(self.service(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
+        let from = format!(r#""start_time":"{since}""#);
+        batch(self.service(), self.api(), &self.stream_of(place), &query_from(subject, &from, PAGE as u64)).await
     }
 
     /// The first message under `subject` from sequence `from` on, as the source's leader has it; `None`: there is none.
@@ -91,15 +88,8 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn next_of(&self, place: &Source, subject: &str, from: u64) -> Result<Option<Stored>, Error> {
-        let query = format!(r#"{{"seq":{},"next_by_subj":"{subject}"}}"#, from.max(1));
-        let raw = raw::get(self.service(), self.api(), &self.stream_of(place), query).await?;
-        Ok(raw.map(|raw| Stored {
-            subject: raw.subject,
-            sequence: raw.sequence,
-            at: raw.at.to_string(),
-            headers: raw::readable(&raw.headers),
-            payload: raw.payload,
-        }))
+        let raw = raw::next(self.service(), self.api(), &self.stream_of(place), subject, from).await?;
+        Ok(raw.map(Stored::from))
     }
 
     /// The last sequence that a source assigned.
@@ -116,10 +106,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer, or the source does not exist.
     pub async fn sequences(&self, place: &Source) -> Result<(u64, u64), Error> {
-        let stream = self.stream_of(place);
-        let failed = |error| Error::Read { subject: stream.clone(), source: error };
-        let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
-        let state = &found.cached_info().state;
+        let state = self.stream_info(&self.stream_of(place)).await?.state;
         Ok((state.first_sequence, state.last_sequence))
     }
 
@@ -157,7 +144,7 @@ impl Backbone {
         match answer.error {
             None => Ok(answer.success),
             Some(refusal) if refusal.is_no_message() => Ok(false),
-            Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
+            Some(refusal) => Err(refusal.of(subject)),
         }
     }
 
@@ -196,10 +183,19 @@ struct Deleted {
     error: Option<Refusal>,
 }
 
-/// One page of the messages under `subject`; `from` says where it begins, as a field of the query.
-pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
-    let query = format!(r#"{from},"batch":{PAGE},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}""#);
-    batch(link, api, stream, &query).await
+/// One page of the messages under `subject` from a sequence on.
+pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, from: u64) -> Result<Page, Error> {
+    batch(link, api, stream, &query(subject, from, PAGE as u64)).await
+}
+
+/// The fields of a request for the messages under `subject` from a sequence on, at most so many.
+pub(crate) fn query(subject: &str, from: u64, most: u64) -> String {
+    query_from(subject, &format!(r#""seq":{}"#, from.max(1)), most)
+}
+
+/// The same; `from` is the field that says where they begin.
+fn query_from(subject: &str, from: &str, most: u64) -> String {
+    format!(r#"{from},"batch":{most},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}""#)
 }
 
 /// A batched direct get (ADR-31): the messages, then a status that ends the page. `query` has the fields of the

@@ -3,7 +3,7 @@
 //! A separate request for each publish costs a subscription look-up, a channel and a task switch; at three publishes
 //! per job that is most of the cost. Here the caller keeps the publishes that it waits for in its own map, by number.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
@@ -100,17 +100,12 @@ impl PublishWindow {
 
     /// The next answer, and its number.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(u64, PublishAnswer)>> {
-        loop {
-            match self.answers.poll_next(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some(message)) => {
-                    if let Some(read) = read(&message) {
-                        return Poll::Ready(Some(read));
-                    }
-                }
+        while let Some(message) = ready!(self.answers.poll_next(context)) {
+            if let Some(read) = read(&message) {
+                return Poll::Ready(Some(read));
             }
         }
+        Poll::Ready(None)
     }
 }
 

@@ -14,14 +14,12 @@ use longshore_domain::{RunId, Tenant};
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::request::Stored;
-use crate::messages::scan::{self, Page, Source};
+use crate::messages::scan::{self, PAGE_BYTES, Page, Source};
 use crate::runs::records::Found;
 use crate::wire::record;
 
 /// Messages that are asked for at once, and the length of the shortest window: one question, some hundred KiB.
 const BATCH: u64 = 512;
-/// Bytes of one page; the server ends it after the message that exceeds this.
-const PAGE_BYTES: usize = 4 << 20;
 /// Messages of a window; one that has more was made too long, and is read again as a shorter one.
 const MOST: usize = 2_048;
 /// The longest window, in sequences.
@@ -84,9 +82,7 @@ impl Backbone {
     }
 
     async fn span(&self, stream: &str) -> Result<SequenceRange, Error> {
-        let failed = |error| Error::Read { subject: stream.to_owned(), source: Box::new(error) };
-        let found = self.jetstream().get_stream(stream).await.map_err(failed)?;
-        let state = &found.cached_info().state;
+        let state = self.stream_info(stream).await?.state;
         Ok(SequenceRange { first: state.first_sequence, last: state.last_sequence })
     }
 
@@ -116,7 +112,7 @@ impl Backbone {
             None => ">".to_owned(),
         };
         let stream = self.names().bucket_stream("runs");
-        scan::page(self.service(), self.api(), &stream, &subject, &format!(r#""seq":{}"#, from.max(1))).await
+        scan::page(self.service(), self.api(), &stream, &subject, from).await
     }
 
     /// The records of these runs, by their place in `runs`; those that have none are absent.
@@ -131,9 +127,9 @@ impl Backbone {
             let places: HashMap<&str, usize> =
                 subjects.iter().enumerate().map(|(at, subject)| (subject.as_str(), number * RECORDS + at)).collect();
             let list = serde_json::to_string(&subjects).unwrap_or_default();
-            let mut from = 1;
-            loop {
-                let query = format!(r#""seq":{from},"multi_last":{list},"max_bytes":{PAGE_BYTES}"#);
+            let mut from = Some(1);
+            while let Some(first) = from {
+                let query = format!(r#""seq":{first},"multi_last":{list},"max_bytes":{PAGE_BYTES}"#);
                 let page = scan::batch(self.service(), self.api(), &stream, &query).await?;
                 for stored in &page.messages {
                     let place = places.get(stored.subject.as_str());
@@ -141,10 +137,7 @@ impl Backbone {
                         found.insert(*place, Found { run, revision: stored.sequence });
                     }
                 }
-                match page.next {
-                    Some(next) => from = next,
-                    None => break,
-                }
+                from = page.next;
             }
         }
         Ok(found)
@@ -163,7 +156,7 @@ impl Backwards {
             if low >= before {
                 return Ok(Past { messages: Vec::new(), next: None, read });
             }
-            let (messages, is_whole) = self.between(backbone, low, before, &mut read).await?;
+            let (mut messages, is_whole) = self.between(backbone, low, before, &mut read).await?;
             if !is_whole {
                 self.window = (self.window / 8).max(BATCH);
                 continue;
@@ -174,7 +167,6 @@ impl Backwards {
             } else if found > BATCH {
                 self.window = (self.window / 2).max(BATCH);
             }
-            let mut messages = messages;
             self.keep_own(&mut messages);
             messages.reverse();
             return Ok(Past { messages, next: (low > self.first.max(1)).then_some(low), read });
@@ -191,8 +183,7 @@ impl Backwards {
     ) -> Result<(Vec<Stored>, bool), Error> {
         let (mut messages, mut from) = (Vec::new(), low);
         loop {
-            let (subject, batch) = (&self.subject, BATCH.min(before - from));
-            let query = format!(r#""seq":{from},"batch":{batch},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}""#);
+            let query = scan::query(&self.subject, from, BATCH.min(before - from));
             let page = scan::batch(backbone.service(), backbone.api(), &self.stream, &query).await?;
             *read += page.messages.len();
             messages.extend(page.messages.into_iter().filter(|stored| stored.sequence < before));

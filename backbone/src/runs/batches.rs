@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
-use bytes::Bytes;
 use longshore_domain::{BatchId, QueueLane, RunId, RunState, Tenant, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -17,12 +15,13 @@ use serde::{Deserialize, Serialize};
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::raw;
-use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request::{self, Over};
+use crate::messages::request::{Over, conditions, won};
 use crate::messages::scan::{self, Source};
 use crate::wire::api::{BatchPayload, BatchStatus, SubmitRequest};
-use crate::wire::header::{self, names};
+use crate::wire::header;
 
+/// The bucket.
+const BUCKET: &str = "checkpoints";
 /// How long a batch may take from its creation, and what it is made of is stored.
 pub const LASTS: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
@@ -71,10 +70,8 @@ impl Backbone {
     /// # Errors
     /// The bucket, or the batch, cannot be read.
     pub async fn batch(&self, tenant: &Tenant, id: &BatchId) -> Result<(Option<StoredBatch>, u64), Error> {
-        let (bucket, subject) = (self.names().bucket_stream("checkpoints"), self.batch_subject(tenant, id));
-        let found = request::latest(self.control(), self.api(), &bucket, &subject).await?;
-        let Some(raw) = found else { return Ok((None, 0)) };
-        let failed = |error| Error::Read { subject: subject.clone(), source: Box::new(error) };
+        let Some(raw) = self.entry(BUCKET, &entry_of(tenant, id)).await? else { return Ok((None, 0)) };
+        let failed = |error| Error::Read { subject: raw.subject.clone(), source: Box::new(error) };
         let stored = (!raw.payload.is_empty()).then(|| serde_json::from_slice(&raw.payload)).transpose();
         Ok((stored.map_err(failed)?, raw.sequence))
     }
@@ -84,8 +81,7 @@ impl Backbone {
     /// # Errors
     /// The bucket cannot be read.
     pub async fn batches(&self, tenant: Option<&Tenant>, after: u64) -> Result<Vec<(StoredBatch, u64)>, Error> {
-        let all = format!("_batches.{}.*", tenant.map_or("*", Tenant::as_str));
-        self.entries(&self.names().key("checkpoints", &all), after + 1).await
+        self.entries(&format!("_batches.{}.*", tenant.map_or("*", Tenant::as_str)), after + 1).await
     }
 
     /// Writes a batch on the revision that was read; `None`: another write came first. One that has ended is kept as
@@ -96,13 +92,7 @@ impl Backbone {
     pub async fn write_batch(&self, stored: &StoredBatch, revision: u64) -> Result<Option<u64>, Error> {
         let lasts = if stored.batch.ended_at.is_some() { self.checkpoints_kept() } else { 2 * LASTS };
         let headers = Over { expected: revision, lasts }.headers();
-        let body = Bytes::from(serde_json::to_vec(stored).unwrap_or_default());
-        let subject = self.batch_subject(&stored.batch.tenant, &stored.batch.id);
-        match request::publish(self.control(), subject, headers, body).await {
-            Ok(ack) => Ok(Some(ack.seq)),
-            Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        won(self.put_entry(BUCKET, &entry_of(&stored.batch.tenant, &stored.batch.id), stored, headers).await)
     }
 
     /// Writes a member as it joins (then only if it is not there yet), or as it has ended.
@@ -110,17 +100,9 @@ impl Backbone {
     /// # Errors
     /// The server did not answer in time, so that it may be written; or it refused.
     pub async fn write_member(&self, tenant: &Tenant, batch: &BatchId, member: &Member) -> Result<(), Error> {
-        let mut headers = HeaderMap::new();
-        if member.ended.is_none() {
-            headers.insert(names::EXPECTED, "0");
-        }
-        headers.insert(names::TTL, header::ttl(2 * LASTS));
-        let subject = format!("{}.{}", self.batch_subject(tenant, batch), member.run_id);
-        let body = Bytes::from(serde_json::to_vec(member).unwrap_or_default());
-        match request::publish(self.control(), subject, headers, body).await {
-            Ok(_) | Err(Error::Refused { code: WRONG_SEQUENCE | WRITE_IN_FLIGHT, .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let headers = conditions(member.ended.is_none().then_some(0), Some(2 * LASTS));
+        let key = format!("{}.{}", entry_of(tenant, batch), member.run_id);
+        won(self.put_entry(BUCKET, &key, member, headers).await).map(drop)
     }
 
     /// The members of a batch, each as it was last written.
@@ -128,18 +110,18 @@ impl Backbone {
     /// # Errors
     /// The bucket cannot be read.
     pub async fn members(&self, tenant: &Tenant, batch: &BatchId) -> Result<Vec<Member>, Error> {
-        let members = self.entries(&format!("{}.*", self.batch_subject(tenant, batch)), 1).await?;
+        let members = self.entries(&format!("{}.*", entry_of(tenant, batch)), 1).await?;
         Ok(members.into_iter().map(|(member, _)| member).collect())
     }
 
-    /// What stands under a subject, which may have wildcards, and was written from a sequence on: the last write of
+    /// What stands under keys, which may have wildcards, and was written from a sequence on: the last write of
     /// each key, by key, with its revision. Any replica answers for the pages, and the leader for what is behind them:
     /// a replica that lags behind may lack the last.
-    async fn entries<T: DeserializeOwned>(&self, subject: &str, mut from: u64) -> Result<Vec<(T, u64)>, Error> {
-        let bucket = self.names().bucket_stream("checkpoints");
+    async fn entries<T: DeserializeOwned>(&self, keys: &str, mut from: u64) -> Result<Vec<(T, u64)>, Error> {
+        let (bucket, subject) = (self.names().bucket_stream(BUCKET), self.names().key(BUCKET, keys));
         let mut last = BTreeMap::new();
         loop {
-            let page = scan::page(self.control(), self.api(), &bucket, subject, &format!(r#""seq":{from}"#)).await?;
+            let page = scan::page(self.control(), self.api(), &bucket, &subject, from).await?;
             for stored in page.messages {
                 from = stored.sequence + 1;
                 last.insert(stored.subject, (stored.payload, stored.sequence));
@@ -147,8 +129,8 @@ impl Backbone {
             if page.next.is_some() {
                 continue;
             }
-            let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
-            let Some(more) = raw::get(self.control(), self.api(), &bucket, query).await? else { break };
+            let next = raw::next(self.control(), self.api(), &bucket, &subject, from).await?;
+            let Some(more) = next else { break };
             // It is taken as it is: the replica that answers for the next page may lack it still.
             from = more.sequence + 1;
             last.insert(more.subject, (more.payload, more.sequence));
@@ -162,7 +144,7 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn forget_members(&self, tenant: &Tenant, batch: &BatchId) -> Result<(), Error> {
-        self.purge_checkpoints_under(&format!("_batches.{tenant}.{batch}.>")).await
+        self.purge_checkpoints_under(&format!("{}.>", entry_of(tenant, batch))).await
     }
 
     /// The last sequence of each lane that has jobs of a tenant: those that were published before now.
@@ -213,10 +195,11 @@ impl Backbone {
             _ => Ok((false, last + 1)),
         }
     }
+}
 
-    fn batch_subject(&self, tenant: &Tenant, id: &BatchId) -> String {
-        self.names().key("checkpoints", &format!("_batches.{tenant}.{id}"))
-    }
+/// The key of a batch in the bucket.
+fn entry_of(tenant: &Tenant, id: &BatchId) -> String {
+    format!("_batches.{tenant}.{id}")
 }
 
 /// The header by which a job joins a batch.

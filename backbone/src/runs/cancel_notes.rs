@@ -6,16 +6,13 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
-use bytes::Bytes;
 use longshore_domain::{RunId, Tenant};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::raw;
-use crate::messages::request;
-use crate::wire::header::{self, names};
+use crate::messages::raw::Raw;
+use crate::messages::request::conditions;
 
 /// A note in the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +28,8 @@ impl Backbone {
     /// The server did not confirm it.
     pub async fn note_cancel(&self, tenant: &Tenant, run_id: &RunId, kept: Duration) -> Result<(), Error> {
         let note = Note { tenant: tenant.clone(), run_id: run_id.clone() };
-        let mut headers = HeaderMap::new();
-        headers.insert(names::TTL, header::ttl(kept));
-        let body = Bytes::from(serde_json::to_vec(&note).unwrap_or_default());
-        request::publish(self.control(), self.cancel_note(tenant, run_id), headers, body).await.map(|_| ())
+        let headers = conditions(None, Some(kept));
+        self.put_entry("control", &entry_of(tenant, run_id), &note, headers).await.map(drop)
     }
 
     /// Removes a note: no message of the run is left that could be delivered.
@@ -42,10 +37,7 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn forget_cancel(&self, tenant: &Tenant, run_id: &RunId) -> Result<(), Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert("KV-Operation", "DEL");
-        headers.insert(names::TTL, "1s");
-        request::publish(self.control(), self.cancel_note(tenant, run_id), headers, Bytes::new()).await.map(|_| ())
+        self.remove_entry("control", &entry_of(tenant, run_id), Duration::from_secs(1)).await
     }
 
     /// Every run that is being cancelled, as the bucket's leader has it.
@@ -53,14 +45,13 @@ impl Backbone {
     /// # Errors
     /// The control bucket cannot be read.
     pub async fn noted_cancels(&self) -> Result<Vec<(Tenant, RunId)>, Error> {
-        let bucket = self.names().bucket_stream("control");
-        let all = self.names().key("control", "cancels.>");
-        let notes = raw::all(self.control(), self.api(), &bucket, &all, 1).await?;
-        let read = |stored: &raw::Raw| self.readable::<Note>(&stored.subject, &stored.payload);
+        let notes = self.entries_after("control", "cancels.>", 0).await?;
+        let read = |stored: &Raw| self.readable::<Note>(&stored.subject, &stored.payload);
         Ok(notes.iter().filter_map(read).map(|note| (note.tenant, note.run_id)).collect())
     }
+}
 
-    fn cancel_note(&self, tenant: &Tenant, run_id: &RunId) -> String {
-        self.names().key("control", &format!("cancels.{tenant}.{run_id}"))
-    }
+/// The key in the bucket.
+fn entry_of(tenant: &Tenant, run_id: &RunId) -> String {
+    format!("cancels.{tenant}.{run_id}")
 }

@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::{Lane, Run, RunId, State, Tenant};
 
@@ -17,14 +16,13 @@ use crate::messages::request::Stored;
 use crate::messages::{request, scan};
 use crate::runs::dead_letters::StoredDeadLetter;
 use crate::runs::records::Found;
-use crate::streams::info::{self, Peer};
-use crate::wire::header::names;
+use crate::streams::info::{self, Peer, StreamState};
 
 /// The key under which a message is stored in a bucket that shows how far a replica is. The keys of records and of
 /// recurring schedules have two tokens.
 pub const MARK: &str = "_mark";
 /// How long that message is stored.
-const MARK_KEPT: &str = "60s";
+const MARK_KEPT: Duration = Duration::from_secs(60);
 /// How often the replicas are asked until one answers that has it, and the wait between two of these.
 const TRIES: usize = 20;
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -56,10 +54,8 @@ impl Backbone {
     /// The bucket has no leader, or no replica that has all was reached.
     pub(crate) async fn latest_for_certain(&self, bucket: &str, subject: &str) -> Result<Option<Stored>, Error> {
         let (stream, mark) = (self.names().bucket_stream(bucket), self.names().key(bucket, MARK));
-        let mut headers = HeaderMap::new();
         // As a key that is deleted, for readers of the bucket.
-        headers.insert("KV-Operation", "DEL");
-        headers.insert(names::TTL, MARK_KEPT);
+        let headers = request::removal(None, MARK_KEPT);
         let stored = request::publish(self.client(), mark.clone(), headers, Bytes::new()).await?.seq;
         let query = format!(r#""multi_last":["{mark}","{subject}"]"#);
         for _ in 0..TRIES {
@@ -121,7 +117,7 @@ impl Backbone {
         for _ in 0..TRIES {
             let last =
                 request::latest(self.service(), self.api(), &stream, &all).await?.map_or(0, |last| last.sequence);
-            self.leader_is_certain(&stream).await?;
+            self.leader_is_certain(&stream, |_| false).await?;
             let (found, read_to) = self.dead_letter_among_all(tenant, run_id).await?;
             if found.is_some() || read_to >= last {
                 return Ok(found);
@@ -132,12 +128,15 @@ impl Backbone {
         Err(Error::Read { subject: all, source: LAGGING.into() })
     }
 
-    /// Makes sure that the leader of a stream, if the stream exists, has just had an answer from a majority.
-    async fn leader_is_certain(&self, name: &str) -> Result<(), Error> {
+    /// Makes sure that the leader of a stream, if the stream exists, has just had an answer from a majority, unless its
+    /// state is `enough` by itself.
+    async fn leader_is_certain(&self, name: &str, enough: impl FnOnce(&StreamState) -> bool) -> Result<(), Error> {
         let failed = |source| Error::Read { subject: name.to_owned(), source };
         let found = info::stream(self.service(), self.api(), name).await.map_err(|error| failed(error.into()))?;
-        let servers = found.and_then(|stream| stream.cluster);
-        if servers.is_none_or(|servers| reaches_a_majority(&servers.replicas)) {
+        let Some(servers) = found.filter(|stream| !enough(&stream.state)).and_then(|stream| stream.cluster) else {
+            return Ok(());
+        };
+        if reaches_a_majority(&servers.replicas) {
             return Ok(());
         }
         Err(failed("its leader reaches too few others".into()))
@@ -151,13 +150,7 @@ impl Backbone {
     /// The lane's leader may be a former one, or does not answer.
     pub async fn is_certainly_gone(&self, lane: &Lane, sequence: u64) -> Result<(), Error> {
         let name = self.names().lane_stream(&lane.queue, lane.priority);
-        let failed = |source| Error::Read { subject: name.clone(), source };
-        let lane = info::stream(self.service(), self.api(), &name).await.map_err(|error| failed(error.into()))?;
-        let Some(lane) = lane else { return Ok(()) };
-        if lane.state.last_seq >= sequence || lane.cluster.is_none_or(|servers| reaches_a_majority(&servers.replicas)) {
-            return Ok(());
-        }
-        Err(failed("its leader reaches too few others".into()))
+        self.leader_is_certain(&name, |state| state.last_seq >= sequence).await
     }
 }
 

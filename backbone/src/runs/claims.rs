@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use longshore_domain::job::Unique;
 use longshore_domain::{RunId, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -18,8 +17,7 @@ use crate::Backbone;
 use crate::clock::now;
 use crate::error::Error;
 use crate::messages::raw::Raw;
-use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request::{self, Over};
+use crate::messages::request::{self, Over, json, won};
 use crate::runs::fingerprint::Fingerprint;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
@@ -110,16 +108,8 @@ impl Backbone {
         claim: &Claim,
         over: Over,
     ) -> Result<Option<u64>, Error> {
-        let body = Bytes::from(serde_json::to_vec(claim).unwrap_or_default());
         let subject = self.claim_subject(tenant, key);
-        loop {
-            match request::publish(self.client(), subject.clone(), over.headers(), body.clone()).await {
-                Ok(ack) => return Ok(Some(ack.seq)),
-                Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
-                Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        }
+        won(request::publish_until_decided(self.client(), subject, over.headers(), json(claim)).await)
     }
 
     /// The claim on a key, as the bucket's leader has it.

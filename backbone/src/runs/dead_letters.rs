@@ -97,15 +97,9 @@ impl Backbone {
     ) -> Result<Option<StoredDeadLetter>, Error> {
         /// How far the clocks of nodes and servers may differ.
         const APART: std::time::Duration = std::time::Duration::from_secs(600);
-        let first = match dead.map(|run| (run, &run.state)) {
-            Some((run, State::Dead { ended_at })) => {
-                let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
-                let page = self.page_since(&Source::DeadLetters, &subject, ended_at.minus(APART)).await?;
-                Some((subject, page))
-            }
-            _ => None,
-        };
-        if let Some((subject, page)) = first {
+        if let Some(Run { tenant: of, queue, job_type, state: State::Dead { ended_at }, .. }) = dead {
+            let subject = self.names().dead_letter(of, queue, job_type);
+            let page = self.page_since(&Source::DeadLetters, &subject, ended_at.minus(APART)).await?;
             let (found, _) = self.dead_letter_of((tenant, run_id), &subject, page).await?;
             if found.is_some() {
                 return Ok(found);

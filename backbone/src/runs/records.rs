@@ -57,10 +57,7 @@ impl Backbone {
     /// # Errors
     /// The bucket cannot be read.
     pub async fn measure_records(&self) -> Result<f64, Error> {
-        let name = self.names().bucket_stream("runs");
-        let failed = |source| Error::Read { subject: name.clone(), source };
-        let bucket = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
-        let info = bucket.cached_info();
+        let info = self.stream_info(&self.names().bucket_stream("runs")).await?;
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         let bytes = share(info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(0));
         let fill = bytes.max(share(info.state.messages, self.storage().runs_max_records));
@@ -123,10 +120,7 @@ impl Backbone {
     /// The server did not confirm it, or refused because the revision is another by now.
     pub async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error> {
         let (stream, subject) = (self.names().bucket_stream("runs"), self.names().record(tenant, run));
-        let mut headers = HeaderMap::new();
-        headers.insert("KV-Operation", "DEL");
-        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, revision.to_string());
-        headers.insert(NATS_MESSAGE_TTL, "1s");
+        let headers = request::removal(Some(revision), Duration::from_secs(1));
         let removed = request::publish(self.client(), subject.clone(), headers, Bytes::new()).await?.seq;
         for _ in 0..GONE_WITHIN {
             tokio::time::sleep(Duration::from_millis(100)).await;

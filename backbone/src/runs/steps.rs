@@ -13,9 +13,9 @@ use serde_json::value::RawValue;
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::messages::raw::Raw;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request::{self, Over};
-use crate::messages::{raw, scan};
+use crate::messages::request::{self, Over, Stored};
 use crate::wire::json::any_json;
 
 /// Maximum bytes of a result. It must also fit into a message ([`Backbone::max_in_answer`]).
@@ -128,11 +128,11 @@ impl Backbone {
     /// # Errors
     /// The bucket cannot be read, or not what stands there.
     pub async fn step(&self, tenant: &Tenant, run: &RunId, call: &StepCall) -> Result<Option<StepResult>, Error> {
-        let (bucket, subject) = (self.names().bucket_stream("checkpoints"), self.step_subject(tenant, run, call));
-        let found = request::latest(self.control(), self.api(), &bucket, &subject).await?;
-        let read = |found: raw::Raw| serde_json::from_slice(&found.payload);
-        let failed = |error| Error::Read { subject: subject.clone(), source: Box::new(error) };
-        found.map(read).transpose().map_err(failed)
+        let found = self.entry("checkpoints", &entry_of(tenant, run, call)).await?;
+        let read = |Raw { subject, payload, .. }: Raw| {
+            serde_json::from_slice(&payload).map_err(|error| Error::Read { subject, source: Box::new(error) })
+        };
+        found.map(read).transpose()
     }
 
     /// Stores the result of a step, unless it has one. It goes over the connection for jobs to handlers: what a frozen
@@ -150,7 +150,8 @@ impl Backbone {
         let headers = Over { expected: 0, lasts: self.checkpoints_kept() }.headers();
         // The version of this form, first.
         let body = Bytes::from([br#"{"v":1,"#, &serde_json::to_vec(result).unwrap_or_default()[1..]].concat());
-        let error = match request::publish(self.work(), self.step_subject(tenant, run, call), headers, body).await {
+        let subject = self.names().key("checkpoints", &entry_of(tenant, run, call));
+        let error = match request::publish(self.work(), subject, headers, body).await {
             Ok(_) => return Ok(StepStored::Stored),
             Err(error) => error,
         };
@@ -171,21 +172,13 @@ impl Backbone {
     /// # Errors
     /// The bucket cannot be read.
     pub async fn steps(&self, tenant: &Tenant, run: &RunId) -> Result<Vec<Step>, Error> {
-        let all = self.names().key("checkpoints", &format!("{tenant}.{run}."));
-        let bucket = self.names().bucket_stream("checkpoints");
-        let step = |stored: &request::Stored| {
-            let (name, n) = stored.subject.strip_prefix(&all)?.rsplit_once('#')?;
+        let prefix = self.names().key("checkpoints", &format!("{tenant}.{run}."));
+        let step = |stored: Stored| {
+            let (name, n) = stored.subject.strip_prefix(&prefix)?.rsplit_once('#')?;
             let found: StepResult = serde_json::from_slice(&stored.payload).ok()?;
             Some(found.listed(name.into(), n.parse().ok()?))
         };
-        let (mut steps, mut from) = (Vec::new(), Some(1));
-        while let Some(sequence) = from {
-            let from_there = format!(r#""seq":{sequence}"#);
-            let page = scan::page(self.control(), self.api(), &bucket, &format!("{all}>"), &from_there).await?;
-            steps.extend(page.messages.iter().filter_map(step));
-            from = page.next;
-        }
-        Ok(steps)
+        self.entries_by_pages("checkpoints", &format!("{tenant}.{run}.>"), step).await
     }
 
     /// How long a checkpoint is kept at most: as long as its run may be replayed, or shown.
@@ -193,10 +186,11 @@ impl Backbone {
         let storage = self.storage();
         storage.dlq_max_age.max(storage.failed_max_age)
     }
+}
 
-    fn step_subject(&self, tenant: &Tenant, run: &RunId, call: &StepCall) -> String {
-        self.names().key("checkpoints", &format!("{tenant}.{run}.{}#{}", call.name, call.n))
-    }
+/// The key in the bucket.
+fn entry_of(tenant: &Tenant, run: &RunId, call: &StepCall) -> String {
+    format!("{tenant}.{run}.{}#{}", call.name, call.n)
 }
 
 #[cfg(test)]

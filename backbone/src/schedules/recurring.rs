@@ -3,7 +3,7 @@
 //! A tick is a schedule of the server without a job: one for each recurring schedule, which a later one replaces. The
 //! object alone says what is due, so a tick that is lost, late or fired twice costs nothing but time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -11,8 +11,7 @@ use longshore_domain::{ScheduleId, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::refusal::{STREAM_FULL, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::messages::request;
+use crate::messages::request::{self, Stored, conditions, json, removal, won};
 use crate::messages::scan;
 use crate::schedules::sweep::Chunk;
 use crate::wire::header::names;
@@ -23,7 +22,7 @@ const BUCKET: &str = "schedules";
 /// The largest schedule, in bytes, its job included: it is written twice for each firing.
 pub const SCHEDULE_MAX: usize = 64 * 1024;
 /// How long the mark of a removed schedule stays: a page of a list is read sooner.
-const MARK_KEPT: &str = "60s";
+const MARK_KEPT: Duration = Duration::from_secs(60);
 
 /// A schedule as it was found.
 #[derive(Debug, Clone)]
@@ -52,9 +51,8 @@ impl Backbone {
     /// # Errors
     /// It could not be read.
     pub async fn find_recurring(&self, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, Error> {
-        let (stream, subject) = (self.names().bucket_stream(BUCKET), self.recurring_key(tenant, id));
-        let stored = request::latest(self.control(), self.api(), &stream, &subject).await?;
-        Ok(self.found(&subject, stored.map(|stored| (stored.payload, stored.sequence))))
+        let stored = self.entry(BUCKET, &format!("{tenant}.{id}")).await?;
+        Ok(self.found(stored.map(Stored::from)))
     }
 
     /// The same, but that there is none is certain: whichever server leads the bucket, none had been stored when this
@@ -68,8 +66,7 @@ impl Backbone {
             return Ok(found);
         }
         let subject = self.recurring_key(tenant, id);
-        let stored = self.latest_for_certain(BUCKET, &subject).await?;
-        Ok(self.found(&subject, stored.map(|stored| (stored.payload, stored.sequence))))
+        Ok(self.found(self.latest_for_certain(BUCKET, &subject).await?))
     }
 
     /// Writes a schedule if its revision is still `expected`. Its token must be its writer's own: if an answer is lost,
@@ -78,9 +75,8 @@ impl Backbone {
     /// # Errors
     /// The server did not answer; the schedule may have been written.
     pub async fn write_recurring(&self, schedule: &Recurring, expected: u64) -> Result<Put, Error> {
-        let body = Bytes::from(serde_json::to_vec(schedule).unwrap_or_default());
         let subject = self.recurring_key(&schedule.tenant, schedule.id());
-        let written = self.write_key(subject, HeaderMap::new(), body, expected).await?;
+        let written = self.write_key(subject, conditions(Some(expected), None), json(schedule)).await?;
         if written != Put::Lost {
             return Ok(written);
         }
@@ -95,30 +91,15 @@ impl Backbone {
     /// # Errors
     /// The server did not answer; the schedule may have been removed.
     pub async fn remove_recurring(&self, tenant: &Tenant, id: &ScheduleId, expected: u64) -> Result<Put, Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert("KV-Operation", "DEL");
-        headers.insert(names::TTL, MARK_KEPT);
-        self.write_key(self.recurring_key(tenant, id), headers, Bytes::new(), expected).await
+        let headers = removal(Some(expected), MARK_KEPT);
+        self.write_key(self.recurring_key(tenant, id), headers, Bytes::new()).await
     }
 
-    async fn write_key(
-        &self,
-        subject: String,
-        mut headers: HeaderMap,
-        body: Bytes,
-        expected: u64,
-    ) -> Result<Put, Error> {
-        headers.insert(names::EXPECTED, expected.to_string());
-        loop {
-            match request::publish(self.control(), subject.clone(), headers.clone(), body.clone()).await {
-                Ok(ack) => return Ok(Put::Won(ack.seq)),
-                Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => {
-                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                }
-                Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => return Ok(Put::Lost),
-                Err(Error::Refused { code, .. }) if STREAM_FULL.contains(&code) => return Ok(Put::Full),
-                Err(error) => return Err(error),
-            }
+    async fn write_key(&self, subject: String, headers: HeaderMap, body: Bytes) -> Result<Put, Error> {
+        match won(request::publish_until_decided(self.control(), subject, headers, body).await) {
+            Ok(revision) => Ok(revision.map_or(Put::Lost, Put::Won)),
+            Err(error) if error.is_stream_full() => Ok(Put::Full),
+            Err(error) => Err(error),
         }
     }
 
@@ -129,11 +110,9 @@ impl Backbone {
     pub async fn some_recurring(&self, tenant: Option<&Tenant>, from: u64) -> Result<Chunk<(Recurring, u64)>, Error> {
         let tenant = tenant.map_or("*", Tenant::as_str);
         let (stream, subject) = (self.names().bucket_stream(BUCKET), self.names().key(BUCKET, &format!("{tenant}.*")));
-        let page =
-            scan::page(self.service(), self.api(), &stream, &subject, &format!(r#""seq":{}"#, from.max(1))).await?;
-        let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
-        let read = |stored: &request::Stored| Some((self.readable(&stored.subject, &stored.payload)?, stored.sequence));
-        Ok(Chunk { found: page.messages.iter().filter_map(read).collect(), bytes, next: page.next })
+        let page = scan::page(self.service(), self.api(), &stream, &subject, from).await?;
+        let read = |stored: Stored| Some((self.readable(&stored.subject, &stored.payload)?, stored.sequence));
+        Ok(Chunk::of(page, read))
     }
 
     /// Has the server tick for a schedule at a time; replaces the tick that was set before.
@@ -154,7 +133,7 @@ impl Backbone {
     pub async fn remove_tick(&self, tenant: &Tenant, id: &ScheduleId) -> Result<(), Error> {
         let stream = self.names().schedules_stream();
         match request::latest(self.control(), self.api(), &stream, &self.names().tick(tenant, id)).await? {
-            Some(stored) => self.take_out(&scan::Source::Schedules, stored.sequence).await.map(|_| ()),
+            Some(stored) => self.take_out(&scan::Source::Schedules, stored.sequence).await.map(drop),
             None => Ok(()),
         }
     }
@@ -171,9 +150,9 @@ impl Backbone {
 
     /// What the last message under a schedule's key says: there is none where it was removed, or where somebody wrote
     /// over it, so that it can be put again.
-    fn found(&self, subject: &str, stored: Option<(Bytes, u64)>) -> FoundRecurring {
-        let Some((payload, revision)) = stored else { return FoundRecurring { schedule: None, revision: 0 } };
-        FoundRecurring { schedule: self.readable(subject, &payload), revision }
+    fn found(&self, stored: Option<Stored>) -> FoundRecurring {
+        let Some(stored) = stored else { return FoundRecurring { schedule: None, revision: 0 } };
+        FoundRecurring { schedule: self.readable(&stored.subject, &stored.payload), revision: stored.sequence }
     }
 
     /// Whether this node met lately what nodes did not write among the recurring schedules.

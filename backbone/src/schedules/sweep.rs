@@ -10,7 +10,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::messages::raw;
 use crate::messages::request::{self, Stored};
-use crate::messages::scan::{self, Source};
+use crate::messages::scan::{self, Page, Source};
 use crate::wire::header::names;
 use crate::wire::record;
 
@@ -36,6 +36,14 @@ pub struct Chunk<T> {
     pub next: Option<u64>,
 }
 
+impl<T> Chunk<T> {
+    /// What can be read of a page.
+    pub(crate) fn of(page: Page, read: impl FnMut(Stored) -> Option<T>) -> Self {
+        let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
+        Self { found: page.messages.into_iter().filter_map(read).collect(), bytes, next: page.next }
+    }
+}
+
 impl Backbone {
     /// Some of the schedules of jobs, from a sequence on. Ticks of recurring schedules are not among them: their
     /// objects say what is due.
@@ -44,12 +52,7 @@ impl Backbone {
     /// The server did not answer.
     pub async fn standing_schedules(&self, from: u64) -> Result<Chunk<Standing>, Error> {
         let page = self.page(&Source::Schedules, ">", from).await?;
-        let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
-        Ok(Chunk {
-            found: page.messages.into_iter().filter_map(|stored| self.standing(stored)).collect(),
-            bytes,
-            next: page.next,
-        })
+        Ok(Chunk::of(page, |stored| self.standing(stored)))
     }
 
     /// Some of the records of runs that wait for a time or run, from a sequence on.
@@ -58,10 +61,8 @@ impl Backbone {
     /// The server did not answer.
     pub async fn open_records(&self, from: u64) -> Result<Chunk<(Run, u64)>, Error> {
         let stream = self.names().bucket_stream("runs");
-        let page = scan::page(self.control(), self.api(), &stream, ">", &format!(r#""seq":{from}"#)).await?;
-        let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
-        let found = page.messages.iter().filter_map(|stored| open(&stored.payload, stored.sequence)).collect();
-        Ok(Chunk { found, bytes, next: page.next })
+        let page = scan::page(self.control(), self.api(), &stream, ">", from).await?;
+        Ok(Chunk::of(page, |stored| open(&stored.payload, stored.sequence)))
     }
 
     /// Whether a schedule is still stored.
@@ -69,8 +70,8 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn still_stands(&self, standing: &Standing) -> Result<bool, Error> {
-        let query = format!(r#"{{"seq":{}}}"#, standing.stored.sequence);
-        Ok(raw::get(self.control(), self.api(), &self.names().schedules_stream(), query).await?.is_some())
+        let (stream, sequence) = (self.names().schedules_stream(), standing.stored.sequence);
+        Ok(raw::at(self.control(), self.api(), &stream, sequence).await?.is_some())
     }
 
     /// The schedule of a run that waits for a time, if it stands, and for a later time than the run's record has.
@@ -110,10 +111,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn has_no_message(&self, run: &Run) -> Result<bool, Error> {
         let Some(message) = run.held_by.as_ref().map(|held_by| &held_by.message) else { return Ok(false) };
-        let query = format!(r#"{{"seq":{}}}"#, message.sequence);
-        let found = raw::get(self.control(), self.api(), &message.stream, query).await?;
-        // A lane that was created again may have another message there.
-        Ok(found.is_none_or(|found| found.at != message.at))
+        Ok(!self.is_in_lane(message).await?)
     }
 
     /// Whether the record of a run is still as it was read.

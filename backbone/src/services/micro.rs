@@ -9,6 +9,8 @@ use std::time::Duration;
 use longshore_domain::Timestamp;
 use serde_json::{Value, json};
 
+use crate::wire::subject::Names;
+
 /// The queue group of every instance, as the micro protocol has it by default.
 pub(crate) const GROUP: &str = "q";
 
@@ -16,11 +18,11 @@ pub(crate) const GROUP: &str = "q";
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) name: &'static str,
-    pub(crate) description: &'static str,
+    description: &'static str,
     pub(crate) id: String,
-    pub(crate) version: String,
-    pub(crate) started: Timestamp,
-    pub(crate) metadata: BTreeMap<&'static str, String>,
+    version: String,
+    started: Timestamp,
+    metadata: BTreeMap<&'static str, String>,
 }
 
 /// One of its endpoints, with what it has done so far.
@@ -78,6 +80,19 @@ impl Endpoint {
 }
 
 impl Service {
+    /// A new instance in a namespace.
+    pub(crate) fn new(
+        names: &Names,
+        name: &'static str,
+        description: &'static str,
+        version: &str,
+        started: Timestamp,
+    ) -> Self {
+        let metadata = BTreeMap::from([("namespace", names.namespace().to_owned())]);
+        let id = uuid::Uuid::now_v7().simple().to_string();
+        Self { name, description, id, version: version.to_owned(), started, metadata }
+    }
+
     /// The answer to a verb.
     pub(crate) fn describe<'a>(&self, verb: &str, endpoints: impl Iterator<Item = &'a Endpoint>) -> Value {
         let kind = match verb {

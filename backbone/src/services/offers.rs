@@ -18,6 +18,7 @@ use crate::Backbone;
 use crate::connection::subscription::{Subscription, next_of};
 use crate::error::Error;
 use crate::handlers::{HEARTBEAT, SLOTS, SignalKind};
+use crate::messages::request::json;
 use crate::runs::steps::{StepAnswer, StepCall, StepResult};
 use crate::services::micro::{self, GROUP};
 use crate::wire::header::{self, names};
@@ -162,14 +163,7 @@ impl Offers {
         started: Timestamp,
     ) -> Result<Self, Error> {
         let (link, names) = (backbone.work(), backbone.names());
-        let shown = micro::Service {
-            name,
-            description,
-            id: uuid::Uuid::now_v7().simple().to_string(),
-            version: version.to_owned(),
-            started,
-            metadata: BTreeMap::from([("namespace", names.namespace().to_owned())]),
-        };
+        let shown = micro::Service::new(names, name, description, version, started);
         let cancels = link.subscribe(names.cancel_all()).await?;
         let mut questions = Vec::new();
         for subject in micro::subjects(name, &shown.id) {
@@ -368,8 +362,7 @@ impl ReplyTo {
     pub async fn step(&self, call: &StepCall) -> Result<Option<StepResult>, (u16, String)> {
         let mut headers = HeaderMap::new();
         headers.insert(names::SIGNAL, if call.result.is_some() { "step-put" } else { "step-get" });
-        let body = Bytes::from(serde_json::to_vec(call).unwrap_or_default());
-        let request = Request::new().headers(headers).payload(body).timeout(Some(ANSWERS_WITHIN));
+        let request = Request::new().headers(headers).payload(json(call)).timeout(Some(ANSWERS_WITHIN));
         let answer = self.backbone.work().request(self.subject.clone(), request).await;
         let answer = answer.map_err(|error| (503, format!("the node that holds the job does not answer: {error}")))?;
         let said = |name| answer.headers.as_ref()?.get(name).map(async_nats::HeaderValue::as_str);
@@ -388,20 +381,20 @@ impl ReplyTo {
     }
 
     fn written(&self, reply: OwnReply) -> (HeaderMap, Bytes, bool) {
-        let mut headers = HeaderMap::new();
+        let (mut headers, mut payload, mut failed) = (HeaderMap::new(), Bytes::new(), false);
         match reply {
             OwnReply::Done { result, .. } if result.len() > self.backbone.max_in_answer() => {
                 let (size, max) = (result.len(), self.backbone.max_in_answer());
                 let message = format!(
                     "the result has {size} bytes, {max} fit into a message by this NATS server's max_payload: keep it elsewhere and return where"
                 );
-                self.written(OwnReply::Failed { permanent: true, message, retry_after: None })
+                return self.written(OwnReply::Failed { permanent: true, message, retry_after: None });
             }
             OwnReply::Done { result, content_type } => {
                 if let Some(content_type) = content_type.filter(|text| !text.trim().is_empty()) {
                     headers.insert(names::CONTENT_TYPE, one_line(&content_type));
                 }
-                (headers, result, false)
+                payload = result;
             }
             OwnReply::Failed { permanent, message, retry_after } => {
                 headers.insert(names::ERROR, one_line(&message));
@@ -409,22 +402,16 @@ impl ReplyTo {
                 if let Some(after) = retry_after.filter(|after| !permanent && !after.is_zero()) {
                     headers.insert(names::RETRY_AFTER, at_least_a_millisecond(after));
                 }
-                (headers, Bytes::new(), true)
+                failed = true;
             }
-            OwnReply::Snoozed(wait) => {
-                headers.insert(names::SNOOZE, at_least_a_millisecond(wait));
-                (headers, Bytes::new(), false)
-            }
-            OwnReply::Detached(lasts) => {
-                headers.insert(names::DETACH, at_least_a_millisecond(lasts));
-                (headers, Bytes::new(), false)
-            }
+            OwnReply::Snoozed(wait) => headers.insert(names::SNOOZE, at_least_a_millisecond(wait)),
+            OwnReply::Detached(lasts) => headers.insert(names::DETACH, at_least_a_millisecond(lasts)),
             OwnReply::Busy(why) => {
                 headers.insert(names::ERROR_CODE, "429");
                 headers.insert(names::ERROR, why);
-                (headers, Bytes::new(), false)
             }
         }
+        (headers, payload, failed)
     }
 }
 

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_nats::Message;
-use bytes::Bytes;
 use longshore_domain::{JobType, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
+use crate::messages::request::json;
 use crate::services::micro;
 use crate::services::offers::{self, Arrived, IncomingCall, Offer, Offers};
 use crate::wire::header::{self, names};
@@ -119,8 +119,7 @@ impl Pulls {
 
     /// Notifies the other nodes of a puller that waits here.
     pub async fn want(&self, wanted: &WorkWanted) {
-        let body = Bytes::from(serde_json::to_vec(wanted).unwrap_or_default());
-        self.backbone.work().publish(self::wanted(self.backbone.names()), body).await;
+        self.backbone.work().publish(self::wanted(self.backbone.names()), json(wanted)).await;
     }
 }
 

@@ -22,6 +22,7 @@ use crate::wire::api::{ApiError, Code};
 use crate::wire::header::{self, names};
 use crate::wire::json::Object;
 
+const DESCRIPTION: &str = "A distributed job queue on NATS JetStream";
 /// Requests that one node works on at once; more are refused with 503.
 pub const AT_ONCE: usize = 1_024;
 /// Maximum bytes of an error's text. The text is sent in a header, too, and may quote the request.
@@ -115,14 +116,7 @@ pub async fn run<S: Serve>(
         shown: micro::Endpoint::new(name, backbone.names().api("*", name), BTreeMap::new()),
     };
     let service = Arc::new(Service {
-        shown: micro::Service {
-            name: "longshore",
-            description: "A distributed job queue on NATS JetStream",
-            id: uuid::Uuid::now_v7().simple().to_string(),
-            version: version.to_owned(),
-            started,
-            metadata: BTreeMap::from([("namespace", backbone.names().namespace().to_owned())]),
-        },
+        shown: micro::Service::new(backbone.names(), "longshore", DESCRIPTION, version, started),
         endpoints: endpoints.iter().map(endpoint).collect(),
         room: Arc::new(Semaphore::new(AT_ONCE)),
         serve,

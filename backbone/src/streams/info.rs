@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use async_nats::Request;
-use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::stream::{Config, Info};
 use bytes::Bytes;
 use longshore_domain::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::Backbone;
 use crate::connection::link::Link;
 use crate::connection::refusals;
+use crate::error::Error;
 use crate::messages::refusal::{self, Refusal};
 
 /// How long one answer may take.
@@ -80,6 +82,13 @@ pub(crate) struct ErrorAnswer {
     pub(crate) error: Option<Refusal>,
 }
 
+#[derive(Deserialize)]
+pub(crate) struct StreamNames {
+    /// Absent, or `null`, where there are none.
+    pub(crate) streams: Option<Vec<String>>,
+    pub(crate) error: Option<Refusal>,
+}
+
 /// The bytes of the answer to one request.
 pub(crate) async fn bytes(link: &Link, subject: String, body: String) -> Result<Bytes, Unanswered> {
     bytes_within(link, subject, body, WITHIN).await
@@ -112,6 +121,17 @@ pub(crate) async fn stream(link: &Link, api: &str, name: &str) -> Result<Option<
         Some(refusal) if refusal.err_code == refusal::NO_STREAM => Ok(None),
         Some(refusal) => Err(Unanswered(format!("{name}: {}", refusal.description))),
         None => read(&answer).map(Some),
+    }
+}
+
+impl Backbone {
+    /// A stream's settings and state, as its leader has them.
+    ///
+    /// # Errors
+    /// There is no such stream, or the server did not answer.
+    pub(crate) async fn stream_info(&self, name: &str) -> Result<Info, Error> {
+        let failed = |error| Error::Read { subject: name.to_owned(), source: Box::new(error) };
+        Ok(self.jetstream().get_stream(name).await.map_err(failed)?.cached_info().clone())
     }
 }
 

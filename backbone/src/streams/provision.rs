@@ -192,10 +192,12 @@ fn failed(doing: &'static str, name: String, source: Cause) -> Error {
 async fn create(js: &Context, wanted: &Config) -> Result<(), Error> {
     match js.create_stream(wanted).await {
         Ok(_) => Ok(()),
-        Err(error) if wanted.num_replicas == 1 && has_no_room(&error.kind()) => {
+        Err(error) if wanted.num_replicas == 1 && has_code(&error.kind(), ErrorCode::STORAGE_RESOURCES_EXCEEDED) => {
             Err(Error::NoRoom { stream: wanted.name.clone(), wanted: wanted.max_bytes >> 20 })
         }
-        Err(error) if is_of_count(&error.kind()) => Err(Error::NoStreamLeft { stream: wanted.name.clone(), needed: 0 }),
+        Err(error) if has_code(&error.kind(), ErrorCode::MAXIMUM_STREAMS_LIMIT) => {
+            Err(Error::NoStreamLeft { stream: wanted.name.clone(), needed: 0 })
+        }
         Err(error) => Err(failed("create", format!("stream {}", wanted.name), Box::new(error))),
     }
 }
@@ -204,7 +206,7 @@ async fn create(js: &Context, wanted: &Config) -> Result<(), Error> {
 pub(crate) async fn anew(js: &Context, wanted: &Config) -> Result<bool, Error> {
     match create(js, wanted).await {
         Ok(()) => Ok(true),
-        Err(Error::Provision { source, .. }) if is_taken_error(&source) => Ok(false),
+        Err(Error::Provision { source, .. }) if is_taken(&source) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -283,8 +285,10 @@ fn passes(error: &Error) -> bool {
     }
     if let Some(error) = source.downcast_ref::<CreateStreamError>() {
         return match error.kind() {
-            // Another node is creating the same stream, or a cluster's servers have not reported their storage yet.
-            kind if is_taken(&kind) || has_no_room(&kind) => true,
+            // Another node is creating the same stream.
+            kind if has_code(&kind, ErrorCode::STREAM_NAME_EXIST) => true,
+            // A cluster's servers have not reported their storage yet.
+            kind if has_code(&kind, ErrorCode::STORAGE_RESOURCES_EXCEEDED) => true,
             CreateStreamErrorKind::JetStream(error) => is_passing(&error),
             kind => matches!(kind, CreateStreamErrorKind::TimedOut | CreateStreamErrorKind::JetStreamUnavailable),
         };
@@ -300,20 +304,13 @@ fn is_missing(kind: &GetStreamErrorKind) -> bool {
     matches!(kind, GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
-fn is_taken(kind: &CreateStreamErrorKind) -> bool {
-    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST)
+fn is_taken(error: &Cause) -> bool {
+    let created = error.downcast_ref::<CreateStreamError>();
+    created.is_some_and(|error| has_code(&error.kind(), ErrorCode::STREAM_NAME_EXIST))
 }
 
-fn is_taken_error(error: &Cause) -> bool {
-    error.downcast_ref::<CreateStreamError>().is_some_and(|error| is_taken(&error.kind()))
-}
-
-fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
-    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED)
-}
-
-fn is_of_count(kind: &CreateStreamErrorKind) -> bool {
-    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::MAXIMUM_STREAMS_LIMIT)
+fn has_code(kind: &CreateStreamErrorKind, code: ErrorCode) -> bool {
+    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == code)
 }
 
 pub(crate) async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<(), Error> {

@@ -85,39 +85,36 @@ pub fn schedules(names: &Names, storage: &Storage) -> Config {
     }
 }
 
-/// The event log.
-#[must_use]
-pub fn events(names: &Names, storage: &Storage) -> Config {
+/// A stream that loses its oldest messages, by their age or if they have too many bytes.
+fn log(storage: &Storage, name: String, subjects: Vec<String>, max_age: Duration, max_bytes: u64) -> Config {
     Config {
         retention: RetentionPolicy::Limits,
         discard: DiscardPolicy::Old,
-        max_age: storage.events_max_age,
-        ..base(storage, names.events_stream(), vec![names.event_log("*")], storage.events_max_bytes)
+        max_age,
+        ..base(storage, name, subjects, max_bytes)
     }
+}
+
+/// The event log.
+#[must_use]
+pub fn events(names: &Names, storage: &Storage) -> Config {
+    let subjects = vec![names.event_log("*")];
+    log(storage, names.events_stream(), subjects, storage.events_max_age, storage.events_max_bytes)
 }
 
 /// Dead letters.
 #[must_use]
 pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
-    Config {
-        retention: RetentionPolicy::Limits,
-        discard: DiscardPolicy::Old,
-        max_age: storage.dlq_max_age,
-        ..base(storage, names.dlq_stream(), vec![names.dead_letters_all()], storage.dlq_max_bytes)
-    }
+    let subjects = vec![names.dead_letters_all()];
+    log(storage, names.dlq_stream(), subjects, storage.dlq_max_age, storage.dlq_max_bytes)
 }
 
 /// The audit. No user may take an entry out before its time.
 #[must_use]
 pub fn audit(names: &Names, storage: &Storage) -> Config {
-    Config {
-        retention: RetentionPolicy::Limits,
-        discard: DiscardPolicy::Old,
-        max_age: storage.audit_max_age,
-        deny_delete: true,
-        deny_purge: true,
-        ..base(storage, names.audit_stream(), vec![names.audit("*")], storage.audit_max_bytes)
-    }
+    let subjects = vec![names.audit("*")];
+    let log = log(storage, names.audit_stream(), subjects, storage.audit_max_age, storage.audit_max_bytes);
+    Config { deny_delete: true, deny_purge: true, ..log }
 }
 
 /// Parked jobs, which wait for what all jobs of their kind wait for. No consumer: they are read and removed one by one.
@@ -149,24 +146,20 @@ pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> C
 /// once.
 #[must_use]
 fn control(names: &Names, storage: &Storage) -> Config {
-    let republish = Republish {
-        source: names.key("control", "breakers.>"),
-        destination: breakers::changes(names),
-        headers_only: false,
-    };
-    Config { republish: Some(republish), ..bucket(names, storage, "control", storage.control_max_bytes) }
+    let republish = republished(names.key("control", "breakers.>"), breakers::changes(names));
+    Config { republish, ..bucket(names, storage, "control", storage.control_max_bytes) }
+}
+
+fn republished(source: String, destination: String) -> Option<Republish> {
+    Some(Republish { source, destination, headers_only: false })
 }
 
 /// Who has the slots of concurrency limits. The server republishes each version of a record, so that a node that waits
 /// for a slot learns at once that one is free. Apart from the control bucket: a flood of keys must not fill that.
 #[must_use]
 fn concurrency(names: &Names, storage: &Storage) -> Config {
-    let republish = Republish {
-        source: names.key("concurrency", "slots.>"),
-        destination: concurrency::changes(names),
-        headers_only: false,
-    };
-    Config { republish: Some(republish), ..bucket(names, storage, "concurrency", storage.concurrency_max_bytes) }
+    let republish = republished(names.key("concurrency", "slots.>"), concurrency::changes(names));
+    Config { republish, ..bucket(names, storage, "concurrency", storage.concurrency_max_bytes) }
 }
 
 /// All streams and buckets that are stored in files, but the lanes.
@@ -195,16 +188,14 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
 /// with a connection are looked up here. It sends no publish acks, because a handler may send its signals as requests.
 #[must_use]
 pub fn replies(names: &Names, storage: &Storage) -> Config {
+    let subjects = vec![names.replies("*.*"), names.replies("*.*.sent")];
     Config {
-        retention: RetentionPolicy::Limits,
-        discard: DiscardPolicy::Old,
         storage: StorageType::Memory,
         num_replicas: 1,
         no_ack: true,
         allow_direct: false,
         max_messages_per_subject: 1,
-        max_age: REMEMBERED,
-        ..base(storage, names.replies_stream(), vec![names.replies("*.*"), names.replies("*.*.sent")], REPLIES_BYTES)
+        ..log(storage, names.replies_stream(), subjects, REMEMBERED, REPLIES_BYTES)
     }
 }
 

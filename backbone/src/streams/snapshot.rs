@@ -306,8 +306,8 @@ impl Client {
         // More falls due meanwhile, and may come faster than it can be read.
         let (mut from, last) = (sequence + 1, self.last_sequence(&stream).await?);
         while from <= last {
-            let query = format!(r#"{{"seq":{from},"next_by_subj":"{due}"}}"#);
-            let Some(message) = raw::get(self.link(), &self.jetstream_api(), &stream, query).await? else { break };
+            let next = raw::next(self.link(), &self.jetstream_api(), &stream, &due, from).await?;
+            let Some(message) = next else { break };
             let headers = header::without_servers(Some(&raw::readable(&message.headers)));
             let named = |(name, values): (&HeaderName, &Vec<HeaderValue>)| {
                 values.iter().map(|value| (name.to_string(), value.to_string())).collect::<Vec<_>>()
@@ -424,7 +424,7 @@ impl Client {
             let mut claim: Claim = serde_json::from_slice(&stored.payload).ok()?;
             let was_marked = std::mem::take(&mut claim.published) && runs.contains(&claim.run_id);
             let kept = stored.headers.get(names::TTL)?.to_string();
-            was_marked.then(|| (serde_json::to_vec(&claim).unwrap_or_default().into(), kept))
+            was_marked.then(|| (request::json(&claim), kept))
         };
         self.rewrite("idempotency", marks.keys, unmarked).await?;
         Ok(runs.len())
@@ -441,23 +441,17 @@ impl Client {
         // What is written here comes behind all that is read, and is not rewritten again.
         let mut next = Some(sequence + 1);
         while let Some(from) = next {
-            let from = format!(r#""seq":{from}"#);
-            let page = scan::page(self.link(), &self.jetstream_api(), &stream, &subject, &from).await?;
+            let page = scan::page(self.link(), &self.jetstream_api(), &stream, &subject, from).await?;
             for stored in page.messages {
                 if let Some((value, kept)) = rewritten(&stored) {
-                    self.write_over(&stored, value, kept).await?;
+                    let mut headers = request::conditions(Some(stored.sequence), None);
+                    headers.insert(names::TTL, kept);
+                    request::publish(self.link(), stored.subject, headers, value).await?;
                 }
             }
             next = page.next;
         }
         Ok(())
-    }
-
-    async fn write_over(&self, stored: &Stored, value: Bytes, kept: String) -> Result<(), Error> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, stored.sequence.to_string());
-        headers.insert(names::TTL, kept);
-        request::publish(self.link(), stored.subject.clone(), headers, value).await.map(drop)
     }
 
     /// Names that JetStream lists, page by page.

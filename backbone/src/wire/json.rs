@@ -3,6 +3,8 @@
 //! JSON that clients and handlers send never becomes a tree of values here: that would round numbers, refuse deep
 //! nesting, and sort fields.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -10,6 +12,11 @@ use serde_json::value::RawValue;
 /// default.
 pub(crate) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// Whether a field has the value that it has where it is left out.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Writes parts as they are: names and other texts that the domain has checked, which JSON need not escape.
@@ -128,16 +135,8 @@ impl Object {
     }
 
     /// The same with one field more.
-    pub(super) fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
-        self.0.pop();
-        if self.0.len() > 1 {
-            self.0.push(b',');
-        }
-        json(&mut self.0, name);
-        self.0.push(b':');
-        json(&mut self.0, value);
-        self.0.push(b'}');
-        self
+    pub(super) fn with<T: Serialize + ?Sized>(self, name: &str, value: &T) -> Self {
+        self.and(&BTreeMap::from([(name, value)]))
     }
 
     /// Its length in bytes.

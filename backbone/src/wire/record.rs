@@ -242,10 +242,6 @@ pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
     if whole.size() <= max {
         return whole;
     }
-    Encoded::written(shown_within(run, max))
-}
-
-fn shown_within(run: &Run, max: usize) -> Object {
     let mut short = run.clone();
     (short.progress, short.log) = (None, None);
     short.steps.clear();
@@ -262,7 +258,7 @@ fn shown_within(run: &Run, max: usize) -> Object {
             shown = shown.with("attempts_left_out", &left_out);
         }
         if shown.size() <= max || short.attempts.len() <= 2 {
-            return shown;
+            return Encoded::written(shown);
         }
         // The first and the last attempts say most, so those between them are left out.
         let go = (short.attempts.len() / 4).max(1);

@@ -100,30 +100,19 @@ pub enum State {
     },
 }
 
-/// What opened a breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// Failures in a row.
-    Failures,
-    /// The share of failures.
-    Ratio,
-    /// A probe that failed.
-    Probe,
-    /// An operator.
-    Trip,
-}
-
-impl Cause {
-    /// Its name on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Failures => "failures",
-            Self::Ratio => "ratio",
-            Self::Probe => "probe",
-            Self::Trip => "trip",
-        }
+crate::named! {
+    /// What opened a breaker.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Cause {
+        /// Failures in a row.
+        Failures = "failures",
+        /// The share of failures.
+        Ratio = "ratio",
+        /// A probe that failed.
+        Probe = "probe",
+        /// An operator.
+        Trip = "trip",
     }
 }
 

@@ -209,17 +209,11 @@ impl Holder {
         !self.leaves && self.wanted.is_some_and(|(at, _)| now.saturating_duration_since(at) < GIVEN_UP)
     }
 
-    fn has_rivals(&self, now: Instant) -> bool {
-        self.rivals.values().any(|at| now.saturating_duration_since(*at) < WISH_LASTS)
-    }
-
     /// How many slots a node has at most, if others want some; 0 if there are fewer slots than nodes: they take turns.
     fn share(&self, now: Instant) -> Option<u32> {
-        if !self.has_rivals(now) {
-            return None;
-        }
         let wishes = self.rivals.iter().filter(|(_, at)| now.saturating_duration_since(**at) < WISH_LASTS);
-        let wish = wishes.map(|(session, _)| session);
+        let mut wish = wishes.map(|(session, _)| session).peekable();
+        wish.peek()?;
         let have = self.known.iter().flat_map(|known| known.record.sessions());
         let others: std::collections::BTreeSet<&SmolStr> =
             wish.chain(have).filter(|session| **session != self.session).collect();
@@ -359,10 +353,10 @@ impl Holder {
         self.known = None;
     }
 
-    /// A version of the record is known. Says whether slots may have become free.
-    pub fn learned(&mut self, record: SlotRecord, revision: u64, is_over: impl Fn(&str, &Block) -> bool) -> bool {
+    /// A version of the record is known.
+    pub fn learned(&mut self, record: SlotRecord, revision: u64, is_over: impl Fn(&str, &Block) -> bool) {
         if self.known.as_ref().is_some_and(|known| known.revision > revision) {
-            return false;
+            return;
         }
         let own = record.of(&self.session).slots;
         // A write that was late has found no record any more, as the one before was forgotten, and was taken for the
@@ -372,13 +366,13 @@ impl Holder {
         let free = self.max.saturating_sub(taken);
         let has_over = record.blocks().any(|(session, block)| *session != self.session && is_over(session, block));
         self.known = Some(KnownRecord { record, revision, free, has_over });
-        free > 0
     }
 
-    /// Counts again what is free: sessions have ended. Says whether something is.
-    pub fn count_again(&mut self, is_over: impl Fn(&str, &Block) -> bool) -> bool {
-        let Some(KnownRecord { record, revision, .. }) = self.known.take() else { return false };
-        self.learned(record, revision, is_over)
+    /// Counts again what is free: sessions have ended.
+    pub fn count_again(&mut self, is_over: impl Fn(&str, &Block) -> bool) {
+        if let Some(KnownRecord { record, revision, .. }) = self.known.take() {
+            self.learned(record, revision, is_over);
+        }
     }
 
     /// Whether the record lists slots of that session.

@@ -83,14 +83,12 @@ impl Holder {
     }
 
     /// The limit is another from now on. Tokens of the old one are not used any more, and what was asked for is not
-    /// waited for: they may be more than the new one allows. Says whether it is another.
-    pub fn set_limit(&mut self, limit: RateLimit) -> bool {
-        if self.limit == limit {
-            return false;
+    /// waited for: they may be more than the new one allows.
+    pub fn set_limit(&mut self, limit: RateLimit) {
+        if self.limit != limit {
+            (self.limit, self.not_before, self.asked, self.is_short) = (limit, None, None, false);
+            self.blocks.clear();
         }
-        (self.limit, self.not_before, self.asked, self.is_short) = (limit, None, None, false);
-        self.blocks.clear();
-        true
     }
 
     /// Takes the tokens for a job that is to start at `now`.
@@ -154,16 +152,13 @@ impl Holder {
         soon.map(|block| block.left).sum()
     }
 
-    /// Whether the cluster is being asked and may well have tokens: the last time there were some at once.
+    /// How many tokens this node may get within a second. If there were some at once the last time, and nothing is
+    /// known before the next answer, these are as many as if no other node wanted any.
     #[must_use]
-    pub fn may_have(&self, now: Instant) -> bool {
-        !self.is_short && self.not_before(now).is_none()
-    }
-
-    /// How many tokens this node could get within a second, if no other wants any.
-    #[must_use]
-    pub fn most_in_a_second(&self) -> u32 {
-        (self.limit.capacity() + self.limit.per_ms() * 1_000.0) as u32
+    pub fn most_in_a_second(&self, now: Instant) -> u32 {
+        let may_have_all = !self.is_short && self.not_before(now).is_none();
+        let all = self.limit.capacity() + self.limit.per_ms() * 1_000.0;
+        if may_have_all { all as u32 } else { self.share() }
     }
 
     /// About how many tokens of the limit this node gets in a second.

@@ -49,28 +49,18 @@ pub struct RateLimit {
     pub window: Window,
 }
 
-/// How a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Window {
-    /// A token bucket: it fills steadily.
-    #[default]
-    Bucket,
-    /// Windows that follow each other.
-    Fixed,
-    /// Every span of the window's length.
-    Sliding,
-}
-
-impl Window {
-    /// Its name in settings and answers.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Bucket => "bucket",
-            Self::Fixed => "fixed",
-            Self::Sliding => "sliding",
-        }
+crate::named! {
+    /// How a limit counts.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Window {
+        /// A token bucket: it fills steadily.
+        #[default]
+        Bucket = "bucket",
+        /// Windows that follow each other.
+        Fixed = "fixed",
+        /// Every span of the window's length.
+        Sliding = "sliding",
     }
 }
 

@@ -84,23 +84,13 @@ pub enum Answer {
 }
 
 impl Record {
-    /// A limit from which nothing was taken.
-    fn unused(limit: &RateLimit, now: Timestamp) -> Self {
+    /// A limit that is counted from now on. Of one that was counted in another way before, nothing is there at first.
+    fn begun(limit: &RateLimit, now: Timestamp, is_used_up: bool) -> Self {
+        let used = is_used_up.then_some(u64::from(limit.rate));
         let meter = match limit.window {
-            Window::Bucket => Meter::Bucket(limit.capacity()),
-            Window::Fixed => Meter::Fixed(window_at(limit, now), 0),
-            Window::Sliding => Meter::Sliding(BTreeMap::new()),
-        };
-        Self { at: now, meter, leases: BTreeMap::new(), of: Some(*limit) }
-    }
-
-    /// The same limit, counted in another way from now on: nothing is there at first.
-    fn used_up(limit: &RateLimit, now: Timestamp) -> Self {
-        let all = u64::from(limit.rate);
-        let meter = match limit.window {
-            Window::Bucket => Meter::Bucket(0.0),
-            Window::Fixed => Meter::Fixed(window_at(limit, now), all),
-            Window::Sliding => Meter::Sliding(BTreeMap::from([(slice_at(limit, now), all)])),
+            Window::Bucket => Meter::Bucket(if is_used_up { 0.0 } else { limit.capacity() }),
+            Window::Fixed => Meter::Fixed(window_at(limit, now), used.unwrap_or(0)),
+            Window::Sliding => Meter::Sliding(used.map(|used| (slice_at(limit, now), used)).into_iter().collect()),
         };
         Self { at: now, meter, leases: BTreeMap::new(), of: Some(*limit) }
     }
@@ -124,7 +114,7 @@ impl Record {
             {
                 meter
             }
-            _ => return Self::used_up(limit, self.at),
+            _ => return Self::begun(limit, self.at, true),
         };
         Self { at: self.at, meter, leases: BTreeMap::new(), of: Some(*limit) }
     }
@@ -144,7 +134,7 @@ impl Record {
                 }
             }
             (Meter::Sliding(slices), Window::Sliding) => slices.retain(|slice, _| leaves_at(limit, *slice) > at),
-            _ => return Self::used_up(limit, at),
+            _ => return Self::begun(limit, at, true),
         }
         next.leases.retain(|_, lease| !is_wrong && lease.until.plus(LISTED) > at);
         next
@@ -221,7 +211,7 @@ impl Record {
     /// Takes a block for a node that asks at `now`.
     #[must_use]
     pub fn lease(found: Option<&Self>, limit: &RateLimit, ask: &Ask, now: Timestamp) -> Answer {
-        let mut next = found.map_or_else(|| Self::unused(limit, now), |found| found.advanced(limit, now));
+        let mut next = found.map_or_else(|| Self::begun(limit, now, false), |found| found.advanced(limit, now));
         if let Some(lease) = next.leases.get(&ask.name()) {
             return Answer::Has(*lease);
         }

@@ -6,42 +6,27 @@ use serde::{Deserialize, Serialize};
 /// The longest error message that is kept, in bytes.
 pub const MESSAGE_MAX: usize = 4_096;
 
-/// Why an attempt or a run failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorKind {
-    /// The handler failed; another attempt may help.
-    Retryable,
-    /// The handler failed for good.
-    Permanent,
-    /// The attempt took longer than its time limit.
-    Timeout,
-    /// Its node fell silent.
-    LeaseExpired,
-    /// The handler panicked.
-    Panic,
-    /// No handler serves the type.
-    NoHandler,
-    /// The job cannot be read.
-    Invalid,
-    /// The run was cancelled.
-    Cancelled,
-}
-
-impl ErrorKind {
-    /// The name of the kind in records, dead letters and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Retryable => "retryable",
-            Self::Permanent => "permanent",
-            Self::Timeout => "timeout",
-            Self::LeaseExpired => "lease_expired",
-            Self::Panic => "panic",
-            Self::NoHandler => "no_handler",
-            Self::Invalid => "invalid",
-            Self::Cancelled => "cancelled",
-        }
+crate::named! {
+    /// Why an attempt or a run failed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ErrorKind {
+        /// The handler failed; another attempt may help.
+        Retryable = "retryable",
+        /// The handler failed for good.
+        Permanent = "permanent",
+        /// The attempt took longer than its time limit.
+        Timeout = "timeout",
+        /// Its node fell silent.
+        LeaseExpired = "lease_expired",
+        /// The handler panicked.
+        Panic = "panic",
+        /// No handler serves the type.
+        NoHandler = "no_handler",
+        /// The job cannot be read.
+        Invalid = "invalid",
+        /// The run was cancelled.
+        Cancelled = "cancelled",
     }
 }
 

@@ -10,30 +10,32 @@ use serde::{Deserialize, Serialize};
 use super::RunResult;
 use crate::{RunId, Timestamp};
 
-/// The name of a run's state, in records, filters and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    /// Waits for its time.
-    Scheduled,
-    /// Waits for a worker.
-    Enqueued,
-    /// An attempt runs.
-    Running,
-    /// Waits for its next attempt.
-    Retrying,
-    /// Ended successfully.
-    Completed,
-    /// Ended with a failure; a dead letter is kept.
-    Dead,
-    /// Ended by a person or program.
-    Cancelled,
-    /// Was not started in time.
-    Expired,
-    /// Another run has its idempotency key.
-    Duplicate,
-    /// Its dead letter was discarded.
-    Discarded,
+crate::named! {
+    /// The name of a run's state, in records, filters and metrics.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum RunState {
+        /// Waits for its time.
+        Scheduled = "scheduled",
+        /// Waits for a worker.
+        Enqueued = "enqueued",
+        /// An attempt runs.
+        Running = "running",
+        /// Waits for its next attempt.
+        Retrying = "retrying",
+        /// Ended successfully.
+        Completed = "completed",
+        /// Ended with a failure; a dead letter is kept.
+        Dead = "dead",
+        /// Ended by a person or program.
+        Cancelled = "cancelled",
+        /// Was not started in time.
+        Expired = "expired",
+        /// Another run has its idempotency key.
+        Duplicate = "duplicate",
+        /// Its dead letter was discarded.
+        Discarded = "discarded",
+    }
 }
 
 impl RunState {
@@ -41,23 +43,6 @@ impl RunState {
     #[must_use]
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Scheduled | Self::Enqueued | Self::Running | Self::Retrying)
-    }
-
-    /// The name of the state in records and filters.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Scheduled => "scheduled",
-            Self::Enqueued => "enqueued",
-            Self::Running => "running",
-            Self::Retrying => "retrying",
-            Self::Completed => "completed",
-            Self::Dead => "dead",
-            Self::Cancelled => "cancelled",
-            Self::Expired => "expired",
-            Self::Duplicate => "duplicate",
-            Self::Discarded => "discarded",
-        }
     }
 }
 

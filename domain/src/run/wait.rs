@@ -6,64 +6,37 @@ use smol_str::SmolStr;
 use super::{PutBack, Run, RunState, State, Wait};
 use crate::{JobOptions, Timestamp};
 
-/// Why a job was not started though it could have been.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeferReason {
-    /// Over its rate limit.
-    RateLimited,
-    /// Its type's circuit breaker is open.
-    BreakerOpen,
-    /// Too many of its kind are running.
-    Concurrency,
-    /// Its key or type is held everywhere.
-    Held,
-    /// Its queue is paused.
-    Paused,
-    /// No remote handler is online.
-    NoHandlerOnline,
-    /// Its remote handlers have no capacity.
-    Busy,
-    /// Its handler snoozed it.
-    Snoozed,
-    /// Its attempt goes on elsewhere, and ends by a call of the API.
-    Detached,
+crate::named! {
+    /// Why a job was not started though it could have been.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum DeferReason {
+        /// Over its rate limit.
+        RateLimited = "rate_limited",
+        /// Its type's circuit breaker is open.
+        BreakerOpen = "breaker_open",
+        /// Too many of its kind are running.
+        Concurrency = "concurrency",
+        /// Its key or type is held everywhere.
+        Held = "held",
+        /// Its queue is paused.
+        Paused = "paused",
+        /// No remote handler is online.
+        NoHandlerOnline = "no_handler_online",
+        /// Its remote handlers have no capacity.
+        Busy = "busy",
+        /// Its handler snoozed it.
+        Snoozed = "snoozed",
+        /// Its attempt goes on elsewhere, and ends by a call of the API.
+        Detached = "detached",
+    }
 }
 
 impl DeferReason {
-    /// Every reason.
-    pub const ALL: [Self; 9] = [
-        Self::RateLimited,
-        Self::BreakerOpen,
-        Self::Concurrency,
-        Self::Held,
-        Self::Paused,
-        Self::NoHandlerOnline,
-        Self::Busy,
-        Self::Snoozed,
-        Self::Detached,
-    ];
-
     /// The reason of this name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.as_str() == name)
-    }
-
-    /// Its name on the wire and in metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::RateLimited => "rate_limited",
-            Self::BreakerOpen => "breaker_open",
-            Self::Concurrency => "concurrency",
-            Self::Held => "held",
-            Self::Paused => "paused",
-            Self::NoHandlerOnline => "no_handler_online",
-            Self::Busy => "busy",
-            Self::Snoozed => "snoozed",
-            Self::Detached => "detached",
-        }
     }
 
     /// What such a job waits for, in words; `of` names its type.

@@ -53,26 +53,21 @@ pub(super) struct Finding {
 
 /// What a server says of its JetStream by HTTP.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Monitored {
     /// JetStream is off.
-    #[serde(default)]
     pub(super) disabled: bool,
-    #[serde(default)]
     pub(super) storage: u64,
-    #[serde(default)]
     pub(super) reserved_storage: u64,
-    #[serde(default)]
     pub(super) config: MonitoredConfig,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct MonitoredConfig {
-    #[serde(default)]
     pub(super) max_storage: i64,
     /// In nanoseconds.
-    #[serde(default)]
     pub(super) sync_interval: u64,
-    #[serde(default)]
     pub(super) sync_always: bool,
 }
 
@@ -95,13 +90,41 @@ pub(super) struct Facts {
     pub(super) no_handler: Vec<NoHandler>,
 }
 
-fn finding(check: &'static str, level: Level, text: impl Into<String>, remedy: &str) -> Finding {
-    let remedy = Some(remedy.to_owned()).filter(|remedy| !remedy.is_empty());
-    Finding { check, level, text: text.into(), remedy }
+/// What one check finds.
+struct Check {
+    name: &'static str,
+    found: Vec<Finding>,
 }
 
-fn fine(check: &'static str, text: impl Into<String>) -> Finding {
-    finding(check, Level::Fine, text, "")
+impl Check {
+    fn of(name: &'static str) -> Self {
+        Self { name, found: Vec::new() }
+    }
+
+    fn add(&mut self, level: Level, text: impl Into<String>, remedy: &str) {
+        let remedy = Some(remedy.to_owned()).filter(|remedy| !remedy.is_empty());
+        self.found.push(Finding { check: self.name, level, text: text.into(), remedy });
+    }
+
+    fn failure(&mut self, text: impl Into<String>, remedy: &str) {
+        self.add(Level::Failure, text, remedy);
+    }
+
+    fn warning(&mut self, text: impl Into<String>, remedy: &str) {
+        self.add(Level::Warning, text, remedy);
+    }
+
+    fn note(&mut self, text: impl Into<String>, remedy: &str) {
+        self.add(Level::Note, text, remedy);
+    }
+
+    /// What was found; if that is nothing, `text` says what is as it should be.
+    fn or_fine(mut self, text: impl Into<String>) -> Vec<Finding> {
+        if self.found.is_empty() {
+            self.add(Level::Fine, text, "");
+        }
+        self.found
+    }
 }
 
 /// The finding where there is no connection.
@@ -110,14 +133,14 @@ pub(super) fn no_connection(error: &str) -> Finding {
         error if error.contains("too old") => "run nats-server 2.14.5 or newer",
         _ => "start the server, or name it and its credentials: NATS_URL, NATS_CREDS, NATS_CONTEXT",
     };
-    finding("server", Level::Failure, error, remedy)
+    Finding { check: "server", level: Level::Failure, text: error.to_owned(), remedy: Some(remedy.to_owned()) }
 }
 
 impl Facts {
     /// What was found, check by check.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let server = &self.server;
-        let mut found = vec![fine("server", format!("nats-server {} ({})", server.version, server.name))];
+        let mut found = Check::of("server").or_fine(format!("nats-server {} ({})", server.version, server.name));
         found.extend(self.of_jetstream());
         found.extend(self.of_permissions());
         found.extend(self.of_streams());
@@ -132,48 +155,30 @@ impl Facts {
     }
 
     fn of_jetstream(&self) -> Vec<Finding> {
+        let mut check = Check::of("jetstream");
         let account = match &self.account {
             Ok(account) => account,
             Err(error) => {
                 let remedy = "start the server with -js, let the account use JetStream, and let this user ask for it ($JS.API.INFO)";
-                return vec![finding(
-                    "jetstream",
-                    Level::Failure,
-                    format!("JetStream is not available: {error}"),
-                    remedy,
-                )];
+                check.failure(format!("JetStream is not available: {error}"), remedy);
+                return check.found;
             }
         };
         let missing = self.missing().count();
-        let mut found = Vec::new();
         let limits = &account.limits;
         let more = |bound: i64, there: i64, missing: usize| {
             bound > 0 && there.saturating_add(i64::try_from(missing).unwrap_or(i64::MAX)) > bound
         };
         if more(limits.max_streams, account.streams, missing) {
             let text = format!("the account may have {} streams: {missing} more are needed", limits.max_streams);
-            found.push(finding(
-                "jetstream",
-                Level::Failure,
-                text,
-                "raise the account's max_streams: ten for each queue, and twelve",
-            ));
+            check.failure(text, "raise the account's max_streams: ten for each queue, and twelve");
         }
         if more(limits.max_consumers, account.consumers, missing) {
             let text =
                 format!("the account may have {} consumers, and has {}", limits.max_consumers, account.consumers);
-            found.push(finding(
-                "jetstream",
-                Level::Failure,
-                text,
-                "raise the account's max_consumers: ten for each queue, and one",
-            ));
+            check.failure(text, "raise the account's max_consumers: ten for each queue, and one");
         }
-        if found.is_empty() {
-            let text = format!("{} streams, {} consumers", account.streams, account.consumers);
-            found.push(fine("jetstream", text));
-        }
-        found
+        check.or_fine(format!("{} streams, {} consumers", account.streams, account.consumers))
     }
 
     fn missing(&self) -> impl Iterator<Item = &str> {
@@ -186,235 +191,160 @@ impl Facts {
     }
 
     fn of_permissions(&self) -> Vec<Finding> {
-        const CHECK: &str = "permissions";
-        let user = match &self.user {
-            Ok((user, _)) => user,
-            Err(_) => {
-                let text = "this user may not ask what it may do";
-                return vec![finding(
-                    CHECK,
-                    Level::Note,
-                    text,
-                    "let it publish to $SYS.REQ.USER.INFO, to have its rights checked",
-                )];
-            }
+        let mut check = Check::of("permissions");
+        let Ok((user, _)) = &self.user else {
+            let remedy = "let it publish to $SYS.REQ.USER.INFO, to have its rights checked";
+            check.note("this user may not ask what it may do", remedy);
+            return check.found;
         };
         let Some(permissions) = &user.permissions else {
-            return vec![fine(CHECK, format!("this user may do everything in account {}", user.account))];
+            return check.or_fine(format!("this user may do everything in account {}", user.account));
         };
-        let lacking = [
+        for (what, lacking) in [
             ("publish to", permissions.publish.lacks(&self.rights.0)),
             ("subscribe to", permissions.subscribe.lacks(&self.rights.1)),
-        ];
-        let lacking: Vec<Finding> = lacking
-            .into_iter()
-            .filter(|(_, subjects)| !subjects.is_empty())
-            .map(|(what, subjects)| {
-                let text = format!("a node with these credentials may not {what} {}", listed(&subjects, 6));
-                finding(CHECK, Level::Failure, text, "grant what docs/operations.md lists under Permissions of a node")
-            })
-            .collect();
-        if lacking.is_empty() { vec![fine(CHECK, "all that a node needs is granted")] } else { lacking }
+        ] {
+            if !lacking.is_empty() {
+                let text = format!("a node with these credentials may not {what} {}", listed(&lacking, 6));
+                check.failure(text, "grant what docs/operations.md lists under Permissions of a node");
+            }
+        }
+        check.or_fine("all that a node needs is granted")
     }
 
     fn of_streams(&self) -> Vec<Finding> {
-        const CHECK: &str = "streams";
+        let mut check = Check::of("streams");
         let streams = match &self.streams {
             Ok(streams) => streams,
             // Said already.
             Err(_) if self.account.is_err() => return Vec::new(),
             Err(error) => {
-                return vec![finding(
-                    CHECK,
-                    Level::Failure,
-                    format!("the streams cannot be read: {error}"),
-                    "let this user ask for them, and check that NATS answers",
-                )];
+                let remedy = "let this user ask for them, and check that NATS answers";
+                check.failure(format!("the streams cannot be read: {error}"), remedy);
+                return check.found;
             }
         };
         let missing: Vec<String> = self.missing().map(str::to_owned).collect();
         if missing.len() == streams.len() {
-            return vec![finding(CHECK, Level::Note, "there are none yet", "start a node: it creates them")];
+            check.note("there are none yet", "start a node: it creates them");
+            return check.found;
         }
-        let mut found = Vec::new();
         if !missing.is_empty() {
-            let text = format!("missing: {}", listed(&missing, 6));
-            found.push(finding(
-                CHECK,
-                Level::Failure,
-                text,
+            check.failure(
+                format!("missing: {}", listed(&missing, 6)),
                 "a running node makes streams again within seconds, buckets (KV_…) only at its start: restore those from a \
                  backup, or start a node that has these queues",
-            ));
+            );
         }
         for stream in self.found() {
-            found.extend(self.of_stream(stream));
+            self.look_at(stream, &mut check);
         }
-        if found.is_empty() {
-            found.push(fine(CHECK, format!("{} of {} in shape", streams.len(), streams.len())));
-        }
-        found
+        check.or_fine(format!("{} of {} in shape", streams.len(), streams.len()))
     }
 
-    fn of_stream(&self, stream: &FoundStream) -> Vec<Finding> {
-        const CHECK: &str = "streams";
+    fn look_at(&self, stream: &FoundStream, check: &mut Check) {
         let name = &stream.name;
         let shown =
             |Difference { setting, found, wanted }: &Difference| format!("{setting} is {found}, wanted {wanted}");
-        let mut found = Vec::new();
+        let all = |differences: &[Difference]| differences.iter().map(shown).collect::<Vec<_>>().join("; ");
         match &stream.change {
-            StreamChange::Impossible(difference) => {
-                let text = format!("{name}: {}; it cannot be changed in place", shown(difference));
-                found.push(finding(
-                    CHECK,
-                    Level::Failure,
-                    text,
-                    "another program made it: choose another namespace, or move its messages away and delete it",
-                ));
-            }
+            StreamChange::Impossible(difference) => check.failure(
+                format!("{name}: {}; it cannot be changed in place", shown(difference)),
+                "another program made it: choose another namespace, or move its messages away and delete it",
+            ),
             // Without a configuration only the defaults are known.
-            StreamChange::Update { changed, .. } if self.has_settings => {
-                let changed: Vec<String> = changed.iter().map(shown).collect();
-                found.push(finding(
-                    CHECK,
-                    Level::Warning,
-                    format!("{name}: {}", changed.join("; ")),
-                    "restart a node with this configuration: at its start it changes the stream",
-                ));
-            }
-            StreamChange::None { kept } if self.has_settings && !kept.is_empty() => {
-                let kept: Vec<String> = kept.iter().map(shown).collect();
-                found.push(finding(
-                    CHECK,
-                    Level::Note,
-                    format!("{name} holds more: {}", kept.join("; ")),
-                    "start a node with storage.allow_shrink = true, if less is meant",
-                ));
-            }
+            StreamChange::Update { changed, .. } if self.has_settings => check.warning(
+                format!("{name}: {}", all(changed)),
+                "restart a node with this configuration: at its start it changes the stream",
+            ),
+            StreamChange::None { kept } if self.has_settings && !kept.is_empty() => check.note(
+                format!("{name} holds more: {}", all(kept)),
+                "start a node with storage.allow_shrink = true, if less is meant",
+            ),
             StreamChange::Update { .. } | StreamChange::None { .. } => {}
         }
         if !stream.has_consumer {
-            found.push(finding(
-                CHECK,
-                Level::Failure,
-                format!("{name}: its consumer is missing, so no job is delivered"),
-                "restart a node: it makes the consumer anew; find the client that deleted it",
-            ));
+            let text = format!("{name}: its consumer is missing, so no job is delivered");
+            check.failure(text, "restart a node: it makes the consumer anew; find the client that deleted it");
         }
         if !stream.lagging.is_empty() {
             let text = format!("{name}: not in step: {}", listed(&stream.lagging, 6));
-            found.push(finding(
-                CHECK,
-                Level::Warning,
-                text,
-                "check these servers: until they are in step, losing another one stops the stream",
-            ));
+            check.warning(text, "check these servers: until they are in step, losing another one stops the stream");
         }
-        found
     }
 
     fn of_storage(&self) -> Vec<Finding> {
-        const CHECK: &str = "storage";
-        if self.account.is_err() {
-            // Nothing of it is known.
-            return Vec::new();
-        }
-        let mut found = Vec::new();
+        let Ok(account) = &self.account else { return Vec::new() }; // nothing of it is known
+        let mut check = Check::of("storage");
         for stream in self.found() {
             // The event log drops its oldest events, as it should.
             let fill = stream.fill();
             if fill < NEARLY || stream.name.ends_with("_EVENTS") {
                 continue;
             }
-            let (level, remedy) = match stream.name.as_str() {
-                name if name.ends_with("_DLQ") => (
-                    Level::Warning,
-                    "replay or discard dead letters, or raise storage.dlq_max_bytes: the oldest are dropped when it is full",
-                ),
-                name if name.contains("_JOBS_") => (
-                    Level::Warning,
-                    "more nodes or workers, or raise storage.jobs_max_messages and jobs_max_bytes: a full lane refuses jobs",
-                ),
-                name if name.ends_with("_runs") => (
-                    Level::Warning,
-                    "raise storage.runs_max_records or shorten completed_max_age: a full bucket stops all work",
-                ),
-                _ => (Level::Warning, "see Storage in docs/operations.md"),
+            let remedy = match stream.name.as_str() {
+                name if name.ends_with("_DLQ") => {
+                    "replay or discard dead letters, or raise storage.dlq_max_bytes: the oldest are dropped when it is full"
+                }
+                name if name.contains("_JOBS_") => {
+                    "more nodes or workers, or raise storage.jobs_max_messages and jobs_max_bytes: a full lane refuses jobs"
+                }
+                name if name.ends_with("_runs") => {
+                    "raise storage.runs_max_records or shorten completed_max_age: a full bucket stops all work"
+                }
+                _ => "see Storage in docs/operations.md",
             };
-            let level = if fill >= FULL { Level::Failure } else { level };
+            let level = if fill >= FULL { Level::Failure } else { Level::Warning };
             let percent = (fill * 100.0).round();
-            found.push(finding(CHECK, level, format!("{} is {percent} % full", stream.name), remedy));
+            check.add(level, format!("{} is {percent} % full", stream.name), remedy);
         }
-        if let Ok(account) = &self.account {
-            found.extend(room("the account", account.limits.max_storage, account.storage, account.reserved_storage));
-        }
+        room(&mut check, "the account", account.limits.max_storage, account.storage, account.reserved_storage);
         if let Some(Ok(monitored)) = &self.monitored {
             let (stored, reserved) = (monitored.storage, monitored.reserved_storage);
-            found.extend(room("the server", monitored.config.max_storage, stored, reserved));
+            room(&mut check, "the server", monitored.config.max_storage, stored, reserved);
         }
-        if found.is_empty() {
-            found.push(fine(CHECK, "no stream is nearly full"));
-        }
-        found
+        check.or_fine("no stream is nearly full")
     }
 
     fn of_clocks(&self) -> Vec<Finding> {
-        const CHECK: &str = "clocks";
+        let mut check = Check::of("clocks");
         let here = self.user.as_ref().ok().and_then(|(_, skew)| *skew);
         let here = here.map(|skew| ("this machine".to_owned(), Skew { ahead_ms: -skew.ahead_ms, ..skew }));
         let all: Vec<(String, Skew)> =
             here.into_iter().chain(self.clocks.iter().map(|(node, skew)| (format!("node {node}"), *skew))).collect();
-        let judged = all.iter().filter_map(|(whose, skew)| {
+        for (whose, skew) in &all {
             let level = match skew.wrong() {
                 Wrong::FarOff => Level::Failure,
                 Wrong::Off => Level::Warning,
-                Wrong::No => return None,
+                Wrong::No => continue,
             };
             let by = took(skew.ahead_ms.unsigned_abs());
             let side = if skew.ahead_ms > 0 { "ahead of" } else { "behind" };
-            let text = format!("the clock of {whose} is {by} {side} the server's");
-            Some(finding(
-                CHECK,
+            check.add(
                 level,
-                text,
+                format!("the clock of {whose} is {by} {side} the server's"),
                 "let the clocks of nodes and servers be set by NTP: jobs go by the server's, and a node that is far off is not ready",
-            ))
-        });
-        let judged: Vec<Finding> = judged.collect();
-        match (judged.is_empty(), all.is_empty()) {
-            (true, true) => vec![finding(CHECK, Level::Note, "no clock could be compared with the server's", "")],
-            (true, false) => {
-                vec![fine(CHECK, format!("{} compared with the server's, all within a second or two", all.len()))]
-            }
-            (false, _) => judged,
+            );
         }
+        if all.is_empty() {
+            check.note("no clock could be compared with the server's", "");
+        }
+        check.or_fine(format!("{} compared with the server's, all within a second or two", all.len()))
     }
 }
 
-/// How much room is left below a bound on what is stored.
-fn room(whose: &str, bound: i64, stored: u64, reserved: u64) -> Option<Finding> {
-    let bound = u64::try_from(bound).ok().filter(|bound| *bound > 0)?;
+/// Whether much room is left below a bound on what is stored.
+fn room(check: &mut Check, whose: &str, bound: i64, stored: u64, reserved: u64) {
+    let Some(bound) = u64::try_from(bound).ok().filter(|bound| *bound > 0) else { return };
     let percent = |part: u64| (part as f64 / bound as f64 * 100.0).round();
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     if stored as f64 >= bound as f64 * NEARLY {
         let text = format!("{whose} stores {} % of its {}", percent(stored), gib(bound));
-        return Some(finding(
-            "storage",
-            Level::Warning,
-            text,
-            "raise max_file_store or the account's limit: beyond it every publish is refused",
-        ));
-    }
-    if reserved as f64 >= bound as f64 * NEARLY {
+        check.warning(text, "raise max_file_store or the account's limit: beyond it every publish is refused");
+    } else if reserved as f64 >= bound as f64 * NEARLY {
         let text = format!("{whose} has reserved {} % of its {}", percent(reserved), gib(bound));
-        return Some(finding(
-            "storage",
-            Level::Note,
-            text,
-            "a new queue reserves ten times storage.jobs_max_bytes: raise the limit before",
-        ));
+        check.note(text, "a new queue reserves ten times storage.jobs_max_bytes: raise the limit before");
     }
-    None
 }
 
 /// The first names, and how many more there are.

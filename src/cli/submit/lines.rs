@@ -76,57 +76,40 @@ pub(super) async fn run(global: &Global, options: &SubmitRequest, file: &Path, j
     if shows_progress {
         eprintln!();
     }
-    let all = format!(
-        "{} submitted, {} of them not new, {} refused",
-        number(sum.submitted),
-        number(sum.deduplicated),
-        number(sum.refused)
-    );
-    if json {
-        output::json(&sum)?
-    } else {
-        output::say(&all)?
-    }
+    output::answer(&sum, json, || {
+        let [submitted, deduplicated, refused] = [sum.submitted, sum.deduplicated, sum.refused].map(number);
+        output::say(&format!("{submitted} submitted, {deduplicated} of them not new, {refused} refused"))
+    })?;
     Ok(if sum.refused == 0 { Ended::Success } else { Ended::Failure })
 }
 
 /// How far it came, for a person who has to decide what to repeat.
 fn not_submitted(sum: &Sum, batch: &[LineJob]) -> String {
-    let [first, .., last] = batch else {
-        return format!(
-            "{} submitted; of line {} it is not known",
-            sum.submitted,
-            batch.first().map_or(0, |job| job.line)
-        );
-    };
-    format!("{} submitted; of lines {} to {} it is not known", sum.submitted, first.line, last.line)
+    let submitted = sum.submitted;
+    match batch {
+        [first, .., last] => format!("{submitted} submitted; of lines {} to {} it is not known", first.line, last.line),
+        _ => format!("{submitted} submitted; of line {} it is not known", batch.first().map_or(0, |job| job.line)),
+    }
+}
+
+/// What came of a line, for machines.
+#[derive(Serialize)]
+struct OfLine<'a, T> {
+    line: u64,
+    #[serde(flatten)]
+    answer: &'a T,
 }
 
 fn accepted(sum: &mut Sum, line: u64, submitted: &Submitted, json: bool) -> anyhow::Result<()> {
     sum.submitted += 1;
     sum.deduplicated += u64::from(submitted.deduplicated);
-    if json {
-        #[derive(Serialize)]
-        struct Accepted<'a> {
-            line: u64,
-            #[serde(flatten)]
-            submitted: &'a Submitted,
-        }
-        output::json(&Accepted { line, submitted })?;
-    }
-    Ok(())
+    if json { output::json(&OfLine { line, answer: submitted }) } else { Ok(()) }
 }
 
 fn refused(sum: &mut Sum, line: u64, error: &ApiError, json: bool) -> anyhow::Result<()> {
     sum.refused += 1;
     if json {
-        #[derive(Serialize)]
-        struct RefusedLine<'a> {
-            line: u64,
-            #[serde(flatten)]
-            error: &'a ApiError,
-        }
-        return output::json(&RefusedLine { line, error });
+        return output::json(&OfLine { line, answer: error });
     }
     match usize::try_from(sum.refused).unwrap_or(usize::MAX) {
         ..=MAX_NAMED => anstream::eprintln!("{BAD}refused:{BAD:#} line {line}: {}", output::cut(&error.message, 300)),

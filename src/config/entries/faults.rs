@@ -1,10 +1,11 @@
 //! The setting of faults on purpose: `[faults]`.
 
-use crate::config::schema::Field::Setting as One;
-use crate::config::schema::{Entry, Table};
+use crate::config::schema::settings;
 
-pub(super) static FAULTS: Table =
-    Table::of("Faults on purpose, which operators set while the cluster runs: \"longshore faults\".", &[One(&ALLOWED)]);
+settings! {
+    /// Faults on purpose, which operators set while the cluster runs: "longshore faults".
+    FAULTS: FaultEntries, FAULTS_TABLE;
 
-pub(crate) static ALLOWED: Entry<bool> =
-    Entry::new("allowed", || false, "Whether this node's attempts may meet any, and its API sets them.");
+    /// Whether this node's attempts may meet any, and its API sets them.
+    allowed: bool = false;
+}

@@ -1,26 +1,9 @@
-//! What of the payloads of a type is shown: the values by which its runs are found, and whether the rest is hidden.
+//! The places in the payloads of a type whose values its runs are found by.
 
-use longshore_domain::policy::TypePolicy;
 use longshore_domain::search::{JsonPointer, PLACES_MAX};
 use toml::Value;
 
 use crate::config::kind::{Kind, refuse, text};
-use crate::config::schema::Entry;
-
-pub(crate) static SEARCH: Entry<Places> = Entry::new(
-    "search",
-    || Places(Vec::new()),
-    "Places in JSON payloads, as JSON pointers, whose texts and numbers are copied into the run's record, so that the run \
-     is found by them (GET /v1/runs?search=…); at most 8. All who may list runs see them. The same on all nodes.",
-)
-.example("[\"/order/id\"]");
-
-pub(crate) static REDACT: Entry<bool> = Entry::new(
-    "redact",
-    || TypePolicy::default().redact,
-    "Whether payloads and results are left out of answers over HTTP, and hidden on the page, until somebody with the scope \
-     reveal asks for them (?reveal=true). Over NATS permissions decide. The same on all nodes.",
-);
 
 /// JSON pointers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -33,39 +33,18 @@ const TAIL: usize = 2 << 10;
 /// The handler.
 #[derive(Debug)]
 pub(crate) struct CommandRun {
-    program: String,
-    args: Vec<String>,
-    env: BTreeMap<String, String>,
-    dir: Option<String>,
-    max_output: usize,
-    permanent: Vec<u16>,
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    /// The folder that it works in; `None`: the node's own.
+    pub(crate) dir: Option<String>,
+    /// So many bytes of stdout are the result, at most.
+    pub(crate) max_output: usize,
+    /// The exit codes that fail a job for good.
+    pub(crate) permanent: Vec<u16>,
 }
 
 impl CommandRun {
-    pub(crate) fn new(program: String, args: Vec<String>) -> Self {
-        Self { program, args, env: BTreeMap::new(), dir: None, max_output: 64 << 10, permanent: Vec::new() }
-    }
-
-    /// With these variables.
-    pub(crate) fn with_env(self, env: BTreeMap<String, String>) -> Self {
-        Self { env, ..self }
-    }
-
-    /// In this folder.
-    pub(crate) fn within(self, dir: Option<String>) -> Self {
-        Self { dir, ..self }
-    }
-
-    /// With so many bytes of stdout as the result, at most.
-    pub(crate) fn cut_at(self, max_output: usize) -> Self {
-        Self { max_output, ..self }
-    }
-
-    /// These exit codes fail a job for good.
-    pub(crate) fn permanent(self, permanent: Vec<u16>) -> Self {
-        Self { permanent, ..self }
-    }
-
     fn command(&self, context: &Context) -> Command {
         let job = &context.job;
         let mut command = Command::new(&self.program);

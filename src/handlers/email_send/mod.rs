@@ -13,6 +13,8 @@ use longshore_actors::{Context, Handler, HandlerError, Success};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::config::email::Encryption;
+
 mod message;
 mod session;
 
@@ -24,22 +26,11 @@ pub(crate) use message::mailbox;
 /// The name of the run's steps: each is one time that the e-mail was handed over.
 const STEP: &str = "hand_over";
 
-/// How the connection is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tls {
-    /// From the first byte.
-    Implicit,
-    /// After a greeting in the clear; the server has to offer it.
-    Requested,
-    /// Never.
-    None,
-}
-
 /// The mail server.
 pub(crate) struct MailServer {
     pub(crate) host: String,
     pub(crate) port: u16,
-    pub(crate) tls: Tls,
+    pub(crate) tls: Encryption,
     /// User and password.
     pub(crate) login: Option<(String, String)>,
     /// The certificates that are trusted, once they were read.
@@ -55,16 +46,12 @@ impl std::fmt::Debug for MailServer {
 /// The handler.
 #[derive(Debug)]
 pub(crate) struct EmailSend {
-    server: MailServer,
+    pub(crate) server: MailServer,
     /// The sender of e-mails that name none.
-    from: Option<String>,
+    pub(crate) from: Option<String>,
 }
 
 impl EmailSend {
-    pub(crate) fn new(server: MailServer, from: Option<String>) -> Self {
-        Self { server, from }
-    }
-
     async fn perform(&self, context: &Context) -> Result<Success, HandlerError> {
         let payload: Payload = super::payload(context)?;
         let email = payload.email(context, self.from.as_deref())?;

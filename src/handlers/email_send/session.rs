@@ -12,7 +12,8 @@ use lettre::transport::smtp::response::Response;
 use longshore_actors::HandlerError;
 use serde::{Deserialize, Serialize};
 
-use super::{MailServer, Tls};
+use super::MailServer;
+use crate::config::email::Encryption;
 
 /// How long the server may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);
@@ -46,11 +47,11 @@ impl Session {
             let read = TlsParameters::new(server.host.clone())?;
             Ok(server.trusted.get_or_init(|| read).clone())
         };
-        let tls = if server.tls == Tls::Implicit { Some(parameters().map_err(failed)?) } else { None };
+        let tls = if server.tls == Encryption::Tls { Some(parameters().map_err(failed)?) } else { None };
         let (client, address) = (ClientId::default(), (server.host.as_str(), server.port));
         let connection = AsyncSmtpConnection::connect_tokio1(address, Some(CONNECT_WITHIN), &client, tls, None);
         let mut connection = connection.await.map_err(failed)?;
-        if server.tls == Tls::Requested {
+        if server.tls == Encryption::StartTls {
             connection.starttls(parameters().map_err(failed)?, &client).await.map_err(failed)?;
         }
         if let Some((user, password)) = &server.login {

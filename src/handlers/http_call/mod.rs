@@ -67,12 +67,14 @@ fn has(statuses: &[RangeInclusive<u16>], status: u16) -> bool {
 #[derive(Debug)]
 pub(crate) struct HttpCall {
     /// `None`: the payload names the request.
-    target: Option<CallTarget>,
-    meaning: Meaning,
+    pub(crate) target: Option<CallTarget>,
+    pub(crate) meaning: Meaning,
     /// `None`: the strict one.
-    outbound: Option<Outbound>,
-    max_response: usize,
-    redirects: u32,
+    pub(crate) outbound: Option<Outbound>,
+    /// So many bytes of an answer are read at most.
+    pub(crate) max_response: usize,
+    /// So many are followed.
+    pub(crate) redirects: u32,
 }
 
 /// One request, before the redirects that it meets.
@@ -89,21 +91,6 @@ impl HttpCall {
     pub(crate) fn strict() -> Self {
         let meaning = Meaning::default();
         Self { target: None, meaning, outbound: None, max_response: MAX_RESPONSE, redirects: 0 }
-    }
-
-    /// The handler of a type. Without a target, payloads name the requests.
-    pub(crate) fn new(target: Option<CallTarget>, meaning: Meaning, outbound: Outbound) -> Self {
-        Self { target, meaning, outbound: Some(outbound), ..Self::strict() }
-    }
-
-    /// Reads so many bytes of an answer at most.
-    pub(crate) fn reading(self, max_response: usize) -> Self {
-        Self { max_response, ..self }
-    }
-
-    /// Follows so many redirects.
-    pub(crate) fn following(self, redirects: u32) -> Self {
-        Self { redirects, ..self }
     }
 
     async fn perform(&self, context: &Context) -> Result<Success, HandlerError> {

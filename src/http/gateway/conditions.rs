@@ -7,6 +7,8 @@ use longshore_backbone::wire::api::{ApiError, Code, Declaration};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
+use super::unreadable;
+
 #[derive(Deserialize)]
 struct Schedule<'a> {
     updated_at: &'a str,
@@ -43,9 +45,8 @@ pub(super) fn is_asked_for(headers: &HeaderMap, tag: &HeaderValue) -> Result<(),
 /// # Errors
 /// 400: the request has a condition, and what it asks for has none. It is not passed over: the client relies on it.
 pub(super) fn unconditional(headers: &HeaderMap) -> Result<(), ApiError> {
-    for name in [header::IF_MATCH, header::IF_NONE_MATCH] {
-        if headers.contains_key(&name) {
-            let name = if name == header::IF_MATCH { "If-Match" } else { "If-None-Match" };
+    for name in ["If-Match", "If-None-Match"] {
+        if headers.contains_key(name) {
             return Err(ApiError::malformed(format!("{name}: is no condition of this request; leave it out")));
         }
     }
@@ -68,8 +69,7 @@ pub(super) fn asks_for_a_schedule(declaration: &Declaration, headers: &HeaderMap
 /// # Errors
 /// 412: it was changed since.
 pub(super) fn updated_at(headers: &HeaderMap, schedule: &[u8]) -> Result<String, ApiError> {
-    let Schedule { updated_at } = serde_json::from_slice(schedule)
-        .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))?;
+    let Schedule { updated_at } = serde_json::from_slice(schedule).map_err(unreadable)?;
     let says_it =
         |tag: &str| tag.strip_prefix('"').and_then(|tag| tag.split_once(';')).is_some_and(|(at, _)| at == updated_at);
     match tags(headers, header::IF_MATCH).any(|tag| tag == "*" || says_it(tag)) {

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use longshore_backbone::wire::api::{self, ApiError, Code, Endpoint as _, Submitted};
+use longshore_backbone::wire::api::{self, ApiError, Endpoint as _, Submitted};
 use longshore_domain::RunState;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -20,8 +20,8 @@ use tokio::time::{Duration, Instant, timeout_at};
 use super::body::{self, media_type};
 use super::conditions::unconditional;
 use super::request::{Query, Target, fields_of, raw, value_of};
-use super::{Gateway, Variables, WAIT_MAX, asker, shown, variables};
-use crate::http::problem::{of_http, problem};
+use super::{Gateway, Variables, WAIT_MAX, asker, shown, unreadable, variables};
+use crate::http::problem::{Answered, of_http};
 
 /// Lines that are submitted together.
 const SLICE: usize = 1_000;
@@ -34,52 +34,46 @@ pub(in crate::http) const NO_PARAMETERS: [&str; 6] =
 const OWN: &str = "longshore-header-";
 
 /// `POST /v1/jobs`.
-pub(super) async fn submit(State(gateway): State<Gateway>, request: Request) -> Response {
+pub(super) async fn submit(State(gateway): State<Gateway>, request: Request) -> Answered {
     if media_type(request.headers()).is_some_and(|given| given == "application/x-ndjson") {
-        return lines(gateway, request).unwrap_or_else(problem);
+        return lines(gateway, request);
     }
-    let answer = async {
-        let (parts, body) = request.into_parts();
-        unconditional(&parts.headers)?;
-        let query = only_tenant(Query::read(&parts)?)?;
-        let body = gateway.bodies.json(&parts.headers, body).await?;
-        if names_jobs(&body.bytes) {
-            no_key(&parts.headers)?;
-            let target = Target::of(&api::SubmitBatch::DECLARATION, query, Vec::new(), body.bytes.clone())?;
-            return Ok(shown(StatusCode::OK, gateway.ask(&api::SubmitBatch::DECLARATION, target, &parts).await?));
-        }
-        gateway.submit_one(query, keyed(body.bytes.clone(), &parts.headers)?, &parts).await
-    };
-    answer.await.unwrap_or_else(problem)
+    let (parts, body) = request.into_parts();
+    unconditional(&parts.headers)?;
+    let query = only_tenant(Query::read(&parts)?)?;
+    let body = gateway.bodies.json(&parts.headers, body).await?;
+    if names_jobs(&body.bytes) {
+        no_key(&parts.headers)?;
+        let target = Target::of(&api::SubmitBatch::DECLARATION, query, Vec::new(), body.bytes.clone())?;
+        return Ok(shown(StatusCode::OK, gateway.ask(&api::SubmitBatch::DECLARATION, target, &parts).await?));
+    }
+    gateway.submit_one(query, keyed(body.bytes.clone(), &parts.headers)?, &parts).await
 }
 
 /// `POST /v1/jobs/<type>`: the body is the payload, the query has the fields of `submit`.
-pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, request: Request) -> Response {
-    let answer = async {
-        let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
-        let (parts, body) = request.into_parts();
-        unconditional(&parts.headers)?;
-        let mut query = Query::read(&parts)?;
-        let mut fields = BTreeMap::from([("type".to_owned(), raw(&name)?)]);
-        for (name, value) in query.take_all_but_tenant() {
-            if NO_PARAMETERS.contains(&name.as_str()) {
-                return Err(ApiError::malformed(format!("{name}: is no parameter here; POST /v1/jobs takes it")));
-            }
-            let value = match name.as_str() {
-                "tags" => raw(&value.split(',').collect::<Vec<_>>())?,
-                _ => value_of(&name, &value)?,
-            };
-            fields.insert(name, value);
+pub(super) async fn submit_raw(State(gateway): State<Gateway>, path: Variables, request: Request) -> Answered {
+    let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
+    let (parts, body) = request.into_parts();
+    unconditional(&parts.headers)?;
+    let mut query = Query::read(&parts)?;
+    let mut fields = BTreeMap::from([("type".to_owned(), raw(&name)?)]);
+    for (name, value) in query.take_all_but_tenant() {
+        if NO_PARAMETERS.contains(&name.as_str()) {
+            return Err(ApiError::malformed(format!("{name}: is no parameter here; POST /v1/jobs takes it")).into());
         }
-        let body = gateway.bodies.read(&parts.headers, body).await?;
-        if !body.bytes.is_empty() {
-            fields.insert("payload_base64".to_owned(), raw(&STANDARD.encode(&body.bytes))?);
-        }
-        fields.insert("headers".to_owned(), raw(&own_headers(&parts.headers)?)?);
-        let job = serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))?;
-        gateway.submit_one(query, keyed(job.into(), &parts.headers)?, &parts).await
-    };
-    answer.await.unwrap_or_else(problem)
+        let value = match name.as_str() {
+            "tags" => raw(&value.split(',').collect::<Vec<_>>())?,
+            _ => value_of(&name, &value)?,
+        };
+        fields.insert(name, value);
+    }
+    let body = gateway.bodies.read(&parts.headers, body).await?;
+    if !body.bytes.is_empty() {
+        fields.insert("payload_base64".to_owned(), raw(&STANDARD.encode(&body.bytes))?);
+    }
+    fields.insert("headers".to_owned(), raw(&own_headers(&parts.headers)?)?);
+    let job = serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))?;
+    gateway.submit_one(query, keyed(job.into(), &parts.headers)?, &parts).await
 }
 
 /// The headers that go on to the handler: `Longshore-Header-<name>`, and the payload's media type.
@@ -201,12 +195,11 @@ impl Prefer {
 }
 
 impl Gateway {
-    async fn submit_one(&self, query: Query, job: Bytes, parts: &Parts) -> Result<Response, ApiError> {
+    async fn submit_one(&self, query: Query, job: Bytes, parts: &Parts) -> Answered {
         let target = Target::of(&api::Submit::DECLARATION, query, Vec::new(), job)?;
         let tenant = target.tenant.clone();
         let answer = self.ask(&api::Submit::DECLARATION, target, parts).await?;
-        let submitted: Submitted = serde_json::from_slice(&answer)
-            .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))?;
+        let submitted: Submitted = serde_json::from_slice(&answer).map_err(unreadable)?;
         let run_id = submitted.run_id.as_str();
         let status = if submitted.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
         let prefer = Prefer::of(&parts.headers);
@@ -214,14 +207,11 @@ impl Gateway {
             Prefer { wait: None, respond_async: false } => shown(status, answer),
             Prefer { wait, .. } => self.waited(&tenant, run_id, wait.unwrap_or(0), parts).await?,
         };
-        if let Some(applied) = prefer.applied(answer.status()) {
-            answer.headers_mut().insert("preference-applied", applied);
-        }
-        let place = format!("{}/v1/runs/{run_id}", self.base_path);
+        let applied = prefer.applied(answer.status());
+        answer.headers_mut().extend(applied.map(|applied| (HeaderName::from_static("preference-applied"), applied)));
+        let place = format!("{}/v1/runs/{run_id}", self.guard.http.base_path);
         let place = if tenant == "default" { place } else { format!("{place}?tenant={tenant}") };
-        if let Ok(place) = HeaderValue::from_str(&place) {
-            answer.headers_mut().insert(header::LOCATION, place);
-        }
+        answer.headers_mut().extend(HeaderValue::from_str(&place).ok().map(|place| (header::LOCATION, place)));
         Ok(answer)
     }
 
@@ -242,7 +232,7 @@ impl Gateway {
 }
 
 /// Jobs, one a line, submitted as they come and answered in their order, a line each.
-fn lines(gateway: Gateway, request: Request) -> Result<Response, ApiError> {
+fn lines(gateway: Gateway, request: Request) -> Answered {
     let (parts, body) = request.into_parts();
     unconditional(&parts.headers)?;
     no_key(&parts.headers)?;
@@ -326,10 +316,6 @@ impl Slices {
 
     /// Submits lines; `false`: nobody reads the answers any more.
     async fn submit(&self, lines: Vec<Bytes>) -> bool {
-        #[derive(Deserialize)]
-        struct Answers {
-            jobs: Vec<Box<RawValue>>,
-        }
         if lines.is_empty() {
             return true;
         }
@@ -341,19 +327,9 @@ impl Slices {
             })
             .collect();
         let jobs: Vec<&RawValue> = read.iter().filter_map(|line| line.as_ref().ok().copied()).collect();
-        let count = jobs.len();
-        let body = serde_json::to_vec(&BTreeMap::from([("jobs", jobs)])).unwrap_or_default();
-        let target = Target { tenant: self.tenant.clone(), body: body.into() };
-        let asked = if count == 0 {
-            Ok(Answers { jobs: Vec::new() })
-        } else {
-            self.ask(target).await.and_then(|answer| {
-                serde_json::from_slice::<Answers>(&answer)
-                    .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))
-            })
-        };
+        let asked = if jobs.is_empty() { Ok(Vec::new()) } else { self.ask(jobs).await };
         let (mut answers, failed) = match asked {
-            Ok(answers) => (answers.jobs.into_iter(), None),
+            Ok(answers) => (answers.into_iter(), None),
             Err(error) => (Vec::new().into_iter(), Some(error)),
         };
         let said: Vec<String> = read
@@ -367,9 +343,16 @@ impl Slices {
     }
 
     /// Asks, if the asker's key still counts: lines may come for days.
-    async fn ask(&self, target: Target) -> Result<Vec<u8>, ApiError> {
+    async fn ask(&self, jobs: Vec<&RawValue>) -> Result<Vec<Box<RawValue>>, ApiError> {
+        #[derive(Deserialize)]
+        struct Answers {
+            jobs: Vec<Box<RawValue>>,
+        }
         asker(&self.parts)?.must_still_be().await?;
-        self.gateway.ask(&api::SubmitBatch::DECLARATION, target, &self.parts).await
+        let body = serde_json::to_vec(&BTreeMap::from([("jobs", jobs)])).unwrap_or_default();
+        let target = Target { tenant: self.tenant.clone(), body: body.into() };
+        let answer = self.gateway.ask(&api::SubmitBatch::DECLARATION, target, &self.parts).await?;
+        serde_json::from_slice(&answer).map(|Answers { jobs }| jobs).map_err(unreadable)
     }
 
     async fn say(&self, lines: Vec<String>) -> bool {

@@ -13,18 +13,17 @@ mod rate;
 pub(super) mod request;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::fmt::Display;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{MethodFilter, MethodRouter, post};
+use axum::routing::{MethodFilter, on, post};
 use axum::{Router, middleware};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use longshore_actors::Observer;
 use longshore_backbone::service::{Redaction, Request as ApiRequest, TraceContext};
 use longshore_backbone::wire::api::{
     self, ApiError, Code, Declaration, ENDPOINTS, Effect, Endpoint as _, HttpRoute, Scope,
@@ -33,8 +32,9 @@ use longshore_backbone::wire::header::names;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::asker::Asker;
-use super::problem::{of_http, problem};
+use super::asker::{Asker, Guard};
+use super::problem::{Answered, of_http, problem};
+use super::streams;
 use body::Bodies;
 use request::{Query, Target};
 
@@ -50,20 +50,25 @@ const WAIT_MAX: u64 = 60;
 /// What the routes share.
 #[derive(Clone)]
 pub(super) struct Gateway {
-    node: Arc<OnceLock<Observer>>,
-    bodies: Bodies,
-    base_path: Arc<str>,
+    pub(super) guard: Guard,
+    pub(super) bodies: Bodies,
 }
 
 /// Every route of the API, those of the streams among them.
-pub(super) fn router(node: Arc<OnceLock<Observer>>, bodies: Bodies, base_path: Arc<str>, streams: Router) -> Router {
-    let gateway = Gateway { node, bodies, base_path };
+pub(super) fn router(gateway: Gateway) -> Router {
+    let streams = streams::router(gateway.guard.clone());
     let mut router = Router::new()
         .route("/v1/jobs", post(jobs::submit))
         .route("/v1/jobs/{name}", post(jobs::submit_raw).get(run_of_job))
         .route("/v1/api/{endpoint}", post(any_endpoint));
-    for (path, methods) in routes() {
-        router = router.route(path, methods);
+    // Those under `/v1/jobs` are the ones above.
+    for declaration in &ENDPOINTS {
+        for &HttpRoute(method, path) in declaration.http.iter().filter(|route| !route.1.starts_with("/v1/jobs")) {
+            let endpoint = move |State(gateway): State<Gateway>, path: Variables, request| async move {
+                gateway.comfortable(declaration, variables(path)?, request).await
+            };
+            router = router.route(path, on(filter(method), endpoint));
+        }
     }
     let with_rate = middleware::from_fn_with_state(gateway.clone(), rate::with_rate);
     let router = router.with_state(gateway).merge(streams);
@@ -75,22 +80,6 @@ pub(super) type Variables = Result<Path<Vec<(String, String)>>, PathRejection>;
 
 pub(super) fn variables(path: Variables) -> Result<Vec<(String, String)>, ApiError> {
     path.map(|Path(path)| path).map_err(|_| ApiError::malformed("the path is not UTF-8"))
-}
-
-/// The routes of the declarations by their paths, but those under `/v1/jobs`.
-fn routes() -> BTreeMap<&'static str, MethodRouter<Gateway>> {
-    let mut routes: BTreeMap<&str, MethodRouter<Gateway>> = BTreeMap::new();
-    for declaration in &ENDPOINTS {
-        for &HttpRoute(method, path) in declaration.http.iter().filter(|route| !route.1.starts_with("/v1/jobs")) {
-            let endpoint = move |State(gateway): State<Gateway>, path: Variables, request| async move {
-                let answer = async { gateway.comfortable(declaration, variables(path)?, request).await };
-                answer.await.unwrap_or_else(problem)
-            };
-            let methods = routes.remove(path).unwrap_or_default().on(filter(method), endpoint);
-            routes.insert(path, methods);
-        }
-    }
-    routes
 }
 
 fn filter(method: api::Method) -> MethodFilter {
@@ -111,34 +100,28 @@ pub(super) async fn other_method(method: Method) -> Response {
 }
 
 /// `POST /v1/api/<endpoint>`: request and answer as on NATS.
-async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: Request) -> Response {
-    let answer = async {
-        let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
-        let declaration = Declaration::named(&name)
-            .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
-        let (mut parts, body) = request.into_parts();
-        conditions::unconditional(&parts.headers)?;
-        let mut query = Query::read(&parts)?;
-        reveal(&mut query, &mut parts)?;
-        let body = gateway.bodies.json(&parts.headers, body).await?;
-        let body = match declaration.name {
-            api::Submit::NAME => jobs::keyed(body.bytes, &parts.headers)?,
-            api::SubmitBatch::NAME => jobs::no_key(&parts.headers).map(|()| body.bytes)?,
-            _ => body.bytes,
-        };
-        let target = Target::of(declaration, query, Vec::new(), body)?;
-        Ok(shown(StatusCode::OK, gateway.ask(declaration, target, &parts).await?))
+async fn any_endpoint(State(gateway): State<Gateway>, path: Variables, request: Request) -> Answered {
+    let name = variables(path)?.into_iter().map(|(_, name)| name).collect::<String>();
+    let declaration = Declaration::named(&name)
+        .ok_or_else(|| ApiError::not_found(format!("no endpoint {name:?}; docs/contract.md lists them")))?;
+    let (mut parts, body) = request.into_parts();
+    conditions::unconditional(&parts.headers)?;
+    let mut query = Query::read(&parts)?;
+    reveal(&mut query, &mut parts)?;
+    let body = gateway.bodies.json(&parts.headers, body).await?;
+    let body = match declaration.name {
+        api::Submit::NAME => jobs::keyed(body.bytes, &parts.headers)?,
+        api::SubmitBatch::NAME => jobs::no_key(&parts.headers).map(|()| body.bytes)?,
+        _ => body.bytes,
     };
-    answer.await.unwrap_or_else(problem)
+    let target = Target::of(declaration, query, Vec::new(), body)?;
+    Ok(shown(StatusCode::OK, gateway.ask(declaration, target, &parts).await?))
 }
 
 /// `GET /v1/jobs/<id>` is `GET /v1/runs/<id>`.
-async fn run_of_job(State(gateway): State<Gateway>, path: Variables, request: Request) -> Response {
-    let answer = async {
-        let path = variables(path)?.into_iter().map(|(_, run_id)| ("run_id".to_owned(), run_id)).collect();
-        gateway.comfortable(&api::RunsGet::DECLARATION, path, request).await
-    };
-    answer.await.unwrap_or_else(problem)
+async fn run_of_job(State(gateway): State<Gateway>, path: Variables, request: Request) -> Answered {
+    let path = variables(path)?.into_iter().map(|(_, run_id)| ("run_id".to_owned(), run_id)).collect();
+    gateway.comfortable(&api::RunsGet::DECLARATION, path, request).await
 }
 
 /// Who asks. A request that the guard has not seen is nobody's.
@@ -169,7 +152,7 @@ impl Gateway {
     ) -> Result<Vec<u8>, ApiError> {
         let asker = asker(parts)?;
         asker.must_be(&target.tenant)?;
-        let node = self.node.get().ok_or_else(|| ApiError::unavailable("the node is starting"))?;
+        let node = self.guard.node()?;
         let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let request = ApiRequest {
             tenant: target.tenant,
@@ -194,7 +177,7 @@ impl Gateway {
         mut declaration: &'static Declaration,
         mut path: Vec<(String, String)>,
         request: Request,
-    ) -> Result<Response, ApiError> {
+    ) -> Answered {
         let (mut parts, body) = request.into_parts();
         let (mut query, reads) = (Query::read(&parts)?, declaration.effect == Effect::Reads);
         if reads {
@@ -214,30 +197,22 @@ impl Gateway {
         let target = Target::of(declaration, query, path, body.bytes)?;
         let mut answer = self.ask(declaration, target, &parts).await?;
         if declaration.name == api::RunsPayload::NAME {
-            return payload(&answer);
+            return Ok(payload(&answer)?);
         }
         if of_queue {
             answer = only_queue(&answer)?;
         }
-        let next = next_page(declaration, &self.base_path, &parts.uri, &answer);
+        let next = next_page(declaration, &self.guard.http.base_path, &parts.uri, &answer);
         let has_tag = reads || declaration.name == api::SchedulesPut::NAME;
         let tag = if has_tag { conditions::etag(&answer) } else { None };
-        let mut answer = match tag.as_ref().filter(|_| reads) {
-            Some(tag) => {
-                conditions::is_asked_for(&parts.headers, tag)?;
-                match conditions::is_known(&parts.headers, tag) {
-                    true => StatusCode::NOT_MODIFIED.into_response(),
-                    false => shown(StatusCode::OK, answer),
-                }
-            }
-            None => shown(StatusCode::OK, answer),
-        };
-        if let Some(next) = next {
-            answer.headers_mut().insert(header::LINK, next);
+        let mut known = false;
+        if let Some(tag) = tag.as_ref().filter(|_| reads) {
+            conditions::is_asked_for(&parts.headers, tag)?;
+            known = conditions::is_known(&parts.headers, tag);
         }
-        if let Some(tag) = tag {
-            answer.headers_mut().insert(header::ETAG, tag);
-        }
+        let mut answer = if known { StatusCode::NOT_MODIFIED.into_response() } else { shown(StatusCode::OK, answer) };
+        answer.headers_mut().extend(next.map(|next| (header::LINK, next)));
+        answer.headers_mut().extend(tag.map(|tag| (header::ETAG, tag)));
         Ok(answer)
     }
 
@@ -278,6 +253,10 @@ pub(super) fn shown(status: StatusCode, answer: Vec<u8>) -> Response {
     (status, [(header::CONTENT_TYPE, JSON)], answer).into_response()
 }
 
+fn unreadable(error: impl Display) -> ApiError {
+    ApiError::new(Code::Internal, format!("the answer cannot be read: {error}"))
+}
+
 /// The fields of `runs.wait` for a wait of so many seconds.
 fn with_wait(mut path: Vec<(String, String)>, seconds: &str) -> Result<Vec<(String, String)>, ApiError> {
     let wrong = || ApiError::malformed(format!("wait: is not a number of seconds from 0 to {WAIT_MAX}"));
@@ -301,21 +280,17 @@ fn only_queue(answer: &[u8]) -> Result<Vec<u8>, ApiError> {
 
 /// A payload as it is. It is a stranger's: no browser shows it as a page of this origin.
 fn payload(answer: &[u8]) -> Result<Response, ApiError> {
-    let unreadable = |error: String| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}"));
-    let api::Payload { content_type, payload_base64, .. } =
-        serde_json::from_slice(answer).map_err(|error| unreadable(error.to_string()))?;
-    let bytes = STANDARD.decode(payload_base64).map_err(|error| unreadable(error.to_string()))?;
+    let api::Payload { content_type, payload_base64, .. } = serde_json::from_slice(answer).map_err(unreadable)?;
+    let bytes = STANDARD.decode(payload_base64).map_err(unreadable)?;
     // Handlers get a job that names no type as JSON. Other bytes are application/octet-stream, as axum has it.
     let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok();
     let content_type = content_type.or_else(|| is_json().then(|| JSON.to_owned()));
-    let mut answer = bytes.into_response();
-    for (name, value) in [
+    let headers = [
         (header::CONTENT_DISPOSITION, "attachment"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CONTENT_SECURITY_POLICY, "sandbox"),
-    ] {
-        answer.headers_mut().insert(name, header::HeaderValue::from_static(value));
-    }
+    ];
+    let mut answer = (headers, bytes).into_response();
     if let Some(Ok(content_type)) = content_type.map(header::HeaderValue::try_from) {
         answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
     }

@@ -21,7 +21,7 @@ pub(super) async fn with_rate(State(gateway): State<Gateway>, request: Request, 
         Tenant::parse(named).ok()
     });
     let mut answer = next.run(Request::from_parts(parts, body)).await;
-    if let (Some(tenant), Some(node)) = (tenant, gateway.node.get())
+    if let (Some(tenant), Some(node)) = (tenant, gateway.guard.node.get())
         && let Some(TenantRate { quota, window, left, more_in }) = node.api().rate_of(&tenant).await
     {
         for (name, value) in [

@@ -12,7 +12,7 @@ export class Problem extends Error {
   }
 }
 
-/** `v1/…` with its query, relative to the page. */
+/** A path with its query, of which empty words are left out. */
 export function address(path, query = {}) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
@@ -75,6 +75,12 @@ export async function ask(method, path, options) {
 }
 
 export const get = (path, query, signal) => ask('GET', path, { query, signal });
+
+/** An answer, or why there is none. */
+export const orWhy = (asked) => asked.catch((error) => {
+  if (error.name === 'AbortError') throw error;
+  return { error: error.message };
+});
 
 /** What the session may do; null: a key is needed. */
 export async function session() {

@@ -5,7 +5,6 @@ import { get } from './api.js';
 import { number } from './format.js';
 import { changed, state, toast } from './state.js';
 import { button, choice, heading, line, list, pill, sinceOf, SINCE, stale, table, time } from './widgets.js';
-import { filter } from './router.js';
 
 /** A request and how it ended are two entries of one id. */
 function together(entries) {
@@ -48,7 +47,7 @@ export default {
   holds: (data) => data?.pages,
   load,
   view: (data, { query }, error) => html`${heading('Audit', { sub: 'What was asked beyond reading and submitting, the newest first.', as: { words: ['audit', '--since', query.since || '24h'], request: { path: 'v1/audit', query: { since: data?.since, limit: 500 } }, json: data && JSON.stringify(data.entries, null, 2) } })}
-    <div class="filters">${choice('since', 'Since', [['', 'last 24 h'], ...SINCE.filter(([value]) => value && value !== '24h')], filter)}</div>${stale()}
+    <div class="filters">${choice('since', 'Since', [['', 'last 24 h'], ...SINCE.filter(([value]) => value && value !== '24h')])}</div>${stale()}
     <section class="card">${list({ data, error, items: data?.entries ?? [], empty: 'Nothing was asked in this time.', body: (entries) => table('Audit', ['At', 'Asked', 'What', 'Tenant', 'By', 'Reason', { text: 'From', kind: 'wide' }, 'Outcome'], together(entries).slice(0, 500).map(row)) })}
     ${data?.cursor ? html`<footer class="more"><span class="faint">${number(data.entries.length)} entries were read, and newer ones are not shown yet.</span>${button('Go on', more)}</footer>` : nothing}</section>`,
 };

@@ -1,9 +1,9 @@
 // Rates from the node's own counters: what changed between two answers of `/metrics`.
 
 const SUMS = {
-  in: ['longshore_jobs_enqueued_total'],
-  out: ['longshore_runs_finished_total'],
-  failed: ['longshore_attempts_failed_total'],
+  in: 'longshore_jobs_enqueued_total',
+  out: 'longshore_runs_finished_total',
+  failed: 'longshore_attempts_failed_total',
 };
 const TIMES = { wait: 'longshore_job_wait_seconds_bucket', run: 'longshore_attempt_duration_seconds_bucket' };
 const KEPT = 150;
@@ -24,8 +24,8 @@ function parsed(text) {
     if (!row || row[0] === '#') continue;
     const name = row.slice(0, row.search(/[{ ]/));
     const value = Number(row.slice(row.lastIndexOf(' ') + 1));
-    for (const [sum, names] of Object.entries(SUMS)) {
-      if (!names.includes(name)) continue;
+    for (const [sum, counter] of Object.entries(SUMS)) {
+      if (name !== counter) continue;
       reading.sums[sum] += value;
       const queue = /queue="((?:[^"\\]|\\.)*)"/.exec(row)?.[1];
       if (queue) (reading.queues[queue] ??= { in: 0, out: 0, failed: 0 })[sum] += value;

@@ -6,13 +6,12 @@ import { ask, get, part } from './api.js';
 import { askForMany } from './bulk.js';
 import { download } from './csv.js';
 import { number } from './format.js';
-import { changed, may, reload, state, toast } from './state.js';
-import { checkbox, filters, forEach, key, options, wanted } from './runs.js';
+import { acted, changed, may, state } from './state.js';
+import { checkbox, filters, forEach, key, more, options, PAGE, wanted } from './runs.js';
 import { askFirst, button, card, columns, heading, line, list, ofTenant, pill, runLink, stale, table, time } from './widgets.js';
 import { filter, to } from './router.js';
 
 const FIELDS = ['queue', 'type', 'tag', 'search', 'error_kind', 'since', 'until'];
-const PAGE = 50;
 
 async function load(route, signal) {
   const asked = wanted(route.query, FIELDS);
@@ -21,18 +20,6 @@ async function load(route, signal) {
     get('v1/runs', { ...asked, state: 'dead', limit: PAGE }, signal),
   ]);
   return { groups: groups.groups, moreGroups: groups.cursor, runs: page.runs, cursor: page.cursor, asked, pages: 1 };
-}
-
-async function more() {
-  const data = state.data;
-  try {
-    const page = await get('v1/runs', { ...data.asked, state: 'dead', limit: PAGE, cursor: data.cursor });
-    const known = new Map([...data.runs, ...page.runs].map((run) => [key(run), run]));
-    Object.assign(data, { runs: [...known.values()], cursor: page.cursor, pages: data.pages + 1 });
-  } catch (error) {
-    toast(error.message, true);
-  }
-  changed();
 }
 
 /** A group shows an example itself; runs cannot be asked for by it. */
@@ -49,15 +36,7 @@ export const replayOne = async (id, tenant) => {
 };
 const discardOne = (id, tenant) => ask('DELETE', `v1/dlq/${part(id)}`, { as: tenant });
 
-async function one(text, act, run) {
-  try {
-    await act(run.run_id, run.tenant);
-    toast(`${run.run_id} is ${text}`);
-  } catch (error) {
-    toast(error.message, true);
-  }
-  reload();
-}
+const one = (text, act, run) => acted(act(run.run_id, run.tenant), `${run.run_id} is ${text}`);
 
 const group = (entry, asked) => html`<tr><td class="num strong">${number(entry.count)}</td>
   <td class="cut"><a class="row-link" href="#" @click=${(event) => { event.preventDefault(); filter({ type: entry.type, error_kind: entry.error_kind }); }}>${entry.type}</a></td>
@@ -94,7 +73,7 @@ function view(data, { query }, error) {
     [{ text: 'Count', kind: 'num' }, 'Type', 'Kind', 'Error', { text: 'Last 24 h', kind: 'wide' }, { text: 'First', kind: 'num wide' }, { text: 'Last', kind: 'num' }, ''], groups.map((entry) => group(entry, asked))) }),
   data?.moreGroups ? 'of the first 100,000 dead letters' : nothing)}
     ${data?.runs.length ? html`${chosen()}${card('One by one', html`${table('Dead letters', [{ text: 'Select', kind: 'check' }, 'Run', 'Type', 'Kind', 'Error', { text: 'Attempt', kind: 'num wide' }, { text: 'Died', kind: 'num' }, ''], repeat(data.runs, key, row))}
-      ${data.cursor ? html`<footer class="more"><span class="faint">${number(data.runs.length)} shown; there are more.</span>${button('Go on', more)}</footer>` : nothing}`, 'the last one first')}` : nothing}`;
+      ${data.cursor ? html`<footer class="more"><span class="faint">${number(data.runs.length)} shown; there are more.</span>${button('Go on', () => more({ ...asked, state: 'dead' }))}</footer>` : nothing}`, 'the last one first')}` : nothing}`;
 }
 
 export default {

@@ -7,7 +7,6 @@ import { EVENTS, follow, stop } from './stream.js';
 import { changed, state, tenant } from './state.js';
 import { button, choice, heading, ofTenant, moment, pill, runLink, table, word } from './widgets.js';
 import { saysOf } from './run.js';
-import { filter } from './router.js';
 
 const KEPT = 300;
 let events = [];
@@ -42,8 +41,8 @@ export default {
   paused: (is) => (is ? stop() : start()),
   view: (_data, { query }) => html`${heading('Events', { sub: 'What happens to runs from now on; a pause closes the stream.', acts: html`${button('Clear', () => { events = []; changed(); }, { kind: 'quiet' })}`,
     as: { words: ['events', ...['event', 'type', 'queue'].filter((name) => query[name]).flatMap((name) => [`--${name}`, query[name]])], request: { path: 'v1/events', query: { event: query.event, type: query.type, queue: query.queue, tag: query.tag } }, json: events.length ? JSON.stringify(events, null, 2) : undefined } })}
-    <div class="filters" role="search" aria-label="Filter">${choice('event', 'Event', [['', 'any'], ...EVENTS.map((name) => [name, name])], filter)}
-      ${word('type', 'Type', { placeholder: 'email.> too' }, filter)}${word('queue', 'Queue', { placeholder: 'any' }, filter)}${word('tag', 'Tag', { placeholder: 'any' }, filter)}</div>
+    <div class="filters" role="search" aria-label="Filter">${choice('event', 'Event', [['', 'any'], ...EVENTS.map((name) => [name, name])])}
+      ${word('type', 'Type', 'email.> too')}${word('queue', 'Queue', 'any')}${word('tag', 'Tag', 'any')}</div>
     <section class="card">${events.length ? table('Events, the newest first', ['At', 'Event', 'Run', 'Type', { text: 'Queue', kind: 'wide' }, { text: 'Attempt', kind: 'num wide' }, { text: 'Node', kind: 'wide' }, 'Says'], repeat(events, (event) => event.key, (event) => html`<tr>
       <td>${moment(event.at)}</td><td>${pill(event.event)}</td><td class="cut">${ofTenant(event.tenant)}${runLink(event)}</td><td class="cut"><span>${event.type}</span></td><td class="wide">${event.queue}</td>
       <td class="num wide">${event.attempt ?? nothing}</td><td class="wide">${event.node ?? nothing}</td><td class="cut wider"><span title=${saysOf(event)}>${saysOf(event)}</span></td></tr>`))

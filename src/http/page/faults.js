@@ -3,8 +3,8 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { get } from './api.js';
 import { number, span } from './format.js';
-import { change, tried } from './limits.js';
-import { may } from './state.js';
+import { change } from './limits.js';
+import { may, tried } from './state.js';
 import { askFirst, button, heading, line, list, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 

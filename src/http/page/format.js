@@ -2,6 +2,9 @@
 
 import { keep, kept } from './state.js';
 
+/** Of numbers by name. */
+export const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
+
 export const number = (value) => (value === undefined || value === null ? '–' : value.toLocaleString('en-US'));
 
 /** 950, 12.4k, 3.2M. */
@@ -31,7 +34,7 @@ export function relative(time, now = Date.now()) {
   const away = now - Date.parse(time);
   if (Number.isNaN(away)) return '–';
   if (Math.abs(away) < 1500) return 'now';
-  const rough = Math.abs(away) < 6e4 ? span(Math.abs(away)) : span(Math.abs(away)).split(' ').slice(0, 2).join(' ');
+  const rough = span(Math.abs(away)).split(' ').slice(0, 2).join(' ');
   return away > 0 ? `${rough} ago` : `in ${rough}`;
 }
 

@@ -2,7 +2,7 @@
 
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get, part } from './api.js';
-import { may, reload, toast } from './state.js';
+import { done, may, reload } from './state.js';
 import { askFirst, button, heading, line, list, pill, source, stale, table, time } from './widgets.js';
 
 const SCOPES = ['submit', 'read', 'operate', 'reveal'];
@@ -32,11 +32,7 @@ const revoke = (key) => askFirst({
   text: html`<p>Within two seconds no node takes it any more; its sessions and streams end.</p>`,
   danger: true,
   label: 'Revoke',
-  act: async () => {
-    await ask('DELETE', `v1/keys/${part(key.id)}`, { as: '' });
-    toast(`${key.name} is revoked`);
-    reload();
-  },
+  act: () => done(ask('DELETE', `v1/keys/${part(key.id)}`, { as: '' }), `${key.name} is revoked`),
 });
 
 const row = (key) => {

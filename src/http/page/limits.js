@@ -3,18 +3,15 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get } from './api.js';
 import { number, span } from './format.js';
-import { may, reload, toast } from './state.js';
-import { askFirst, bar, button, card, heading, line, list, pill, stale, table, time } from './widgets.js';
+import { done, may, tried } from './state.js';
+import { askFirst, bar, button, card, heading, line, list, num, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
 const which = ({ type, name, tenant }) => Object.fromEntries(Object.entries({ type, name, tenant }).filter(([, value]) => value));
 
 /** Has all nodes keep to something else, and says which have not confirmed it. */
-export async function change(method, path, body, said) {
-  const answer = await ask(method, path, { body, as: '' });
-  toast(answer.unconfirmed?.length ? `${said}; not confirmed by ${answer.unconfirmed.join(', ')}` : said);
-  reload();
-}
+export const change = (method, path, body, said) => done(ask(method, path, { body, as: '' }),
+  ({ unconfirmed }) => (unconfirmed?.length ? `${said}; not confirmed by ${unconfirmed.join(', ')}` : said));
 
 function set(limit) {
   const { rate, per_ms: per, burst, window } = limit.values;
@@ -26,8 +23,6 @@ function set(limit) {
     act: (said) => change('PUT', 'v1/limits', { ...which(limit), rate: Number(said.rate), per_ms: Number(said.per_ms), burst: said.burst && said.window === 'bucket' ? Number(said.burst) : undefined, window: said.window }, 'The limit is set'),
   });
 }
-
-export const tried = (work) => work.catch((error) => toast(error.message, true));
 
 const limitRow = (limit) => html`<tr><td><span class="strong">${limit.type ?? limit.name ?? limit.tenant}</span> <span class="faint">${limit.type ? 'type' : limit.name ? 'shared' : 'tenant'}</span></td>
   <td>${number(limit.values.rate)} in ${span(limit.values.per_ms)} <span class="faint">${limit.values.window}${limit.values.window === 'bucket' ? `, burst ${number(limit.values.burst)}` : ''}</span></td>
@@ -51,8 +46,6 @@ const slotRow = (limit) => {
     <td>${runs.slice(0, 6).map((run) => html`<a class="mono" href=${to(['run', run.tenant, run.run_id])}>${run.run_id}</a> `)}${runs.length > 6 ? `and ${runs.length - 6} more` : nothing}</td>
     <td>${limit.holders.map((holder) => holder.node).join(', ')}</td></tr>`;
 };
-
-const num = (text) => ({ text, kind: 'num' });
 
 export default {
   title: () => 'Limits and breakers',

@@ -52,7 +52,6 @@ async function load() {
   const mine = new AbortController();
   asked = mine;
   const begun = performance.now();
-  state.loading = true;
   try {
     const data = await current.load(state.route, mine.signal);
     if (asked !== mine) return;
@@ -61,7 +60,6 @@ async function load() {
     if (asked !== mine || error.name === 'AbortError') return;
     state.error = error;
   }
-  state.loading = false;
   changed();
   again(current, performance.now() - begun);
 }

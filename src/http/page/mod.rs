@@ -64,7 +64,7 @@ fn served(at: usize, headers: &HeaderMap) -> Response {
     let (file, tag) = (&FILES[at], &TAGS[at]);
     let known = headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok()).unwrap_or_default();
     let is_known = known.split(',').any(|known| known.trim().trim_start_matches("W/").as_bytes() == tag.as_bytes());
-    let mut answer = if is_known { StatusCode::NOT_MODIFIED.into_response() } else { file.bytes.into_response() };
+    let answer = if is_known { StatusCode::NOT_MODIFIED.into_response() } else { file.bytes.into_response() };
     let media_type = match file.name.rsplit('.').next() {
         Some("html") => "text/html; charset=utf-8",
         Some("js") => "text/javascript; charset=utf-8",
@@ -72,17 +72,14 @@ fn served(at: usize, headers: &HeaderMap) -> Response {
         Some("svg") => "image/svg+xml",
         _ => "text/plain; charset=utf-8",
     };
-    for (name, value) in [
+    let headers = [
         (header::CONTENT_TYPE, media_type),
         (header::CACHE_CONTROL, "no-cache"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-    ] {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    answer.headers_mut().insert(header::ETAG, tag.clone());
-    answer
+    ];
+    (headers, [(header::ETAG, tag.clone())], answer).into_response()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // The nodes: what each finds wrong, the parts that it is made of, and the handlers that are online.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, get, part } from './api.js';
+import { ask, get, orWhy, part } from './api.js';
 import { number, span } from './format.js';
 import { to } from './router.js';
 import { may, toast } from './state.js';
@@ -22,10 +22,7 @@ const level = (node) => askFirst({
 
 async function load(_route, signal) {
   const { nodes } = await get('v1/nodes', {}, signal);
-  const health = await Promise.all(nodes.map((node) => ask('GET', 'v1/health', { query: { node: node.node }, as: '_all', signal }).catch((error) => {
-    if (error.name === 'AbortError') throw error;
-    return { error: error.message };
-  })));
+  const health = await Promise.all(nodes.map((node) => orWhy(ask('GET', 'v1/health', { query: { node: node.node }, as: '_all', signal }))));
   return { nodes: nodes.map((node, at) => ({ ...node, health: health[at] })) };
 }
 

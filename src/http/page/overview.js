@@ -3,12 +3,10 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { get } from './api.js';
 import { read, seen } from './counters.js';
-import { clock, number, short, span } from './format.js';
+import { clock, number, short, span, sum } from './format.js';
 import { may, tenant } from './state.js';
 import { bar, card, heading, line, list, pill, runLink, spark, stale, table, time } from './widgets.js';
 import { to } from './router.js';
-
-const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
 
 // What all nodes have counted in the last hour; they count by ten seconds.
 let hour = { points: [], nodes: [] };

@@ -2,16 +2,14 @@
 
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get, part } from './api.js';
-import { counted } from './bulk.js';
 import * as bulk from './bulk.js';
 import { seen, read } from './counters.js';
-import { number, short, span } from './format.js';
-import { changed, may, reload, state, tenant, toast } from './state.js';
-import { askFirst, bar, button, card, heading, list, pill, stale, table, time } from './widgets.js';
+import { number, short, span, sum } from './format.js';
+import { acted, changed, done, may, state, tenant, toast } from './state.js';
+import { askFirst, bar, button, card, heading, list, num, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
-const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
-export const FOR = [['', 'until it is resumed'], ['15', 'for 15 minutes'], ['60', 'for an hour'], ['1440', 'for a day']];
+const FOR = [['', 'until it is resumed'], ['15', 'for 15 minutes'], ['60', 'for an hour'], ['1440', 'for a day']];
 
 function pause(queue) {
   askFirst({
@@ -19,30 +17,21 @@ function pause(queue) {
     text: html`<p>Nothing of it starts any more, on any node; what runs goes on, and new jobs are taken and wait.</p>`,
     fields: [{ name: 'for', label: 'How long', options: FOR }, { name: 'type', label: 'Only this type', placeholder: 'all types', hint: 'Empty: the whole queue.' }],
     label: 'Pause',
-    act: async ({ for: minutes, type }) => {
+    act: ({ for: minutes, type }) => {
       const until = minutes ? new Date(Date.now() + minutes * 60000).toISOString() : undefined;
-      const said = await ask('POST', `v1/queues/${part(queue.queue)}/pause`, { body: { until, type }, as: '' });
-      toast(said.warning || `${type ?? queue.queue} is paused`);
-      reload();
+      const asked = ask('POST', `v1/queues/${part(queue.queue)}/pause`, { body: { until, type }, as: '' });
+      return done(asked, ({ warning }) => warning || `${type ?? queue.queue} is paused`);
     },
   });
 }
 
-async function resume(queue, type) {
-  try {
-    await ask('POST', `v1/queues/${part(queue)}/resume`, { body: { type }, as: '' });
-    toast(`${type ?? queue} is resumed`);
-  } catch (error) {
-    toast(error.message, true);
-  }
-  reload();
-}
+const resume = (queue, type) => acted(ask('POST', `v1/queues/${part(queue)}/resume`, { body: { type }, as: '' }), `${type ?? queue} is resumed`);
 
 async function purge(queue) {
   const path = `v1/queues/${part(queue.queue)}/purge`;
   let found;
   try {
-    found = await counted(path, {}, 'cancelled');
+    found = await bulk.counted(path, {}, 'cancelled');
   } catch (error) {
     return toast(error.message, true);
   }
@@ -59,7 +48,6 @@ async function purge(queue) {
   });
 }
 
-const num = (text) => ({ text, kind: 'num' });
 const counts = (of) => Object.entries(of ?? {}).filter(([, count]) => count);
 const byName = (title, name, of) => (counts(of).length ? table(title, [name, num('Jobs')], counts(of).map(([word, count]) => html`<tr>
   <td>${word.replaceAll('_', ' ')}</td><td class="num">${number(count)}</td></tr>`)) : nothing);

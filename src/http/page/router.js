@@ -1,5 +1,6 @@
 // Addresses: `#/runs?state=dead`. Everything that a list is filtered by stands in the address.
 
+import { address } from './api.js';
 import { changed, state } from './state.js';
 
 /** The parts and the query of an address. */
@@ -17,14 +18,8 @@ export function parse(hash) {
 
 /** The address of a page; the chosen tenant stays. */
 export function to(parts, query = {}) {
-  const words = new URLSearchParams();
-  const all = { tenant: state.route.query.tenant, ...query };
-  for (const [name, value] of Object.entries(all)) {
-    if (value !== undefined && value !== '') words.set(name, value);
-  }
   const path = [].concat(parts).map(encodeURIComponent).join('/');
-  const rest = words.toString();
-  return `#/${path}${rest ? `?${rest}` : ''}`;
+  return address(`#/${path}`, { tenant: state.route.query.tenant, ...query });
 }
 
 /** Goes to a page. */

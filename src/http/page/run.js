@@ -4,7 +4,7 @@ import { html, nothing } from './vendor/lit-html.js';
 import { ask, askText, part } from './api.js';
 import { decoded, member, span, visible } from './format.js';
 import { follow } from './stream.js';
-import { changed, may, reload, state, toast } from './state.js';
+import { changed, done, may, reload, state, toast, tried } from './state.js';
 import { LATER, start } from './runs.js';
 import { askFirst, button, card, changes, heading, line, list, moment, pill, source, stale, table, time } from './widgets.js';
 import { timeline } from './timeline.js';
@@ -73,13 +73,7 @@ function open({ parts: [, tenant, id] }) {
 
 const path = (record) => `v1/runs/${part(record.run_id)}`;
 
-async function act(text, method, where, record, body) {
-  await ask(method, where, { as: record.tenant, body });
-  toast(text);
-  reload();
-}
-
-const tried = (work) => work.catch((error) => toast(error.message, true));
+const act = (text, method, where, record, body) => done(ask(method, where, { as: record.tenant, body }), text);
 
 /** The lines `Name: value` of a form; a name alone stands for its removal. */
 const pairs = (text = '') => Object.fromEntries(text.split('\n').filter((row) => row.includes(':')).map((row) => [row.slice(0, row.indexOf(':')).trim(), row.slice(row.indexOf(':') + 1).trim() || null]));

@@ -13,7 +13,7 @@ import { filter, to } from './router.js';
 export const STATES = ['scheduled', 'enqueued', 'running', 'retrying', 'completed', 'dead', 'cancelled', 'expired', 'duplicate', 'discarded'];
 export const KINDS = ['retryable', 'permanent', 'timeout', 'lease_expired', 'panic', 'no_handler', 'invalid', 'cancelled'];
 const FIELDS = ['state', 'queue', 'type', 'tag', 'search', 'error_kind', 'since', 'until'];
-const PAGE = 50;
+export const PAGE = 50;
 
 /** The filter of an address, as the API takes it. */
 export function wanted(query, fields = FIELDS) {
@@ -31,14 +31,14 @@ async function load(route, signal) {
   return { runs: page.runs, cursor: page.cursor, searched_until: page.searched_until, unreadable: page.unreadable, asked, pages: 1 };
 }
 
-async function more() {
+/** Reads the runs that follow those that are there, as these were asked for. */
+export async function more(asked) {
   const data = state.data;
   data.busy = true;
   changed();
   try {
-    const page = await get('v1/runs', { ...data.asked, limit: PAGE, cursor: data.cursor });
-    const known = new Map(data.runs.map((run) => [`${run.tenant}/${run.run_id}`, run]));
-    for (const run of page.runs) known.set(`${run.tenant}/${run.run_id}`, run);
+    const page = await get('v1/runs', { ...asked, limit: PAGE, cursor: data.cursor });
+    const known = new Map([...data.runs, ...page.runs].map((run) => [key(run), run]));
     Object.assign(data, { runs: [...known.values()], cursor: page.cursor, searched_until: page.searched_until, pages: data.pages + 1 });
   } catch (error) {
     toast(error.message, true);
@@ -134,11 +134,11 @@ function duration(run) {
 }
 
 export const filters = (query, { states = STATES } = {}) => html`<div class="filters" role="search" aria-label="Filter">
-  ${states.length ? choice('state', 'State', [['', 'any'], ...states.map((name) => [name, name])], filter) : nothing}
-  ${word('queue', 'Queue', { placeholder: 'any' }, filter)}${word('type', 'Type', { placeholder: 'any, whole' }, filter)}
-  ${word('tag', 'Tag', { placeholder: 'any' }, filter)}${word('search', 'Value in payload', { placeholder: 'whole, of a search field' }, filter)}
-  ${choice('error_kind', 'Error kind', [['', 'any'], ...KINDS.map((name) => [name, name.replace('_', ' ')])], filter)}
-  ${choice('since', 'Ended or waiting since', [...SINCE, ...(query.since && !SINCE.some(([value]) => value === query.since) ? [[query.since, query.since]] : [])], filter)}
+  ${states.length ? choice('state', 'State', [['', 'any'], ...states.map((name) => [name, name])]) : nothing}
+  ${word('queue', 'Queue', 'any')}${word('type', 'Type', 'any, whole')}
+  ${word('tag', 'Tag', 'any')}${word('search', 'Value in payload', 'whole, of a search field')}
+  ${choice('error_kind', 'Error kind', [['', 'any'], ...KINDS.map((name) => [name, name.replace('_', ' ')])])}
+  ${choice('since', 'Ended or waiting since', [...SINCE, ...(query.since && !SINCE.some(([value]) => value === query.since) ? [[query.since, query.since]] : [])])}
   ${[...FIELDS].some((name) => query[name]) ? button('Clear', () => filter(Object.fromEntries(FIELDS.map((name) => [name, '']))), { kind: 'quiet' }) : nothing}</div>`;
 
 export const row = (run) => html`<tr class=${state.selected.has(key(run)) ? 'selected' : ''}><td class="check">${checkbox(run)}</td>
@@ -164,7 +164,7 @@ function view(data, { query }, error) {
       body: (runs) => table('Runs', HEADS, repeat(runs, key, row)),
     })}
     ${data?.cursor ? html`<footer class="more"><span class="faint">${number(data.runs.length)} shown; each step reads about 20,000 records at most, and there are more.</span>
-      ${button(data.busy ? 'Reading …' : 'Go on', more, { disabled: data.busy })}</footer>` : nothing}
+      ${button(data.busy ? 'Reading …' : 'Go on', () => more(data.asked), { disabled: data.busy })}</footer>` : nothing}
     ${data?.unreadable ? html`<footer class="more faint">${number(data.unreadable)} records could not be read and are left out.</footer>` : nothing}</section>`;
 }
 

@@ -3,20 +3,11 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, askText, get, part, Problem } from './api.js';
 import { absolute, cronWords, indented, isJson, member, zone } from './format.js';
-import { may, reload, tenant, toast } from './state.js';
+import { acted, done, may, tenant, toast, tried } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
-
-async function act(schedule, verb, said) {
-  try {
-    await ask('POST', `v1/schedules/${part(schedule.id)}/${verb}`, { as: schedule.tenant });
-    toast(said);
-  } catch (error) {
-    toast(error.message, true);
-  }
-  reload();
-}
+const act = (schedule, verb, said) => acted(ask('POST', `v1/schedules/${part(schedule.id)}/${verb}`, { as: schedule.tenant }), said);
 
 function backfill(schedule) {
   askFirst({
@@ -74,14 +65,11 @@ async function put(schedule) {
       if (said.payload !== undefined && !isJson(said.payload)) throw new Problem(0, { detail: 'The payload is no JSON.' });
       const { type, cron, time_zone: zone, every, queue } = said;
       const body = JSON.stringify({ ...kept, type, cron, time_zone: zone, every, queue, payload_base64: before.payload_base64, if_updated_at: before.updated_at });
-      await askText('PUT', path(schedule?.id ?? said.id), { as: said.tenant ?? who, body: said.payload === undefined ? body : `${body.slice(0, -1)},"payload":${said.payload}}` });
-      toast(schedule ? 'It is changed' : 'It is made');
-      reload();
+      const asked = askText('PUT', path(schedule?.id ?? said.id), { as: said.tenant ?? who, body: said.payload === undefined ? body : `${body.slice(0, -1)},"payload":${said.payload}}` });
+      await done(asked, schedule ? 'It is changed' : 'It is made');
     },
   });
 }
-
-const tried = (work) => work.catch((error) => toast(error.message, true));
 
 /** When it is due, in words where they are short. */
 const when = (schedule) => (schedule.every ?? (schedule.every_ms ? `${schedule.every_ms} ms` : undefined)

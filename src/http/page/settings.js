@@ -1,7 +1,7 @@
 // The settings in force on a node, where each was set, and what the nodes find wrong.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, get, part } from './api.js';
+import { ask, get, orWhy, part } from './api.js';
 import { number } from './format.js';
 import { findings } from './nodes.js';
 import { button, card, choice, heading, line, list, pill, stale, table, time, word } from './widgets.js';
@@ -43,12 +43,6 @@ function doctor() {
 }
 
 const nameOf = ({ section, name }) => (section ? `${section}.${name}` : name);
-
-/** An answer, or why there is none. */
-const orWhy = (asked) => asked.catch((error) => {
-  if (error.name === 'AbortError') throw error;
-  return { error: error.message };
-});
 
 async function load({ query }, signal) {
   const { nodes } = await get('v1/nodes', {}, signal);
@@ -101,8 +95,8 @@ function view(data, { query }, error) {
   })}${stale()}
     ${data ? card('What the nodes find', found.length ? html`<ul class="findings">${found.map(([colour, text]) => html`<li class=${colour}>${line(text)}</li>`)}</ul>` : html`<div class="empty">${data.compared === 1 ? 'The node finds' : `The ${number(data.compared)} nodes find`} nothing wrong.</div>`) : nothing}
     ${doctor()}
-    <div class="filters">${choice('node', 'Node', (data?.names ?? []).map((name, at) => [at ? name : '', name]), filter)}${word('text', 'Name has', { placeholder: 'max_age' }, filter)}
-      ${choice('show', 'Show', [['', 'all'], ['set', 'what is set'], ['differ', 'what differs']], filter)}</div>
+    <div class="filters">${choice('node', 'Node', (data?.names ?? []).map((name, at) => [at ? name : '', name]))}${word('text', 'Name has', 'max_age')}
+      ${choice('show', 'Show', [['', 'all'], ['set', 'what is set'], ['differ', 'what differs']])}</div>
     ${data ? sections(data, query) : list({ data, error, items: [], empty: '' })}
     <p class="hint">A type has here what it has of its own; the rest is that of <code>[defaults]</code>. Limits that were set at run time are on their own page.</p>`;
 }

@@ -9,13 +9,11 @@ export const state = {
   data: undefined,
   error: undefined,
   loadedAt: 0,
-  loading: false,
   /** The faults on purpose that the node meets, in words. */
   faults: [],
   paused: false,
   /** off, connecting, live, lost. */
   stream: 'off',
-  streamSince: 0,
   /** Why something is done, for the audit. */
   reason: '',
   dialog: null,
@@ -85,3 +83,19 @@ export function toast(text, bad = false) {
 
 /** Has the page ask again for what it shows. */
 export const reload = () => dispatchEvent(new Event('reload'));
+
+/** Says why not, if what is under way fails. */
+export const tried = (work) => work.catch((error) => toast(error.message, true));
+
+/** Says that an act is done, if need be by its answer, and has the page ask again. */
+export async function done(work, said) {
+  const answer = await work;
+  toast(typeof said === 'function' ? said(answer) : said);
+  reload();
+}
+
+/** The same where nobody else says why not; the page asks again either way. */
+export const acted = (work, said) => done(work, said).catch((error) => {
+  toast(error.message, true);
+  reload();
+});

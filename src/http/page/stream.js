@@ -18,7 +18,6 @@ export const stop = () => open?.close();
 function says(word) {
   if (state.stream === word) return;
   state.stream = word;
-  state.streamSince = Date.now();
   changed();
 }
 

@@ -30,8 +30,7 @@ export function segments(record, events) {
     const at = Date.parse(event.at);
     switch (event.event) {
       case 'scheduled': end(at); wait(at, 'schedule', event); break;
-      case 'enqueued': end(at); wait(at, 'worker', event); break;
-      case 'replayed': end(at); wait(at, 'worker', event); break;
+      case 'enqueued': case 'replayed': end(at); wait(at, 'worker', event); break;
       case 'deferred':
         end(at, open?.attempt ? 'deferred' : undefined);
         wait(at, event.reason, event);

@@ -2,7 +2,7 @@
 
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get, part } from './api.js';
-import { may, reload, tenant, toast } from './state.js';
+import { acted, done, may, reload, tenant, toast } from './state.js';
 import { askFirst, button, heading, line, list, ofTenant, pill, source, stale, table } from './widgets.js';
 import { to } from './router.js';
 
@@ -36,25 +36,12 @@ function put(webhook) {
   });
 }
 
-async function act(webhook, verb, said) {
-  try {
-    const answer = await ask('POST', path(webhook, `/${verb}`), { as: webhook.tenant });
-    toast(said(answer));
-  } catch (error) {
-    toast(error.message, true);
-  }
-  reload();
-}
+const test = (webhook) => acted(ask('POST', path(webhook, '/test'), { as: webhook.tenant }), 'A delivery is on its way: look at its runs');
 
-async function pause(webhook, paused) {
+function pause(webhook, paused) {
   const { url, events, types, queues, format } = webhook;
-  try {
-    await ask('PUT', path(webhook), { as: webhook.tenant, body: { url, events, types, queues, format, paused } });
-    toast(paused ? `${webhook.id} is paused` : `${webhook.id} goes on where it stopped`);
-  } catch (error) {
-    toast(error.message, true);
-  }
-  reload();
+  const asked = ask('PUT', path(webhook), { as: webhook.tenant, body: { url, events, types, queues, format, paused } });
+  return acted(asked, paused ? `${webhook.id} is paused` : `${webhook.id} goes on where it stopped`);
 }
 
 const rotate = (webhook) => askFirst({
@@ -73,11 +60,7 @@ const remove = (webhook) => askFirst({
   danger: true,
   typed: webhook.id,
   label: 'Delete it',
-  act: async () => {
-    await ask('DELETE', path(webhook), { as: webhook.tenant });
-    toast(`${webhook.id} is deleted`);
-    reload();
-  },
+  act: () => done(ask('DELETE', path(webhook), { as: webhook.tenant }), `${webhook.id} is deleted`),
 });
 
 const which = ({ events, types, queues }) => [[events, 'events'], [types, 'types'], [queues, 'queues']].map(([names, kind]) => (names.length ? names.join(', ') : `all ${kind}`)).join(' · ');
@@ -86,7 +69,7 @@ const row = (webhook) => html`<tr><td class="cut">${ofTenant(webhook.tenant)}<sp
   <td>${webhook.paused ? html`${pill('paused')} <span class="faint">${line(webhook.paused_because ?? '')}</span>` : pill('on', 'green')}</td>
   <td class="cut" title=${which(webhook)}>${which(webhook)}</td>
   <td class="acts">${may('operate') ? html`${webhook.paused ? button('Resume', () => pause(webhook, false), { kind: 'small' }) : button('Pause', () => pause(webhook, true), { kind: 'small' })}
-    ${button('Test', () => act(webhook, 'test', () => 'A delivery is on its way: look at its runs'), { kind: 'small' })}${button('Change', () => put(webhook), { kind: 'small quiet' })}
+    ${button('Test', () => test(webhook), { kind: 'small' })}${button('Change', () => put(webhook), { kind: 'small quiet' })}
     ${button('New secret', () => rotate(webhook), { kind: 'small quiet' })}${button('Delete', () => remove(webhook), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;
 
 export default {

@@ -5,7 +5,7 @@ import { live } from './vendor/directives/live.js';
 import { Problem, address } from './api.js';
 import { absolute, clock, indented, number, quoted, relative, short, visible } from './format.js';
 import { changed, may, reload, state, tenant, toast } from './state.js';
-import { to } from './router.js';
+import { filter, to } from './router.js';
 
 const ICONS = {
   overview: 'M3 12h4l3-8 4 16 3-8h4', queues: 'M4 6h16M4 12h16M4 18h10', runs: 'M7 4l12 8-12 8z',
@@ -15,7 +15,7 @@ const ICONS = {
   audit: 'M6 3h9l4 4v14H6zM9 12h7M9 16h5', keys: 'M15 14a5 5 0 1 0-4.6-3L4 17.4V20h2.6l1.4-1.4v-2h2l1.8-1.8M16 8.5v.01',
   webhooks: 'M8 9a4 4 0 1 1 6 3l-3 6M16 15a4 4 0 1 1-2 4H6', settings: 'M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4',
   submit: 'M12 5v14M5 12h14', menu: 'M4 7h16M4 12h16M4 17h16', search: 'M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14zM20 20l-4-4',
-  faults: 'M13 3L5 14h6l-1 7 8-11h-6z', close: 'M6 6l12 12M18 6L6 18', pause: 'M9 5v14M15 5v14', play: 'M8 5l11 7-11 7z', back: 'M15 5l-7 7 7 7',
+  faults: 'M13 3L5 14h6l-1 7 8-11h-6z',
 };
 
 export const icon = (name) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">${svg`<path d=${ICONS[name] ?? ''} />`}</svg>`;
@@ -45,10 +45,10 @@ export const ofTenant = (name) => (tenant() === '_all' && name && name !== 'defa
 /**
  * @param {unknown} text
  * @param {(event: Event) => void} act
- * @param {{kind?: string, disabled?: boolean, title?: string, name?: string}} [more]
+ * @param {{kind?: string, disabled?: boolean, title?: string}} [more]
  */
-export const button = (text, act, { kind = '', disabled = false, title = '', name } = {}) => html`<button
-  type="button" class="button ${kind}" ?disabled=${disabled} title=${title} @click=${act}>${name ? icon(name) : nothing}${text}</button>`;
+export const button = (text, act, { kind = '', disabled = false, title = '' } = {}) => html`<button
+  type="button" class="button ${kind}" ?disabled=${disabled} title=${title} @click=${act}>${text}</button>`;
 
 export const card = (title, body, side = nothing) => html`<section class="card">
   <header><h2>${title}</h2><div class="side">${side}</div></header>${body}</section>`;
@@ -89,6 +89,9 @@ export function failed(error) {
 export const stale = () => (state.error && state.data
   ? html`<div class="banner amber" role="status">Stale since ${clock(state.loadedAt)}: ${line(state.error.message)}
       ${button('Try again', reload, { kind: 'small' })}</div>` : nothing);
+
+/** The head of a column of numbers. */
+export const num = (text) => ({ text, kind: 'num' });
 
 /** A column that is left out on a narrow screen has `wide` in its `kind`. */
 export const table = (caption, heads, rows) => html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
@@ -210,7 +213,7 @@ function asMenu({ words, request, json }) {
 /**
  * An input of a form.
  * @typedef {{name: string, label: unknown, type?: string, value?: any, options?: any[], hint?: unknown, required?: boolean,
- *   placeholder?: string, rows?: number, list?: string[]}} Field
+ *   placeholder?: string, rows?: number}} Field
  */
 
 /**
@@ -225,7 +228,7 @@ export function askFirst({ title, text = nothing, fields = [], shows = () => not
 }
 
 /** @param {Field} field */
-export function field({ name, label, type = 'text', value = '', options, hint, required = false, placeholder = '', rows = 6, list: known }) {
+export function field({ name, label, type = 'text', value = '', options, hint, required = false, placeholder = '', rows = 6 }) {
   const id = `field-${name}`;
   const described = hint ? `${id}-hint` : nothing;
   let input;
@@ -240,8 +243,7 @@ export function field({ name, label, type = 'text', value = '', options, hint, r
     return html`<label class="check"><input type="checkbox" name=${name} ?checked=${Boolean(value)}> ${label}</label>`;
   } else {
     input = html`<input id=${id} type=${type} name=${name} .defaultValue=${String(value)} ?required=${required} placeholder=${placeholder}
-      autocomplete="off" spellcheck="false" list=${known ? `${id}-list` : nothing} aria-describedby=${described}>${known
-        ? html`<datalist id="${id}-list">${known.map((word) => html`<option value=${word}></option>`)}</datalist>` : nothing}`;
+      autocomplete="off" spellcheck="false" aria-describedby=${described}>`;
   }
   return html`<div class="field"><label for=${id}>${label}</label>${input}${hint ? html`<p class="hint" id=${described}>${hint}</p>` : nothing}</div>`;
 }
@@ -304,13 +306,12 @@ export function dialogView() {
 }
 
 /** A filter in the address: it counts once it is left, or with Enter. */
-export const word = (name, label, { known = [], placeholder = '' } = {}, changedTo) => html`<label class="filter"><span>${label}</span>
-  <input name=${name} .value=${state.route.query[name] ?? ''} placeholder=${placeholder} list="known-${name}" autocomplete="off" spellcheck="false"
-    @change=${(event) => changedTo({ [name]: event.target.value.trim() })}>
-  <datalist id="known-${name}">${known.map((value) => html`<option value=${value}></option>`)}</datalist></label>`;
+export const word = (name, label, placeholder) => html`<label class="filter"><span>${label}</span>
+  <input name=${name} .value=${state.route.query[name] ?? ''} placeholder=${placeholder} autocomplete="off" spellcheck="false"
+    @change=${(event) => filter({ [name]: event.target.value.trim() })}></label>`;
 
-export const choice = (name, label, options, changedTo) => html`<label class="filter"><span>${label}</span>
-  <select name=${name} @change=${(event) => changedTo({ [name]: event.target.value })}>
+export const choice = (name, label, options) => html`<label class="filter"><span>${label}</span>
+  <select name=${name} @change=${(event) => filter({ [name]: event.target.value })}>
     ${options.map(([value, text]) => html`<option value=${value} .selected=${live((state.route.query[name] ?? '') === value)}>${text}</option>`)}</select></label>`;
 
 export const SINCE = [['', 'any time'], ['15m', 'last 15 min'], ['1h', 'last hour'], ['24h', 'last 24 h'], ['7d', 'last 7 days']];

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use longshore_backbone::Headers;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Failure, Job};
+use longshore_domain::{ErrorKind, Failure, Job};
 use serde_json::Value;
 
 use super::*;
@@ -120,7 +120,7 @@ fn letters_are_grouped_by_the_cause_of_the_failure() {
     }
     assert_eq!(groups.len(), 4, "particulars make no group; kind, type and text do");
     let fingerprint = mark(&died("r", "mail.send", timeout("no answer from 1 within 2 s"), 1)).2;
-    let group = groups.remove(&fingerprint).unwrap().show(fingerprint);
+    let group = groups.remove(&fingerprint).unwrap();
     assert_eq!((group.count, group.first, group.last), (3, at(500), at(900)));
     assert_eq!((group.hours.len(), &group.hours[20..]), (24, &[0, 1, 2, 0][..]), "two died less than two hours ago");
     assert_eq!((group.example.run_id.as_str(), group.pattern.as_str()), ("r1", "no answer from # within # s"));

@@ -31,7 +31,6 @@ const UNREADABLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from
 /// Each job in hand may be put off while its record's bucket has no leader.
 static PUT_OFF: Rarely = Rarely::once_in(Duration::from_secs(1));
 
-/// The result of beginning.
 #[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
 pub(crate) enum Begun {
     /// The handler may be called.
@@ -175,7 +174,6 @@ pub(super) async fn write_claim<P: Ports>(
     }
 }
 
-/// The state on which a claim is made.
 pub(super) struct Base {
     pub(super) run: Box<Run>,
     pub(super) expected: u64,
@@ -228,11 +226,5 @@ pub(super) async fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, er
     let waits = Backoff::Exponential { base, factor: 2.0, max, jitter: Jitter::Proportional(0.25) };
     let deliveries = u32::try_from(assignment.arrival.holding.delivery).unwrap_or(u32::MAX);
     ports.server().nak_after(assignment.ack_token, waits.delay(deliveries, ports.chance())).await;
-    Begun::Over
-}
-
-/// Returns the job, unless its lease is over.
-pub(super) fn return_or_abandon<P: Ports>(ports: &P, assignment: Box<Assignment>) -> Begun {
-    assignment.return_or_abandon(ports.instant(), ports.lease());
     Begun::Over
 }

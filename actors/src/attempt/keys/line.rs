@@ -121,7 +121,6 @@ pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &K
     Ok(at_work.len() < policy.key_concurrency as usize || at_work.iter().any(|found| found.run.state.is_parked()))
 }
 
-/// Why a run makes way.
 fn makes_way(on_busy: OnBusy, by: &RunId) -> Settlement {
     let message = match on_busy {
         OnBusy::DropNew | OnBusy::Wait => format!("its concurrency key was busy: run {by} had not ended"),

@@ -45,7 +45,6 @@ pub(crate) fn of_kind(kind: &Kind, lane: Lane) -> OrderId {
     OrderId { tenant: kind.tenant.clone(), lane, job_type: kind.job_type.clone(), key: kind.key.to_string().into() }
 }
 
-/// Whether jobs of this kind have an order.
 pub(crate) fn has_order(policies: &Policies, kind: &Kind) -> bool {
     kind.key.concurrency_key().is_some() && policies.of(&kind.job_type).ordered
 }

@@ -61,7 +61,6 @@ pub(super) enum Look {
     RightAgain,
     /// Something is wrong that was not before, or something else: in words.
     Wrong(String),
-    /// As at the last look.
     StillWrong,
     /// It has been missing for so long that it is to be made again.
     Remake,
@@ -93,7 +92,6 @@ impl Findings {
         turn.checked_rem(urgent.len()).map(|nth| urgent[nth])
     }
 
-    /// A stream was looked at.
     pub(super) fn found(&mut self, number: usize, inspected: Inspected, now: Instant) -> Look {
         let stream = &self.wanted[number];
         let (name, Inspected { fault, messages, full }) = (stream.name.clone(), inspected);
@@ -117,7 +115,6 @@ impl Findings {
         look
     }
 
-    /// No server would make this stream.
     pub(super) fn is_refused(&mut self, name: &str) {
         self.refused.insert(name.to_owned());
     }

@@ -44,7 +44,6 @@ const UNDECIDED: Duration = Duration::from_millis(5);
 const MAX_LABELS: usize = 200;
 const OTHER: &str = "_other";
 
-/// What the part may use.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) records: BreakerRecords,
@@ -55,7 +54,6 @@ pub(crate) struct Part {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// What the part is asked.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Close or open this breaker; the answer is its record, once that is stored.
@@ -156,7 +154,6 @@ impl Writes {
         self.steps.spawn(async move { write(&part, &part.breakers, part.lease, (&of, &step, number)).await });
     }
 
-    /// Carries out an operator's order.
     fn order(&mut self, of: BreakerKey, step: BreakerStep, reply: RpcReplyPort<Result<Breaker, Error>>) {
         let part = self.part.clone();
         self.orders.spawn(async move {
@@ -194,7 +191,6 @@ pub(crate) trait BreakerPorts {
     async fn read(&self, of: &BreakerKey) -> Result<Option<FoundBreaker>, Error>;
     /// Publishes a change of state that this node has stored.
     async fn announce(&self, breaker: &Breaker);
-    /// Waits for so long.
     async fn pause(&self, wait: Duration);
     /// Evenly 0 ≤ x < 1.
     fn chance(&self) -> f64;
@@ -263,7 +259,7 @@ impl<P: BreakerPorts> Writing<'_, P> {
                     }
                     return Ok(next);
                 }
-                Ok(WrittenBreaker::Undecided | WrittenBreaker::Lost) => None,
+                Ok(WrittenBreaker::Lost) => None,
                 Err(error) => {
                     unclear = (next.period != base.period).then_some(next);
                     Some(error)

@@ -32,7 +32,7 @@ const MAX_BREAKERS: usize = 16_384;
 /// Parked jobs are taken back when their breaker has cooled down, but for this.
 const SOON: Duration = Duration::from_millis(500);
 
-/// The circuit breakers of a node.
+#[derive(Default)]
 pub(crate) struct Breakers {
     policies: Arc<Policies>,
     writer: SmolStr,
@@ -60,7 +60,6 @@ struct BreakerTable {
     busy: HashSet<Kind>,
 }
 
-/// A breaker that is known.
 struct KnownBreaker {
     of: BreakerKey,
     view: View,
@@ -97,18 +96,7 @@ pub(crate) enum Admitted {
 impl Breakers {
     /// No breaker is known. `writer` is a name that no other process has.
     pub(crate) fn new(policies: Arc<Policies>, writer: &str, news: Arc<GateNews>) -> Self {
-        Self {
-            policies,
-            writer: SmolStr::from(writer),
-            steps: AtomicU64::new(1),
-            table: Mutex::default(),
-            known: AtomicUsize::new(0),
-            is_full: AtomicBool::new(false),
-            was_read: AtomicBool::new(false),
-            has_changed: AtomicBool::new(false),
-            due: Notify::new(),
-            news,
-        }
+        Self { policies, writer: SmolStr::from(writer), steps: AtomicU64::new(1), news, ..Self::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, BreakerTable> {

@@ -17,12 +17,10 @@ impl Breakers {
         &self.writer
     }
 
-    /// A number for a step.
     pub(crate) fn next_number(&self) -> u64 {
         self.steps.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The cluster's records were read.
     pub(crate) fn were_read(&self) {
         if !self.was_read.swap(true, Ordering::Relaxed) {
             self.frees();
@@ -66,7 +64,6 @@ impl Breakers {
         unfinished.map(|known| known.of.clone()).collect()
     }
 
-    /// The step that is being written.
     pub(crate) fn doing(&self, of: &BreakerKey) -> Option<(u64, BreakerStep)> {
         self.table().views.get(&kind_of(of))?.view.doing().cloned()
     }
@@ -90,18 +87,17 @@ impl Breakers {
         })
     }
 
-    /// Takes in a version of a record; says whether the state has changed.
-    pub(crate) fn learned(&self, breaker: Breaker, revision: u64) -> bool {
-        let Some(policy) = self.policy(&breaker.of.job_type) else { return false };
+    /// Takes in a version of a record.
+    pub(crate) fn learned(&self, breaker: Breaker, revision: u64) {
+        let Some(policy) = self.policy(&breaker.of.job_type) else { return };
         let mut table = self.table();
         let kind = kind_of(&breaker.of);
-        let Some(known) = self.known(&mut table, &breaker.of, &kind) else { return false };
+        let Some(known) = self.known(&mut table, &breaker.of, &kind) else { return };
         let changed = known.view.learned(breaker, revision, policy);
         drop(table);
         if changed {
             self.frees();
         }
-        changed
     }
 
     /// No record of this breaker is stored.

@@ -16,6 +16,7 @@ use crate::limits::concurrency::Slots;
 use crate::limits::concurrency::session::OwnSession;
 use crate::limits::concurrency::steps::SlotTask;
 use crate::metrics::{Metrics, Restored};
+use crate::ports::passed_on::passed_on;
 use crate::runtime::clock::{instant, now};
 
 /// Limits in one message to the other nodes.
@@ -37,7 +38,6 @@ pub(crate) trait SlotPorts {
     async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error>;
     async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error>;
     async fn wish(&self, wish: &Wish);
-    /// Waits for so long.
     async fn pause(&self, wait: Duration);
     /// What comes of this, if it does within `wait`.
     async fn within<T>(&self, wait: Duration, of: impl Future<Output = T>) -> Option<T>;
@@ -46,24 +46,12 @@ pub(crate) trait SlotPorts {
 }
 
 impl SlotPorts for SlotRecords {
-    async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error> {
-        self.read(id).await
-    }
-
-    async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error> {
-        self.write(id, record, expected).await
-    }
-
-    async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error> {
-        self.session(session).await
-    }
-
-    async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error> {
-        self.write_session(of, session, expected).await
-    }
-
-    async fn wish(&self, wish: &Wish) {
-        self.wish(wish).await;
+    passed_on! {
+        async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error>;
+        async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error>;
+        async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error>;
+        async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error>;
+        async fn wish(&self, wish: &Wish);
     }
 
     async fn pause(&self, wait: Duration) {
@@ -79,7 +67,6 @@ impl SlotPorts for SlotRecords {
     }
 }
 
-/// What the keeper is given.
 #[derive(Clone)]
 pub(crate) struct Part<R = SlotRecords> {
     pub(crate) records: R,
@@ -89,9 +76,7 @@ pub(crate) struct Part<R = SlotRecords> {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// What is to be asked of the cluster.
 pub(crate) enum Errand {
-    /// Read or write the record of a limit.
     Limit(ConcurrencyId, SlotTask),
     /// Announce to the other nodes that this one lacks slots of these limits.
     Announce(Vec<ConcurrencyId>),
@@ -105,7 +90,6 @@ pub(crate) enum Errand {
     Leave(Option<Arc<OwnSession>>),
 }
 
-/// An errand that is done.
 pub(crate) enum Done {
     /// The limit can be looked at again.
     Limit(ConcurrencyId),
@@ -125,14 +109,12 @@ pub(crate) enum Renewed {
     Confirmed(u64),
     /// It was based on another revision than this one, which is stored.
     Behind(u64),
-    /// It is over.
     Over,
     /// That is not known.
     Unclear,
 }
 
 impl<R: SlotPorts> Part<R> {
-    /// Does what the keeper asks for.
     pub(crate) async fn carry_out(&self, errand: Errand) -> Done {
         match errand {
             Errand::Limit(id, step) => {

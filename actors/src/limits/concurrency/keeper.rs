@@ -29,7 +29,6 @@ pub(crate) const WISH_EVERY: Duration = Duration::from_millis(300);
 /// Limits that are read or written at once.
 const AT_ONCE: usize = 64;
 
-/// What is sent to the keeper.
 pub(crate) enum Message {
     /// The node ends: give back what is not used, end the session, then answer.
     Leave(RpcReplyPort<()>),
@@ -39,7 +38,6 @@ pub(crate) enum Message {
 pub(crate) struct Keeper {
     slots: Arc<Slots>,
     lease: Duration,
-    /// What is to be asked next.
     errands: Vec<Errand>,
     busy: HashSet<ConcurrencyId>,
     watching: HashSet<SmolStr>,
@@ -52,7 +50,6 @@ pub(crate) struct Keeper {
     is_leaving: bool,
 }
 
-/// What the keeper knows of the node's session.
 #[derive(Default)]
 struct KnownSession {
     revision: u64,
@@ -244,7 +241,6 @@ impl Keeper {
         }
     }
 
-    /// The node ends.
     fn leaves(&mut self) {
         self.slots.leave();
         self.is_leaving = true;

@@ -45,7 +45,6 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// Limits have so many numbers.
 const NUMBERS: u16 = 4_096;
 
-/// The slots of a node.
 pub(crate) struct Slots {
     policies: Arc<Policies>,
     known: Mutex<Known>,
@@ -60,7 +59,6 @@ pub(crate) struct Slots {
     made: Instant,
     /// Notified when the keeper has to look at the limits that are due.
     pub(crate) due: Notify,
-    /// The keeper's address.
     pub(crate) address: Address<keeper::Message>,
 }
 
@@ -85,7 +83,6 @@ struct AtWork {
 
 type Ids = SmallVec<[(ConcurrencyId, u32); 2]>;
 
-/// Why a job gets no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoSlot {
     /// The cluster is being asked; up to so many jobs may start then.
@@ -130,12 +127,6 @@ impl SlotPermit {
         self.is_spent.store(true, Ordering::Relaxed);
         self.session.lasts(now)
     }
-
-    /// Until when it has them, as far as is known.
-    #[cfg(test)]
-    pub(crate) fn lasts_until(&self) -> Instant {
-        self.session.end()
-    }
 }
 
 impl Drop for SlotPermit {
@@ -179,18 +170,6 @@ pub(crate) async fn while_it_lasts<T>(permit: &SlotPermit, work: impl Future<Out
 }
 
 impl Slots {
-    /// The name of the session under which the node has its slots.
-    #[cfg(test)]
-    pub(crate) fn session_id(&self) -> SmolStr {
-        self.known().session.id().clone()
-    }
-
-    /// How many limits the cluster is to be asked about.
-    #[cfg(test)]
-    pub(crate) fn to_ask(&self) -> usize {
-        self.known().due.len()
-    }
-
     /// The node has no slots.
     pub(crate) fn new(policies: Arc<Policies>, news: Arc<GateNews>, space: BucketSpace) -> Self {
         let known = Known {
@@ -218,7 +197,6 @@ impl Slots {
         self.versions[usize::from(Self::number_of(id))].fetch_add(1, Ordering::Release);
     }
 
-    /// The cluster has answered.
     fn answered(&self) {
         let at = u64::try_from(instant().saturating_duration_since(self.made).as_millis()).unwrap_or(u64::MAX);
         self.answered.store(at, Ordering::Relaxed);
@@ -263,7 +241,6 @@ impl Slots {
         self.has_limit(&kind.job_type) || kind.key.concurrency_key().is_some()
     }
 
-    /// How many slots a limit has.
     pub(crate) fn max_of(&self, id: &ConcurrencyId) -> Option<u32> {
         let policy = self.policies.of(&id.job_type);
         match id.scope {
@@ -272,7 +249,6 @@ impl Slots {
         }
     }
 
-    /// The limits of jobs of this kind.
     pub(crate) fn limits_of(&self, kind: &Kind) -> Vec<ConcurrencyId> {
         self.ids(&kind.tenant, &kind.job_type, &kind.key).into_iter().map(|(id, _)| id).collect()
     }

@@ -16,9 +16,8 @@ pub(crate) struct OwnSession {
     /// How long after `made` it ends, in milliseconds, as far as was confirmed; 0: nothing was.
     lasts_for: AtomicU64,
     lost: CancellationToken,
-    /// Attempts whose handlers are in this node, and elsewhere.
+    /// Attempts whose handlers are in this node.
     here: AtomicUsize,
-    elsewhere: AtomicUsize,
 }
 
 impl OwnSession {
@@ -30,7 +29,6 @@ impl OwnSession {
             lasts_for: AtomicU64::new(0),
             lost: CancellationToken::new(),
             here: AtomicUsize::new(0),
-            elsewhere: AtomicUsize::new(0),
         }
     }
 
@@ -66,18 +64,14 @@ impl OwnSession {
         self.lost.cancel();
     }
 
-    /// An attempt rests on it.
+    /// An attempt rests on it, by a handler in this node or `elsewhere`.
     pub(crate) fn lends(&self, elsewhere: bool) {
-        self.count(elsewhere).fetch_add(1, Ordering::AcqRel);
+        self.here.fetch_add(usize::from(!elsewhere), Ordering::AcqRel);
     }
 
     /// Such an attempt is over.
     pub(crate) fn returns(&self, elsewhere: bool) {
-        self.count(elsewhere).fetch_sub(1, Ordering::AcqRel);
-    }
-
-    fn count(&self, elsewhere: bool) -> &AtomicUsize {
-        if elsewhere { &self.elsewhere } else { &self.here }
+        self.here.fetch_sub(usize::from(!elsewhere), Ordering::AcqRel);
     }
 
     /// Whether no handler in this node rests on it.

@@ -22,7 +22,6 @@ const RUNS_IN_ALL: usize = 1_000;
 
 /// What the keeper has to do about a limit.
 pub(crate) enum SlotTask {
-    /// Read its record.
     Read,
     /// Write this on that record, which has this revision; the limit allows so many.
     Write(Ask, SlotRecord, u64, u32),
@@ -87,13 +86,11 @@ impl Slots {
         (steps, lacking)
     }
 
-    /// The limits that lack slots.
     pub(super) fn lacking(&self) -> Vec<ConcurrencyId> {
         let now = instant();
         self.known().holders.iter().filter(|(_, holder)| holder.lacks(now)).map(|(id, _)| id.clone()).collect()
     }
 
-    /// Has the jobs that wait ask again.
     pub(super) fn ask_jobs_again(&self) {
         let now = instant();
         let known = self.known();

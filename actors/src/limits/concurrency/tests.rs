@@ -12,6 +12,25 @@ use crate::runtime::clock::simulated;
 
 const LEASE: Duration = Duration::from_secs(30);
 
+impl SlotPermit {
+    /// Until when it has them, as far as is known.
+    pub(crate) fn lasts_until(&self) -> Instant {
+        self.session.end()
+    }
+}
+
+impl Slots {
+    /// The name of the session under which the node has its slots.
+    pub(crate) fn session_id(&self) -> SmolStr {
+        self.known().session.id().clone()
+    }
+
+    /// How many limits the cluster is to be asked about.
+    pub(crate) fn to_ask(&self) -> usize {
+        self.known().due.len()
+    }
+}
+
 /// A node's table, and the records of the cluster with their revisions.
 struct Scene {
     slots: Arc<Slots>,

@@ -15,6 +15,7 @@ use longshore_domain::limit::{Answer, Ask, Lease, LimitId, RateLimit, Record};
 use tokio::task::JoinSet;
 
 use crate::limits::rate::Limits;
+use crate::ports::passed_on::passed_on;
 use crate::runtime::address::Mailbox;
 use crate::runtime::clock::{instant, now};
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
@@ -45,7 +46,6 @@ pub(crate) enum Message {
     HoldAsked,
 }
 
-/// The outcome of a request.
 pub(crate) enum AskOutcome {
     /// The block, when the request was sent, by both clocks, and how many nodes hold tokens.
     Granted(Lease, (Instant, Timestamp), usize),
@@ -67,12 +67,9 @@ pub(crate) trait LimitPorts {
 }
 
 impl LimitPorts for Backbone {
-    async fn read_limit(&self, id: &LimitId) -> Result<(Option<Record>, u64), Error> {
-        self.read_limit(id).await
-    }
-
-    async fn write_limit(&self, id: &LimitId, next: &Record, expected: u64, lasts: Duration) -> Result<bool, Error> {
-        self.write_limit(id, next, expected, lasts).await
+    passed_on! {
+        async fn read_limit(&self, id: &LimitId) -> Result<(Option<Record>, u64), Error>;
+        async fn write_limit(&self, id: &LimitId, next: &Record, expected: u64, lasts: Duration) -> Result<bool, Error>;
     }
 
     async fn pause(&self, most: Duration) {
@@ -80,7 +77,6 @@ impl LimitPorts for Backbone {
     }
 }
 
-/// What the limiter is given.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
@@ -90,13 +86,11 @@ pub(crate) struct Part {
 struct Limiter {
     part: Part,
     asking: Asking,
-    /// The requests on their way.
     requests: JoinSet<Option<Answered>>,
     /// Reads and writes beside them.
     errands: JoinSet<()>,
 }
 
-/// What is to be asked of the cluster.
 pub(crate) enum Request {
     /// A block of this limit.
     Lease(LimitId, RateLimit, Ask),
@@ -104,7 +98,6 @@ pub(crate) enum Request {
     GiveBack(LimitId, RateLimit, Ask, u32),
 }
 
-/// The answer to a request for a block.
 pub(crate) struct Answered {
     id: LimitId,
     ask: Ask,
@@ -265,7 +258,6 @@ impl Limiter {
     }
 }
 
-/// Does what is asked for.
 pub(crate) async fn carry_out<S: LimitPorts>(server: &S, request: Request) -> Option<Answered> {
     match request {
         Request::Lease(id, limit, ask) => {

@@ -34,7 +34,7 @@ const ADMITS_WITHIN: Duration = Duration::from_millis(500);
 /// The longest hold.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The limits of a node.
+#[derive(Default)]
 pub(crate) struct Limits {
     who: SmolStr,
     policies: Arc<Policies>,
@@ -48,7 +48,6 @@ pub(crate) struct Limits {
     /// How many there are: where there are none, nothing else is asked.
     held: AtomicUsize,
     news: Arc<GateNews>,
-    /// The limiter's address.
     pub(crate) address: Address<keeper::Message>,
     /// The limiter has been notified and has not checked yet.
     is_notified: AtomicBool,
@@ -130,19 +129,7 @@ impl Limits {
     /// Nothing is held; `who` names this life of the node.
     pub(crate) fn new(who: &str, policies: Arc<Policies>, news: Arc<GateNews>) -> Self {
         let any = policies.types.values().chain([&policies.default_type]).any(TypePolicy::has_limit);
-        Self {
-            who: SmolStr::new(who),
-            policies,
-            any,
-            at_run_time: AtRunTime::default(),
-            known: Mutex::default(),
-            holds: Mutex::default(),
-            held: AtomicUsize::new(0),
-            news,
-            unpublished: Mutex::default(),
-            address: Address::default(),
-            is_notified: AtomicBool::new(false),
-        }
+        Self { who: SmolStr::new(who), policies, any, news, ..Self::default() }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -316,9 +303,7 @@ impl Limits {
                 }
                 Err(wait) => {
                     // Until the answer comes nothing is known: jobs that may start in a moment are not sent away.
-                    let share = if holder.may_have(now) { holder.most_in_a_second() } else { holder.share() };
-                    let share = share as usize;
-                    held_up = Some(Short { until: wait.until, share });
+                    held_up = Some(Short { until: wait.until, share: holder.most_in_a_second(now) as usize });
                     if wait.asks {
                         has_asked |= known.asking.insert(id);
                     }

@@ -24,7 +24,6 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(1);
 const LATELY: Duration = Duration::from_secs(60);
 
-/// What is known of the deliveries of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Deliveries {
     /// How many jobs stood behind the last one that was delivered from each lane.

@@ -47,7 +47,6 @@ const LEFT_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) key: FairnessKey,
-    /// How many.
     pub(crate) jobs: u64,
     /// The sequence from which they are looked for.
     pub(crate) from: u64,
@@ -63,7 +62,6 @@ pub(crate) struct Lane {
     pub(crate) ranked_from: Timestamp,
 }
 
-/// Moves the jobs of a queue.
 pub(crate) struct Forwarder {
     pub(crate) ports: Arc<NodePorts>,
     pub(crate) queue: Arc<Dispatcher>,
@@ -75,7 +73,6 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Moves jobs of this queue.
     pub(crate) fn new(ports: Arc<NodePorts>, queue: Arc<Dispatcher>) -> Self {
         Self { ports, queue, permits: Arc::default(), arrived: Arc::default(), gone: HashMap::new() }
     }

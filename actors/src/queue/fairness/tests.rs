@@ -56,11 +56,10 @@ fn what_a_node_that_answers_too_late_was_delivered_is_counted_once_when_it_answe
 
 #[test]
 fn only_the_first_node_by_name_moves_jobs_and_one_that_knows_of_none_does() {
-    let serving = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    assert!(is_first_of(&serving(&["n2", "n1", "n3"]), "n1"));
-    assert!(!is_first_of(&serving(&["n2", "n1", "n3"]), "n2"));
-    assert!(is_first_of(&[], "n2"));
-    assert!(is_first_of(&serving(&["n3"]), "n2"), "it has just come and is not among them yet");
+    assert!(is_first_of(["n2", "n1", "n3"].into_iter(), "n1"));
+    assert!(!is_first_of(["n2", "n1", "n3"].into_iter(), "n2"));
+    assert!(is_first_of([].into_iter(), "n2"));
+    assert!(is_first_of(["n3"].into_iter(), "n2"), "it has just come and is not among them yet");
 }
 
 #[test]

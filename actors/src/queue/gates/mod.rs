@@ -26,6 +26,7 @@ use crate::limits::settings::RunTimeSettings;
 use crate::queue::gates::handler_capacity::OfRemoteHandlers;
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::kind::{Kind, Room};
+use crate::runtime::park_permits::ParkGate;
 
 /// A check before a start. What a gate does not say, it does not restrict.
 trait Gate: Sync {
@@ -100,6 +101,8 @@ pub(crate) struct Gates {
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
     pub(crate) slots: Arc<Slots>,
+    /// Whether a job that cannot start may be parked.
+    pub(crate) park: ParkGate,
     /// Notified when a gate may let more jobs start.
     pub(crate) news: Arc<GateNews>,
 }

@@ -83,7 +83,6 @@ pub(crate) struct Read<T> {
 /// Of an `ordered` kind, by priority: the run that was last looked for among all that are parked, and when.
 pub(crate) type Sought = BTreeMap<Priority, (RunId, Instant)>;
 
-/// Takes the parked jobs of one queue back.
 pub(crate) struct Parking<T> {
     /// The jobs of each kind that were read ahead.
     ahead: BTreeMap<Kind, Ahead<T>>,
@@ -208,10 +207,10 @@ impl<T> Parking<T> {
         let each = wanted.into_iter().map(|wanted| bring_kind_back(ports, moves, wanted));
         let mut each = futures_util::stream::iter(each).buffer_unordered(KINDS_AT_ONCE);
         let mut failed = None;
-        while let Some((kind, result)) = each.next().await {
+        while let Some(result) = each.next().await {
             match result {
                 // What is not kept is read again.
-                Ok(Some(of_kind)) if bytes + of_kind.bytes <= AHEAD_BYTES => {
+                Ok(Some((kind, of_kind))) if bytes + of_kind.bytes <= AHEAD_BYTES => {
                     bytes += of_kind.bytes;
                     ahead.insert(kind, of_kind);
                 }
@@ -259,7 +258,6 @@ pub(super) fn next_round<P>(last: &mut Option<Kind>, mut wanted: Vec<(Kind, P, W
     round.into_iter().map(&mut gets).collect()
 }
 
-/// When parking looks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NextLook {
     /// If nothing calls it before.
@@ -276,7 +274,6 @@ impl NextLook {
     }
 }
 
-/// How long to wait before the next poll.
 pub(super) fn until_next(are_kinds_left: bool, any_parked: bool, is_short: bool) -> Duration {
     match any_parked {
         // The kinds that had no turn yet.
@@ -293,30 +290,22 @@ async fn bring_kind_back<P: ParkedPorts>(
     ports: &P,
     moves: &Semaphore,
     wanted: WantedBack<P::Job>,
-) -> (Kind, Result<Option<Ahead<P::Job>>, Error>) {
+) -> Result<Option<(Kind, Ahead<P::Job>)>, Error> {
     let WantedBack { kind, parked, want, mut ahead } = wanted;
     if ports.has_order(&kind) {
-        let result = ports.bring_next_back(&kind, &parked.priorities, &mut ahead.sought).await;
-        return (kind, result.map(|()| Some(ahead)));
+        ports.bring_next_back(&kind, &parked.priorities, &mut ahead.sought).await?;
+        return Ok(Some((kind, ahead)));
     }
     let buffer = ports.buffer();
     buffer.before_reading(&kind);
-    let read = async {
-        let is_open = ports.is_open(&kind).await?;
-        if is_open {
-            read_ahead(ports, &kind, &parked.priorities, &mut ahead).await?;
-        }
-        Ok(is_open)
-    };
-    match read.await {
-        Ok(true) => {}
-        Ok(false) => return (kind, Ok(Some(ahead))),
-        Err(error) => return (kind, Err(error)),
+    if !ports.is_open(&kind).await? {
+        return Ok(Some((kind, ahead)));
     }
+    read_ahead(ports, &kind, &parked.priorities, &mut ahead).await?;
     if ahead.jobs.is_empty() {
         // Nothing is left beyond the last read: the jobs left over then are gone, or parked again. The next read begins
         // at the first message.
-        return (kind, Ok(None));
+        return Ok(None);
     }
     let missed = buffer.first_missed(&kind);
     let next: Vec<P::Job> = std::iter::from_fn(|| ahead.take_first_before(missed)).take(want).collect();
@@ -334,9 +323,9 @@ async fn bring_kind_back<P: ParkedPorts>(
     }
     let are_as_read = moved.iter().all(|moved| matches!(moved, Ok(true)));
     match moved.into_iter().find_map(Result::err) {
-        Some(error) => (kind, Err(error)),
+        Some(error) => Err(error),
         // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are there.
-        None => (kind, Ok(are_as_read.then_some(ahead))),
+        None => Ok(are_as_read.then_some((kind, ahead))),
     }
 }
 

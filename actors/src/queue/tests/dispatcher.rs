@@ -190,7 +190,7 @@ async fn the_load_counts_attempts_by_priority_and_tenant_and_names_the_oldest_wa
     let assignment = scene.read(&job("here", 2, 1));
     let run = Run::new(&assignment.job, 3, assignment.since);
     let state = AttemptState::new(Box::new(run), 0, Published::nothing(), false);
-    let (current, _) = queue.place(0);
+    let current = queue.place(0).current;
     *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(RunningAttempt::new(assignment, state));
     scene.arrive([job("here", 9, 5), job("here", 5, 6)]);
     let load = queue.load();

@@ -114,8 +114,8 @@ impl Scene {
         let routing = Arc::new(Routing::new(policies, handlers, names.clone(), capacity));
         let (space, closing, pressure) = (ParkedSpace::default(), CancellationToken::new(), Arc::default());
         let park = ParkGate::new(space.clone(), Arc::clone(&news));
-        let gates = Gates { routing, limits, breakers, run_time_settings, slots, news };
-        let buffer = JobBuffer::new((Queue::main(), policy), LEASE, gates, park, closing.clone());
+        let gates = Gates { routing, limits, breakers, run_time_settings, slots, park, news };
+        let buffer = JobBuffer::new(Queue::main(), policy, LEASE, gates, closing.clone());
         // The first pulls had time to come back.
         buffer.lanes_asked(start.checked_sub(Duration::from_secs(1)).unwrap());
         let queue = Dispatcher::new(Queue::main(), policy, buffer, WakePermits::of_runtime(), Arc::clone(&pressure));

@@ -1,6 +1,8 @@
 //! What is known of a run, in words. Pure: all facts are arguments, the time included.
 
-use longshore_backbone::wire::api::{Attempt, BreakerState, BreakerStatus, QueueStatus, Record, RunError, STRANDED};
+use longshore_backbone::wire::api::{
+    Attempt, BreakerState, BreakerStatus, QueueStatus, Record, RunError, STRANDED, WhyLine,
+};
 use longshore_backbone::wire::logged::ENDS;
 use longshore_domain::run::DeferReason;
 use longshore_domain::words::{age, cut, moment, number, span, took};
@@ -28,16 +30,9 @@ pub(super) struct Facts {
     pub(super) now: Timestamp,
 }
 
-/// Something that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
-    pub(super) at: Timestamp,
-    pub(super) text: String,
-}
-
 impl Facts {
     /// What happened, in order.
-    pub(super) fn lines(&self) -> Vec<Line> {
+    pub(super) fn lines(&self) -> Vec<WhyLine> {
         let mut lines = self.logged();
         let last = lines.iter().map(|line| line.at).max();
         if self.log_is_behind() {
@@ -59,7 +54,7 @@ impl Facts {
         !self.events.is_empty() && !self.events.iter().any(|event| is_end(event, &ended_at))
     }
 
-    fn logged(&self) -> Vec<Line> {
+    fn logged(&self) -> Vec<WhyLine> {
         // Since when it has been waiting.
         let mut since: Option<Timestamp> = None;
         let mut lines = Vec::new();
@@ -74,23 +69,23 @@ impl Facts {
                 "progress" | "log" | "step_completed" => continue,
                 _ => {}
             }
-            lines.push(Line { at, text: happened(event, at, &waited.unwrap_or_default()) });
+            lines.push(WhyLine { at: Some(at), text: happened(event, at, &waited.unwrap_or_default()) });
         }
         lines
     }
 
     /// The same from the record alone, which says less.
-    fn recorded(&self) -> Vec<Line> {
+    fn recorded(&self) -> Vec<WhyLine> {
         let record = &self.record;
         let mut lines = Vec::new();
-        lines.extend(record.enqueued_at.map(|at| Line {
-            at,
+        lines.extend(record.enqueued_at.map(|at| WhyLine {
+            at: Some(at),
             text: format!("enqueued in queue {} with priority {}", record.queue, record.priority.number()),
         }));
         for attempt in &record.attempts {
             let Attempt { round, attempt: nth, started_at, ended_at, node, error, retry_at, put_back, .. } = attempt;
             let round = if *round > 1 { format!(" of round {round}") } else { String::new() };
-            lines.push(Line { at: *started_at, text: format!("attempt {nth}{round} started on {node}") });
+            lines.push(WhyLine { at: Some(*started_at), text: format!("attempt {nth}{round} started on {node}") });
             let Some(at) = *ended_at else { continue };
             let again = retry_at.map(|retry| format!("; the next attempt was due {} later", span(at, retry)));
             let text = match (error, put_back) {
@@ -98,9 +93,9 @@ impl Facts {
                 (None, Some(why)) => format!("it was put back ({why}), which uses up no attempt"),
                 (None, None) => continue,
             };
-            lines.push(Line { at, text });
+            lines.push(WhyLine { at: Some(at), text });
         }
-        lines.extend(record.ended_at.map(|at| Line { at, text: format!("ended: {}", record.state) }));
+        lines.extend(record.ended_at.map(|at| WhyLine { at: Some(at), text: format!("ended: {}", record.state) }));
         lines
     }
 

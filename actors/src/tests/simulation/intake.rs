@@ -156,8 +156,7 @@ fn due_job(world: &World, due: Due) -> DueJob {
         left_out: None,
     });
     let read = JobHeaders { options: None, run_id: Some(job.run_id.clone()), moved, seal: Some(seal_text(seal)) };
-    let (lane, message) = (job.lane(), (Headers::new(), Bytes::new()));
-    DueJob::of(lane, String::new(), message, Some(&read), (&job.tenant, due.sequence))
+    DueJob::of(job.lane(), Some(&read), &job.tenant, due.sequence)
 }
 
 impl DuePorts for Move<'_> {

@@ -103,7 +103,8 @@ impl Unused {
             ),
             None => (Arc::clone(&self.limits), Arc::clone(&self.breakers), Arc::clone(&self.slots)),
         };
-        Gates { routing: Arc::new(routing), limits, breakers, run_time_settings, slots, news }
+        let park = ParkGate::new(ParkedSpace::default(), Arc::clone(&news));
+        Gates { routing: Arc::new(routing), limits, breakers, run_time_settings, slots, park, news }
     }
 }
 
@@ -172,9 +173,8 @@ impl NodeQueue {
         let is_limited = matches!(world.gated, Gated::Limited(_));
         let limiting = is_limited.then(|| Rc::new(Limiting::new(Arc::clone(&gates.limits))));
         let policy = QueuePolicy { concurrency: world.room, ..QueuePolicy::default() };
-        let park = ParkGate::new(ParkedSpace::default(), Arc::clone(&gates.news));
         let closing = CancellationToken::new();
-        let buffer = JobBuffer::new((Queue::main(), policy), LENGTH, gates, park, closing.clone());
+        let buffer = JobBuffer::new(Queue::main(), policy, LENGTH, gates, closing.clone());
         buffer.clear(at);
         let permits = WakePermits::new(WAKE_PERMITS);
         let dispatcher = Dispatcher::new(Queue::main(), policy, buffer, permits, Arc::default());

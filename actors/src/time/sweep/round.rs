@@ -26,7 +26,6 @@ pub(crate) struct Round {
     from: u64,
     pages: usize,
     bytes: usize,
-    /// So many finds are enough.
     max: usize,
     is_over: bool,
 }

@@ -39,10 +39,7 @@ impl Tracer {
     /// A request was answered: its span is taken.
     pub(crate) fn answered(&self, span: &RequestSpan, method: &'static str, route: &str, code: u16) {
         let Submission { trace, above } = &span.submission;
-        if !trace.is_sampled {
-            return;
-        }
-        self.take(|| {
+        self.take_of(trace, || {
             let attributes = vec![
                 KeyValue::new("http.request.method", method),
                 KeyValue::new("http.route", route.to_owned()),

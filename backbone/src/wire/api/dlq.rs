@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, SELECTION, takes};
-use super::{ApiError, Encoded, Failed, Filter, Outcome, Record, RunError, Selection, Word, request};
+use super::{ApiError, Encoded, Failed, Filter, Record, RunError, Selection, Word, request};
 
 /// Which dead letters are listed. An empty request lists all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,82 +82,38 @@ pub struct Change {
 pub(super) const LISTED: [&str; 12] =
     ["tenant", "queue", "type", "tag", "search", "error_kind", "since", "until", "all", "limit", "cursor", "state"];
 
-takes!(ListRequest of Fields: &LISTED);
-takes!(GroupsRequest of Fields: without_state(&LISTED));
-takes!(ReplayRequest of Fields: &replayed());
-takes!(DiscardRequest of Fields: &discarded());
-
-/// The fields that `dlq.discard` takes.
-fn discarded() -> Vec<&'static str> {
-    [without_state(&SELECTION), &["fingerprint", "rate_per_s"]].concat()
-}
-
-/// The fields that `dlq.replay` takes.
-fn replayed() -> Vec<&'static str> {
-    [discarded(), vec!["set"]].concat()
-}
-
-impl TryFrom<Fields> for ListRequest {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(&LISTED)?;
+takes! {
+    ListRequest: &LISTED;
+    fields => {
         let (tenant, filter) = (fields.tenant()?, fields.filter()?);
         Ok(Self { tenant, filter, limit: fields.limit, cursor: fields.cursor })
-    }
-}
-
-impl From<ListRequest> for Fields {
-    fn from(ListRequest { tenant, filter, limit, cursor }: ListRequest) -> Self {
+    };
+    ListRequest { tenant, filter, limit, cursor } => {
         Self { limit, cursor, ..Self::of_filter(filter, tenant.as_ref()) }
     }
 }
 
-impl TryFrom<Fields> for GroupsRequest {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(without_state(&LISTED))?;
+takes! {
+    GroupsRequest: without_state(&LISTED);
+    fields => {
         let (tenant, filter) = (fields.tenant()?, fields.filter()?);
         Ok(Self { tenant, filter, limit: fields.limit, cursor: fields.cursor })
-    }
-}
-
-impl From<GroupsRequest> for Fields {
-    fn from(GroupsRequest { tenant, filter, limit, cursor }: GroupsRequest) -> Self {
+    };
+    GroupsRequest { tenant, filter, limit, cursor } => {
         Self { limit, cursor, ..Self::of_filter(filter, tenant.as_ref()) }
     }
 }
 
-impl TryFrom<Fields> for ReplayRequest {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        let mut fields = fields.only(&replayed())?;
-        let set = fields.set.take();
-        Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s, set })
-    }
+takes! {
+    ReplayRequest: &[without_state(&SELECTION), &["fingerprint", "rate_per_s", "set"]].concat();
+    fields => Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s, set: fields.set });
+    ReplayRequest { selection, rate_per_s, set } => Self { rate_per_s, set, ..Self::from(selection) }
 }
 
-impl From<ReplayRequest> for Fields {
-    fn from(ReplayRequest { selection, rate_per_s, set }: ReplayRequest) -> Self {
-        Self { rate_per_s, set, ..Self::from(selection) }
-    }
-}
-
-impl TryFrom<Fields> for DiscardRequest {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(&discarded())?;
-        Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s })
-    }
-}
-
-impl From<DiscardRequest> for Fields {
-    fn from(DiscardRequest { selection, rate_per_s }: DiscardRequest) -> Self {
-        Self { rate_per_s, ..Self::from(selection) }
-    }
+takes! {
+    DiscardRequest: &[without_state(&SELECTION), &["fingerprint", "rate_per_s"]].concat();
+    fields => Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s });
+    DiscardRequest { selection, rate_per_s } => Self { rate_per_s, ..Self::from(selection) }
 }
 
 /// The same fields without the last, which is `state`: all dead letters have one.
@@ -307,28 +263,4 @@ pub struct Discarded {
     pub failed_in_all: Option<u64>,
     /// Whether the call ended before it had checked everything: then repeat it.
     pub more: bool,
-}
-
-impl From<Outcome> for Replayed {
-    fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
-        Self { failed, failed_in_all, more, replayed: done }
-    }
-}
-
-impl From<Replayed> for Outcome {
-    fn from(Replayed { failed, failed_in_all, more, replayed }: Replayed) -> Self {
-        Self { done: replayed, failed, failed_in_all, more }
-    }
-}
-
-impl From<Outcome> for Discarded {
-    fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
-        Self { discarded: done, failed, failed_in_all, more }
-    }
-}
-
-impl From<Discarded> for Outcome {
-    fn from(Discarded { discarded, failed, failed_in_all, more }: Discarded) -> Self {
-        Self { done: discarded, failed, failed_in_all, more }
-    }
 }

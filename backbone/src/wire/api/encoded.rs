@@ -1,10 +1,11 @@
 //! An answer, or a part of one, as its text.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -106,4 +107,23 @@ impl<'de, T> Deserialize<'de> for Encoded<T> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         Ok(Self::written(Object::written(Box::<str>::from(text).into_string().into_bytes())))
     }
+}
+
+/// Reads an answer that has one of two shapes: `with` this field, or `without` it. As text first: serde's buffer for
+/// untagged enums does not carry handlers' JSON byte for byte.
+pub(super) fn by_field<'de, D: Deserializer<'de>, W: DeserializeOwned, O: DeserializeOwned, T>(
+    deserializer: D,
+    field: &str,
+    with: fn(W) -> T,
+    without: fn(O) -> T,
+) -> Result<T, D::Error> {
+    let text = Box::<RawValue>::deserialize(deserializer)?;
+    let read = |text| {
+        let fields: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_str(text)?;
+        match fields.get(field) {
+            Some(Some(_)) => serde_json::from_str(text).map(with),
+            _ => serde_json::from_str(text).map(without),
+        }
+    };
+    read(text.get()).map_err(serde::de::Error::custom)
 }

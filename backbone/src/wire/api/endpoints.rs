@@ -114,10 +114,6 @@ pub enum Method {
     Delete,
 }
 
-macro_rules! count {
-    ($($endpoint:ident)+) => { [$(stringify!($endpoint)),+].len() };
-}
-
 /// Each row: endpoint, name, request and answer, then the fields of its declaration that are not
 /// [`Declaration::DEFAULT`]'s, and its own reader of requests if it has one.
 macro_rules! endpoints {
@@ -148,7 +144,7 @@ macro_rules! endpoints {
         )+
 
         /// Every endpoint.
-        pub const ENDPOINTS: [Declaration; count!($($endpoint)+)] = [$($endpoint::DECLARATION),+];
+        pub const ENDPOINTS: [Declaration; [$($endpoint::NAME),+].len()] = [$($endpoint::DECLARATION),+];
 
         /// The schemas of each endpoint's request and answer; the types that they refer to are the generator's
         /// definitions.

@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 
 /// Why a request was refused; the codes are the contract's, after HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// 400
     Malformed,

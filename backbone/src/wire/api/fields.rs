@@ -9,8 +9,9 @@ use serde::de::{IgnoredAny, IntoDeserializer as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::request::{self, in_words};
+use super::request::{self, OrderedFields, in_words};
 use super::{Change, Filter, Selection, Target};
+use crate::wire::json::Object;
 
 /// The fields of all requests about runs, as they are written on the wire. Each endpoint takes some of them
 /// ([`Fields::only`]); its own type says what they mean together.
@@ -62,7 +63,7 @@ pub(super) struct Fields {
     #[schemars(with = "Option<Timestamp>")]
     pub(super) until: Option<String>,
     /// All of them, where no filter is given.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) all: bool,
     /// At most so many.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +75,7 @@ pub(super) struct Fields {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rate_per_s: Option<f64>,
     /// Only count them.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) dry_run: bool,
     /// What is to be changed.
     #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
@@ -88,16 +89,39 @@ pub(super) struct Fields {
     pub(super) unknown: BTreeMap<String, IgnoredAny>,
 }
 
-/// Gives a request the schema of those fields that it takes; the ones after `needs` are never left out.
+/// Makes a type the request of those fields that it takes: says how it is read from them and written as them. The field
+/// after `needs` is never left out. What is read and written in another way gets the schema alone (`of`).
 macro_rules! takes {
-    ($request:ident of $written:ident: $fields:expr $(, needs $needed:literal)?) => {
+    (
+        $request:ident: $taken:expr $(, needs $needed:literal)?;
+        $fields:ident => $read:expr;
+        $is:pat => $written:expr
+    ) => {
+        takes!($request of Fields: $taken $(, needs $needed)?);
+
+        impl TryFrom<Fields> for $request {
+            type Error = String;
+
+            fn try_from(fields: Fields) -> Result<Self, String> {
+                let $fields = fields.only($taken)?;
+                $read
+            }
+        }
+
+        impl From<$request> for Fields {
+            fn from($is: $request) -> Self {
+                $written
+            }
+        }
+    };
+    ($request:ident of $written:ident: $taken:expr $(, needs $needed:literal)?) => {
         impl schemars::JsonSchema for $request {
             fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($request).into()
             }
 
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                crate::wire::api::fields::only($written::json_schema(generator), $fields, &[$($needed)?])
+                crate::wire::api::fields::only($written::json_schema(generator), $taken, &[$($needed)?])
             }
         }
     };
@@ -114,11 +138,6 @@ pub(super) fn only(mut schema: Schema, fields: &[&str], needed: &[&str]) -> Sche
     schema.insert("required".to_owned(), needed.into());
     schema.insert("additionalProperties".to_owned(), false.into());
     schema
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 /// The fields of [`Selection`].
@@ -140,32 +159,14 @@ pub(super) const SELECTION: [&str; 13] = [
 
 impl Fields {
     /// Refuses fields that the endpoint would ignore silently.
-    pub(super) fn only(self, fields: &[&str]) -> Result<Self, String> {
-        let said = [
-            ("run_id", self.run_id.is_some()),
-            ("tenant", self.tenant.is_some()),
-            ("queue", self.queue.is_some()),
-            ("type", self.job_type.is_some()),
-            ("tag", self.tag.is_some()),
-            ("search", self.search.is_some()),
-            ("idempotency_key", self.idempotency_key.is_some()),
-            ("state", self.state.is_some()),
-            ("error_kind", self.error_kind.is_some()),
-            ("fingerprint", self.fingerprint.is_some()),
-            ("since", self.since.is_some()),
-            ("until", self.until.is_some()),
-            ("all", self.all),
-            ("limit", self.limit.is_some()),
-            ("cursor", self.cursor.is_some()),
-            ("rate_per_s", self.rate_per_s.is_some()),
-            ("dry_run", self.dry_run),
-            ("set", self.set.is_some()),
-            ("timeout_ms", self.timeout_ms.is_some()),
-        ];
-        let said = said.iter().filter(|(_, said)| *said).map(|(field, _)| *field);
-        let unknown = said.chain(self.unknown.keys().map(String::as_str)).find(|field| !fields.contains(field));
-        match unknown {
-            Some(field) => Err(format!("{field}: is not a field of this endpoint; there are {}", fields.join(", "))),
+    pub(super) fn only(self, taken: &[&str]) -> Result<Self, String> {
+        // What is not set is not written.
+        let written = Object::of(&self);
+        let said: OrderedFields = serde_json::from_slice(written.as_bytes()).map_err(|error| error.to_string())?;
+        let unknown = self.unknown.keys().map(String::as_str);
+        let refused = said.names().chain(unknown).find(|field| !taken.contains(field));
+        match refused {
+            Some(field) => Err(format!("{field}: is not a field of this endpoint; there are {}", taken.join(", "))),
             None => Ok(self),
         }
     }

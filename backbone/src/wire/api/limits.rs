@@ -151,11 +151,7 @@ pub struct LimitStatus {
 ///
 /// # Errors
 /// It names none, or several.
-pub(super) fn scope(
-    job_type: Option<JobType>,
-    name: Option<SmolStr>,
-    tenant: Option<Tenant>,
-) -> Result<Scope, ApiError> {
+fn scope(job_type: Option<JobType>, name: Option<SmolStr>, tenant: Option<Tenant>) -> Result<Scope, ApiError> {
     match (job_type, name, tenant) {
         (Some(job_type), None, None) => Ok(Scope::Type(job_type)),
         (None, Some(name), None) => Ok(Scope::Named(name)),

@@ -8,6 +8,7 @@ use super::dlq::LISTED;
 use super::fields::{Fields, takes};
 use super::{ApiError, Encoded, Filter, ListRequest, Record, Word};
 use crate::wire::header::KEY_MAX;
+use crate::wire::json::is_default;
 
 /// Which runs are listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,13 +67,8 @@ pub struct Runs<R = Record> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched_until: Option<Timestamp>,
     /// Records that this call met and left out, because they cannot be read.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unreadable: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_none(count: &u64) -> bool {
-    *count == 0
 }
 
 impl Encoded<Runs> {
@@ -103,27 +99,10 @@ pub struct CountRequest {
     pub cursor: Option<String>,
 }
 
-takes!(CountRequest of Fields: &counted());
-
-/// The fields that `runs.count` takes.
-fn counted() -> Vec<&'static str> {
-    LISTED.into_iter().filter(|field| *field != "limit").collect()
-}
-
-impl TryFrom<Fields> for CountRequest {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(&counted())?;
-        let (tenant, filter) = (fields.tenant()?, fields.filter()?);
-        Ok(Self { tenant, filter, cursor: fields.cursor })
-    }
-}
-
-impl From<CountRequest> for Fields {
-    fn from(CountRequest { tenant, filter, cursor }: CountRequest) -> Self {
-        Self { cursor, ..Self::of_filter(filter, tenant.as_ref()) }
-    }
+takes! {
+    CountRequest: &LISTED.into_iter().filter(|field| *field != "limit").collect::<Vec<_>>();
+    fields => Ok(Self { tenant: fields.tenant()?, filter: fields.filter()?, cursor: fields.cursor });
+    CountRequest { tenant, filter, cursor } => Self { cursor, ..Self::of_filter(filter, tenant.as_ref()) }
 }
 
 /// The runs that one call has counted.
@@ -135,7 +114,7 @@ pub struct Counts {
     /// How many, by state, queue and type.
     pub counts: Vec<Count>,
     /// Records that this call met and did not count, because they cannot be read.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unreadable: u64,
 }
 

@@ -65,36 +65,55 @@ pub fn about_tenant(tenant: &str, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))
 }
 
-/// The names of a struct's fields, which serde passes to the reader of it.
-pub(super) fn fields_of<T: DeserializeOwned>() -> &'static [&'static str] {
-    struct Names<'n>(&'n mut &'static [&'static str]);
+/// The fields of an object, in their order, each with its text.
+pub(super) struct OrderedFields(Vec<(String, Box<RawValue>)>);
 
-    impl<'de> Deserializer<'de> for Names<'_> {
-        type Error = serde::de::value::Error;
-
-        fn deserialize_struct<V: Visitor<'de>>(
-            self,
-            _name: &'static str,
-            fields: &'static [&'static str],
-            visitor: V,
-        ) -> Result<V::Value, Self::Error> {
-            *self.0 = fields;
-            self.deserialize_any(visitor)
-        }
-
-        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
-            Err(serde::de::Error::custom("only the names are asked for"))
-        }
-
-        serde::forward_to_deserialize_any! {
-            bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
-            newtype_struct seq tuple tuple_struct map enum identifier ignored_any
-        }
+impl OrderedFields {
+    /// The names, in their order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    let mut fields: &'static [&'static str] = &[];
-    let _ = T::deserialize(Names(&mut fields));
-    fields
+    /// Objects of those fields that each of `which` takes; the first that does gets it.
+    pub(super) fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
+        let mut texts = [const { Vec::new() }; N];
+        for (name, value) in self.0 {
+            let Some(at) = which.iter().position(|takes| takes(&name)) else { continue };
+            let text = &mut texts[at];
+            text.push(if text.is_empty() { b'{' } else { b',' });
+            text.extend_from_slice(serde_json::Value::String(name).to_string().as_bytes());
+            text.push(b':');
+            text.extend_from_slice(value.get().as_bytes());
+        }
+        texts.map(|mut text| {
+            text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
+            text
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for OrderedFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = OrderedFields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedFields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(OrderedFields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(FieldsVisitor)
+    }
 }
 
 /// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this

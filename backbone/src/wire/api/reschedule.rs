@@ -2,12 +2,11 @@
 
 use longshore_domain::{Queue, RunId, Timestamp};
 use schemars::JsonSchema;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
 
+use super::encoded::by_field;
 use super::fields::{Fields, SELECTION, takes};
-use super::{Encoded, Failed, Outcome, Record, Selection, Target, request};
+use super::{Failed, Record, Selection, Target, request};
 
 /// Which runs start at another time, and when and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,45 +109,9 @@ pub struct RescheduledRuns {
     pub rescheduled: u64,
 }
 
-/// The field that distinguishes the two shapes of an answer.
-#[derive(Deserialize)]
-struct ManyField {
-    #[serde(default)]
-    rescheduled: Option<IgnoredAny>,
-}
-
-// Read as text first: serde's buffer for untagged enums does not carry handlers' JSON byte for byte.
 impl<'de> Deserialize<'de> for Rescheduled {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = |text| match serde_json::from_str::<ManyField>(text)?.rescheduled {
-            Some(_) => serde_json::from_str(text).map(Self::Runs),
-            None => serde_json::from_str(text).map(Self::Run),
-        };
-        read(text.get()).map_err(serde::de::Error::custom)
-    }
-}
-
-impl From<Outcome> for RescheduledRuns {
-    fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
-        Self { failed, failed_in_all, more, rescheduled: done }
-    }
-}
-
-impl From<Rescheduled> for Outcome {
-    fn from(answer: Rescheduled) -> Self {
-        match answer {
-            Rescheduled::Run(_) => Self { done: 1, ..Self::default() },
-            Rescheduled::Runs(RescheduledRuns { failed, failed_in_all, more, rescheduled }) => {
-                Self { done: rescheduled, failed, failed_in_all, more }
-            }
-        }
-    }
-}
-
-impl From<Encoded<Record>> for Encoded<Rescheduled> {
-    fn from(record: Encoded<Record>) -> Self {
-        record.cast()
+        by_field(deserializer, "rescheduled", Self::Runs, Self::Run)
     }
 }
 

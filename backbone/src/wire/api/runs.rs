@@ -3,12 +3,12 @@
 use longshore_domain::run::{Detached, LogLine, PutBack, Step};
 use longshore_domain::{BatchId, ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, TraceId};
 use schemars::JsonSchema;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use super::encoded::by_field;
 use super::fields::{Fields, takes};
-use super::{Encoded, Failed, Outcome, Word, request};
+use super::{Encoded, Failed, Word, request};
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,37 +40,16 @@ impl WaitRequest {
     }
 }
 
-takes!(RunRequest of Fields: &["run_id", "tenant"], needs "run_id");
-takes!(WaitRequest of Fields: &["run_id", "tenant", "timeout_ms"], needs "run_id");
-
-impl TryFrom<Fields> for RunRequest {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(&["run_id", "tenant"])?;
-        Ok(Self { run_id: fields.run()?, tenant: fields.tenant()? })
-    }
+takes! {
+    RunRequest: &["run_id", "tenant"], needs "run_id";
+    fields => Ok(Self { run_id: fields.run()?, tenant: fields.tenant()? });
+    RunRequest { run_id, tenant } => Self::of_run(&run_id, tenant.as_ref())
 }
 
-impl From<RunRequest> for Fields {
-    fn from(RunRequest { run_id, tenant }: RunRequest) -> Self {
-        Self::of_run(&run_id, tenant.as_ref())
-    }
-}
-
-impl TryFrom<Fields> for WaitRequest {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        let fields = fields.only(&["run_id", "tenant", "timeout_ms"])?;
-        Ok(Self { run_id: fields.run()?, tenant: fields.tenant()?, timeout_ms: fields.timeout_ms })
-    }
-}
-
-impl From<WaitRequest> for Fields {
-    fn from(WaitRequest { run_id, tenant, timeout_ms }: WaitRequest) -> Self {
-        Self { timeout_ms, ..Self::of_run(&run_id, tenant.as_ref()) }
-    }
+takes! {
+    WaitRequest: &["run_id", "tenant", "timeout_ms"], needs "run_id";
+    fields => Ok(Self { run_id: fields.run()?, tenant: fields.tenant()?, timeout_ms: fields.timeout_ms });
+    WaitRequest { run_id, tenant, timeout_ms } => Self { timeout_ms, ..Self::of_run(&run_id, tenant.as_ref()) }
 }
 
 /// A run's record, as answers show it.
@@ -312,62 +291,15 @@ pub struct ErasedDeadLetter {
     pub run_id: RunId,
 }
 
-/// The fields that distinguish the two shapes of an answer.
-#[derive(Deserialize)]
-struct CancelledFields {
-    #[serde(default)]
-    cancelled: Option<IgnoredAny>,
-    #[serde(default)]
-    state: Option<IgnoredAny>,
-}
-
-// Read as text first: serde's buffer for untagged enums does not carry handlers' JSON byte for byte.
 impl<'de> Deserialize<'de> for Cancelled {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = |text| match serde_json::from_str::<CancelledFields>(text)?.cancelled {
-            Some(_) => serde_json::from_str(text).map(Self::Runs),
-            None => serde_json::from_str(text).map(Self::Run),
-        };
-        read(text.get()).map_err(serde::de::Error::custom)
+        by_field(deserializer, "cancelled", Self::Runs, Self::Run)
     }
 }
 
 impl<'de> Deserialize<'de> for Erased {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = |text| match serde_json::from_str::<CancelledFields>(text)?.state {
-            Some(_) => serde_json::from_str(text).map(Self::Run),
-            None => serde_json::from_str(text).map(Self::DeadLetter),
-        };
-        read(text.get()).map_err(serde::de::Error::custom)
-    }
-}
-
-impl From<Outcome> for CancelledRuns {
-    fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
-        Self { cancelled: done, failed, failed_in_all, more }
-    }
-}
-
-impl From<CancelledRuns> for Outcome {
-    fn from(CancelledRuns { cancelled, failed, failed_in_all, more }: CancelledRuns) -> Self {
-        Self { done: cancelled, failed, failed_in_all, more }
-    }
-}
-
-impl From<Cancelled> for Outcome {
-    fn from(answer: Cancelled) -> Self {
-        match answer {
-            Cancelled::Run(_) => Self { done: 1, ..Self::default() },
-            Cancelled::Runs(runs) => runs.into(),
-        }
-    }
-}
-
-impl From<Encoded<Record>> for Encoded<Cancelled> {
-    fn from(record: Encoded<Record>) -> Self {
-        record.cast()
+        by_field(deserializer, "state", Self::Run, Self::DeadLetter)
     }
 }
 

@@ -1,27 +1,26 @@
 //! Recurring schedules: made, shown, paused and removed; and run beside their times.
 //!
 //! A request and an answer have the fields of the timing and those of the job side by side, as the contract shows them.
-//! The job's payload is carried byte for byte, so that fields are sorted by name here, not by serde's flattening.
+//! The job's payload is carried byte for byte, so that fields are sorted by name as they are read, not by serde's
+//! flattening.
 
-use std::fmt;
 use std::time::Duration;
 
 use longshore_domain::recurrence::Recurrence;
 use longshore_domain::recurring::{Firing, MISFIRE_AFTER, Misfire, Overlap, Skipped, Timing, check_id};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, ScheduleId, Tenant, Timestamp, duration};
-use schemars::JsonSchema;
-use serde::de::{DeserializeOwned, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::value::RawValue;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{ApiError, Failed, SubmitRequest, request};
-use crate::wire::json::Object;
+use super::request::{self, OrderedFields};
+use super::{ApiError, Failed, SubmitRequest};
 
 /// Reads the request of `schedules.put`, so that an error names the field.
 pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
     let fields: OrderedFields = request::read(body)?;
-    let [settings, job] = fields.sorted([&of::<ScheduleSettings>, &|_| true]);
+    let [settings, job] = fields.sorted([&of::<ScheduleSettings>(), &|_| true]);
     Ok(PutRequest { schedule: request::read(&settings)?, job: request::read(&job)? })
 }
 
@@ -143,25 +142,19 @@ impl ScheduleSettings {
 }
 
 /// A schedule to be made or changed.
-#[derive(Debug, Clone, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct PutRequest {
     /// When it fires.
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub schedule: ScheduleSettings,
     /// What it starts. `idempotency_key` gets the time due as a suffix for each run.
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub job: SubmitRequest,
-}
-
-impl Serialize for PutRequest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Object::of(&self.schedule).and(&self.job).serialize(serializer)
-    }
 }
 
 impl<'de> Deserialize<'de> for PutRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let [settings, job] = OrderedFields::deserialize(deserializer)?.sorted([&of::<ScheduleSettings>, &|_| true]);
+        let [settings, job] = OrderedFields::deserialize(deserializer)?.sorted([&of::<ScheduleSettings>(), &|_| true]);
         Ok(Self { schedule: part(&settings)?, job: part(&job)? })
     }
 }
@@ -242,16 +235,16 @@ pub struct Backfilled {
 }
 
 /// A schedule, as answers show it.
-#[derive(Debug, Clone, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ScheduleStatus {
     /// When it fires.
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub schedule: ScheduleSettings,
     /// What it starts.
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub job: SubmitRequest,
     /// How it stands.
-    #[schemars(flatten)]
+    #[serde(flatten)]
     pub state: ScheduleState,
 }
 
@@ -275,19 +268,13 @@ pub struct ScheduleState {
     pub next_run: Vec<Timestamp>,
 }
 
-impl Serialize for ScheduleStatus {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Object::of(&self.schedule).and(&self.job).and(&self.state).serialize(serializer)
-    }
-}
-
 impl<'de> Deserialize<'de> for ScheduleStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // What only a newer node writes is of none of them, and skipped.
         let [settings, state, job] = OrderedFields::deserialize(deserializer)?.sorted([
-            &of::<ScheduleSettings>,
-            &of::<ScheduleState>,
-            &of::<SubmitRequest>,
+            &of::<ScheduleSettings>(),
+            &of::<ScheduleState>(),
+            &of::<SubmitRequest>(),
         ]);
         Ok(Self { schedule: part(&settings)?, job: part(&job)?, state: part(&state)? })
     }
@@ -297,59 +284,16 @@ fn part<T: DeserializeOwned, E: serde::de::Error>(text: &[u8]) -> Result<T, E> {
     serde_json::from_slice(text).map_err(E::custom)
 }
 
-/// Whether a struct has a field of this name.
-fn of<T: DeserializeOwned>(name: &str) -> bool {
-    request::fields_of::<T>().contains(&name)
-}
-
-/// The fields of an object, in their order, each with its text.
-struct OrderedFields(Vec<(String, Box<RawValue>)>);
-
-impl OrderedFields {
-    /// Objects of those fields that each of `which` takes; the first that does gets it.
-    fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
-        let mut texts = [const { Vec::new() }; N];
-        for (name, value) in self.0 {
-            let Some(at) = which.iter().position(|takes| takes(&name)) else { continue };
-            let text = &mut texts[at];
-            text.push(if text.is_empty() { b'{' } else { b',' });
-            text.extend_from_slice(serde_json::Value::String(name).to_string().as_bytes());
-            text.push(b':');
-            text.extend_from_slice(value.get().as_bytes());
-        }
-        texts.map(|mut text| {
-            text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
-            text
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for OrderedFields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor;
-
-        impl<'de> Visitor<'de> for FieldsVisitor {
-            type Value = OrderedFields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedFields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(OrderedFields(fields))
-            }
-        }
-
-        deserializer.deserialize_map(FieldsVisitor)
-    }
+/// Whether a struct has a field of a name.
+fn of<T: JsonSchema>() -> impl Fn(&str) -> bool {
+    let schema = T::json_schema(&mut SchemaGenerator::default());
+    move |name| schema.get("properties").is_some_and(|fields| fields.get(name).is_some())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::super::{Debounce, Endpoint as _, SchedulesPut};
     use super::*;
 

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fields::{Fields, SELECTION, takes};
+use super::{Cancelled, CancelledRuns, Discarded, Encoded, Record, Replayed, Rescheduled, RescheduledRuns};
 
 /// Narrows the choice of runs. Every field that is set must match; an empty filter matches every run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -119,18 +120,10 @@ impl Outcome {
     }
 }
 
-takes!(Selection of Fields: &SELECTION);
-
-impl TryFrom<Fields> for Selection {
-    type Error = String;
-
-    fn try_from(fields: Fields) -> Result<Self, String> {
-        fields.only(&SELECTION)?.selection()
-    }
-}
-
-impl From<Selection> for Fields {
-    fn from(Selection { tenant, target, limit, dry_run }: Selection) -> Self {
+takes! {
+    Selection: &SELECTION;
+    fields => fields.selection();
+    Selection { tenant, target, limit, dry_run } => {
         let tenant = tenant.as_ref();
         let fields = match target {
             Target::Run(run_id) => Self::of_run(&run_id, tenant),
@@ -139,6 +132,48 @@ impl From<Selection> for Fields {
         };
         Self { limit, dry_run, ..fields }
     }
+}
+
+/// Makes answers of an [`Outcome`], and that of them again: each has its own word for what was done. `or` names the
+/// answer that is a run's record if one run was asked for by its id.
+macro_rules! outcomes {
+    ($($answer:ident.$done:ident $(or $either:ident)?),+) => {$(
+        impl From<Outcome> for $answer {
+            fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
+                Self { $done: done, failed, failed_in_all, more }
+            }
+        }
+
+        impl From<$answer> for Outcome {
+            fn from($answer { $done: done, failed, failed_in_all, more }: $answer) -> Self {
+                Self { done, failed, failed_in_all, more }
+            }
+        }
+
+        $(
+            impl From<$either> for Outcome {
+                fn from(answer: $either) -> Self {
+                    match answer {
+                        $either::Run(_) => Self { done: 1, ..Self::default() },
+                        $either::Runs(runs) => runs.into(),
+                    }
+                }
+            }
+
+            impl From<Encoded<Record>> for Encoded<$either> {
+                fn from(record: Encoded<Record>) -> Self {
+                    record.cast()
+                }
+            }
+        )?
+    )+};
+}
+
+outcomes! {
+    CancelledRuns.cancelled or Cancelled,
+    RescheduledRuns.rescheduled or Rescheduled,
+    Replayed.replayed,
+    Discarded.discarded
 }
 
 #[cfg(test)]

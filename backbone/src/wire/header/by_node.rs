@@ -3,16 +3,16 @@
 use longshore_domain::run::DeferReason;
 use longshore_domain::{SmolStr, Timestamp};
 
-use super::error::HeaderError;
-use super::names;
+use super::options::PREFIX;
 use super::value::{ATTEMPTS_MAX, TAG_MAX, number, text};
+use super::{HeaderError, names};
 
 /// Why a header that a client may not write is refused.
 pub(super) const RESERVED: &str = "is reserved: only nodes write it. Of the headers that a handler was sent, a follow-up job may \
                         carry on Content-Type, traceparent, tracestate and the user's own, none of Longshore's";
 
 /// What a node wrote on a job that it moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moved {
     /// The round that it is about.
     pub round: u32,
@@ -31,16 +31,24 @@ pub struct Moved {
 }
 
 /// The headers that only nodes write on a job.
+const NAMES: [&str; 8] = [
+    names::ROUND,
+    names::ATTEMPT,
+    names::DEFERRALS,
+    names::DEFERRED_FOR,
+    names::DUE_AT,
+    names::PLACE,
+    names::LEFT_OUT,
+    names::SEAL,
+];
+
+/// What those headers say, as far as they are read.
 #[derive(Default)]
 pub(super) struct ByNode {
     first: Option<&'static str>,
-    round: Option<u32>,
-    attempt: Option<u32>,
-    deferrals: Option<u32>,
-    due_at: Option<Timestamp>,
-    deferred_for: Option<DeferReason>,
-    place: Option<u64>,
-    left_out: Option<u64>,
+    /// Whether one of them is about [`Moved`]; its round and attempt are 0 until they are read.
+    is_moved: bool,
+    moved: Moved,
     pub(super) seal: Option<SmolStr>,
 }
 
@@ -48,70 +56,33 @@ impl ByNode {
     /// Reads a header if it is one of these; returns whether it is.
     pub(super) fn read(&mut self, short: &str, value: &str) -> Result<bool, String> {
         let no_number = |_| RESERVED.to_owned();
-        let name = match short {
-            "round" => {
-                self.round = Some(number(value, u32::MAX)?);
-                names::ROUND
-            }
-            "attempt" => {
-                self.attempt = Some(number(value, ATTEMPTS_MAX)?);
-                names::ATTEMPT
-            }
-            "deferrals" => {
-                self.deferrals = Some(value.parse().map_err(no_number)?);
-                names::DEFERRALS
-            }
+        let moved = &mut self.moved;
+        match short {
+            "round" => moved.round = number(value, u32::MAX)?,
+            "attempt" => moved.attempt = number(value, ATTEMPTS_MAX)?,
+            "deferrals" => moved.deferrals = value.parse().map_err(no_number)?,
             "deferred-for" => {
-                self.deferred_for = Some(DeferReason::parse(value).ok_or_else(|| RESERVED.to_owned())?);
-                names::DEFERRED_FOR
+                moved.deferred_for = Some(DeferReason::parse(value).ok_or_else(|| RESERVED.to_owned())?);
             }
-            "due-at" => {
-                self.due_at = Some(Timestamp::from_millis(value.parse().map_err(no_number)?));
-                names::DUE_AT
-            }
-            "place" => {
-                self.place = Some(value.parse().map_err(no_number)?);
-                names::PLACE
-            }
-            "payload-left-out" => {
-                self.left_out = Some(value.parse().map_err(no_number)?);
-                names::LEFT_OUT
-            }
-            "seal" => {
-                self.seal = Some(SmolStr::from(text(value, TAG_MAX)?));
-                names::SEAL
-            }
+            "due-at" => moved.due_at = Some(Timestamp::from_millis(value.parse().map_err(no_number)?)),
+            "place" => moved.place = Some(value.parse().map_err(no_number)?),
+            "payload-left-out" => moved.left_out = Some(value.parse().map_err(no_number)?),
+            "seal" => self.seal = Some(SmolStr::from(text(value, TAG_MAX)?)),
             _ => return Ok(false),
-        };
-        self.first.get_or_insert(name);
+        }
+        self.is_moved |= short != "seal";
+        let is_it = |name: &&str| name[PREFIX.len()..].eq_ignore_ascii_case(short);
+        self.first = self.first.or_else(|| NAMES.into_iter().find(is_it));
         Ok(true)
     }
 
     /// All or nothing: the headers that a node wrote on a job are complete, and proven by a seal.
     pub(super) fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
-        let Self { first: Some(first), round, attempt, deferrals, due_at, deferred_for, place, left_out, seal } = self
-        else {
-            return Ok((None, None));
-        };
-        let moved = match (round, attempt) {
-            (Some(round), Some(attempt)) => {
-                let deferrals = deferrals.unwrap_or(0);
-                Some(Moved { round, attempt, deferrals, due_at, deferred_for, place, left_out })
-            }
-            (None, None)
-                if deferrals.is_none()
-                    && due_at.is_none()
-                    && deferred_for.is_none()
-                    && place.is_none()
-                    && left_out.is_none() =>
-            {
-                None
-            }
-            _ => return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() }),
-        };
-        if seal.is_none() || !has_run_id {
+        let Self { first: Some(first), is_moved, moved, seal } = self else { return Ok((None, None)) };
+        let is_complete = !is_moved || moved.round > 0 && moved.attempt > 0;
+        if !is_complete || seal.is_none() || !has_run_id {
             return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() });
         }
-        Ok((moved, seal))
+        Ok((is_moved.then_some(moved), seal))
     }
 }

@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use super::kind_key::KindKey;
 
 mod by_node;
-mod error;
 pub mod names;
 mod options;
 mod passed_on;
@@ -20,7 +19,6 @@ pub mod then;
 mod value;
 
 pub use by_node::Moved;
-pub use error::HeaderError;
 pub use options::write_options;
 pub use passed_on::{as_published, carry_on, for_handler, for_replay, own, without, without_servers};
 pub use value::{ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, TAGS_MAX, deadline, fits_header, run_at, tags, unique};
@@ -46,6 +44,16 @@ pub(crate) const OF_REQUEST: [&str; 10] = [
     names::ATTEMPT_DEADLINE,
     names::ATTEMPT_TOKEN,
 ];
+
+/// A header that does not parse.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("header {header}: {reason}")]
+pub struct HeaderError {
+    /// The header's name.
+    pub header: String,
+    /// Why it does not parse.
+    pub reason: String,
+}
 
 /// What the headers of a job say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

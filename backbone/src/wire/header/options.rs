@@ -12,7 +12,7 @@ use super::value::{
 };
 
 /// The beginning of every name.
-const PREFIX: &str = "Longshore-";
+pub(super) const PREFIX: &str = "Longshore-";
 
 /// One header. A value that a key or a time has may have to stand in the next one.
 pub(super) struct JobOption {

@@ -23,22 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::wire::json::any_json;
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_none_yet(count: &u32) -> bool {
-    *count == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_false(value: &bool) -> bool {
-    !*value
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_by_message(end_log: &EndLog) -> bool {
-    *end_log == EndLog::ByMessage
-}
+use crate::wire::json::{any_json, is_default};
 
 /// A record as it stands in JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -96,11 +81,11 @@ pub(super) struct Fields {
     pub(super) batch_id: Option<BatchId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) deferral: Option<Deferral>,
-    #[serde(default, skip_serializing_if = "is_none_yet")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(super) deferrals: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) late: Option<Box<Late>>,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) parked: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) keep_ms: Option<u64>,
@@ -114,17 +99,17 @@ pub(super) struct Fields {
     pub(super) ended_by: Option<SmolStr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) died_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "is_by_message")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(super) end_log: EndLog,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key_claimed_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) unique_key: Option<String>,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) replaces: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) starts_by: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) published: bool,
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub(super) seal: SmolStr,

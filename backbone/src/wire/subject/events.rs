@@ -3,7 +3,8 @@
 use longshore_domain::events::EventKind;
 use longshore_domain::{Run, RunId, Tenant};
 
-use super::{Names, write};
+use super::Names;
+use crate::wire::json::text;
 
 impl Names {
     /// The subject of a live event.
@@ -15,8 +16,8 @@ impl Names {
 
     /// Appends the subject of an event of this run to `out`: there are three for every job.
     pub fn write_event(&self, run: &Run, kind: EventKind, out: &mut Vec<u8>) {
-        write(out, &[&self.namespace, ".events.", run.tenant.as_str(), ".", kind.as_str(), "."]);
-        write(out, &[run.queue.as_str(), ".", run.run_id.as_str(), ".", run.job_type.as_str()]);
+        text(out, &[&self.namespace, ".events.", run.tenant.as_str(), ".", kind.as_str(), "."]);
+        text(out, &[run.queue.as_str(), ".", run.run_id.as_str(), ".", run.job_type.as_str()]);
     }
 
     /// A filter over the live events of one run.

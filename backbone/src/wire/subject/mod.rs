@@ -51,7 +51,3 @@ impl Names {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 }
-
-fn write(out: &mut Vec<u8>, parts: &[&str]) {
-    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
-}

@@ -2,7 +2,8 @@
 
 use longshore_domain::{Priority, Queue, QueueLane, RunId, Tenant};
 
-use super::{Names, write};
+use super::Names;
+use crate::wire::json::text;
 
 /// Suffix of the stream of a queue's returned jobs.
 const RETURNED: &str = "_RETURNED";
@@ -90,7 +91,7 @@ impl Names {
 
     /// Appends [`Names::record`] to `out`: there is one for every job.
     pub fn write_record(&self, tenant: &Tenant, run: &RunId, out: &mut Vec<u8>) {
-        write(out, &["$KV.", &self.namespace, "_runs.", tenant.as_str(), ".", run.as_str()]);
+        text(out, &["$KV.", &self.namespace, "_runs.", tenant.as_str(), ".", run.as_str()]);
     }
 }
 

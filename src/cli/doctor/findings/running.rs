@@ -7,29 +7,23 @@ use longshore_backbone::wire::api::{HealthStatus, NoHandler};
 
 use super::super::super::output::{number, took};
 use super::super::super::queues::never_served;
-use super::{Facts, Finding, Level, finding, fine, listed, remedies};
+use super::{Check, Facts, Finding, Level, listed, remedies};
 
 impl Facts {
     pub(super) fn of_durability(&self) -> Vec<Finding> {
-        const CHECK: &str = "durability";
+        let mut check = Check::of("durability");
         let Some(replicas) = self.found().map(|stream| stream.replicas).min() else { return Vec::new() };
         let monitored = match &self.monitored {
             Some(Ok(monitored)) if monitored.disabled => {
-                return vec![finding(
-                    CHECK,
-                    Level::Failure,
-                    "JetStream is switched off on this server",
-                    "free space on its disk, then restart it: it stays off until then",
-                )];
+                let remedy = "free space on its disk, then restart it: it stays off until then";
+                check.failure("JetStream is switched off on this server", remedy);
+                return check.found;
             }
             Some(Ok(monitored)) => Some(&monitored.config),
             Some(Err(error)) => {
-                return vec![finding(
-                    CHECK,
-                    Level::Warning,
-                    format!("the server cannot be asked how it syncs: {error}"),
-                    "name the address of its http setting with --monitor",
-                )];
+                let text = format!("the server cannot be asked how it syncs: {error}");
+                check.warning(text, "name the address of its http setting with --monitor");
+                return check.found;
             }
             None => None,
         };
@@ -55,49 +49,43 @@ impl Facts {
             (true, true) => ("any kills, cuts and losses of power that leave two disks lose nothing", ""),
         };
         let text = format!("{replicas} {}, {synced}: {promise}", if replicas == 1 { "copy" } else { "copies" });
-        let mut found = vec![match monitored {
-            Some(_) => finding(CHECK, Level::Fine, text, remedy),
-            None => finding(CHECK, Level::Note, text, "name the server's http address with --monitor, to know"),
-        }];
+        match monitored {
+            Some(_) => check.add(Level::Fine, text, remedy),
+            None => check.note(text, "name the server's http address with --monitor, to know"),
+        }
         if self.found().any(|stream| stream.replicas != replicas) {
             let fewer: Vec<String> =
                 self.found().filter(|stream| stream.replicas == replicas).map(|stream| stream.name.clone()).collect();
             let text = format!("streams have different numbers of copies; {replicas} have {}", listed(&fewer, 4));
-            found.push(finding(CHECK, Level::Warning, text, "start all nodes with the same storage.replicas"));
+            check.warning(text, "start all nodes with the same storage.replicas");
         }
-        found
+        check.found
     }
 
     pub(super) fn of_nodes(&self) -> Vec<Finding> {
-        const CHECK: &str = "nodes";
+        let mut check = Check::of("nodes");
         let nodes = match &self.nodes {
             Ok(nodes) => nodes,
             Err(error) => {
-                return vec![finding(
-                    CHECK,
-                    Level::Failure,
-                    error,
-                    "start a node, or ask as a user who may use longshore.api._all.>",
-                )];
+                check.failure(error, "start a node, or ask as a user who may use longshore.api._all.>");
+                return check.found;
             }
         };
-        let mut found = Vec::new();
         let mut versions: Vec<&str> = nodes.iter().map(|node| node.version.as_str()).collect();
         versions.sort_unstable();
         versions.dedup();
         if versions.len() > 1 {
             let text = format!("nodes have different versions: {}", versions.join(", "));
-            found.push(finding(CHECK, Level::Warning, text, "finish the upgrade"));
+            check.warning(text, "finish the upgrade");
         }
         for node in nodes.iter().filter(|node| !self.healths.iter().any(|health| health.node == node.node)) {
             let text = format!("node {} does not answer", node.node);
-            found.push(finding(CHECK, Level::Warning, text, "look at its log: it may be frozen, or just gone"));
+            check.warning(text, "look at its log: it may be frozen, or just gone");
         }
         for health in &self.healths {
-            found.extend(health.reasons.iter().map(|reason| {
-                let text = format!("node {} is not ready: {reason}", health.node);
-                finding(CHECK, Level::Failure, text, remedies::of_reason(reason))
-            }));
+            for reason in &health.reasons {
+                check.failure(format!("node {} is not ready: {reason}", health.node), remedies::of_reason(reason));
+            }
         }
         let mut warnings: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for health in &self.healths {
@@ -106,34 +94,24 @@ impl Facts {
                 warnings.entry(warning).or_default().push(&health.node);
             }
         }
-        found.extend(warnings.into_iter().map(|(warning, nodes)| {
+        for (warning, nodes) in warnings {
             let whose = if nodes.len() > 1 { "nodes" } else { "node" };
-            let text = format!("{whose} {}: {warning}", nodes.join(", "));
-            finding(CHECK, Level::Warning, text, remedies::of_warning(warning))
-        }));
-        if found.is_empty() {
-            found.push(fine(CHECK, format!("{} there, all ready", nodes.len())));
+            check.warning(format!("{whose} {}: {warning}", nodes.join(", ")), remedies::of_warning(warning));
         }
-        found
+        check.or_fine(format!("{} there, all ready", nodes.len()))
     }
 
     pub(super) fn of_queues(&self) -> Vec<Finding> {
-        const CHECK: &str = "queues";
-        let mut found = Vec::new();
+        let mut check = Check::of("queues");
         for queue in self.queues.iter().filter(|queue| queue.depth > 0) {
             let (name, waiting) = (&queue.queue, queue.depth - queue.running.min(queue.depth));
             if !queue.served {
                 let text = format!("no node serves queue {name}; jobs that wait there: {}", number(queue.depth));
-                found.push(finding(CHECK, Level::Warning, text, "start a node whose configuration names this queue"));
+                check.warning(text, "start a node whose configuration names this queue");
             }
             if queue.paused && waiting > 0 {
                 let text = format!("queue {name} is paused; jobs that wait there: {}", number(waiting));
-                found.push(finding(
-                    CHECK,
-                    Level::Warning,
-                    text,
-                    &format!("longshore queues resume {name} ends the pause"),
-                ));
+                check.warning(text, &format!("longshore queues resume {name} ends the pause"));
             }
             for paused in queue.paused_types.iter().filter(|_| waiting > 0) {
                 let job_type = &paused.job_type;
@@ -144,16 +122,16 @@ impl Facts {
                 let remedy = format!(
                     "longshore queues resume --type {job_type} ends the pause, with {name} if it is of that queue"
                 );
-                found.push(finding(CHECK, Level::Note, text, &remedy));
+                check.note(text, &remedy);
             }
         }
-        found
+        check.found
     }
 
     /// The types whose jobs wait for a handler.
     pub(super) fn of_handlers(&self) -> Vec<Finding> {
-        let waited_for = self.no_handler.iter().filter(|missing| missing.jobs > 0);
-        let each = waited_for.map(|missing| {
+        let mut check = Check::of("handlers");
+        for missing in self.no_handler.iter().filter(|missing| missing.jobs > 0) {
             let NoHandler { job_type, tenant, since, subject, jobs, .. } = missing;
             let never = never_served(missing).map_or_else(String::new, |never| format!("; {never}"));
             let text = format!(
@@ -162,9 +140,9 @@ impl Facts {
                 number(*jobs)
             );
             let remedy = remedies::of_warning(&text);
-            finding("handlers", Level::Warning, text, remedy)
-        });
-        each.collect()
+            check.warning(text, remedy);
+        }
+        check.found
     }
 
     pub(super) fn of_counters(&self) -> Vec<Finding> {
@@ -201,10 +179,10 @@ impl Facts {
                 "if it grows: check the network, and who sends bytes that no client can read",
             ),
         ];
-        let moved = counted.into_iter().filter(|(count, ..)| *count > 0);
-        let each = moved.map(|(count, level, what, remedy)| {
-            finding("counters", level, format!("since the nodes started, {what}: {}", number(count)), remedy)
-        });
-        each.collect()
+        let mut check = Check::of("counters");
+        for (count, level, what, remedy) in counted.into_iter().filter(|(count, ..)| *count > 0) {
+            check.add(level, format!("since the nodes started, {what}: {}", number(count)), remedy);
+        }
+        check.found
     }
 }

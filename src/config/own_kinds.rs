@@ -1,10 +1,11 @@
-//! The kinds of values that `[http]` alone has.
+//! The kinds of values that one section or setting alone has.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use toml::Value;
 
-use super::kind::{Kind, refuse, text};
+use super::kind::{Kind, checked_text, refuse, text};
 
 /// Where to listen; nowhere is `"off"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,65 +36,100 @@ impl Kind for Listen {
     }
 }
 
-/// A text of which a kind says whether it is right.
-macro_rules! checked_text {
-    ($(#[doc = $doc:literal] $name:ident: $noun:literal, $is_right:expr;)+) => {$(
-        #[doc = $doc]
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub(crate) struct $name(pub(crate) String);
-
-        impl Kind for $name {
-            fn noun() -> String {
-                $noun.to_owned()
-            }
-
-            fn read(value: &Value) -> Result<Self, String> {
-                let is_right: fn(&str) -> bool = $is_right;
-                let text = text(value, $noun)?;
-                if is_right(text) { Ok(Self(text.to_owned())) } else { refuse(value, $noun) }
-            }
-
-            fn write(&self) -> Option<Value> {
-                Some(Value::String(self.0.clone()))
-            }
-
-            fn from_environment(text: &str) -> Value {
-                Value::String(text.to_owned())
-            }
-        }
-    )+};
-}
 checked_text! {
     /// What paths begin with behind a proxy.
     BasePath: "a path such as \"/longshore\", of A-Z a-z 0-9 . _ - and /, without / at its end", |text| {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let part = |part: &str| !matches!(part, "" | "." | "..") && part.chars().all(plain);
-        text.strip_prefix('/').is_some_and(|text| text.split('/').all(part))
+        Ok(text.strip_prefix('/').is_some_and(|text| text.split('/').all(part)))
     };
     /// The origin of a page.
     Origin: "an origin such as \"https://tools.example.com\": scheme, host and port as browsers send them", |text| {
         let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | ':' | '[' | ']');
-        host.is_some_and(|host| !host.is_empty() && host.chars().all(plain))
+        Ok(host.is_some_and(|host| !host.is_empty() && host.chars().all(plain)))
     };
     /// A URL that is asked over HTTP.
     Url: "a URL such as \"https://login.example.com/keys\"", |text| {
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-        rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains([' ', '@']))
+        Ok(rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains([' ', '@'])))
     };
     /// Where a trace is looked at. A link of another scheme could be a script.
     TraceUrl: "a URL such as \"https://traces.example.com/trace/{trace_id}\", http or https, with {trace_id}", |text| {
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
         let (host, path) = rest.and_then(|rest| rest.split_once('/')).unwrap_or_default();
         let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '<' | '>' | '\\' | '@');
-        !host.is_empty() && path.contains("{trace_id}") && text.chars().all(plain)
+        Ok(!host.is_empty() && path.contains("{trace_id}") && text.chars().all(plain))
     };
     /// The algorithm of a token's signature.
     JwtAlgorithm: "one of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA, HS256, HS384, HS512", |text| {
         let (kind, bits) = text.split_at_checked(2).unwrap_or_default();
         let is_hashed = matches!(bits, "256" | "384") || (bits == "512" && kind != "ES");
-        text == "EdDSA" || (matches!(kind, "RS" | "PS" | "ES" | "HS") && is_hashed)
+        Ok(text == "EdDSA" || (matches!(kind, "RS" | "PS" | "ES" | "HS") && is_hashed))
     };
+}
+
+/// A duration, or `"off"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OrOff(pub(crate) Option<Duration>);
+
+impl Kind for OrOff {
+    const IS_TEXT: bool = true;
+
+    fn noun() -> String {
+        format!("{}, or \"off\"", Duration::noun())
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        match text(value, &Self::noun())? {
+            "off" => Ok(Self(None)),
+            _ => {
+                let read = Duration::read(value).map(|duration| Self(Some(duration)));
+                read.map_err(|reason| format!("{reason}, or \"off\""))
+            }
+        }
+    }
+
+    fn write(&self) -> Option<Value> {
+        self.0.write().or_else(|| Some(Value::String("off".to_owned())))
+    }
+}
+
+/// The address of a collector of traces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Collector(pub(crate) String);
+
+/// Why a text is not the address of a collector, in words that do not show it: it may have a password in it.
+pub(crate) fn not_a_collector(address: &str) -> Option<&'static str> {
+    let rest = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"));
+    match rest {
+        None => Some("is not a URL with http:// or https://"),
+        Some(rest) if rest.contains('@') => {
+            Some("names a user: settings are shown; put credentials into OTEL_EXPORTER_OTLP_HEADERS")
+        }
+        Some(rest) if rest.is_empty() || rest.starts_with(['/', ':']) || rest.contains(char::is_whitespace) => {
+            Some("names no host")
+        }
+        Some(_) => None,
+    }
+}
+
+impl Kind for Collector {
+    fn noun() -> String {
+        "a URL such as \"http://localhost:4318\"".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let address = text(value, &Self::noun())?;
+        match not_a_collector(address) {
+            Some(reason) => Err(reason.to_owned()),
+            None => Ok(Self(address.to_owned())),
+        }
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String(self.0.clone()))
+    }
 }
 
 #[cfg(test)]
