@@ -29,9 +29,7 @@ impl AuditFiles {
     }
 
     fn numbered(&self, number: u32) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{number}"));
-        name.into()
+        self.path.with_added_extension(number.to_string())
     }
 
     /// Makes room for a new current file: each older one moves up by a number, and the oldest goes.
@@ -120,9 +118,8 @@ impl EventFiles {
     /// As [`AuditFiles::new`].
     pub(crate) fn new(path: impl Into<PathBuf>, max_bytes: u64, files: u32) -> Self {
         let lines = AuditFiles::new(path, max_bytes, files);
-        let mut position = lines.path.clone().into_os_string();
-        position.push(".position");
-        Self { lines, position: position.into() }
+        let position = lines.path.with_added_extension("position");
+        Self { lines, position }
     }
 }
 

@@ -181,10 +181,7 @@ impl Client {
         }))
     }
 
-    async fn ask<E: Endpoint>(&self, request: &E::Request, within: Duration) -> Result<E::Answer, ClientError>
-    where
-        E::Answer: DeserializeOwned,
-    {
+    async fn ask<E: Endpoint>(&self, request: &E::Request, within: Duration) -> Result<E::Answer, ClientError> {
         Ok(self.client.ask::<E>(self.tenant.as_str(), request, within).await?.read()?)
     }
 }

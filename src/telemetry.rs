@@ -10,7 +10,7 @@ use longshore_backbone::CONNECTOR_LOG;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, reload};
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::cli::ended::Usage;
 
@@ -35,21 +35,14 @@ fn quiet() -> String {
 }
 
 /// The log on stderr, whose level can be changed.
-pub(crate) struct Log {
-    apply: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
-}
-
-impl std::fmt::Debug for Log {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Log").finish_non_exhaustive()
-    }
-}
+#[derive(Debug)]
+struct Log(reload::Handle<EnvFilter, Registry>);
 
 impl LogControl for Log {
     fn set(&self, level: &str) -> Result<String, String> {
         let filter = filter_of(level)?;
         let holds = filter.to_string();
-        (self.apply)(filter).map(|()| holds)
+        self.0.reload(filter).map(|()| holds).map_err(|error| error.to_string())
     }
 }
 
@@ -92,8 +85,7 @@ pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage>
         registry.with(lines.json().flatten_event(true).with_span_list(false).with_current_span(false)).init();
         log_panics();
     }
-    let apply = move |filter| handle.reload(filter).map_err(|error| error.to_string());
-    Ok(Arc::new(Log { apply: Box::new(apply) }))
+    Ok(Arc::new(Log(handle)))
 }
 
 /// Has a panic be one line of the log, with its backtrace if `RUST_BACKTRACE` asks for one: what reads lines of JSON

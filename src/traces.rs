@@ -78,32 +78,23 @@ fn exporter_by(
 /// Refuses values of variables that the exporter would pass over without a word. Those that may be secret are not
 /// shown.
 fn mean_something(variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
-    let refused = |name, right, value: Option<String>| Error::Variable {
-        variable: name,
-        value: value.unwrap_or_else(|| "…".to_owned()),
-        right,
+    let refuse = |names: &[&'static str], right, is_secret, is_right: fn(&str) -> bool| {
+        let is_wrong = |name: &&'static str| Some((*name, variable(name).filter(|value| !is_right(value))?));
+        let Some((variable, value)) = names.iter().find_map(is_wrong) else { return Ok(()) };
+        Err(Error::Variable { variable, value: if is_secret { "…".to_owned() } else { value }, right })
     };
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"] {
-        if variable(name).is_some_and(|value| not_a_collector(&value).is_some()) {
-            return Err(refused(name, "a URL with http:// or https:// and a host, without a user", None));
-        }
-    }
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"] {
-        let is_list = |value: &String| value.split(',').all(|each| each.contains('=') || each.trim().is_empty());
-        if variable(name).is_some_and(|value| !is_list(&value)) {
-            return Err(refused(name, "name=value, several with commas between them", None));
-        }
-    }
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"] {
-        if let Some(value) = variable(name).filter(|value| value.parse::<u32>().is_err()) {
-            return Err(refused(name, "a number of milliseconds", Some(value)));
-        }
-    }
-    let is_bool = |value: &str| ["true", "false"].iter().any(|each| value.eq_ignore_ascii_case(each));
-    match variable("OTEL_SDK_DISABLED").filter(|value| !is_bool(value)) {
-        Some(value) => Err(refused("OTEL_SDK_DISABLED", "true or false", Some(value))),
-        None => Ok(()),
-    }
+    let names = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+    let right = "a URL with http:// or https:// and a host, without a user";
+    refuse(&names, right, true, |value| not_a_collector(value).is_none())?;
+    let names = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
+    refuse(&names, "name=value, several with commas between them", true, |value| {
+        value.split(',').all(|each| each.contains('=') || each.trim().is_empty())
+    })?;
+    let names = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
+    refuse(&names, "a number of milliseconds", false, |value| value.parse::<u32>().is_ok())?;
+    refuse(&["OTEL_SDK_DISABLED"], "true or false", false, |value| {
+        ["true", "false"].iter().any(|each| value.eq_ignore_ascii_case(each))
+    })
 }
 
 fn protocol(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Protocol, Error> {

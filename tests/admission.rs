@@ -1,14 +1,10 @@
 //! Only jobs that the settings take are run: `submit` refuses the others and names the bound, and a bare publish
 //! becomes a dead letter that says why.
 
-use std::time::Duration;
-
 use longshore_harness::{World, eventually};
 use serde_json::json;
 
-use crate::world;
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, world};
 
 const BOUNDS: &str = "types = ['echo', 'noop']\ntenants = ['default', 'acme']";
 
@@ -78,14 +74,6 @@ fn sleeping(ms: u64) -> serde_json::Value {
     json!({"type": "sleep", "payload": {"ms": ms}})
 }
 
-async fn is_running(world: &World, run: &str) {
-    eventually("a record that says running", WITHIN, async || match world.record(run).await {
-        Some(record) if record.state == "running" => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .await;
-}
-
 async fn waiting_of(world: &World, queue: &str) -> u64 {
     let queues = world.try_request("_all", "queues.list", json!({"queue": queue})).await.unwrap();
     queues["queues"][0]["depth"].as_u64().unwrap()
@@ -100,7 +88,7 @@ async fn submit_refuses_what_would_wait_beyond_its_bound() {
     let node = world.node().with("queues.main", "concurrency = 1\nmax_waiting = 8");
     let _node = node.with("queues.other", "").with("tenants.acme", "max_waiting = 3").start().await;
     let first = world.request("submit", sleeping(3_600_000)).await["run_id"].as_str().unwrap().to_owned();
-    is_running(&world, &first).await;
+    world.eventually_is(&first, "running", WITHIN).await;
     // What runs does not wait.
     eventually("three jobs of the tenant", WITHIN, async || {
         match world.try_request("acme", "submit", sleeping(1)).await {
@@ -140,7 +128,7 @@ async fn clients_of_several_nodes_cannot_pass_the_stated_bound() {
     let mut busy = Vec::new();
     while busy.len() < nodes.len() {
         let run = world.request("submit", sleeping(3_600_000)).await["run_id"].as_str().unwrap().to_owned();
-        is_running(&world, &run).await;
+        world.eventually_is(&run, "running", WITHIN).await;
         busy.push(run);
     }
     // That the jobs run is known to the other nodes once these have said so.

@@ -3,16 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use longshore_harness::{Handler, Job, NodeBuilder, Reply, World, eventually};
+use longshore_harness::{Handler, Job, Reply, World, eventually};
 use serde_json::{Value, json};
 
-use crate::{times, without_node, world};
+use crate::{quick, times, without_node, world};
 
 const WITHIN: Duration = Duration::from_secs(120);
-
-fn quick<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
-    world.node().name(name).with("node", "lease = '2s'")
-}
 
 async fn create(world: &World, id: &str, more: Value) -> Value {
     let mut batch = json!({"id": id, "on_complete": {"type": "all.done"}});

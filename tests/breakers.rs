@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::{SOON, served_by, times, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::cli::say;
+use crate::{SOON, WITHIN, served_by, times, world};
 
 /// A service over HTTP that can be switched off and on, and a port that stays its own.
 struct Service {
@@ -410,8 +409,7 @@ async fn tenants_see_their_breakers_and_operators_order_them() {
     assert_eq!(refused("acme", "breakers.list", json!({"tenant": "other"})).await.0, 403);
     let past = json!({"tenant": "acme", "type": "call", "until": "2020-01-01T00:00:00Z"});
     assert_eq!(refused("_all", "breakers.trip", past).await.0, 400);
-    let shown = world.command(["breakers", "list", "--tenant", "_all"]).output().await.unwrap();
-    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let shown = say(&world, "breakers list --tenant _all").await.out;
     assert!(shown.lines().count() == 3 && shown.contains("acme") && shown.contains("open"), "{shown}");
     let closed = world.command(["breakers", "reset", "call", "--tenant", "acme"]).output().await.unwrap();
     assert_eq!(String::from_utf8_lossy(&closed.stdout).trim(), "call: closed");

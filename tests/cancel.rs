@@ -140,13 +140,7 @@ async fn those_that_fit_a_filter_are_cancelled() {
     let others = world.publish("mail").tenant("acme").json(json!(1)).await;
     node.restart().await;
     for receipt in &late {
-        longshore_harness::eventually("the schedule", Duration::from_secs(20), async || {
-            match world.record(&receipt.run_id).await {
-                Some(record) if record.state == "scheduled" => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
+        world.eventually_is(&receipt.run_id, "scheduled", Duration::from_secs(20)).await;
     }
 
     let answer = world.request("runs.cancel", json!({"type": "mail", "limit": 100})).await;

@@ -10,14 +10,14 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use crate::{AT_ONCE, served_by, workers, world};
 
 /// The output of a command, and its exit code.
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Said {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {} {}", self.out, self.err))
     }
 
@@ -30,7 +30,7 @@ impl Said {
 }
 
 /// Runs `longshore` with the words of `line` as arguments.
-async fn say(world: &World, line: &str) -> Said {
+pub(crate) async fn say(world: &World, line: &str) -> Said {
     let output = world.command(line.split_whitespace()).output().await.unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }

@@ -1,15 +1,12 @@
 //! Several nodes act as one: they start side by side, share the work, and take over for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use longshore_harness::history::Interruption;
 use longshore_harness::{EventName, Node, World};
 use serde_json::{Value, json};
 
-use crate::{rules, workers, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, rules, workers, world};
 
 /// The nodes that the operator sees, with the number of their running jobs.
 async fn seen(world: &World) -> BTreeMap<String, u64> {

@@ -201,11 +201,7 @@ async fn a_command_ends_with_its_lease() {
     let first = node().start().await;
     let run = world.publish("long").json(json!(1)).await;
     let old = pids(&file(&world, "pids"), 1).await;
-    eventually("the record says that it runs", WITHIN, async || match world.record(&run).await {
-        Some(record) if record.state == "running" => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .await;
+    world.eventually_is(&run, "running", WITHIN).await;
 
     let _second = node().start().await;
     first.sigstop();

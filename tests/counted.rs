@@ -6,12 +6,10 @@ use std::time::Duration;
 use longshore_harness::{Node, Reply, Scrape, World, eventually};
 use serde_json::json;
 
+use crate::cli::say;
 use crate::http::on_a_free_port;
 use crate::overdue::scheduled;
-use crate::{AT_ONCE, served_by, workers, world};
-
-/// Far longer than anything here takes: a limit for hopeless cases.
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{AT_ONCE, WITHIN, served_by, workers, world};
 
 /// The name of a metric, labels that its series have, and the sum of their values.
 type Wanted<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
@@ -489,8 +487,7 @@ async fn what_all_nodes_have_counted_is_kept_for_an_hour() {
     assert_eq!(at.len(), both["points"].as_array().unwrap().len(), "a time stands once: {both}");
     let timed = |point: &serde_json::Value| point["wait"]["p50_ms"].as_u64() <= point["wait"]["p99_ms"].as_u64();
     assert!(both["points"].as_array().unwrap().iter().all(timed), "{both}");
-    let said = world.command(["nodes", "stats"]).output().await.unwrap();
-    let said = String::from_utf8(said.stdout).unwrap();
+    let said = say(&world, "nodes stats").await.out;
     let rows: Vec<Vec<&str>> = said.lines().map(|row| row.split_whitespace().collect()).collect();
     assert!(rows[3][..4] == ["hour", "41", "41", "1"] && said.contains("of one, other, counted since "), "{said}");
     one.kill9().await;

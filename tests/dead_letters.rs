@@ -8,10 +8,7 @@ use longshore_harness::{ROOM, Scrape, World, eventually};
 use serde_json::{Value, json};
 
 use crate::http::on_a_free_port;
-use crate::{AT_ONCE, served_by, use_binary, world};
-
-/// Far longer than anything takes that is not lost.
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{AT_ONCE, WITHIN, served_by, use_binary, world};
 
 /// Given a job with headers and a payload that is not JSON, when it dies, then its dead letter has them byte for byte.
 #[tokio::test]

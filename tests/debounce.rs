@@ -2,17 +2,13 @@
 
 use std::time::Duration;
 
-use longshore_harness::{Handler, Reply, World, eventually};
+use longshore_harness::{Handler, World, eventually};
 use serde_json::{Value, json};
 
+use crate::one_run::echoing;
 use crate::{times, without_node, workers, world};
 
 const SOON: Duration = Duration::from_secs(30);
-
-/// A handler of `work` that answers with its payload.
-async fn echo(world: &World) -> Handler {
-    world.handler("work").start(|job| async move { Reply::json(job.json()) }).await
-}
 
 fn job(payload: usize, debounce: &Value) -> Value {
     json!({"type": "work", "payload": payload, "debounce": debounce})
@@ -32,7 +28,7 @@ async fn results(world: &World, handler: &Handler) -> Vec<Value> {
 #[tokio::test]
 async fn only_the_last_of_several_changes_runs() {
     let world = world().await;
-    let handler = echo(&world).await;
+    let handler = echoing(&world).await;
     let _node = world.node().start().await;
     let debounce = json!({"key": "document 7", "wait_ms": 3_000});
     let mut runs = Vec::new();
@@ -60,7 +56,7 @@ async fn only_the_last_of_several_changes_runs() {
 #[tokio::test]
 async fn changes_that_never_end_do_not_put_the_job_off_for_ever() {
     let world = world().await;
-    let handler = echo(&world).await;
+    let handler = echoing(&world).await;
     let _node = world.node().start().await;
     let debounce = json!({"key": "k", "wait_ms": 2_000, "max_wait_ms": 2_500});
     let mut last = 0;
@@ -82,7 +78,7 @@ async fn changes_that_never_end_do_not_put_the_job_off_for_ever() {
 #[tokio::test]
 async fn the_last_change_is_not_lost_whatever_dies() {
     let world = world().await;
-    let handler = echo(&world).await;
+    let handler = echoing(&world).await;
     let quick = || workers(world.node().name("node"), 1).with("node", "lease = '2s'");
     without_node(quick()).await;
     for round in 0..times("LONGSHORE_TEST_KILLS", 1) {

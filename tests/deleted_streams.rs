@@ -6,11 +6,11 @@ use longshore_harness::{Handler, Node, NodeBuilder, Reply, Scrape, World, eventu
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::cli::say;
 use crate::http::on_a_free_port;
-use crate::{AT_ONCE, served_by, workers, world};
+use crate::{AT_ONCE, WITHIN, served_by, workers, world};
 
 const LANE: &str = "LONGSHORE_JOBS_main_P5";
-const WITHIN: Duration = Duration::from_secs(240);
 
 /// Two workers, and a handler of the type `flaky` that fails.
 fn node<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
@@ -127,8 +127,7 @@ async fn the_node_that_makes_a_stream_again_says_so() {
     let by = if audit[0]["by"] == "node n2" { &two } else { &three };
     let lines = by.log().since(0).into_iter().filter(|line| line.contains("P9 had been deleted and was made again"));
     assert_eq!(lines.count(), 1);
-    let found = world.command(["doctor", "--json"]).output().await.unwrap();
-    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let found = say(&world, "doctor --json").await.json();
     let said = |finding: &&Value| finding["text"].as_str().unwrap().contains("had been deleted");
     let finding = found["findings"].as_array().unwrap().iter().find(said).unwrap();
     assert!(finding["remedy"].as_str().unwrap().contains("STREAM.DELETE"), "{finding}");
@@ -201,8 +200,7 @@ async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
     // Longer than a lane alone would be missing.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(world.jetstream().get_stream(LANE).await.is_err() && remade(&[&node]).await == 0.0);
-    let found = world.command(["doctor", "--json"]).output().await.unwrap();
-    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let found = say(&world, "doctor --json").await.json();
     let about =
         |finding: &&Value| finding["text"].as_str().unwrap().contains("not ready: stream KV_longshore_runs is gone");
     let finding = found["findings"].as_array().unwrap().iter().find(about).unwrap();
@@ -277,15 +275,7 @@ async fn the_stream_of_last_replies_is_made_again() {
 #[tokio::test]
 async fn a_request_that_a_server_took_with_it_is_not_called_lost() {
     let world = world().await;
-    let (open, gate) = watch::channel(false);
-    let handler = world.handler("held").start(move |_| {
-        let mut gate = gate.clone();
-        async move {
-            gate.wait_for(|open| *open).await.unwrap();
-            Reply::json(json!("done"))
-        }
-    });
-    let handler = handler.await;
+    let (handler, open) = crate::http::held(&world, "held").await;
     let node = node(&world, "n1").start().await;
     let first = world.publish("held").json(json!({})).await;
     handler.called(1).await;

@@ -10,17 +10,9 @@ use longshore_harness::{eventually, free_ports};
 use serde_json::{Value, json};
 use tokio::process::Child;
 
-mod chart;
+use crate::packages::run;
 
-/// What the command printed on its standard output, or why it failed.
-fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        return Ok(printed);
-    }
-    Err(format!("{command:?}: {}\n{printed}{}", output.status, String::from_utf8_lossy(&output.stderr)))
-}
+mod chart;
 
 /// The interpreter of a new virtual environment in the folder, with these packages of PyPI.
 fn python_with(folder: &Path, packages: &[&str]) -> Result<String, String> {

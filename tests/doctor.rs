@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::http::on_a_free_port;
+use crate::permissions::with_users;
 use crate::{use_binary, without_node, world};
 
 /// What the doctor found, and its exit code.
@@ -175,7 +176,6 @@ async fn limits_that_are_too_small_are_named() {
 /// each.
 #[tokio::test]
 async fn rights_that_are_missing_are_named() {
-    use_binary();
     let denied = "$JS.API.STREAM.MSG.DELETE.LONGSHORE_DLQ";
     let little =
         format!("{{ publish: {{ deny: \"{denied}\" }}, subscribe: {{ allow: [\"_INBOX.>\", \"longshore.api.>\"] }} }}");
@@ -184,12 +184,7 @@ async fn rights_that_are_missing_are_named() {
     let users = format!(
         "{{ user: all, password: p }}, {{ user: little, password: p, permissions: {little} }}, {{ user: mute, password: p, permissions: {mute} }}, {{ user: fenced, password: p, permissions: {fenced} }}"
     );
-    let options = Options {
-        max_file: longshore_harness::ROOM,
-        extra: format!("authorization {{ users: [{users}] }}"),
-        ..Options::default()
-    };
-    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let world = with_users(&users).await;
     let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
     let asked = async |user: &str| {
         let mut command = world.command(["doctor", "--json"]);

@@ -6,9 +6,7 @@ use longshore_harness::{Node, Scrape, ServerCluster, World, eventually};
 use serde_json::{Value, json};
 
 use crate::http::on_a_free_port;
-use crate::{three_servers, workers, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, three_servers, workers, world};
 
 /// Given an empty cluster, when several nodes with several queues start at the same moment, then all are ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

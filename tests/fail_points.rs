@@ -7,17 +7,13 @@
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use longshore_actors::fail_point;
 use longshore_harness::history::{History, Interruption};
 use longshore_harness::load::{self, Load};
 use longshore_harness::{Node, NodeBuilder, World};
 
-use crate::{rules, times, world};
-
-/// How long a job may take to end: a few leases and node starts on a loaded machine.
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, rules, times, world};
 
 /// Jobs of each kind between two faults, so that each point is passed at least that many times.
 const OF_EACH: usize = 2;

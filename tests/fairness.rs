@@ -1,16 +1,13 @@
 //! No tenant's flood keeps the jobs of others waiting beyond their share, and what is moved for that is begun once.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use longshore_harness::history::Interruption;
 use longshore_harness::{EventName, Logged, NodeBuilder, Receipt, Scrape, World, eventually};
 use serde_json::json;
 
 use crate::http::on_a_free_port;
-use crate::{rules, served_by, times, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, rules, served_by, times, world};
 
 /// A node on which a flood of jobs of 20 ms lasts for a while.
 fn node<'w>(world: &'w World) -> NodeBuilder<'w> {

@@ -7,9 +7,7 @@ use jiff::Timestamp;
 use longshore_harness::{EventName, LiveEvents, Node, World};
 use serde_json::json;
 
-use crate::{AT_ONCE, times, workers, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{AT_ONCE, WITHIN, times, workers, world};
 
 /// Longer than the lease of these tests.
 const FREEZE: Duration = Duration::from_millis(3_000);

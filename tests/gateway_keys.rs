@@ -30,8 +30,8 @@ async fn node(world: &World, name: &str) -> Node {
     builder(world, name).start().await
 }
 
-/// What the command `longshore keys …` prints.
-fn keys(world: &World, arguments: &[&str]) -> String {
+/// What a command such as `longshore keys …` prints, once it has succeeded.
+pub(crate) fn keys(world: &World, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
     command.env("NATS_URL", world.urls()).args(arguments).stderr(Stdio::inherit());
     let output = command.output().unwrap();

@@ -3,16 +3,13 @@
 use std::fmt::Debug;
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::time::Duration;
 
 use longshore_harness::{Handler, NodeBuilder, Receipt, Reply, Scrape, World, eventually};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::http::on_a_free_port;
-use crate::{served_by, times, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, served_by, times, world};
 
 /// A node whose type `full` has one slot, so that its jobs start one after the other, and few workers.
 fn node<'w>(world: &'w World) -> NodeBuilder<'w> {

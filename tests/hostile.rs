@@ -8,9 +8,7 @@ use futures_util::StreamExt as _;
 use longshore_harness::{Node, Refused, Reply, World};
 use serde_json::{Value, json};
 
-use crate::{in_future, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, in_future, world};
 
 /// The node still works, ends cleanly, and no part of it panicked.
 async fn is_unharmed(world: &World, node: &Node) {

@@ -1,17 +1,13 @@
 //! A node answers probes over HTTP, whatever it is doing, and serves its metrics.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use longshore_harness::http::{Page, get};
 use longshore_harness::{Handler, Node, NodeBuilder, Reply, World, eventually};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::world;
-
-/// Far longer than any answer takes: a limit for hopeless cases.
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, world};
 
 /// HTTP on a free port.
 pub(crate) fn on_a_free_port(node: NodeBuilder<'_>) -> NodeBuilder<'_> {
@@ -44,8 +40,8 @@ async fn becomes(address: SocketAddr, wanted: (u16, &[&str])) {
     .await;
 }
 
-/// A handler of the type `slow` that answers once it is let go.
-async fn held(world: &World) -> (Handler, watch::Sender<bool>) {
+/// A handler that answers once it is let go.
+pub(crate) async fn held(world: &World, job_type: &str) -> (Handler, watch::Sender<bool>) {
     let (open, gate) = watch::channel(false);
     let answer = move |_| {
         let mut gate = gate.clone();
@@ -54,7 +50,7 @@ async fn held(world: &World) -> (Handler, watch::Sender<bool>) {
             Reply::json(json!("done"))
         }
     };
-    (world.handler("slow").start(answer).await, open)
+    (world.handler(job_type).start(answer).await, open)
 }
 
 /// A node that takes work says so, and other pages say what there is.
@@ -81,7 +77,7 @@ async fn a_node_is_probed_and_scraped() {
 async fn a_draining_node_is_alive_and_not_ready() {
     let world = world().await;
     let node = on_a_free_port(world.node()).start().await;
-    let (_handler, open) = held(&world).await;
+    let (_handler, open) = held(&world, "slow").await;
     let mut live = world.live_events("default").await;
     let run = world.publish("slow").send("{}").await.unwrap().run_id;
     live.until_published("started", &run).await;
@@ -191,7 +187,7 @@ async fn a_port_that_was_set_and_is_taken_is_named() {
 async fn the_command_health_is_a_probe() {
     let world = world().await;
     let (a, b) = (on_a_free_port(world.node()).name("a").start().await, world.node().name("b").start().await);
-    let (_handler, open) = held(&world).await;
+    let (_handler, open) = held(&world, "slow").await;
     let mut live = world.live_events("default").await;
     let address = a.http().to_string();
     let asked = async |arguments: &[&str]| {

@@ -42,15 +42,6 @@ async fn refused(world: &World, job: Value) -> (u16, String) {
     (error.code, error.error)
 }
 
-/// Waits until a run's record has this state.
-async fn is_in(world: &World, run: &str, state: &str) {
-    longshore_harness::eventually(state, SOON, async || match world.record(run).await {
-        Some(record) if record.state == state => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .await;
-}
-
 fn is_new(answer: &Value) -> bool {
     answer["deduplicated"] == false
 }
@@ -72,7 +63,7 @@ async fn a_key_is_free_again_once_its_scope_says() {
         let same = world.request("submit", job(1, &scope)).await;
         assert!(is_new(&first) && !is_new(&same), "{unique}: {first} {same}");
         assert_eq!((run_of(&same), same["state"].as_str()), (run_of(&first), Some("scheduled")));
-        is_in(&world, run_of(&first), "running").await;
+        world.eventually_is(run_of(&first), "running", SOON).await;
         let now = json!({"unique": unique, "idempotency_key": unique});
         if free_once == "completed" {
             let held = world.request("submit", job(1, &now)).await;
@@ -103,7 +94,7 @@ async fn a_bare_publish_of_a_key_in_use_is_a_duplicate() {
     let node = world.node().with("types.work", "slots = 8").start().await;
     let publish = world.publish("work").header("Longshore-Idempotency-Key", "k").header("Longshore-Unique", "active");
     let first = publish.json(json!(1)).await;
-    is_in(&world, &first, "running").await;
+    world.eventually_is(&first, "running", SOON).await;
     let second = publish.json(json!(2)).await;
     assert_eq!(world.wait(&second).await.duplicate_of.as_deref(), Some(first.as_str()));
     let got = world.request("runs.get", json!({"run_id": second})).await;
@@ -159,7 +150,7 @@ async fn a_replayed_run_has_its_key_again() {
     world.eventually_dead_letters(1).await;
     let set = json!({"run_id": dead, "set": {"headers": {"Longshore-Timeout": "60s"}}});
     assert_eq!(world.request("dlq.replay", set).await["replayed"], 1);
-    is_in(&world, &dead, "running").await;
+    world.eventually_is(&dead, "running", SOON).await;
     let again = world.request("submit", job(1, &active)).await;
     assert_eq!((run_of(&again), is_new(&again)), (dead.as_str(), false));
     open.send_replace(true);
@@ -204,7 +195,7 @@ async fn a_job_that_has_not_started_can_be_replaced() {
     let (handler, open) = gated(&world).await;
     let node = workers(world.node(), 1).start().await;
     let busy = world.publish("work").json(json!("busy")).await;
-    is_in(&world, &busy, "running").await;
+    world.eventually_is(&busy, "running", SOON).await;
     let mut lasts = Vec::new();
     for (key, delay_ms) in [("delayed", 4_000), ("waiting", 0)] {
         let replace = json!({"idempotency_key": key, "delay_ms": delay_ms, "on_conflict": "replace"});

@@ -2,19 +2,15 @@
 
 use std::time::Duration;
 
-use longshore_harness::{EventName, Handler, Job, NodeBuilder, Reply, World, eventually};
+use longshore_harness::{EventName, Handler, Job, Reply, World, eventually};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::gateway::head_and_body;
 use crate::http::on_a_free_port;
-use crate::{kill_all, times, world};
+use crate::{kill_all, quick, times, world};
 
 const WITHIN: Duration = Duration::from_secs(120);
-
-fn quick<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
-    world.node().name(name).with("node", "lease = '2s'")
-}
 
 /// A handler that detaches its jobs for a time, and the jobs as it got them.
 async fn detaches(world: &World, job_type: &str, lasts: &'static str) -> (Handler, mpsc::UnboundedReceiver<Job>) {

@@ -13,10 +13,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::three_servers::{load, not_ended, nothing_is_lost, steadily, three_nodes};
-use crate::{three_servers, times};
-
-/// How long a job may take while its servers elect.
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, three_servers, times};
 
 /// A part that has a leader.
 #[derive(Debug, Clone, Copy, PartialEq)]

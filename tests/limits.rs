@@ -11,9 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use longshore_harness::{EventName, Handler, Logged, NodeBuilder, Reply, World, eventually};
 use serde_json::json;
 
-use crate::{served_by, times, world};
+use crate::{WITHIN, served_by, times, world};
 
-const WITHIN: Duration = Duration::from_secs(240);
 /// The least that is allowed for a job's way from its token to its handler, in milliseconds.
 const TRAVELS: i64 = 25;
 /// The time limit of an attempt where no type sets one.

@@ -8,6 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use serde_json::Value;
 
 use crate::gateway::head_and_body;
+use crate::gateway_keys::key;
 use crate::world;
 
 const JOB: [&str; 4] = ["-H", "Content-Type: application/json", "-d", r#"{"type":"echo","payload":1}"#];
@@ -27,13 +28,8 @@ async fn a_node_is_served_under_a_base_path() {
     let world = world().await;
     let http = "listen = '127.0.0.1:0'\nauth = 'keys'\nbase_path = '/tools/jobs'";
     let node = world.node().with("http", http).start().await;
-    let key = Command::new(env!("CARGO_BIN_EXE_longshore"))
-        .env("NATS_URL", world.urls())
-        .args(["--tenant", "default", "keys", "create", "x", "--scopes", "submit,read"])
-        .output()
-        .unwrap();
-    let key = String::from_utf8(key.stdout).unwrap();
-    let bearer = format!("Authorization: Bearer {}", key.trim());
+    let key = key(&world, "default", "submit,read");
+    let bearer = format!("Authorization: Bearer {key}");
     let with_key = |path: &str, with: &[&str]| head_and_body(&node, path, &[&["-H", &bearer], with].concat()).0;
     for under in ["/tools/jobs", ""] {
         let head = with_key(&format!("{under}/v1/jobs"), &JOB);
@@ -46,7 +42,7 @@ async fn a_node_is_served_under_a_base_path() {
     }
     assert_eq!(header(&with_key("/tools/jobs", &[]), "location"), Some("/tools/jobs/"));
     assert_eq!(status(&with_key("/tools/jobsx/v1/runs", &[])), 404);
-    let log_in = format!(r#"{{"key":"{}"}}"#, key.trim());
+    let log_in = format!(r#"{{"key":"{key}"}}"#);
     let (head, _) = head_and_body(&node, "/tools/jobs/v1/session", &[JOB[0], JOB[1], "-d", &log_in]);
     assert!(header(&head, "set-cookie").unwrap().contains("; Path=/tools/jobs/; "), "{head}");
 }
@@ -104,16 +100,11 @@ async fn a_node_listens_at_several_addresses() {
     let second = second.unwrap();
     assert_eq!(get(format!("http://{second}/readyz"), &[]), 200);
     assert_eq!(get(format!("http://{}/readyz", node.http()), &[]), 200);
-    let key = |tenant: &str, scopes: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
-        command.env("NATS_URL", world.urls()).args(["--tenant", tenant, "keys", "create", "x", "--scopes", scopes]);
-        let key = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        format!("Authorization: Bearer {}", key.trim())
-    };
+    let bearer = |tenant: &str, scopes: &str| format!("Authorization: Bearer {}", key(&world, tenant, scopes));
     assert_eq!(get(format!("http://{second}/metrics"), &[]), 401);
     for (tenant, scopes, expected) in [("acme", "read", 403), ("_all", "operate", 403), ("_all", "read", 200)] {
         assert_eq!(
-            get(format!("http://{second}/metrics"), &["-H", &key(tenant, scopes)]),
+            get(format!("http://{second}/metrics"), &["-H", &bearer(tenant, scopes)]),
             expected,
             "{tenant} {scopes}"
         );

@@ -6,6 +6,7 @@ use std::time::Duration;
 use longshore_harness::World;
 use serde_json::{Value, json};
 
+use crate::cli::{Said, say};
 use crate::{AT_ONCE, served_by, workers, world};
 
 /// One page: its runs, and the request for the next.
@@ -124,10 +125,7 @@ impl Wanted {
         let busy = world.publish("sleep").many([json!({"ms": 600_000}), json!({"ms": 600_000})]).await;
         let busy: Vec<String> = busy.into_iter().map(|receipt| receipt.run_id).collect();
         for run in &busy {
-            longshore_harness::eventually("a running record", Duration::from_secs(60), async || {
-                world.record(run).await.filter(|record| record.state == "running").ok_or("none yet")
-            })
-            .await;
+            world.eventually_is(run, "running", Duration::from_secs(60)).await;
         }
         let unseen = world.publish("noop").priority(8).json(json!(1)).await;
         let own = world.publish("noop").priority(8).header("Longshore-Run-Id", "own").json(json!(1)).await;
@@ -293,29 +291,23 @@ async fn a_person_lists_and_counts_runs() {
     for run in done.iter().chain(&dead) {
         world.wait(run).await;
     }
-    let say = async |line: &str| {
-        let output = world.command(line.split_whitespace()).output().await.unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (text(output.stdout), text(output.stderr), output.status.code().unwrap())
-    };
-    let (out, err, code) = say("runs list --type broken").await;
+    let Said { code, out, err } = say(&world, "runs list --type broken").await;
     assert_eq!((out.lines().count(), code), (5, 0), "{out} {err}");
     assert!(dead.iter().all(|run| out.contains(run.as_str())) && out.contains("retryable: "), "{out}");
-    let (out, err, _) = say("runs list --limit 10").await;
+    let Said { out, err, .. } = say(&world, "runs list --limit 10").await;
     assert!(out.lines().count() == 11 && err.contains("--cursor"), "{out} {err}");
-    let (out, _, _) = say("runs list --all --json").await;
+    let out = say(&world, "runs list --all --json").await.out;
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(ids(&lines), done.iter().chain(&dead).cloned().collect());
-    let (out, _, _) = say("runs list --state dead --json").await;
-    let answer: Value = serde_json::from_str(&out).unwrap();
+    let answer = say(&world, "runs list --state dead --json").await.json();
     assert_eq!(ids(answer["runs"].as_array().unwrap()), dead.iter().cloned().collect());
-    assert!(say("runs list --state expired").await.1.contains("no runs"));
-    let (out, _, _) = say("runs count").await;
+    assert!(say(&world, "runs list --state expired").await.err.contains("no runs"));
+    let out = say(&world, "runs count").await.out;
     let row = |words: [&str; 4]| out.lines().any(|line| line.split_whitespace().eq(words));
     assert!(row(["main", "noop", "completed", "30"]) && row(["main", "broken", "dead", "4"]), "{out}");
     assert!(out.lines().last().unwrap().ends_with("34"), "{out}");
-    let counted: Value = serde_json::from_str(&say("runs count --state completed --json").await.0).unwrap();
+    let counted = say(&world, "runs count --state completed --json").await.json();
     assert_eq!((&counted["total"], &counted["counts"][0]["type"]), (&json!(30), &json!("noop")));
-    assert_eq!(say("runs list --state asleep").await.2, 2);
+    assert_eq!(say(&world, "runs list --state asleep").await.code, 2);
     node.stop().await;
 }

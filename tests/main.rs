@@ -100,6 +100,9 @@ use std::time::Duration;
 use longshore_harness::history::{Interruption, Rules};
 use longshore_harness::{Node, NodeBuilder, World};
 
+/// Far longer than anything takes that is not lost, with elections, leases and starts of nodes on a loaded machine.
+const WITHIN: Duration = Duration::from_secs(240);
+
 /// How long [`strike`] freezes a node: beyond the leases of these tests, which are two seconds.
 const FREEZE: Duration = Duration::from_millis(3_500);
 
@@ -178,6 +181,11 @@ fn served_by(handler: &str, more: &str) -> String {
 /// Only the queue `main`, on that many workers, strictly by priority.
 fn workers(node: NodeBuilder<'_>, count: usize) -> NodeBuilder<'_> {
     node.with("queues.main", &format!("concurrency = {count}\naging = '0s'"))
+}
+
+/// A node whose jobs are delivered again soon after its death.
+fn quick<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
+    world.node().name(name).with("node", "lease = '2s'")
 }
 
 /// Makes the streams, and leaves no node behind.

@@ -15,9 +15,7 @@ use tracing::subscriber::DefaultGuard;
 
 use crate::http::on_a_free_port;
 use crate::overdue::{forget_schedules, scheduled};
-use crate::world;
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, world};
 
 /// Connections that were made anew, and the two lines that say so: the client connected again, or was replaced.
 const REBUILT: &str = "longshore_connections_rebuilt_total";
@@ -206,10 +204,7 @@ async fn leases_judged_lost_are_counted_and_said() {
     let run = world.publish("sleep").json(json!({"ms": 2_000})).await;
     live.until_published("started", &run).await;
     // Until its record says that it runs, no other node knows of a lease that could be lost.
-    eventually("its record", Duration::from_secs(20), async || {
-        world.record(&run).await.filter(|record| record.state == "running").ok_or("none")
-    })
-    .await;
+    world.eventually_is(&run, "running", Duration::from_secs(20)).await;
     eventually("the node to stop itself", WITHIN, async || if other.is_frozen() { Ok(()) } else { Err("it runs") })
         .await;
     let node = Inside::start(&world, "").await;

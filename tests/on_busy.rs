@@ -12,9 +12,8 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::http::on_a_free_port;
-use crate::{AT_ONCE, served_by, world};
+use crate::{AT_ONCE, WITHIN, served_by, world};
 
-const WITHIN: Duration = Duration::from_secs(240);
 const KEY: &str = "Longshore-Concurrency-Key";
 
 fn node<'w>(world: &'w World, timeout: &str) -> NodeBuilder<'w> {

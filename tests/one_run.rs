@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use longshore_harness::{EventName, Handler, NodeBuilder, Reply, World};
+use longshore_harness::{EventName, Handler, Reply, World};
 use serde_json::{Value, json};
 
-use crate::{served_by, times, without_node, workers, world};
+use crate::{quick, served_by, times, without_node, workers, world};
 
 /// A handler of `work` that answers with the payload it got.
-async fn echoing(world: &World) -> Handler {
+pub(crate) async fn echoing(world: &World) -> Handler {
     world.handler("work").start(|job| async move { Reply::json(job.json()) }).await
 }
 
@@ -27,15 +27,6 @@ async fn forgotten(world: &World, run: &str) {
             None => Ok(()),
             Some(record) => Err(record.state),
         }
-    })
-    .await;
-}
-
-/// Waits until a run's record has this state.
-async fn is_in(world: &World, run: &str, state: &str) {
-    longshore_harness::eventually(state, Duration::from_secs(20), async || match world.record(run).await {
-        Some(record) if record.state == state => Ok(()),
-        other => Err(format!("{other:?}")),
     })
     .await;
 }
@@ -130,7 +121,7 @@ async fn a_delayed_job_keeps_the_key_it_has_claimed() {
     let node = world.node().with("idempotency", "window = '1s'").start().await;
     let late = world.publish("echo").header("Longshore-Idempotency-Key", "k").header("Longshore-Delay", "4s");
     let late = late.json(json!(1)).await;
-    is_in(&world, &late, "scheduled").await;
+    world.eventually_is(&late, "scheduled", Duration::from_secs(20)).await;
     let submitted = json!({"type": "echo", "payload": 3, "delay_ms": 4_000, "idempotency_key": "s"});
     let submitted = world.submit(submitted).await;
     for name in ["k", "s"] {
@@ -156,11 +147,6 @@ async fn a_delayed_job_keeps_the_key_it_has_claimed() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// A node whose jobs are delivered again soon after its death.
-fn quick(world: &World) -> NodeBuilder<'_> {
-    world.node().name("node").with("node", "lease = '2s'")
-}
-
 /// How a client repeats a submission that was not answered.
 #[derive(Debug, Clone, Copy)]
 enum Again {
@@ -178,14 +164,14 @@ enum Again {
 async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
     let world = world().await;
     let handler = echoing(&world).await;
-    without_node(quick(&world)).await;
+    without_node(quick(&world, "node")).await;
     let mut ended = 0;
     for point in ["before-note", "after-note", "after-publish", "after-mark"] {
         for again in [Again::Submit, Again::BareId, Again::BareKey] {
             let name = format!("{point}-{again:?}");
             let kill = format!("{point}=kill");
             // Its worker is busy: the job that the node publishes is still there when the node dies.
-            let node = workers(quick(&world), 1).env("LONGSHORE_FAIL_POINTS", &kill).start().await;
+            let node = workers(quick(&world, "node"), 1).env("LONGSHORE_FAIL_POINTS", &kill).start().await;
             let job = match again {
                 Again::BareKey => json!({"type": "work", "payload": name, "idempotency_key": name}),
                 _ => json!({"type": "work", "payload": name, "run_id": name}),
@@ -203,7 +189,7 @@ async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
                 Some(publish) => Some(publish.json(json!(name)).await),
                 None => None,
             };
-            let node = quick(&world).start().await;
+            let node = quick(&world, "node").start().await;
             let run = match published {
                 Some(run) => run,
                 None => world.request("submit", job).await["run_id"].as_str().unwrap().to_owned(),
@@ -230,7 +216,7 @@ async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
 async fn the_end_of_a_run_whose_key_was_taken_over_is_published() {
     let world = world().await;
     let handler = echoing(&world).await;
-    let dying = |point: &str| quick(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start();
+    let dying = |point: &str| quick(&world, "node").env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start();
     let node = dying("after-note").await;
     let job = json!({"type": "work", "payload": 1, "run_id": "first", "idempotency_key": "k"});
     assert!(world.ask("default", "submit", job.to_string(), Duration::from_secs(1)).await.is_err());
@@ -239,8 +225,8 @@ async fn the_end_of_a_run_whose_key_was_taken_over_is_published() {
     let node = dying("after-takeover").await;
     let second = world.publish("work").header("Longshore-Idempotency-Key", "k").json(json!(2)).await;
     node.wait_exit(Duration::from_secs(30)).await;
-    is_in(&world, "first", "duplicate").await;
-    let node = quick(&world).start().await;
+    world.eventually_is("first", "duplicate", Duration::from_secs(20)).await;
+    let node = quick(&world, "node").start().await;
 
     assert_eq!(world.wait(&second).await.result, Some(json!(2)));
     world.eventually_reads("first", "enqueued\nduplicate").await;
@@ -349,7 +335,7 @@ async fn forged_headers_make_dead_letters() {
     // A node refuses a message that claims to come from a node only when no read can be older than the message.
     let node = world.node().with("types.flaky", &retrying).with("node", "lease = '2s'").start().await;
     let waits = world.publish("flaky").json(json!({"times": 1})).await;
-    is_in(&world, &waits, "retrying").await;
+    world.eventually_is(&waits, "retrying", Duration::from_secs(20)).await;
     let large = "x".repeat(50_000);
     let forged: [&[(&str, &str)]; 8] = [
         &[("Longshore-Due-At", "1")],

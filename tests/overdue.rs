@@ -6,10 +6,9 @@ use std::time::Duration;
 use longshore_harness::{EventName, Scrape, World, eventually};
 use serde_json::json;
 
+use crate::cli::say;
 use crate::http::on_a_free_port;
-use crate::{workers, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, workers, world};
 
 /// More jobs than a timekeeper has slots.
 const DUE: usize = 300;
@@ -156,11 +155,7 @@ async fn a_running_run_that_lost_its_message_is_named() {
     let one = node("n1").await;
     let lost = world.publish("sleep").json(json!({"ms": 600_000})).await;
     live.until_published("started", &lost).await;
-    eventually("a record", WITHIN, async || {
-        let record = world.record(&lost).await;
-        record.filter(|record| record.state == "running").ok_or("none says that it runs")
-    })
-    .await;
+    world.eventually_is(&lost, "running", WITHIN).await;
     let two = node("n2").await;
     let held = world.publish("sleep").priority(4).json(json!({"ms": 600_000})).await;
     live.until_published("started", &held).await;
@@ -170,16 +165,12 @@ async fn a_running_run_that_lost_its_message_is_named() {
     let names = |line: &str| line.contains("no node works on it, and no message of it is left");
     let line = tokio::time::timeout(WITHIN, two.log().seen(0, names)).await.expect("the log names the run");
     assert!(line.contains(&lost), "{line}");
-    let found = world.command(["doctor", "--json"]).output().await.unwrap();
-    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    let found = say(&world, "doctor --json").await.json();
     let said = |finding: &&serde_json::Value| finding["text"].as_str().unwrap().contains("nothing can bring on");
     let finding = found["findings"].as_array().unwrap().iter().find(said).unwrap();
     assert!(finding["remedy"].as_str().unwrap().contains("longshore runs cancel"), "{finding}");
 
-    let why = async |run: &str| {
-        let output = world.command(["why", run]).output().await.unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let why = async |run: &str| say(&world, &format!("why {run}")).await.out;
     let output = why(&lost).await;
     assert!(output.contains("It waits for nothing: no node works on it, and no message of it is left."), "{output}");
     assert!(

@@ -7,9 +7,7 @@ use jiff::Timestamp;
 use longshore_harness::{Event, EventName, Live, LiveEvents, Node, NodeBuilder, Receipt, Reply, World, eventually};
 use serde_json::{Value, json};
 
-use crate::{in_future, served_by, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, in_future, served_by, world};
 
 /// Four workers for the queue `main`, and four for `bulk`.
 fn node(world: &World) -> NodeBuilder<'_> {

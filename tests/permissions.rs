@@ -35,6 +35,15 @@ fn granted(kind: &str) -> String {
     subjects.iter().map(|subject| format!("{subject:?}")).collect::<Vec<_>>().join(", ")
 }
 
+/// A world whose server has these users, in the words of its configuration. The world's own is `all`, with the password
+/// `p`.
+pub(crate) async fn with_users(users: &str) -> World {
+    use_binary();
+    let extra = format!("authorization {{users: [{users}]}}");
+    let options = Options { max_file: longshore_harness::ROOM, extra, ..Options::default() };
+    World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await
+}
+
 /// Has a remote handler do a job for so long that the node asks whether it is still connected.
 async fn a_job_lasts(world: &World) {
     let handler = world.handler("lasting").start(async |_| {
@@ -50,16 +59,10 @@ async fn a_job_lasts(world: &World) {
 /// a circuit breaker, cancelled, replayed, discarded, erased and counted, then the server refuses it nothing.
 #[tokio::test]
 async fn a_node_needs_no_more_than_the_document_grants() {
-    use_binary();
     let (publish, subscribe) = (granted("publish"), granted("subscribe"));
     let node = format!("{{publish: [{publish}], subscribe: [{subscribe}]}}");
     let users = format!("{{user: all, password: p}}, {{user: node, password: p, permissions: {node}}}");
-    let options = Options {
-        max_file: longshore_harness::ROOM,
-        extra: format!("authorization {{users: [{users}]}}"),
-        ..Options::default()
-    };
-    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let world = with_users(&users).await;
     let settings = on_a_free_port(world.node())
         .with("types.full", "slots = 1\nbreaker = {}")
         .env("NATS_USER", "node")
@@ -118,20 +121,13 @@ async fn a_node_needs_no_more_than_the_document_grants() {
 /// command line, which is given its inbox, then the server refuses it nothing; without, it gets no answer.
 #[tokio::test]
 async fn the_command_line_works_with_the_rights_of_a_tenant() {
-    use_binary();
     // The last three let it read its own part of the event log, by consumers of any name.
     let rights = "{publish: [\"longshore.jobs.acme.>\", \"longshore.api.acme.>\", \
                   \"$JS.API.CONSUMER.CREATE.LONGSHORE_EVENTS.*.longshore.eventlog.acme\", \
                   \"$JS.API.CONSUMER.MSG.NEXT.LONGSHORE_EVENTS.>\", \"$JS.ACK.LONGSHORE_EVENTS.>\"], \
                   subscribe: [\"longshore.events.acme.>\", \"_INBOX_acme.>\"]}";
-    let options = Options {
-        max_file: longshore_harness::ROOM,
-        extra: format!(
-            "authorization {{users: [{{user: all, password: p}}, {{user: acme, password: p, permissions: {rights}}}]}}"
-        ),
-        ..Options::default()
-    };
-    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let users = format!("{{user: all, password: p}}, {{user: acme, password: p, permissions: {rights}}}");
+    let world = with_users(&users).await;
     let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
     let ask = async |arguments: &[&str], inbox: &str| {
         let mut command = world.command(arguments.iter().copied());
@@ -163,20 +159,13 @@ async fn the_command_line_works_with_the_rights_of_a_tenant() {
 /// reader makes its own consumer, then it reads its own events; the other consumer can be neither changed nor read.
 #[tokio::test]
 async fn a_reader_of_its_event_log_cannot_take_over_another_tenants_consumer() {
-    use_binary();
     const CONTRACT: &str = include_str!("../docs/contract.md");
     let row = CONTRACT.lines().find(|line| line.starts_with("| reader of its event log")).unwrap();
     let subjects = row.split('`').filter(|word| word.starts_with("$JS.")).map(|word| format!("{word:?}"));
     let rights = subjects.collect::<Vec<_>>().join(", ");
     let acme = format!("{{publish: [{rights}], subscribe: [\"_INBOX_acme.>\"]}}");
-    let options = Options {
-        max_file: longshore_harness::ROOM,
-        extra: format!(
-            "authorization {{users: [{{user: all, password: p}}, {{user: acme, password: p, permissions: {acme}}}]}}"
-        ),
-        ..Options::default()
-    };
-    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let users = format!("{{user: all, password: p}}, {{user: acme, password: p, permissions: {acme}}}");
+    let world = with_users(&users).await;
     let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
     let run = world.publish("noop").tenant("acme").json(json!(1)).await;
     world.publish("noop").tenant("globex").json(json!(1)).await;
@@ -210,7 +199,6 @@ async fn a_reader_of_its_event_log_cannot_take_over_another_tenants_consumer() {
 /// the command ends and names the right and the subject.
 #[tokio::test]
 async fn a_command_that_lacks_a_right_ends_and_names_it() {
-    use_binary();
     let inbox = "_INBOX.>";
     let user = |name: &str, publish: &str, subscribe: &str| {
         let rights = format!("{{publish: [{publish}], subscribe: [{subscribe}]}}");
@@ -224,12 +212,7 @@ async fn a_command_that_lacks_a_right_ends_and_names_it() {
         user("no_pull", log, &format!("{inbox:?}")),
         user("no_inbox", "\"longshore.api.>\"", "\"longshore.events.>\""),
     ];
-    let options = Options {
-        max_file: longshore_harness::ROOM,
-        extra: format!("authorization {{users: [{}]}}", users.join(", ")),
-        ..Options::default()
-    };
-    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let world = with_users(&users.join(", ")).await;
     let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
     for (user, command, lacks) in [
         ("no_events", &["events"][..], "subscribe to longshore.events.default.*.*.*.>"),
@@ -254,13 +237,7 @@ async fn a_command_that_lacks_a_right_ends_and_names_it() {
 /// Given a server with passwords, when its address holds one, then a node and a command use it, and nothing shows it.
 #[tokio::test]
 async fn a_login_in_the_address_is_used_and_never_shown() {
-    use_binary();
-    let options = Options {
-        max_file: longshore_harness::ROOM,
-        extra: "authorization {users: [{user: all, password: p}, {user: ann, password: \"s3cr:t@x\"}]}".to_owned(),
-        ..Options::default()
-    };
-    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let world = with_users("{user: all, password: p}, {user: ann, password: \"s3cr:t@x\"}").await;
     let host = world.urls().replace("nats://", "");
     let url = format!("nats://ann:s3cr%3At%40x@{host}");
 
@@ -324,12 +301,7 @@ async fn each_role_may_do_what_the_document_says() {
         users.push(format!("{{user: {role}, password: p, permissions: {{\n{rights}\n}}}}"));
     }
     assert_eq!(users.len(), 7);
-    let options = Options {
-        max_file: longshore_harness::ROOM,
-        extra: format!("authorization {{users: [{}]}}", users.join("\n")),
-        ..Options::default()
-    };
-    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let world = with_users(&users.join("\n")).await;
     let address = world.urls().replace("nats://", "");
     let mut wrong = Vec::new();
     let rows: Vec<_> = rows.skip(1).take_while(|row| row.len() == columns.len()).collect();

@@ -47,15 +47,6 @@ async fn is_unharmed(world: &World, node: &Node) {
     assert!(!log.contains("panicked") && !log.contains("died, starting it again"), "{log}");
 }
 
-/// Waits until a record says that the job is running.
-async fn runs(world: &World, run: &str) {
-    longshore_harness::eventually("a running job", WITHIN, async || {
-        let state = world.record(run).await.map(|record| record.state).unwrap_or_default();
-        if state == "running" { Ok(()) } else { Err(state) }
-    })
-    .await;
-}
-
 /// Given long jobs and waiting jobs, when unreadable messages arrive among them, then each of these becomes a dead
 /// letter, and the others end at their first attempt, none later than a lease.
 #[tokio::test]
@@ -63,7 +54,7 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
     let world = world().await;
     let node = world.node().with("types.long", "handler = 'sleep'").start().await;
     let long = world.publish("long").json(json!({"ms": 6_000})).await;
-    runs(&world, &long).await;
+    world.eventually_is(&long, "running", WITHIN).await;
     let mut bytes = world.bytes().await;
     let mut good = Vec::new();
     let began = Instant::now();

@@ -9,9 +9,7 @@ use longshore_harness::{Reply, Scrape, eventually};
 use serde_json::json;
 
 use crate::http::on_a_free_port;
-use crate::{is_emptied, served_by, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, is_emptied, served_by, world};
 
 /// Has the machine say that so much of its memory is in use.
 fn in_use(root: &Path, percent: u32) {

@@ -5,18 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use longshore_harness::{Node, NodeBuilder, World, eventually};
+use longshore_harness::{Node, World, eventually};
 use serde_json::{Value, json};
 
 use crate::gateway::head_and_body;
 use crate::http::on_a_free_port;
-use crate::{kill_all, times, world};
+use crate::{kill_all, quick, times, world};
 
 const WITHIN: Duration = Duration::from_secs(120);
-
-fn node<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
-    world.node().name(name).with("node", "lease = '2s'")
-}
 
 async fn next(world: &World, asked: Value) -> Value {
     world.request("work.next", asked).await
@@ -31,7 +27,7 @@ async fn complete(world: &World, job: &Value) -> Value {
 #[tokio::test]
 async fn a_client_asks_for_a_job_and_ends_it() {
     let world = world().await;
-    let _node = node(&world, "node").start().await;
+    let _node = quick(&world, "node").start().await;
     assert_eq!(next(&world, json!({"types": ["none"], "wait_ms": 0})).await, json!({}));
 
     let job = json!({"type": "pulled", "run_id": "r", "payload": {"a": 1.5}, "headers": {"X-A": "b"}, "priority": 2});
@@ -139,7 +135,7 @@ async fn pulled(world: &World, count: usize, faults: impl Future<Output = ()>) -
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_job_is_handed_out_once() {
     let world = world().await;
-    let _nodes = (node(&world, "one").start().await, node(&world, "other").start().await);
+    let _nodes = (quick(&world, "one").start().await, quick(&world, "other").start().await);
     let count = times("LONGSHORE_TEST_PULLED", 200);
     let work = pulled(&world, count, async {}).await;
     assert_eq!(work.handed.len(), count);
@@ -151,7 +147,7 @@ async fn each_job_is_handed_out_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pulled_jobs_are_done_whatever_dies() {
     let world = world().await;
-    let (one, other) = (node(&world, "one").start().await, node(&world, "other").start().await);
+    let (one, other) = (quick(&world, "one").start().await, quick(&world, "other").start().await);
     let work = pulled(&world, times("LONGSHORE_TEST_PULLED", 60), async {
         kill_all(&world, &one, &other).await;
     });
@@ -175,7 +171,7 @@ fn asks(node: &Node, wait_ms: u64) -> Value {
 async fn a_job_is_passed_on_to_the_node_whose_client_waits() {
     let world = world().await;
     let nodes =
-        [on_a_free_port(node(&world, "one")).start().await, on_a_free_port(node(&world, "other")).start().await];
+        [on_a_free_port(quick(&world, "one")).start().await, on_a_free_port(quick(&world, "other")).start().await];
     for node in &nodes {
         assert_eq!(asks(node, 100), json!({}));
     }
@@ -197,7 +193,7 @@ async fn a_job_is_passed_on_to_the_node_whose_client_waits() {
 #[tokio::test]
 async fn the_command_line_takes_a_job() {
     let world = world().await;
-    let _node = node(&world, "node").start().await;
+    let _node = quick(&world, "node").start().await;
     world.submit(json!({"type": "pulled", "run_id": "cli"})).await;
     let taken = world.command(["work", "pulled", "--wait", "9s", "--lease", "2m"]).output().await.unwrap();
     let got: Value = serde_json::from_slice(&taken.stdout).unwrap_or_else(|_| panic!("{taken:?}"));

@@ -5,9 +5,8 @@ use std::time::Duration;
 use longshore_harness::{EventName, NodeBuilder, Reply, World, eventually};
 use serde_json::{Value, json};
 
-use crate::{served_by, workers, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::cli::say;
+use crate::{WITHIN, served_by, workers, world};
 
 /// One worker for the queue `main`; what waits for a time is counted every second.
 fn node(world: &World) -> NodeBuilder<'_> {
@@ -175,11 +174,9 @@ async fn work_without_a_handler_is_seen_everywhere() {
     assert_eq!(waiting_for["reason"], "no_handler_online");
     let message = waiting_for["message"].as_str().unwrap();
     assert!(message.starts_with("waits for a handler of lost: none online since "), "{message}");
-    let output = world.command(["submit", "lost", "{}", "--wait=5s"]).output().await.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = say(&world, "submit lost {} --wait=5s").await.err;
     assert!(said.contains("waits for a handler of lost: none online since "), "{said}");
-    let output = world.command(["queues"]).output().await.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = say(&world, "queues").await.err;
     assert!(said.contains("no handler for lost for ") && said.contains("longshore.work.default.lost"), "{said}");
 
     let handler = world.handler("lost").start(|_| async { Reply::json(json!("ok")) }).await;
@@ -233,8 +230,7 @@ async fn a_run_says_what_it_waits_for() {
     pause("queues.pause", json!({"queue": "main", "until": until})).await;
     let of_queue = waits_for(&world, &behind[29].run_id).await;
     assert_eq!(of_queue["message"], format!("waits for the end of a pause: its queue main is paused until {until}"));
-    let output = world.command(["runs", "get", &behind[29].run_id]).output().await.unwrap();
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let shown = say(&world, &format!("runs get {}", behind[29].run_id)).await.out;
     assert!(shown.contains("the end of a pause: its queue main is paused until "), "{shown}");
     pause("queues.resume", json!({"queue": "main"})).await;
     world.request("runs.cancel", json!({"run_id": running})).await;
@@ -413,8 +409,7 @@ async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
     let answer = put(json!({"queue": "own", "concurrency": 1, "nodes": []})).await.unwrap();
     assert_eq!((&answer["served_by"], &listed("own").await["queues"][0]["concurrency"]), (&json!(["b"]), &json!(7)));
 
-    let output = world.command(["queues", "put", "bulk", "--concurrency", "2", "--no-node"]).output().await.unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = say(&world, "queues put bulk --concurrency 2 --no-node").await.out;
     assert!(said.starts_with("bulk: concurrency 2, aging 30s, served by"), "{said}");
     eventually("a queue without nodes", WITHIN, async || {
         let bulk = listed("bulk").await["queues"][0].clone();

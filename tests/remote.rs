@@ -410,10 +410,7 @@ async fn what_a_handler_signals_is_published() {
             .seen(mark, |line| line.contains("Longshore-Signal \\\"Progress\\\" is none of") && line.contains(&run))
             .await;
         if lasts {
-            longshore_harness::eventually("a record that it runs", Duration::from_secs(20), async || {
-                world.record(&run).await.filter(|record| record.state == "running").ok_or("none")
-            })
-            .await;
+            world.eventually_is(&run, "running", Duration::from_secs(20)).await;
         }
         go_on.notify_one();
 

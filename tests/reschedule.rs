@@ -6,9 +6,7 @@ use std::time::Duration;
 use longshore_harness::{NodeBuilder, World};
 use serde_json::{Value, json};
 
-use crate::{in_future, workers, world};
-
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, in_future, workers, world};
 
 fn node(world: &World) -> NodeBuilder<'_> {
     workers(world.node(), 8).with("node", "lease = '2s'").with("queues.other", "")

@@ -8,9 +8,8 @@ use longshore_harness::history::Interruption;
 use longshore_harness::{NodeBuilder, World, eventually};
 use serde_json::{Value, json};
 
-use crate::{in_future, rules, times, workers, world};
+use crate::{WITHIN, in_future, rules, times, workers, world};
 
-const WITHIN: Duration = Duration::from_secs(240);
 const SECOND: i64 = 1_000;
 
 /// The due time in the id of a schedule's run, in milliseconds; `None`: the run is not this schedule's.

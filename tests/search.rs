@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use longshore_harness::{World, eventually, http};
+use longshore_harness::{World, http};
 use serde_json::{Value, json};
 
+use crate::cli::say;
 use crate::http::on_a_free_port;
 use crate::{AT_ONCE, served_by, workers, world};
 
@@ -50,10 +51,7 @@ async fn a_run_is_found_by_its_value_in_whatever_state_it_is() {
     world.wait_as("acme", &foreign, Duration::from_secs(60)).await;
     // The only worker is busy, and no node has written of what waits behind.
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    eventually("a running record", Duration::from_secs(60), async || {
-        world.record(&busy).await.filter(|record| record.state == "running").ok_or("none yet")
-    })
-    .await;
+    world.eventually_is(&busy, "running", Duration::from_secs(60)).await;
     let waiting = world.publish("order").priority(8).json(order(json!("4711"))).await;
     assert!(world.record(&waiting).await.is_none());
 
@@ -70,8 +68,7 @@ async fn a_run_is_found_by_its_value_in_whatever_state_it_is() {
     let page = http::get(node.http(), "/v1/runs?search=anna%40example.org&state=completed").await.unwrap().json();
     let over_http = page["runs"].as_array().unwrap().iter().map(|run| run["run_id"].as_str().unwrap().to_owned());
     assert_eq!(over_http.collect::<BTreeSet<_>>(), set(&[&done, &number]));
-    let said = world.command(["runs", "list", "--search", "4711", "--state", "scheduled", "--json"]).output().await;
-    let said: Value = serde_json::from_slice(&said.unwrap().stdout).unwrap();
+    let said = say(&world, "runs list --search 4711 --state scheduled --json").await.json();
     assert_eq!((&said["runs"][0]["run_id"], said["runs"].as_array().unwrap().len()), (&json!(later), 1));
     let letters = world.request("dlq.list", json!({"search": "4711"})).await;
     assert_eq!(letters["entries"][0]["run_id"], json!(dead));
@@ -93,10 +90,7 @@ async fn a_value_changes_with_the_payload_and_goes_with_it() {
     assert_eq!(world.wait(&run).await.state, "dead");
     let changed = json!({"run_id": run, "set": {"payload": {"times": 0, "id": "second-value"}}});
     assert_eq!(world.request("dlq.replay", changed).await["replayed"], 1);
-    eventually("the end of the replayed run", Duration::from_secs(60), async || {
-        world.record(&run).await.filter(|record| record.state == "completed").ok_or("not yet")
-    })
-    .await;
+    world.eventually_is(&run, "completed", Duration::from_secs(60)).await;
     assert_eq!(found(&world, "default", "first-value").await, BTreeSet::new());
     assert_eq!(found(&world, "default", "second-value").await, set(&[&run]));
 

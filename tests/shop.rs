@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use longshore_harness::{Node, World, free_ports};
 use serde_json::json;
@@ -10,10 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::packages::python_package;
-use crate::{in_future, times, world};
-
-/// How long all orders may take.
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, in_future, times, world};
 
 async fn node(world: &World, name: &str, settings: &str) -> Node {
     let node = world.node().name(name).config(settings).with("faults", "allowed = true");

@@ -3,16 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use longshore_harness::natsd::Signal;
 use longshore_harness::{LiveEvents, Node, Receipt, Reply, World, reads};
 use serde_json::json;
 
-use crate::{rules, served_by, workers, world};
-
-/// Far longer than a drain takes: a limit for hopeless cases.
-const ENDS_WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, rules, served_by, workers, world};
 
 /// Given running and waiting jobs, when the node is asked to end, then the running jobs end first and no other job
 /// starts.
@@ -34,7 +30,7 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
         node.signal(Signal::USR1);
         node.signal(Signal::USR2);
         node.signal(signal);
-        assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+        assert_eq!(node.wait_exit(WITHIN).await.code(), Some(0));
 
         for receipt in &running {
             let record = world.record(&receipt.run_id).await.unwrap();
@@ -45,7 +41,7 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
         }
         node.restart().await;
         let all: Vec<_> = running.into_iter().chain(waiting).collect();
-        assert!(world.ends(&all, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+        assert!(world.ends(&all, WITHIN).await.iter().all(|state| state == "completed"));
         node.stop().await;
         let mut history = world.history(&all, Vec::new()).await;
         assert!(history.records.iter().all(|record| record.attempt == 1));
@@ -88,7 +84,7 @@ async fn what_outlasts_the_grace_is_released_unused() {
     live.until_published("released", &local.run_id).await;
     live.until_published("released", &remote.run_id).await;
     cancels.until("the request to stop", |live| live.subject.ends_with(&remote.run_id)).await;
-    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+    assert_eq!(node.wait_exit(WITHIN).await.code(), Some(0));
 
     node.restart().await;
     for receipt in [&local, &remote] {
@@ -115,7 +111,7 @@ async fn hands_back(world: &World, node: &Node, live: &mut LiveEvents, ms: u64) 
 
     node.sigterm();
     live.until_published("released", &running.run_id).await;
-    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+    assert_eq!(node.wait_exit(WITHIN).await.code(), Some(0));
     (running, waiting)
 }
 
@@ -132,7 +128,7 @@ async fn what_the_last_node_returns_does_not_wait_for_the_lease_after_a_restart_
     node.restart().await;
 
     let all: Vec<_> = std::iter::once(running).chain(waiting).collect();
-    assert!(world.ends(&all, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    assert!(world.ends(&all, WITHIN).await.iter().all(|state| state == "completed"));
     node.stop().await;
     let mut history = world.history(&all, Vec::new()).await;
     assert!(history.records.iter().all(|record| record.attempt == 1));
@@ -159,7 +155,7 @@ async fn a_drain_outlives_the_parts_that_die_over_it() {
     }
 
     let after = workers(world.node(), 4).name("after").start().await;
-    assert!(world.ends(&waiting, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    assert!(world.ends(&waiting, WITHIN).await.iter().all(|state| state == "completed"));
     live.until_published("started", &running.run_id).await;
     assert_eq!(world.record(&running.run_id).await.map_or(1, |record| record.attempt), 1);
     after.kill9().await;
@@ -178,7 +174,7 @@ async fn a_retry_held_locally_is_handed_over() {
     }
     assert_eq!(node.stop().await.code(), Some(0));
     node.restart().await;
-    assert!(world.ends(&receipts, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
     node.stop().await;
     let mut history = world.history(&receipts, Vec::new()).await;
     assert!(history.records.iter().all(|record| record.attempt == 2));
@@ -203,7 +199,7 @@ async fn a_second_signal_ends_at_once() {
     node.sigterm();
     node.log().seen(mark, |line| line.contains("draining")).await;
     node.sigterm();
-    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(128 + 15));
+    assert_eq!(node.wait_exit(WITHIN).await.code(), Some(128 + 15));
     assert!(world.record(&receipt.run_id).await.is_none_or(|record| record.state == "running"));
 
     node.restart().await;
@@ -232,13 +228,13 @@ async fn a_node_ends_without_its_server() {
             world.server().sigstop();
         }
         node.sigterm();
-        let status = node.wait_exit(ENDS_WITHIN).await;
+        let status = node.wait_exit(WITHIN).await;
         assert_eq!(status.code(), Some(1), "it says that not everything was confirmed");
         world.server().sigcont();
         world.server().restart().await.unwrap();
     }
     let node = world.node().config(quick).start().await;
-    assert!(world.ends(&receipts, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
     node.stop().await;
     let mut history = world.history(&receipts, Vec::new()).await;
     history.rules = rules(Vec::new());
@@ -268,7 +264,7 @@ async fn a_rolling_restart_costs_no_attempt() {
         receipts.extend(publish(&world).await);
         node.restart().await;
     }
-    assert!(world.ends(&receipts, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
     for node in &nodes {
         assert_eq!(node.stop().await.code(), Some(0));
     }

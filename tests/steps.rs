@@ -12,15 +12,12 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
 use crate::packages::{Worker, node_package, note, python_package, start_worker};
-use crate::{AT_ONCE, times, world};
+use crate::{AT_ONCE, WITHIN, times, world};
 
 const STEPS: [&str; 5] = ["reserve", "charge", "invoice", "ship", "mail"];
 
 /// Where jobs are interrupted: as the work of a step is done and not stored yet, and right after it was stored.
 const PLACES: [&str; 2] = ["done", "stored"];
-
-/// How long the jobs of a wave may take.
-const WITHIN: Duration = Duration::from_secs(240);
 
 /// What a node answers of a step: its code, `200` without one, and JSON. `None`: nobody answers.
 async fn step(job: &Job, signal: &str, body: &Value) -> Option<(u16, Value)> {

@@ -11,13 +11,10 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::{three_servers, times};
+use crate::{WITHIN, three_servers, times};
 
 /// The stream of run records.
 const RECORDS: &str = "KV_longshore_runs";
-
-/// How long all jobs may take to end once the faults are over.
-const ENDS_WITHIN: Duration = Duration::from_secs(240);
 
 /// Publishes in progress at once: enough to go on while some wait for an election.
 const OPEN: usize = 512;
@@ -136,7 +133,7 @@ async fn hold_back_followers(servers: &ServerCluster, until: Instant) -> usize {
 
 /// Runs that did not end, with their states: `retrying 5, enqueued 1`.
 pub(crate) async fn not_ended(world: &World, stored: &[(usize, Receipt)]) -> BTreeMap<String, usize> {
-    let deadline = Instant::now() + ENDS_WITHIN;
+    let deadline = Instant::now() + WITHIN;
     loop {
         let mut open = BTreeMap::new();
         let records = world.history(&[], Vec::new()).await.records;
@@ -184,7 +181,7 @@ async fn servers_that_fall_behind_lose_nothing() {
     world.servers().in_step().await;
     // A replay that was interrupted is finished by the next call.
     let everything = json!({"type": "dying", "limit": stored.len()}).to_string();
-    world.ask("default", "dlq.replay", everything, ENDS_WITHIN).await.unwrap();
+    world.ask("default", "dlq.replay", everything, WITHIN).await.unwrap();
     let open = not_ended(&world, &stored).await;
 
     println!("{} jobs, {replayed} replays, {faults} times a server fell behind; not ended: {open:?}", stored.len());

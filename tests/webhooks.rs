@@ -315,12 +315,7 @@ async fn a_webhook_is_tried_rotated_and_deleted() {
     let world = world().await;
     let _node = node(&world, "n1").await;
     let target = target(|_| 200).await;
-    let command = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
-        let output = command.env("NATS_URL", world.urls()).args(arguments).stderr(Stdio::inherit()).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let command = |arguments: &[&str]| crate::gateway_keys::keys(&world, arguments);
     let secret = |said: &str| said.lines().find_map(|line| line.strip_prefix("secret ")).unwrap().to_owned();
     let old = secret(&command(&["webhooks", "put", "shop", &target.url, "--events", "completed"]));
     let new = secret(&command(&["webhooks", "rotate", "shop"]));

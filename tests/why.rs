@@ -5,16 +5,15 @@ use std::time::Duration;
 use longshore_harness::{Reply, World, eventually};
 use serde_json::{Value, json};
 
+use crate::cli::{Said, say};
 use crate::{AT_ONCE, served_by, workers, world};
 
 const KEY: &str = "Longshore-Concurrency-Key";
 
 /// What `longshore why` prints, and its exit code.
 async fn why(world: &World, line: &str) -> (String, i32) {
-    let line = format!("why {line}");
-    let output = world.command(line.split_whitespace()).output().await.unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (text(output.stdout) + &text(output.stderr), output.status.code().unwrap())
+    let Said { code, out, err } = say(world, &format!("why {line}")).await;
+    (out + &err, code)
 }
 
 /// Asserts that the output has each of these texts, in this order.
@@ -85,10 +84,7 @@ async fn why_says_for_what_a_run_waits() {
     shows(&why(&world, &delayed).await.0, &["noop  scheduled", "It waits for its time: ", "(in "]);
 
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    eventually("a running record", Duration::from_secs(60), async || {
-        world.record(&busy).await.filter(|record| record.state == "running").ok_or("none yet")
-    })
-    .await;
+    world.eventually_is(&busy, "running", Duration::from_secs(60)).await;
     let output = why(&world, &busy).await.0;
     shows(&output, &["attempt 1 of 12 started on n1", "Attempt 1 of 12 has been running for", "on n1."]);
 

@@ -62,19 +62,14 @@ impl Audit {
     /// Writes down that an action was asked for, and returns the entry; `shown`: what of its request may be seen.
     pub(crate) async fn asked(&self, request: &Request, shown: Option<Box<RawValue>>) -> AuditEntry {
         let entry = AuditEntry {
-            v: 1,
-            id: uuid::Uuid::now_v7().to_string(),
             stage: "asked".to_owned(),
-            at: now(),
             endpoint: request.endpoint.clone(),
             tenant: request.tenant.clone(),
-            node: self.node.clone(),
             by: request.by.clone(),
             reason: request.reason.clone(),
             from: request.from.clone(),
             request: shown,
-            outcome: None,
-            error: None,
+            ..self.entry()
         };
         self.file(&entry).await;
         let stored = tokio::time::timeout(ASKED_WITHIN, self.store(&entry)).await;
@@ -113,21 +108,20 @@ impl Audit {
     /// Writes down what the node has done by itself: one entry, `done`.
     pub(crate) async fn done_by_itself(&self, action: &str, what: &Value) {
         let entry = AuditEntry {
-            v: 1,
-            id: uuid::Uuid::now_v7().to_string(),
             stage: "done".to_owned(),
-            at: now(),
             endpoint: action.to_owned(),
             tenant: OPERATOR.to_owned(),
-            node: self.node.clone(),
             by: Some(format!("node {}", self.node)),
-            reason: None,
-            from: String::new(),
-            request: None,
             outcome: RawValue::from_string(what.to_string()).ok(),
-            error: None,
+            ..self.entry()
         };
         self.keep(entry).await;
+    }
+
+    /// An entry of now, for an action that has none yet.
+    fn entry(&self) -> AuditEntry {
+        let id = uuid::Uuid::now_v7().to_string();
+        AuditEntry { v: 1, id, at: now(), node: self.node.clone(), ..AuditEntry::default() }
     }
 
     /// Whether the entry is stored. Its id makes a repeat harmless.

@@ -7,12 +7,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
 use longshore_backbone::delivery::AckToken;
-use longshore_backbone::renewal::{Renewals, Renewed, ReplyTo};
+use longshore_backbone::renewal::{Renewals, ReplyTo};
 use longshore_domain::lease::Lease;
 use longshore_domain::run::MessageId;
 use longshore_domain::{Job, RunId, Tenant};
@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 use crate::runtime::address::Mailbox;
-use crate::runtime::fail_point;
 use crate::runtime::supervision::{LoopEnd, ticks};
+use crate::runtime::{Unpoisoned as _, fail_point};
 
 #[derive(Debug, Default)]
 pub(crate) struct Book {
@@ -99,7 +99,7 @@ impl LeaseEntry {
 
 impl Drop for LeaseEntry {
     fn drop(&mut self) {
-        self.book.held().remove(&self.number);
+        self.book.held.lock().unpoisoned().remove(&self.number);
     }
 }
 
@@ -111,10 +111,6 @@ impl LeasedRun {
 }
 
 impl Book {
-    fn held(&self) -> MutexGuard<'_, HashMap<u64, LeasedRun>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Enters a running job, whose lease the server counts from `from` or later.
     pub(crate) fn enter(
         self: &Arc<Self>,
@@ -128,7 +124,7 @@ impl Book {
         let stop = Stop::default();
         let run = (job.tenant.clone(), job.run_id.clone());
         let held = LeasedRun { lease: Lease::new(from), reply, message, run, stop: stop.clone() };
-        let mut all = self.held();
+        let mut all = self.held.lock().unpoisoned();
         all.insert(number, held);
         if self.released.load(Ordering::Relaxed) {
             stop.stop(RELEASED);
@@ -139,42 +135,42 @@ impl Book {
 
     /// Asks the worker that works on a run here to stop; says whether there is one.
     fn cancel(&self, tenant: &Tenant, run: &RunId) -> bool {
-        let held = self.held();
+        let held = self.held.lock().unpoisoned();
         let here = held.values().filter(|held| held.is(tenant, run));
         here.inspect(|held| held.stop.stop(CANCELLED)).count() > 0
     }
 
     /// Asks all workers to stop, and those that begin from now on.
     pub(crate) fn release(&self) {
-        let held = self.held();
+        let held = self.held.lock().unpoisoned();
         self.released.store(true, Ordering::Relaxed);
         held.values().for_each(|held| held.stop.stop(RELEASED));
     }
 
     /// How many jobs' leases are renewed.
     pub(crate) fn count(&self) -> usize {
-        self.held().len()
+        self.held.lock().unpoisoned().len()
     }
 
     /// Whether a worker works on a run here.
     pub(crate) fn works_on(&self, tenant: &Tenant, run: &RunId) -> bool {
-        self.held().values().any(|held| held.is(tenant, run))
+        self.held.lock().unpoisoned().values().any(|held| held.is(tenant, run))
     }
 
     /// When the lease under this number ends, if no more renewal is confirmed; `None`: it is not there, or lost.
     pub(crate) fn ends_at(&self, number: u64, length: Duration) -> Option<Instant> {
-        self.held().get(&number).map(|held| held.lease.ends_at(length))
+        self.held.lock().unpoisoned().get(&number).map(|held| held.lease.ends_at(length))
     }
 
     /// Whether the worker that works on a run here was notified that the run is cancelled.
     pub(crate) fn is_cancelled(&self, tenant: &Tenant, run: &RunId) -> bool {
         let is_cancelled = |held: &LeasedRun| held.stop.why.load(Ordering::Acquire) == CANCELLED;
-        self.held().values().any(|held| held.is(tenant, run) && is_cancelled(held))
+        self.held.lock().unpoisoned().values().any(|held| held.is(tenant, run) && is_cancelled(held))
     }
 
     /// Whether this node works on the job of that message.
     pub(crate) fn has(&self, message: &MessageId) -> bool {
-        self.held().values().any(|held| held.message == *message)
+        self.held.lock().unpoisoned().values().any(|held| held.message == *message)
     }
 }
 
@@ -205,7 +201,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
         tokio::select! {
             message = mailbox.next() => book.heed(message),
             renewed = renewals.next() => match renewed {
-                Some(Renewed { number }) => renewing.confirmed(number, Instant::now()),
+                Some(number) => renewing.confirmed(number, Instant::now()),
                 None => return Ok(()),
             },
             () = asker.ask(renewing.next()), if renewing.next().is_some() => renewing.sent(),
@@ -284,14 +280,14 @@ impl Book {
     }
 
     fn confirm(&self, number: u64, asked: Instant, now: Instant, length: Duration) {
-        if let Some(held) = self.held().get_mut(&number) {
+        if let Some(held) = self.held.lock().unpoisoned().get_mut(&number) {
             held.lease.confirm(asked, now, length);
         }
     }
 
     /// The leases to renew now; lost leases are struck out and their jobs stopped.
     pub(crate) fn due(&self, now: Instant, length: Duration) -> (Vec<(u64, ReplyTo)>, u64) {
-        let mut held = self.held();
+        let mut held = self.held.lock().unpoisoned();
         let lost = held.extract_if(|_, held| held.lease.is_lost(now, length)).inspect(|(_, held)| held.stop.lose());
         let lost = lost.count() as u64;
         let due = held.iter_mut().filter(|(_, held)| held.lease.is_due(now, length));

@@ -193,6 +193,11 @@ pub(crate) trait RunPorts {
 
     fn metrics(&self) -> &Metrics;
 
+    /// Takes the spans of runs and replays, if the node writes traces.
+    fn tracer(&self) -> Option<&Tracer> {
+        None
+    }
+
     /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
     ///
     /// # Errors
@@ -217,9 +222,6 @@ pub(crate) trait RunPorts {
 
 /// What replaying or discarding a dead letter asks besides.
 pub(crate) trait DeadLetterPorts: RunPorts {
-    /// Takes the span of a replay, if the node writes traces.
-    fn tracer(&self) -> Option<&Tracer>;
-
     /// Publishes the job of a run into its lane, under this message id.
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<bool, Error>;
     /// Deletes the dead letter with this sequence, if it is there.
@@ -237,9 +239,6 @@ pub(crate) struct InLane {
 
 /// What finding a run's job where it waits asks besides.
 pub(crate) trait WaitingPorts: RunPorts {
-    /// Takes the spans of runs, if the node writes traces.
-    fn tracer(&self) -> Option<&Tracer>;
-
     /// The record of a run that was not found, read so that its absence is certain: a leader that was cut off from
     /// the others answers, too, for a while.
     ///

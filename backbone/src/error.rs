@@ -19,7 +19,6 @@ pub enum Error {
         /// The server's URL.
         url: String,
         /// The cause.
-        #[source]
         source: Cause,
     },
     /// The server cannot do what is needed.
@@ -51,7 +50,6 @@ pub enum Error {
         /// The server's URL.
         url: String,
         /// The cause.
-        #[source]
         source: Cause,
     },
     /// A stream has a setting that cannot be changed to the wanted one.
@@ -98,7 +96,6 @@ pub enum Error {
         /// The stream or consumer.
         name: String,
         /// The cause.
-        #[source]
         source: Cause,
     },
     /// A publish was not confirmed.
@@ -107,7 +104,6 @@ pub enum Error {
         /// The subject.
         subject: String,
         /// The cause.
-        #[source]
         source: Cause,
     },
     /// A publish was refused by the stream.
@@ -126,7 +122,6 @@ pub enum Error {
         /// What was read.
         subject: String,
         /// The cause.
-        #[source]
         source: Cause,
     },
     /// What is stored under a key is not what nodes of this version write there. Asking again does not help.
@@ -139,7 +134,6 @@ pub enum Error {
         /// What is stored.
         value: Bytes,
         /// Why it cannot be read.
-        #[source]
         source: Cause,
     },
     /// A subscription failed.
@@ -148,7 +142,6 @@ pub enum Error {
         /// The subject.
         subject: String,
         /// The cause.
-        #[source]
         source: Cause,
     },
     /// A file of credentials or certificates cannot be used.
@@ -157,7 +150,6 @@ pub enum Error {
         /// The file.
         path: String,
         /// The cause.
-        #[source]
         source: Cause,
     },
 }

@@ -7,8 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use async_nats::{Client, HeaderMap};
-use futures_util::StreamExt;
+use async_nats::Client;
 use jiff::{SignedDuration, Timestamp};
 use longshore_harness::{Usage, World};
 use tokio::time::sleep;
@@ -18,10 +17,6 @@ use crate::streams::{self, RECORDS, SCHEDULES};
 use crate::table::{Table, mib, number};
 use crate::{args, event_log, jobs, product};
 
-/// Publishes that may be unconfirmed at once.
-const WINDOW: u64 = 1_024;
-/// How long an acknowledgement may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// No schedule added or gone for this long: stuck.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
 /// The pause between two looks at a stream.
@@ -137,25 +132,8 @@ async fn run_dry(world: &World, stream: &str) -> anyhow::Result<()> {
 
 /// Publishes the jobs bare, each with its own time; the lane numbers them in this order.
 async fn publish(client: &Client, due: &Due) -> anyhow::Result<()> {
-    let inbox = client.new_inbox();
-    let mut answers = client.subscribe(inbox.clone()).await?;
-    let (subject, body) = (jobs::subject(5, "noop"), jobs::body(""));
-    let (mut sent, mut stored) = (0, 0);
-    while stored < due.jobs {
-        while sent < due.jobs && sent - stored < WINDOW {
-            sent += 1;
-            let mut headers = HeaderMap::new();
-            headers.insert("Longshore-Run-At", format!("{:.3}", due.of(sent)).as_str());
-            let (subject, reply, body) = (subject.clone(), inbox.clone(), body.clone());
-            client.publish_with_reply_and_headers(subject, reply, headers, body).await?;
-        }
-        let answer = tokio::time::timeout(ANSWER_WITHIN, answers.next()).await;
-        let answer = answer.ok().flatten().with_context(|| format!("only {stored} were confirmed"))?;
-        jobs::confirmed(&answer)?;
-        stored += 1;
-    }
-    answers.unsubscribe().await?;
-    Ok(())
+    let header = |number| Some(("Longshore-Run-At", format!("{:.3}", due.of(number))));
+    jobs::publish_each(client, &jobs::subjects(false), header, &jobs::body(""), due.jobs).await
 }
 
 /// What the event log says of the first start of each job.

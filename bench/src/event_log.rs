@@ -3,17 +3,11 @@
 //! The harness keeps whole events, which is too much for a million runs; this module reads each line and drops it.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
-use async_nats::jetstream::consumer::{AckPolicy, pull};
-use futures_util::StreamExt;
+use anyhow::Context;
 use jiff::Timestamp;
-use longshore_harness::World;
+use longshore_harness::{Line, World};
 use serde::Deserialize;
-
-/// Stored messages requested at a time; each holds many events.
-const PAGE: usize = 32;
 
 /// One line of the log.
 #[derive(Debug, Deserialize)]
@@ -33,34 +27,13 @@ pub(crate) struct Event<'a> {
 
 /// Calls `each` with every line of the log, in its order.
 pub(crate) async fn read(world: &World, mut each: impl FnMut(&Event<'_>)) -> anyhow::Result<()> {
-    let stream = world.jetstream().get_stream("LONGSHORE_EVENTS").await?;
-    let config = pull::Config {
-        ack_policy: AckPolicy::None,
-        inactive_threshold: Duration::from_secs(60),
-        memory_storage: true,
-        ..pull::Config::default()
+    let take = |Line { stored, text, .. }: Line<'_>| {
+        let event: Event<'_> =
+            serde_json::from_slice(text).with_context(|| format!("no event: {}", String::from_utf8_lossy(text)))?;
+        each(&Event { stored, ..event });
+        Ok(())
     };
-    let consumer = stream.create_consumer(config).await?;
-    let mut left = usize::try_from(consumer.cached_info().num_pending)?;
-    while left > 0 {
-        let page = consumer.batch().max_messages(left.min(PAGE)).expires(Duration::from_secs(10));
-        let mut page = page.messages().await?;
-        let before = left;
-        while let Some(message) = page.next().await {
-            let message = message.map_err(|error| anyhow::anyhow!(error))?;
-            let stored = message.info().map_err(|error| anyhow::anyhow!(error))?.published.unix_timestamp_nanos();
-            for line in message.payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                let event: Event<'_> = serde_json::from_slice(line)
-                    .with_context(|| format!("no event: {}", String::from_utf8_lossy(line)))?;
-                each(&Event { stored, ..event });
-            }
-            left = left.saturating_sub(1);
-        }
-        if left == before {
-            bail!("{left} messages of the event log did not come");
-        }
-    }
-    Ok(())
+    world.reader().lines("*", take).await
 }
 
 /// How often the log has the three events of a completed run.

@@ -57,6 +57,18 @@ pub(crate) async fn publish_keyed(
     count: u64,
 ) -> anyhow::Result<()> {
     let mut keys = keys.iter().cycle();
+    let header = |_| Some(("Longshore-Concurrency-Key", keys.next()?.clone()));
+    publish_each(client, subjects, header, body, count).await
+}
+
+/// The same with a header of its own for each job, by the job's number from 1 on, if there is one for it.
+pub(crate) async fn publish_each(
+    client: &Client,
+    subjects: &[String],
+    mut header: impl FnMut(u64) -> Option<(&'static str, String)>,
+    body: &Bytes,
+    count: u64,
+) -> anyhow::Result<()> {
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await?;
     let mut turns = subjects.iter().cycle();
@@ -64,14 +76,14 @@ pub(crate) async fn publish_keyed(
     while stored < count {
         while sent < count && sent - stored < WINDOW {
             let subject = turns.next().context("there is a subject")?.clone();
-            if let Some(key) = keys.next() {
+            sent += 1;
+            if let Some((name, value)) = header(sent) {
                 let mut headers = HeaderMap::new();
-                headers.insert("Longshore-Concurrency-Key", key.as_str());
+                headers.insert(name, value);
                 client.publish_with_reply_and_headers(subject, inbox.clone(), headers, body.clone()).await?;
             } else {
                 client.publish_with_reply(subject, inbox.clone(), body.clone()).await?;
             }
-            sent += 1;
         }
         let answer = tokio::time::timeout(ANSWER_WITHIN, answers.next()).await;
         let answer = answer.ok().flatten().with_context(|| format!("only {stored} of {count} were confirmed"))?;
@@ -91,7 +103,7 @@ pub(crate) async fn publish_singly(client: &Client, subject: &str, body: &Bytes,
 }
 
 /// Whether JetStream's answer says that the message is stored.
-pub(crate) fn confirmed(answer: &async_nats::Message) -> anyhow::Result<()> {
+fn confirmed(answer: &async_nats::Message) -> anyhow::Result<()> {
     let text = String::from_utf8_lossy(&answer.payload);
     if answer.status.is_some() || !text.contains("\"seq\"") || text.contains("\"error\"") {
         bail!("not stored: {:?} {text}", answer.status);

@@ -49,6 +49,12 @@ pub(crate) async fn emptied(world: &World, streams: &[String], within: Duration)
     Ok(())
 }
 
+/// Waits until no job of the queue `main` is in its lanes, and none waits for its time.
+pub(crate) async fn jobs_gone(world: &World, within: Duration) -> anyhow::Result<()> {
+    let streams: Vec<String> = (1..=9).map(lane).chain([SCHEDULES.to_owned()]).collect();
+    emptied(world, &streams, within).await
+}
+
 /// Waits until there are `count` messages, or what else is counted, and calls `meanwhile` with each answer on the way.
 ///
 /// The requests cost server time that counts as the product's, so they are rare: the next one is sent when, at the

@@ -40,12 +40,6 @@ pub enum FairnessKey {
 }
 
 impl FairBy {
-    /// Whether it is what holds where nothing is said.
-    #[must_use]
-    pub fn is_tenant(&self) -> bool {
-        *self == Self::Tenant
-    }
-
     /// Whose share a job counts against.
     #[must_use]
     pub fn key_of(self, job: &Job) -> FairnessKey {

@@ -54,14 +54,6 @@ pub enum Moment<'a> {
     After,
 }
 
-impl FaultKind {
-    /// The kind of this word.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-}
-
 /// A fault that is set: one of each kind for a type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault {

@@ -124,15 +124,17 @@ impl Job {
     }
 }
 
-/// When an idempotency key is free again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unique {
-    /// After its window.
-    #[default]
-    Window,
-    /// Once the job starts.
-    Queued,
-    /// Once the run has ended.
-    Active,
+crate::named! {
+    /// When an idempotency key is free again.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Unique {
+        /// After its window.
+        #[default]
+        Window = "window",
+        /// Once the job starts.
+        Queued = "queued",
+        /// Once the run has ended.
+        Active = "active",
+    }
 }

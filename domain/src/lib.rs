@@ -84,3 +84,9 @@ pub use run::{ErrorKind, Failure, Run, RunState, State};
 pub use smol_str::{SmolStr, format_smolstr};
 pub use timestamp::Timestamp;
 pub use trace::TraceId;
+
+/// Whether a field has the value that it has where it is left out.
+#[must_use]
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -1,7 +1,7 @@
 //! Enums whose variants have names, on the wire or for people: variant and name stand side by side, once.
 
-/// Makes an enum of variants with their names: `Scheduled = "scheduled",`. Beside it come the list of all, `ALL`, and
-/// `as_str`, which gives the name.
+/// Makes an enum of variants with their names: `Scheduled = "scheduled",`. Beside it come the lists of all, `ALL` and
+/// `NAMES`, `as_str`, which gives the name, and `parse`, which reads it.
 #[macro_export]
 macro_rules! named {
     ($(#[$of_all:meta])* $vis:vis enum $type:ident { $($(#[$of_one:meta])* $variant:ident = $name:literal,)+ }) => {
@@ -10,9 +10,12 @@ macro_rules! named {
             $($(#[$of_one])* $variant,)+
         }
 
+        #[allow(dead_code, reason = "hardly any enum needs all of it")]
         impl $type {
             /// Every one, in order.
             $vis const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+            /// Their names, in the same order.
+            $vis const NAMES: [&'static str; [$($name),+].len()] = [$($name),+];
 
             /// Its name.
             #[must_use]
@@ -20,6 +23,12 @@ macro_rules! named {
                 match self {
                     $(Self::$variant => $name,)+
                 }
+            }
+
+            /// The one of this name.
+            #[must_use]
+            $vis fn parse(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|one| one.as_str() == name)
             }
         }
     };

@@ -96,7 +96,7 @@ pub struct PutQueue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<SmolStr>>,
     /// Between whom its starts are shared out.
-    #[serde(default, skip_serializing_if = "FairBy::is_tenant")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub fair_by: FairBy,
 }
 

@@ -7,13 +7,13 @@
 //!
 //! Forbidden here: any knowledge of Longshore's streams; their names come from the caller.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Request};
 use futures_util::StreamExt;
-use longshore_natsd::{Error, Options, Server};
+use longshore_natsd::{Error, Options, Server, free_port};
 use serde_json::{Value, json};
 
 use crate::connect::{ROOM, chain, connect};
@@ -28,9 +28,6 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(240);
 
 /// How long one question to the servers may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-
-/// The range that [`Server`] takes its free ports from: below those that systems give to outgoing connections.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// How many sets of ports may be found taken before the start fails: more than that is not an accident.
 const TRIES: usize = 8;
@@ -314,8 +311,8 @@ async fn proxy(target: u16) -> Proxy {
 pub fn free_ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {
-        let port = rand::random_range(PORTS);
-        if !ports.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let port = free_port();
+        if !ports.contains(&port) {
             ports.push(port);
         }
     }

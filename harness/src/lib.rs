@@ -67,7 +67,7 @@ pub use longshore_natsd as natsd;
 pub use node::{Node, NodeBuilder, Refusal};
 pub use proxy::{Direction, Proxy};
 pub use publish::{Publish, Receipt, Refused};
-pub use read::{Extent, Reader};
+pub use read::{Extent, Line, Reader};
 pub use remote::{Asked, Handler, HandlerBuilder, Job, Reply};
 pub use run_report::reads;
 pub use scrape::{Scrape, Series};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use async_nats::Subscriber;
+use async_nats::{Message, Subscriber};
 use futures_util::StreamExt;
 use serde_json::Value;
 
@@ -24,6 +24,14 @@ pub struct Live {
 }
 
 impl Live {
+    fn of(message: &Message) -> Live {
+        Live {
+            subject: message.subject.to_string(),
+            body: serde_json::from_slice(&message.payload).unwrap_or(Value::Null),
+            has_headers: message.headers.is_some(),
+        }
+    }
+
     /// The body as a lifecycle event; `None` if it is another kind of event.
     pub fn event(&self) -> Option<Event> {
         serde_json::from_value(self.body.clone()).ok()
@@ -75,11 +83,7 @@ impl LiveEvents {
                 let received: Vec<&str> = self.received.iter().map(|live| live.subject.as_str()).collect();
                 panic!("listened in vain for {what} ({WITHIN:?}); received:\n{}", received.join("\n"));
             };
-            let live = Live {
-                subject: message.subject.to_string(),
-                body: serde_json::from_slice(&message.payload).unwrap_or(Value::Null),
-                has_headers: message.headers.is_some(),
-            };
+            let live = Live::of(&message);
             self.received.push(live.clone());
             if is_wanted(&live) {
                 return live;
@@ -101,12 +105,7 @@ impl LiveEvents {
     /// # Panics
     /// If the client was closed.
     pub async fn next(&mut self) -> Live {
-        let message = self.subscriber.next().await.expect("the client lives as long as the world");
-        Live {
-            subject: message.subject.to_string(),
-            body: serde_json::from_slice(&message.payload).unwrap_or(Value::Null),
-            has_headers: message.headers.is_some(),
-        }
+        Live::of(&self.subscriber.next().await.expect("the client lives as long as the world"))
     }
 
     /// Every event received while waiting so far, in order.

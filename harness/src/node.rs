@@ -30,7 +30,11 @@ const SHOWN: usize = 40;
 impl World {
     /// A node, to be configured and started.
     pub fn node(&self) -> NodeBuilder<'_> {
-        NodeBuilder::new(self)
+        let mut pieces = vec!["[http]\nlisten = \"off\"".to_owned()];
+        if self.server_cluster().is_some() {
+            pieces.push("[storage]\nreplicas = 3".to_owned());
+        }
+        NodeBuilder { world: self, name: None, pieces, env: Vec::new() }
     }
 }
 
@@ -43,15 +47,7 @@ pub struct NodeBuilder<'w> {
     env: Vec<(String, String)>,
 }
 
-impl<'w> NodeBuilder<'w> {
-    fn new(world: &'w World) -> NodeBuilder<'w> {
-        let mut pieces = vec!["[http]\nlisten = \"off\"".to_owned()];
-        if world.server_cluster().is_some() {
-            pieces.push("[storage]\nreplicas = 3".to_owned());
-        }
-        NodeBuilder { world, name: None, pieces, env: Vec::new() }
-    }
-
+impl NodeBuilder<'_> {
     /// Its name in records and events; if not given, `n1`, `n2`, … in the order of starting.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {

@@ -28,7 +28,8 @@ const ID_IN_PROCESS: u64 = 10_158;
 impl World {
     /// A job of this type, to be completed with queue, headers and payload and published bare to its subject.
     pub fn publish<'w>(&'w self, job_type: &'w str) -> Publish<'w> {
-        Publish::new(self, job_type)
+        let (tenant, queue, priority) = (TENANT.to_owned(), "main".to_owned(), "p5".to_owned());
+        Publish { world: self, job_type, tenant, queue, priority, headers: HeaderMap::new() }
     }
 }
 
@@ -43,12 +44,7 @@ pub struct Publish<'w> {
     headers: HeaderMap,
 }
 
-impl<'w> Publish<'w> {
-    fn new(world: &'w World, job_type: &'w str) -> Publish<'w> {
-        let (tenant, queue, priority) = (TENANT.to_owned(), "main".to_owned(), "p5".to_owned());
-        Publish { world, job_type, tenant, queue, priority, headers: HeaderMap::new() }
-    }
-
+impl Publish<'_> {
     /// The queue; `main` if not given.
     #[must_use]
     pub fn queue(mut self, queue: &str) -> Self {

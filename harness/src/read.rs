@@ -42,9 +42,21 @@ pub struct Extent {
     pub cut_before: Option<Timestamp>,
 }
 
+/// A line of the event log, as it is stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'m> {
+    /// The sequence of the message that holds it, perhaps among others.
+    pub sequence: u64,
+    /// When the server stored that message; nanoseconds since 1970.
+    pub stored: i128,
+    /// The line without its end: the JSON of an event.
+    pub text: &'m [u8],
+}
+
 /// A stored message.
 struct Stored {
     sequence: u64,
+    at: i128,
     subject: String,
     headers: BTreeMap<String, String>,
     payload: Bytes,
@@ -72,14 +84,28 @@ impl Reader {
     /// # Errors
     /// Also if something in it is not a valid event.
     pub async fn events(&self, tenant: &str, mut each: impl FnMut(Logged)) -> anyhow::Result<()> {
-        let filter = format!("{}.eventlog.{tenant}", self.namespace);
-        let take = |message: Stored| {
-            for line in message.payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                let event = serde_json::from_slice(line);
-                let event = event.with_context(|| format!("not an event: {}", String::from_utf8_lossy(line)))?;
-                each(Logged { sequence: message.sequence, event });
-            }
+        let take = |Line { sequence, text, .. }: Line<'_>| {
+            let event = serde_json::from_slice(text);
+            let event = event.with_context(|| format!("not an event: {}", String::from_utf8_lossy(text)))?;
+            each(Logged { sequence, event });
             Ok(())
+        };
+        self.lines(tenant, take).await
+    }
+
+    /// As [`Reader::events`], for a caller that keeps less of each line than an event.
+    ///
+    /// # Errors
+    /// Also those of `each`.
+    pub async fn lines(
+        &self,
+        tenant: &str,
+        mut each: impl FnMut(Line<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let filter = format!("{}.eventlog.{tenant}", self.namespace);
+        let take = |Stored { sequence, at: stored, payload, .. }: Stored| {
+            let mut lines = payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            lines.try_for_each(|text| each(Line { sequence, stored, text }))
         };
         self.each(&self.event_log(), &filter, DeliverPolicy::All, take).await
     }
@@ -128,7 +154,7 @@ impl Reader {
     pub async fn dead_letters(&self, tenant: &str, mut each: impl FnMut(DeadLetter)) -> anyhow::Result<()> {
         let filter = format!("{}.dlq.{tenant}.>", self.namespace);
         let take = |message: Stored| {
-            let Stored { sequence, subject, headers, payload } = message;
+            let Stored { sequence, subject, headers, payload, .. } = message;
             each(DeadLetter { sequence, subject, headers, payload });
             Ok(())
         };
@@ -268,7 +294,8 @@ impl TryFrom<jetstream::Message> for Stored {
     type Error = anyhow::Error;
 
     fn try_from(message: jetstream::Message) -> anyhow::Result<Stored> {
-        let sequence = message.info().map_err(|error| anyhow::anyhow!(error))?.stream_sequence;
+        let info = message.info().map_err(|error| anyhow::anyhow!(error))?;
+        let (sequence, at) = (info.stream_sequence, info.published.unix_timestamp_nanos());
         let headers = message.headers.as_ref().map(|headers| {
             let first = |(name, values): (&async_nats::HeaderName, &Vec<async_nats::HeaderValue>)| {
                 Some((name.to_string(), values.first()?.to_string()))
@@ -277,6 +304,7 @@ impl TryFrom<jetstream::Message> for Stored {
         });
         Ok(Stored {
             sequence,
+            at,
             subject: message.subject.to_string(),
             headers: headers.unwrap_or_default(),
             payload: message.payload.clone(),

@@ -25,7 +25,8 @@ const CALLED_WITHIN: Duration = Duration::from_secs(240);
 impl World {
     /// A remote handler for jobs of this type, over NATS.
     pub fn handler(&self, job_type: &str) -> HandlerBuilder<'_> {
-        HandlerBuilder::new(self, job_type)
+        let (tenant, group) = ("*".to_owned(), "handlers".to_owned());
+        HandlerBuilder { world: self, job_type: job_type.to_owned(), tenant, group, metadata: BTreeMap::new() }
     }
 }
 
@@ -39,12 +40,7 @@ pub struct HandlerBuilder<'w> {
     metadata: BTreeMap<String, String>,
 }
 
-impl<'w> HandlerBuilder<'w> {
-    fn new(world: &'w World, job_type: &str) -> HandlerBuilder<'w> {
-        let (tenant, group) = ("*".to_owned(), "handlers".to_owned());
-        HandlerBuilder { world, job_type: job_type.to_owned(), tenant, group, metadata: BTreeMap::new() }
-    }
-
+impl HandlerBuilder<'_> {
     /// Takes one tenant's jobs only; all tenants' jobs if not given.
     #[must_use]
     pub fn tenant(mut self, tenant: &str) -> Self {

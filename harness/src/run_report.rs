@@ -84,6 +84,19 @@ impl World {
         .await
     }
 
+    /// Waits until the run's record has this state, for at most `within`. A run has no record before it is written for
+    /// the first time: that it runs, only once an attempt lasts.
+    ///
+    /// # Panics
+    /// If it does not; with the record.
+    pub async fn eventually_is(&self, run: &str, state: &str, within: std::time::Duration) {
+        crate::eventually(&format!("{run} {state}"), within, async || match self.record(run).await {
+            Some(record) if record.state == state => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    }
+
     /// Waits until all these jobs are finished by their records, for at most `within`, and returns their states. It
     /// does not ask the nodes: a frozen node would take the request and not answer it.
     ///
@@ -165,14 +178,9 @@ impl World {
         }
         match self.try_dead_letters(tenant).await {
             Ok(dead_letters) => {
-                for dead_letter in
-                    dead_letters.iter().filter(|dead_letter| dead_letter.run_id().as_deref() == Some(run))
-                {
-                    let _ = writeln!(
-                        report,
-                        "dead letter {}: {} {:?}",
-                        dead_letter.sequence, dead_letter.subject, dead_letter.headers
-                    );
+                let of_run = dead_letters.iter().filter(|dead_letter| dead_letter.run_id().as_deref() == Some(run));
+                for DeadLetter { sequence, subject, headers, .. } in of_run {
+                    let _ = writeln!(report, "dead letter {sequence}: {subject} {headers:?}");
                 }
             }
             Err(error) => drop(writeln!(report, "dead letters: {error:#}")),
@@ -191,21 +199,16 @@ impl World {
 
     async fn write_streams(&self, report: &mut String) {
         use futures_util::TryStreamExt;
-        let streams: Result<Vec<_>, _> = self.jetstream().streams().try_collect().await;
-        let _ = match streams {
+        match self.jetstream().streams().try_collect::<Vec<_>>().await {
             Ok(streams) => {
                 for stream in streams.iter().filter(|stream| stream.state.messages > 0) {
+                    let (name, count) = (&stream.config.name, stream.state.messages);
                     let (first, last) = (stream.state.first_sequence, stream.state.last_sequence);
-                    let _ = writeln!(
-                        report,
-                        "stream {}: {} messages, {first}–{last}",
-                        stream.config.name, stream.state.messages
-                    );
+                    let _ = writeln!(report, "stream {name}: {count} messages, {first}–{last}");
                 }
-                Ok(())
             }
-            Err(error) => writeln!(report, "streams: {error}"),
-        };
+            Err(error) => drop(writeln!(report, "streams: {error}")),
+        }
     }
 
     /// Appends the lines about `run` from each node's log, or the last lines of a log that has none.

@@ -98,7 +98,6 @@ pub struct Event {
     #[serde(deserialize_with = "time")]
     pub at: Timestamp,
     /// The node that published it.
-    #[serde(default)]
     pub node: Option<String>,
     /// When a scheduled run is due.
     #[serde(default, deserialize_with = "time_if_any")]
@@ -107,16 +106,12 @@ pub struct Event {
     #[serde(default, deserialize_with = "time_if_any")]
     pub retry_at: Option<Timestamp>,
     /// What went wrong.
-    #[serde(default)]
     pub error: Option<Failure>,
     /// Why a run was deferred.
-    #[serde(default)]
     pub reason: Option<String>,
     /// The result of a completed run.
-    #[serde(default)]
     pub result: Option<Value>,
     /// The run that this one repeats.
-    #[serde(default)]
     pub duplicate_of: Option<String>,
     /// Everything else.
     #[serde(flatten)]
@@ -173,13 +168,10 @@ pub struct Record {
     #[serde(default, deserialize_with = "time_if_any")]
     pub run_at: Option<Timestamp>,
     /// The node of its last attempt.
-    #[serde(default)]
     pub node: Option<String>,
     /// Its result, if that is JSON and not too large.
-    #[serde(default)]
     pub result: Option<Value>,
     /// The error that ended it, or that failed its last attempt.
-    #[serde(default)]
     pub error: Option<Failure>,
     /// Its attempts so far, over all rounds.
     #[serde(default)]
@@ -188,7 +180,6 @@ pub struct Record {
     #[serde(default)]
     pub tags: Vec<String>,
     /// The run that this one repeats.
-    #[serde(default)]
     pub duplicate_of: Option<String>,
     /// Everything else.
     #[serde(flatten)]
@@ -217,10 +208,8 @@ pub struct Tried {
     #[serde(default, deserialize_with = "time_if_any")]
     pub ended_at: Option<Timestamp>,
     /// The node it ran on.
-    #[serde(default)]
     pub node: Option<String>,
     /// How it failed, if it did.
-    #[serde(default)]
     pub error: Option<Failure>,
     /// When the next attempt was due, if one was to follow.
     #[serde(default, deserialize_with = "time_if_any")]

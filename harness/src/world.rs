@@ -37,7 +37,7 @@ pub struct World {
     /// The logs of every node of this world, in the order of their first start.
     logs: Mutex<Vec<(String, Arc<Log>)>>,
     // Dropped last: the server in it must be dead before the folder is deleted.
-    dir: Folder,
+    dir: TempDir,
 }
 
 /// The server or servers that the world's nodes and clients connect to.
@@ -65,7 +65,7 @@ impl World {
     /// As [`World::with`], for a server whose `extra` text has accounts or users: `login` names the user that methods
     /// act as.
     pub async fn with_login(options: Options, login: ConnectOptions) -> World {
-        let dir = Folder::new();
+        let dir = folder();
         let server = Server::start(Options { dir: Some(dir.path().join("nats")), ..options }).await;
         let server = server.unwrap_or_else(|error| panic!("no world without a server: {}", chain(&error)));
         let client = connect(&server.url(), login).await;
@@ -75,13 +75,13 @@ impl World {
     /// A world of three servers in one cluster, each with its own store. Nodes keep three replicas of everything unless
     /// set otherwise; nodes and the client know all three servers.
     pub async fn cluster() -> World {
-        let dir = Folder::new();
+        let dir = folder();
         let servers = ServerCluster::start(dir.path()).await;
         let client = connect(&servers.urls(), ConnectOptions::new()).await;
         World::of(client, Backing::Three(Box::new(servers)), dir)
     }
 
-    fn of(client: Client, backing: Backing, dir: Folder) -> World {
+    fn of(client: Client, backing: Backing, dir: TempDir) -> World {
         let mut jetstream = jetstream::new(client.clone());
         jetstream.set_timeout(Duration::from_secs(10));
         World { client, jetstream, backing, logs: Mutex::new(Vec::new()), dir }
@@ -174,28 +174,12 @@ impl Drop for World {
 }
 
 /// A temporary folder, which stays if `LONGSHORE_KEEP` is set.
-#[derive(Debug)]
-enum Folder {
-    Temporary(TempDir),
-    Kept(PathBuf),
-}
-
-impl Folder {
-    fn new() -> Folder {
-        let dir = tempfile::Builder::new().prefix("longshore-world-").tempdir();
-        let dir = dir.expect("a temporary folder can be made");
-        if std::env::var_os("LONGSHORE_KEEP").is_none() {
-            return Folder::Temporary(dir);
-        }
-        let path = dir.keep();
-        eprintln!("this world stays in {}", path.display());
-        Folder::Kept(path)
+fn folder() -> TempDir {
+    let stays = std::env::var_os("LONGSHORE_KEEP").is_some();
+    let dir = tempfile::Builder::new().prefix("longshore-world-").disable_cleanup(stays).tempdir();
+    let dir = dir.expect("a temporary folder can be made");
+    if stays {
+        eprintln!("this world stays in {}", dir.path().display());
     }
-
-    fn path(&self) -> &Path {
-        match self {
-            Folder::Temporary(dir) => dir.path(),
-            Folder::Kept(path) => path,
-        }
-    }
+    dir
 }

@@ -23,5 +23,5 @@ pub use find::find_or_provision;
 pub use log::Log;
 pub use options::Options;
 pub use process::{LineSink, Process, Signal};
-pub use server::Server;
+pub use server::{Server, free_port};
 pub use version::{OLDEST, Version};

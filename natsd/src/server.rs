@@ -93,7 +93,7 @@ impl Server {
 
     /// The id of the running process, `None` while it is down.
     pub fn pid(&self) -> Option<u32> {
-        self.running().map(|process| process.pid())
+        self.slot().as_ref().filter(|process| process.is_running()).map(|process| process.pid())
     }
 
     /// Waits until the server is down, and returns how it ended.
@@ -208,10 +208,6 @@ impl Server {
     fn latest(&self) -> Arc<Process> {
         self.slot().clone().expect("a server that was handed out has been started")
     }
-
-    fn running(&self) -> Option<Arc<Process>> {
-        self.slot().clone().filter(|process| process.is_running())
-    }
 }
 
 impl Drop for Server {
@@ -241,8 +237,8 @@ fn pass_on(line: &str) {
     }
 }
 
-/// A port on which no process listened a moment ago.
-fn free_port() -> u16 {
+/// A port on 127.0.0.1 on which no process listened a moment ago, and which no outgoing connection gets.
+pub fn free_port() -> u16 {
     loop {
         let port = rand::random_range(FREE_PORTS);
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {

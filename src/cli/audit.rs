@@ -37,7 +37,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     });
     let page = AuditPage { entries: entries.await?, cursor: None };
     output::answer(&page, json, || {
-        output::say_fitted(&rows(&page.entries), &[], &[3, 1])?; // from, tenant
+        let heading = ["at", "tenant", "by (claimed)", "from", "action", "", "what"];
+        output::say_fitted(&output::rows(heading, page.entries.iter().map(row)), &[], &[3, 1])?; // from, tenant
         if global.tenant != OPERATOR {
             let tenant = &global.tenant;
             anstream::eprintln!("asked under tenant {tenant}; --all shows what operators and other tenants asked, too");
@@ -49,10 +50,6 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 /// Whether an endpoint is this one, or one of this group.
 fn is_of(endpoint: &str, action: &str) -> bool {
     endpoint.strip_prefix(action).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-fn rows(entries: &[AuditEntry]) -> Vec<Vec<String>> {
-    output::rows(["at", "tenant", "by (claimed)", "from", "action", "", "what"], entries.iter().map(row))
 }
 
 fn row(entry: &AuditEntry) -> [String; 7] {

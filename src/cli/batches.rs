@@ -30,7 +30,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "WORD", value_parser = one_of::<OnFailure>("is not wait, fail or ignore"))]
         on_failure: Option<OnFailure>,
         /// A time; the batch fails if it has not completed by then
-        #[arg(long, value_name = "TIME", value_parser = super::time)]
+        #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
         deadline: Option<Timestamp>,
     },
     /// Have its job run once all members have ended

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use longshore::config::nats::path;
 use longshore::config::{self, Configuration};
 use longshore::handlers;
 
 use super::client::Api;
-use super::nats::path;
 use super::output::{self, PENDING};
 use super::{Ended, Global, limits};
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use futures_util::future::OptionFuture;
 use longshore::config::{Configuration, check_namespace};
 use longshore::http;
 use longshore_backbone::wire::api::{
@@ -41,10 +42,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let configuration = arguments.file.load(global)?;
     let namespace = &configuration.settings().storage.namespace;
     check_namespace(namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;
-    let monitored = match arguments.monitor {
-        Some(address) => Some(monitored(address).await),
-        None => None,
-    };
+    let monitored = OptionFuture::from(arguments.monitor.map(monitored)).await;
     let findings = look(&global.nats.connection()?, &configuration, arguments.file.is_given(), monitored).await;
     let worst = worst(&findings);
     if arguments.json {

@@ -32,7 +32,7 @@ pub(crate) enum Command {
         #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, required_unless_present = "until", conflicts_with = "until")]
         lasts: Option<Duration>,
         /// When it ends
-        #[arg(long, value_name = "TIME", value_parser = super::time)]
+        #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
         until: Option<Timestamp>,
         /// The share of the attempts that meet it, above 0 and at most 1 [default: 1]
         #[arg(long, value_name = "SHARE")]

@@ -2,15 +2,20 @@
 
 use clap::Args;
 use longshore::config::check_namespace;
+use longshore::config::nats::Options;
 use longshore_domain::Tenant;
 
-use crate::cli::nats::Nats;
+/// Most of the options for NATS stand on a page of their own, as every command has them.
+const NATS: &str = "NATS (all its options: longshore help nats)";
 
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    #[command(flatten)]
-    pub(crate) nats: Nats,
+    #[command(flatten, next_help_heading = NATS)]
+    pub(crate) nats: Options,
+    /// Whether the command line itself names the server, and not only a variable.
+    #[arg(skip)]
+    pub(crate) named_by_hand: bool,
     /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
     #[arg(long, value_name = "NAME", global = true, value_parser = namespace, help_heading = "Cluster")]
     pub(crate) namespace: Option<String>,
@@ -33,6 +38,13 @@ impl Global {
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         self.namespace.iter().map(|name| ("LONGSHORE_NAMESPACE".to_owned(), name.clone())).collect()
     }
+}
+
+/// All options for NATS, as the help shows options.
+pub(super) fn nats_page() -> String {
+    let all = Options::augment_args(clap::Command::new("nats").disable_help_flag(true).help_template("{all-args}"));
+    let mut shown = all.mut_args(|argument| argument.hide(false).help_heading("Options of every command"));
+    shown.render_help().to_string()
 }
 
 fn namespace(text: &str) -> Result<String, String> {

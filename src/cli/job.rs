@@ -9,8 +9,6 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::{Queue, Timestamp, duration};
 use serde_json::value::RawValue;
 
-use super::span;
-
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The job")]
 pub(super) struct Job {
@@ -27,7 +25,7 @@ pub(super) struct Job {
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
     /// How long the key is kept [default: the node's setting idempotency.window]
-    #[arg(long, value_name = "DURATION", value_parser = span, requires = "key")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "key")]
     window: Option<Duration>,
     /// When the key is free again: after its window, once the job starts, once its run has ended
     #[arg(long, value_name = "SCOPE", value_parser = ["window", "queued", "active"], requires = "key")]
@@ -51,16 +49,16 @@ pub(super) struct Job {
     #[arg(long, value_name = "NAME")]
     retry: Option<String>,
     /// Time limit of each attempt, not of waiting for the run
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// When the whole run must have ended: 1h from when it is enqueued; for one job also 2027-01-31T09:30:00Z
     #[arg(long, value_name = "TIME", value_parser = time_or_span)]
     deadline: Option<String>,
     /// It expires if it was not started this long after it was enqueued or fell due
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     expires_in: Option<Duration>,
     /// How long its record is kept once it has ended
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     keep: Option<Duration>,
     /// A header that is passed on to the handler: Name=value; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]

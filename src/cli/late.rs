@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
     CompleteRequest, FailRequest, Goes, ProgressRequest, RunsComplete, RunsFail, RunsProgress,
 };
-use longshore_domain::RunId;
 use longshore_domain::run::whole_millis;
+use longshore_domain::{RunId, duration};
 use serde_json::value::RawValue;
 
 use super::client::Api;
@@ -38,7 +38,7 @@ pub(crate) enum Command {
         #[arg(long)]
         permanent: bool,
         /// The delay before the next attempt, in place of the back-off
-        #[arg(long, value_name = "DURATION", value_parser = super::span, conflicts_with = "permanent")]
+        #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "permanent")]
         retry_after: Option<Duration>,
     },
     /// Give a sign of the detached attempt of a run: its time counts anew

@@ -5,18 +5,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
-use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use longshore_domain::{NameError, Timestamp, duration};
+use longshore_domain::NameError;
 
 mod client;
 pub(crate) mod ended;
 pub(crate) mod exact;
 pub(crate) mod global;
 mod hints;
-mod nats;
 pub(crate) mod output;
 
 pub(crate) mod serve;
@@ -78,7 +77,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// The commands; the page on NATS is made of the options that they have.
     fn definition() -> clap::Command {
-        Self::command().mut_subcommand("nats", |page| page.after_help(nats::page()))
+        Self::command().mut_subcommand("nats", |page| page.after_help(global::nats_page()))
     }
 
     /// The same with every option in sight: of manual pages and completions nobody reads all at once.
@@ -91,7 +90,8 @@ impl Cli {
         let matches = Self::definition().try_get_matches().unwrap_or_else(|error| hints::improved(error).exit());
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, chosen)) = matches.subcommand() {
-            cli.global.nats.note_sources(chosen);
+            let by_hand = |option| chosen.value_source(option) == Some(ValueSource::CommandLine);
+            cli.global.named_by_hand = by_hand("server") || by_hand("context");
         }
         cli
     }
@@ -240,7 +240,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Permissions(arguments) => permissions::run(&global, &arguments),
         Command::Config(command) => config::run(&global, command).await,
         Command::Nats => {
-            output::say(nats::page().trim_end())?;
+            output::say(global::nats_page().trim_end())?;
             Ok(Ended::Success)
         }
         Command::Completions { shell } => {
@@ -263,19 +263,10 @@ fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, String> {
     N::from_str(text).map_err(|error| error.reason)
 }
 
-/// A duration of the contract's form.
-fn span(text: &str) -> Result<Duration, String> {
-    duration::parse(text).map_err(|error| error.to_string())
-}
-
 /// Where something answers HTTP: `127.0.0.1:8222`, `localhost:8222` or `http://localhost:8222/`.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let authority = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
     let wrong = |reason: String| format!("{reason}; an address is HOST:PORT or http://HOST:PORT");
     let mut found = authority.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     found.next().ok_or_else(|| wrong("no such host is known".to_owned()))
-}
-
-fn time(text: &str) -> Result<Timestamp, String> {
-    Timestamp::parse(text).map_err(|error| error.to_string())
 }

@@ -68,7 +68,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: WhichQueue,
         /// When it ends by itself, for example 2027-01-31T09:30:00Z
-        #[arg(long, value_name = "TIME", value_parser = super::time, conflicts_with = "lasts")]
+        #[arg(long, value_name = "TIME", value_parser = Timestamp::parse, conflicts_with = "lasts")]
         until: Option<Timestamp>,
         /// After how long it ends by itself, for example 30m
         #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
@@ -119,7 +119,8 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             let nodes = (no_node || !nodes.is_empty()).then_some(nodes);
             let aging_ms = aging.map(whole_millis);
             let request = PutQueueRequest { queue, concurrency, aging_ms, nodes, fair_by };
-            api.show_within::<QueuesPut>(request, PUT_WITHIN, json, show_put).await
+            let shown = |put: QueuePut| output::say_changed(&put_said(&put), &put.unconfirmed);
+            api.show_within::<QueuesPut>(request, PUT_WITHIN, json, shown).await
         }
         Command::Pause { which: WhichQueue { queue, job_type }, until, lasts, json } => {
             let until = until.or_else(|| lasts.map(|lasts| now().plus(lasts)));
@@ -154,10 +155,6 @@ fn share(QueueShare { whose, jobs, weight, share, delivered }: QueueShare) -> [S
         FairnessKey::Type(job_type) => job_type.to_string(),
     };
     [whose, number(jobs), weight.to_string(), format!("{:.1} %", share * 100.0), number(delivered)]
-}
-
-fn show_put(put: QueuePut) -> anyhow::Result<()> {
-    output::say_changed(&put_said(&put), &put.unconfirmed)
 }
 
 /// A queue that was put, in one line.

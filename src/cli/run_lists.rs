@@ -18,27 +18,13 @@ use super::target::{self, FilterOptions, word};
 /// At most so many runs on a page of the API.
 const PAGE: u64 = 500;
 
-/// Every state.
-const STATES: [&str; 10] = [
-    "scheduled",
-    "enqueued",
-    "running",
-    "retrying",
-    "completed",
-    "dead",
-    "cancelled",
-    "expired",
-    "duplicate",
-    "discarded",
-];
-
 /// Which runs.
 #[derive(Debug, Args)]
 pub(crate) struct RunSelection {
     #[command(flatten)]
     filter: FilterOptions,
     /// In this state
-    #[arg(long, value_parser = PossibleValuesParser::new(STATES).try_map(word::<RunState>), help_heading = "Which runs")]
+    #[arg(long, value_parser = PossibleValuesParser::new(RunState::ALL.map(RunState::as_str)).try_map(word::<RunState>), help_heading = "Which runs")]
     state: Option<RunState>,
 }
 
@@ -280,7 +266,7 @@ main   email.send  dead            5
 
     #[test]
     fn the_states_are_the_contracts() {
-        for state in STATES {
+        for state in RunState::ALL.map(RunState::as_str) {
             assert_eq!(word::<RunState>(state.to_owned()).unwrap().as_str(), state);
         }
     }

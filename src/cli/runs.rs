@@ -12,7 +12,7 @@ use longshore_backbone::wire::api::{
     WaitingFor, Word,
 };
 use longshore_domain::run::{Step, whole_millis};
-use longshore_domain::{BatchId, JobType, Queue, RunId, RunState, Timestamp};
+use longshore_domain::{BatchId, JobType, Queue, RunId, RunState, Timestamp, duration};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -49,7 +49,7 @@ pub(crate) enum Command {
         #[arg(value_parser = super::name::<RunId>)]
         id: RunId,
         /// Wait this long at most
-        #[arg(long, value_name = "DURATION", value_parser = super::span)]
+        #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
         timeout: Option<Duration>,
         /// JSON for machines
         #[arg(long)]
@@ -82,10 +82,10 @@ pub(crate) struct Reschedule {
     #[command(flatten)]
     which: WaitingRuns,
     /// At this time: 2027-01-31T09:30:00Z
-    #[arg(long, value_name = "TIME", value_parser = super::time, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
     at: Option<Timestamp>,
     /// This long from now: 30s, 5m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = super::span, conflicts_with = "at", help_heading = "Changes")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "at", help_heading = "Changes")]
     delay: Option<Duration>,
     /// With this priority: 1, the most urgent, to 9
     #[arg(long, short = 'p', value_name = "1-9", value_parser = clap::value_parser!(u64).range(1..=9), help_heading = "Changes")]

@@ -16,7 +16,7 @@ use longshore_backbone::wire::api::{
 use longshore_backbone::wire::recurring::differences;
 use longshore_domain::recurring::{Misfire, Overlap};
 use longshore_domain::run::whole_millis;
-use longshore_domain::{DurationText, JobType, ScheduleId, Tenant, Timestamp};
+use longshore_domain::{DurationText, JobType, ScheduleId, Tenant, Timestamp, duration};
 use serde_json::json;
 
 use super::client::Api;
@@ -24,7 +24,7 @@ use super::job::Job;
 use super::output::{self, BAD, GOOD, PENDING, STRONG, number, styled};
 use super::submit::payload;
 use super::target::{self, now};
-use super::{Ended, File, Global, Json, exact, span, time};
+use super::{Ended, File, Global, Json, exact};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -88,7 +88,7 @@ pub(crate) struct Put {
     #[arg(long, value_name = "EXPRESSION", required_unless_present = "every", conflicts_with = "every")]
     cron: Option<String>,
     /// An interval, counted from 1970 UTC: 30s, 5m, 1d
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     every: Option<Duration>,
     /// The zone in which cron is read: Europe/Berlin [default: UTC]
     #[arg(long, value_name = "NAME", conflicts_with = "every")]
@@ -97,16 +97,16 @@ pub(crate) struct Put {
     #[arg(long, value_parser = PossibleValuesParser::new(["one", "skip"]).try_map(target::word::<Misfire>))]
     misfire: Option<Misfire>,
     /// A time that is over for longer than this is missed [default: 10s]
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     misfire_after: Option<Duration>,
     /// Whether it fires while its last run has not ended
     #[arg(long, value_parser = PossibleValuesParser::new(["allow", "skip"]).try_map(target::word::<Overlap>))]
     overlap: Option<Overlap>,
     /// Each run starts up to this much later
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     jitter: Option<Duration>,
     /// It is over after this time: 2027-12-31T23:59:59Z
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
     ends_at: Option<Timestamp>,
     /// Make it, but paused
     #[arg(long)]
@@ -124,10 +124,10 @@ pub(crate) struct Backfill {
     #[arg(value_parser = super::name::<ScheduleId>)]
     id: ScheduleId,
     /// From this time on
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
     from: Timestamp,
     /// Up to this time [default: now]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = Timestamp::parse)]
     until: Option<Timestamp>,
     /// Only count the due times
     #[arg(long)]

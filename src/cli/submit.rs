@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use longshore_backbone::wire::api::{Debounce, Submit, SubmitRequest, Submitted};
+use longshore_domain::duration::DurationError;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, JobType, RunId, Timestamp, duration};
 use serde_json::value::RawValue;
 
 use super::client::Api;
 use super::job::Job;
-use super::{Ended, Global, Usage, output, runs, span};
+use super::{Ended, Global, Usage, output, runs};
 
 mod lines;
 
@@ -30,7 +31,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "payload_base64", "run_id", "wait"])]
     lines: Option<PathBuf>,
     /// Not before this long from now: 30s, 5m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "at")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "at")]
     delay: Option<Duration>,
     /// Not before this time: 2027-01-31T09:30:00Z
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -39,10 +40,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "KEY", requires = "debounce_wait", conflicts_with_all = ["key", "delay", "at", "run_id"])]
     debounce: Option<String>,
     /// How long the job waits for the next one of its key
-    #[arg(long, value_name = "DURATION", value_parser = span, requires = "debounce")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "debounce")]
     debounce_wait: Option<Duration>,
     /// How long after the first one of them the last is started at the latest
-    #[arg(long, value_name = "DURATION", value_parser = span, requires = "debounce")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "debounce")]
     debounce_max_wait: Option<Duration>,
     /// An id of your own for the run
     #[arg(long, value_name = "ID", value_parser = chosen_id)]
@@ -153,8 +154,8 @@ fn time(text: &str) -> Result<String, String> {
     Timestamp::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-fn wait_for(text: &str) -> Result<WaitFor, String> {
-    if text.is_empty() { Ok(WaitFor(None)) } else { span(text).map(|most| WaitFor(Some(most))) }
+fn wait_for(text: &str) -> Result<WaitFor, DurationError> {
+    if text.is_empty() { Ok(WaitFor(None)) } else { duration::parse(text).map(|most| WaitFor(Some(most))) }
 }
 
 #[cfg(test)]

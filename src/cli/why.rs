@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use longshore_backbone::wire::api::{Record, RunsWhy, WaitRequest, WhyLine};
 use longshore_domain::run::whole_millis;
-use longshore_domain::{RunId, Timestamp};
+use longshore_domain::{RunId, Timestamp, duration};
 
 use super::client::Api;
 use super::output::{self, FAINT, STRONG, style_of, styled};
@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     #[arg(value_parser = super::name::<RunId>)]
     id: RunId,
     /// Read the event log for this long at most
-    #[arg(long, value_name = "DURATION", default_value = "400ms", value_parser = super::span)]
+    #[arg(long, value_name = "DURATION", default_value = "400ms", value_parser = duration::parse)]
     within: Duration,
     /// JSON for machines
     #[arg(long)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use longshore_backbone::wire::api::{NextRequest, WorkNext};
-use longshore_domain::JobType;
 use longshore_domain::run::whole_millis;
+use longshore_domain::{JobType, duration};
 
 use super::client::Api;
 use super::{Ended, Global, output};
@@ -16,10 +16,10 @@ pub(crate) struct Arguments {
     #[arg(required = true, value_name = "TYPE", value_parser = super::name::<JobType>)]
     types: Vec<JobType>,
     /// How long to wait for a job
-    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = super::span)]
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration::parse)]
     wait: Duration,
     /// The attempt has failed if it neither ends nor gives a sign for so long
-    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = super::span)]
+    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = duration::parse)]
     lease: Duration,
 }
 

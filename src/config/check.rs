@@ -22,13 +22,11 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use crate::audit_files::{AuditFiles, EventFiles};
 
-use super::entries::audit::AUDIT;
-use super::entries::breaker::{BREAKER, MAX_TIMES};
-use super::entries::faults::FAULTS;
-use super::entries::intake::{ADMISSION, IDEMPOTENCY};
 use super::entries::limits::RATE_LIMIT;
-use super::entries::pressure::PRESSURE;
-use super::entries::{BACKOFF, BACKOFF_PRESET, NAMESPACE, NODE, QUEUE, STORAGE, TENANT, TYPE};
+use super::entries::{
+    ADMISSION, AUDIT, BACKOFF, BACKOFF_PRESET, BREAKER, FAULTS, IDEMPOTENCY, NAMESPACE, NODE, PRESSURE, QUEUE, STORAGE,
+    TENANT, TYPE,
+};
 use super::kind::{JitterForm, ReleasingEnd, Spread};
 use super::problem::{Origin, Problem};
 use super::raw::{Content, Tree};
@@ -39,6 +37,9 @@ use super::{handler_tables, outlets, schedules, webhooks};
 /// Beyond waiting, every run of a key that was let in is looked at for every job that comes, so there is a bound on
 /// them.
 const MAX_IN_LINE: u32 = 100;
+
+/// If nothing is set, the longest cool-down of a breaker is so many times the first.
+const MAX_TIMES: u32 = 10;
 
 /// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
@@ -63,9 +64,9 @@ pub(crate) fn check(
     let root = Section::root(tree);
     checker.problems.extend(handler_tables::add_email(&mut checker.handlers, &root));
     let policies = checker.policies(&root);
-    checker.problems.extend(outlets::incomplete_jwt(tree));
-    checker.problems.extend(outlets::open(tree).into_iter().chain(outlets::incomplete_tls(tree)));
-    let node = root.table("node");
+    let (node, http, audit) = (root.table("node"), root.table("http"), root.table("audit"));
+    checker.problems.extend(outlets::incomplete_jwt(&http));
+    checker.problems.extend(outlets::open(&http).into_iter().chain(outlets::incomplete_tls(&http)));
     let settings = Settings {
         name: node.get(&NODE.name).map_or_else(name, |name| name.0),
         shutdown_grace: node.get(&NODE.shutdown_grace),
@@ -75,8 +76,8 @@ pub(crate) fn check(
         pressure: pressure(&root.table("pressure")),
         traces: None,
         log: None,
-        audit_file: outlets::files(tree, &AUDIT.file, AuditFiles::new).map(|files| Arc::new(files) as _),
-        event_file: outlets::files(tree, &AUDIT.events_file, EventFiles::new).map(|files| Arc::new(files) as _),
+        audit_file: outlets::files(&audit, &AUDIT.file, AuditFiles::new).map(|files| Arc::new(files) as _),
+        event_file: outlets::files(&audit, &AUDIT.events_file, EventFiles::new).map(|files| Arc::new(files) as _),
         in_force: Arc::default(),
         webhooks: webhooks::settings(&root, &mut checker.problems),
     };
@@ -129,13 +130,10 @@ impl Checker<'_> {
             }
         }
         webhooks::policy(root, &default_type, &mut types);
-        let keys = key_policy(&root.table("idempotency"));
-        let admission = admission(&root.table("admission"));
         let shared = root.named("limits", None);
         let limits: BTreeMap<SmolStr, RateLimit> =
             shared.iter().map(|(name, section)| (SmolStr::new(name), self.limit(section))).collect();
         self.limits_exist(root, &limits);
-        let limits_set_in = limits_set_in(root, defaults.tree);
         let mut tenants = BTreeMap::new();
         for (name, section) in root.named("tenants", None) {
             let policy = TenantPolicy { rate_limit: self.rate_limit(&section), ..TENANT.read(&section) };
@@ -143,21 +141,18 @@ impl Checker<'_> {
                 tenants.insert(tenant, policy);
             }
         }
-        let retries = std::mem::take(&mut self.presets);
-        let gateway = root.table("node").get(&NODE.gateway);
-        let faults_allowed = root.table("faults").get(&FAULTS.allowed);
         Policies {
             queues,
-            gateway,
+            gateway: root.table("node").get(&NODE.gateway),
             types,
             default_type,
-            retries,
+            retries: std::mem::take(&mut self.presets),
             limits,
-            limits_set_in,
+            limits_set_in: limits_set_in(root, defaults.tree),
             tenants,
-            keys,
-            admission,
-            faults_allowed,
+            keys: key_policy(&root.table("idempotency")),
+            admission: admission(&root.table("admission")),
+            faults_allowed: root.table("faults").get(&FAULTS.allowed),
         }
     }
 

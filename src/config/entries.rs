@@ -7,32 +7,25 @@
 use std::time::Duration;
 
 use longshore_backbone::Storage;
-use longshore_domain::JobType;
+use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::concurrency::{Hold, OnBusy};
 use longshore_domain::fairness::FairBy;
-use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
+use longshore_domain::policy::{History, OnMismatch, QueuePolicy, TenantPolicy, TypePolicy};
+use longshore_domain::pressure::PressureLimits;
+use longshore_domain::{JobType, Queue};
 
-use super::kind::{JitterForm, Size, Spread, Text, Token, check_token};
-use super::own_kinds::OrOff;
+use super::kind::{JitterForm, Protocol, ReleasingEnd, Size, Spread, Text, Token, check_token};
+use super::own_kinds::{Collector, Off, OrOff, Places};
 use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table, settings};
 use super::schemas::Files;
 use super::{command, email, http_call};
 
-pub(crate) mod audit;
-pub(crate) mod breaker;
-pub(crate) mod faults;
 pub(crate) mod http;
-pub(crate) mod intake;
 pub(crate) mod limits;
-pub(crate) mod pressure;
-pub(crate) mod search;
-pub(crate) mod telemetry;
-pub(crate) mod webhooks;
 
 use limits::{LIMITS, RATE_LIMIT_TABLE, TENANT_RATE_LIMIT_TABLE};
-use search::Places;
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -48,14 +41,14 @@ pub(crate) static ROOT: Table = Table::of(
         One(&NAMESPACE),
         Field::Table { name: "node", table: &NODE_TABLE, or: None },
         Field::Table { name: "http", table: &http::HTTP_TABLE, or: None },
-        Field::Table { name: "audit", table: &audit::AUDIT_TABLE, or: None },
-        Field::Table { name: "webhooks", table: &webhooks::WEBHOOKS_TABLE, or: None },
-        Field::Table { name: "faults", table: &faults::FAULTS_TABLE, or: None },
-        Field::Table { name: "pressure", table: &pressure::PRESSURE_TABLE, or: None },
-        Field::Table { name: "telemetry", table: &telemetry::TELEMETRY_TABLE, or: None },
+        Field::Table { name: "audit", table: &AUDIT_TABLE, or: None },
+        Field::Table { name: "webhooks", table: &WEBHOOKS_TABLE, or: None },
+        Field::Table { name: "faults", table: &FAULTS_TABLE, or: None },
+        Field::Table { name: "pressure", table: &PRESSURE_TABLE, or: None },
+        Field::Table { name: "telemetry", table: &TELEMETRY_TABLE, or: None },
         Field::Table { name: "storage", table: &STORAGE_TABLE, or: None },
-        Field::Table { name: "idempotency", table: &intake::IDEMPOTENCY_TABLE, or: None },
-        Field::Table { name: "admission", table: &intake::ADMISSION_TABLE, or: None },
+        Field::Table { name: "idempotency", table: &IDEMPOTENCY_TABLE, or: None },
+        Field::Table { name: "admission", table: &ADMISSION_TABLE, or: None },
         Field::Table { name: "email", table: &email::EMAIL_TABLE, or: None },
         Names(&QUEUES),
         Names(&RETRIES),
@@ -98,6 +91,81 @@ settings! {
     reply_prefix: Text = Text(Storage::default().reply_prefix);
 }
 
+settings! {
+    /// The audit: what was asked of the API beyond reading and submitting, by whom, and how it was answered.
+    AUDIT: AuditEntries, AUDIT_TABLE;
+
+    /// How long entries are kept in NATS.
+    max_age: Duration = Storage::default().audit_max_age, at_least(|| secs(120));
+    /// At most so many bytes of entries in NATS; the oldest are dropped first.
+    max_bytes: Size = Size(Storage::default().audit_max_bytes), at_least(|| Size(1 << 20));
+    /// This node also appends its entries to this file, a JSON object a line.
+    file: Option<Text>, example("\"/var/log/longshore/audit.jsonl\"");
+    /// This node also writes the event log, with every event of the whole cluster, into this file, a JSON object a
+    /// line.
+    events_file: Option<Text>, example("\"/var/log/longshore/events.jsonl\"");
+    /// Beyond so many bytes such a file gets .1 behind its name, that of before .2, and so on.
+    file_max_bytes: Size = Size(64 << 20), at_least(|| Size(1 << 10));
+    /// So many of each are kept, the current one included.
+    files: u32 = 10, at_least(|| 1), at_most(|| 1_000);
+}
+
+settings! {
+    /// Webhooks: deliveries are jobs of type "longshore.webhook"; settings of that type apply to them, too.
+    WEBHOOKS: WebhookEntries, WEBHOOKS_TABLE;
+
+    /// The queue of the deliveries.
+    queue: Token = Token(Queue::main().to_string());
+    /// Their priority: 1, the most urgent, to 9.
+    priority: u32 = 5, at_least(|| 1), at_most(|| 9);
+    /// Deliveries at once in the whole cluster; no limit if it is not set.
+    concurrency: Option<u32>, at_least(|| Some(1)), example("20");
+    /// Networks, addresses and host names that may be called beyond the globally routable ones.
+    allow: Vec<Text>, example("[\"10.0.0.0/8\", \"hooks.internal\"]");
+}
+
+settings! {
+    /// Faults on purpose, which operators set while the cluster runs: "longshore faults".
+    FAULTS: FaultEntries, FAULTS_TABLE;
+
+    /// Whether this node's attempts may meet any, and its API sets them.
+    allowed: bool = false;
+}
+
+settings! {
+    /// A node that is short of processor or memory pulls fewer jobs, so that other nodes take them. On Linux only.
+    PRESSURE: PressureEntries of PressureLimits, PRESSURE_TABLE;
+
+    /// Whether the node looks every second how short it is of them.
+    watch: bool = true;
+    /// It is short of processor once some of its tasks wait for one in more than this share of the time (pressure stall
+    /// information); 1.0: never. It pulls fewer jobs ahead then.
+    cpu: f64, at_least(|| 0.01), at_most(|| 1.0);
+    /// It is short of memory once more than this share of its control group's limit, or of the machine's memory, is in
+    /// use; 1.0: never. Fewer of its workers get jobs then.
+    memory: f64, at_least(|| 0.01), at_most(|| 1.0);
+    /// The same once some of its tasks wait for memory in more than this share of the time; 1.0: never.
+    memory_stall: f64, at_least(|| 0.01), at_most(|| 1.0);
+    /// The folder that has proc and sys: another one where those of the host are mounted in a container.
+    root: Text = Text("/".to_owned());
+}
+
+settings! {
+    /// Traces, sent by OTLP. What is not set here, OpenTelemetry's own variables say, such as
+    /// OTEL_EXPORTER_OTLP_ENDPOINT. Without an endpoint there are no traces.
+    TELEMETRY: TelemetryEntries, TELEMETRY_TABLE;
+
+    /// The collector, without the path of traces: with http/protobuf usually port 4318, with grpc 4317.
+    endpoint: Option<Collector>, example("\"http://localhost:4318\"");
+    /// How spans are sent; http/protobuf if nothing says otherwise.
+    protocol: Option<Protocol>, example("\"http/protobuf\"");
+    /// service.name in traces; longshore if nothing says otherwise.
+    service_name: Option<Text>, example("\"longshore\"");
+    /// The share of traces that is exported; what a job's publisher has decided for its trace holds. The same on all
+    /// nodes of a cluster. If nothing says otherwise all are, up to about 1,000 traces a second and node.
+    sample_ratio: Option<f64>, example("0.1"), at_least(|| Some(0.0)), at_most(|| Some(1.0));
+}
+
 /// How long the server remembers message ids; it refuses a stream that keeps its messages for less.
 const DUPLICATE_WINDOW: Duration = secs(120);
 
@@ -136,6 +204,30 @@ settings! {
     concurrency_max_bytes: Size, at_least(|| Size(1 << 20));
     /// At most so many bytes of what nodes share; beyond four fifths, jobs of further limit keys wait.
     control_max_bytes: Size, at_least(|| Size(1 << 20));
+}
+
+settings! {
+    /// Idempotency keys: within the window, one key is one run. The same on all nodes of a cluster.
+    IDEMPOTENCY: IdempotencyEntries, IDEMPOTENCY_TABLE;
+
+    /// How long a key holds, if the client does not say.
+    window: Duration = Storage::default().idempotency_window, at_least(|| secs(1));
+    /// Ends of a run that free its key before the window is over.
+    release_on: Vec<ReleasingEnd>, example("[\"dead\", \"cancelled\", \"expired\"]");
+    /// If a key is submitted again with another type or payload: "reject" answers 409 idempotency_mismatch, "return"
+    /// answers with the key's run, as if the jobs were the same.
+    on_mismatch: OnMismatch;
+}
+
+settings! {
+    /// Which jobs are taken. submit refuses the others; those that are published all the same become dead letters. The
+    /// same on all nodes of a cluster.
+    ADMISSION: AdmissionEntries, ADMISSION_TABLE;
+
+    /// The only types that are taken; any, if nothing is set.
+    types: Vec<JobType>, example("[\"email.send\", \"report.render\"]");
+    /// The only tenants whose jobs are taken; any, if nothing is set.
+    tenants: Vec<Token>, example("[\"default\", \"acme\"]");
 }
 
 // [queues.<name>]
@@ -198,6 +290,36 @@ settings! {
 
 pub(crate) static BACKOFF_PRESET: Entry<Text> =
     Entry::new("backoff", || Text(String::new()), "The name of a preset under [retries].").example("\"fast\"");
+
+// Every `breaker`
+
+settings! {
+    /// Stops starting jobs of a type whose service keeps failing; one per tenant and type, over the whole cluster.
+    BREAKER: BreakerEntries of BreakerPolicy, BREAKER_TABLE.optional();
+
+    /// Failures in a row that open it.
+    failures: u32, at_least(|| 1), at_most(|| 10_000);
+    /// The share of failures within the window that opens it as well. If it is not set, only failures in a row count.
+    ratio: Option<f64>, example("0.5"), at_least(|| Some(0.01)), at_most(|| Some(1.0));
+    /// The window of ratio.
+    window: Duration, at_least(|| secs(1)), at_most(|| secs(3_600));
+    /// With fewer attempts than this in the window, ratio opens nothing.
+    min_calls: u32, at_least(|| 1);
+    /// How long it stays open; each failed probe doubles it.
+    cool_down: Duration, at_least(|| millis(1));
+    /// How long it stays open at most: ten times cool_down, if nothing is set.
+    max_cool_down: Option<Duration> = None, example("\"5m\""), at_least(|| Some(millis(1)));
+    /// Jobs let through as a trial once it has cooled down; it closes when so many have succeeded.
+    probes: u32, at_least(|| 1), at_most(|| 100);
+    /// Permanent errors count as failures of the service, too.
+    count_permanent: bool;
+    /// Each Longshore-Limit-Key, such as a host, has a breaker of its own.
+    per_key: bool;
+}
+
+/// No breaker, although `[defaults]` has one.
+pub(crate) static OFF: Entry<Off> =
+    Entry::new("breaker", || Off, "\"off\": a type has none, although [defaults] has one.");
 
 // [defaults] and [types.<name>]
 
@@ -284,7 +406,7 @@ settings! {
     /// Its share of what a queue that is fair by type starts while jobs of several types wait there: its weight divided
     /// by the weights of all of them. The same on all nodes.
     weight: u32, at_least(|| 1), at_most(|| 1_000);
-    [breaker: &breaker::BREAKER_TABLE, or &breaker::OFF]
+    [breaker: &BREAKER_TABLE, or &OFF]
 }
 
 pub(crate) static TYPES: Named = Named {

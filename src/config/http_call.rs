@@ -155,9 +155,8 @@ impl Secrets {
     /// # Errors
     /// One is not there.
     pub(super) fn texts(&self, origin: Option<&Origin>) -> Result<BTreeMap<String, String>, String> {
-        let text = |(name, secret): (&String, &Secret)| match secret.text(origin) {
-            Ok(text) => Ok((name.clone(), text)),
-            Err(reason) => Err(format!("{name}: {reason}")),
+        let text = |(name, secret): (&String, &Secret)| {
+            secret.text(origin).map(|text| (name.clone(), text)).map_err(|reason| format!("{name}: {reason}"))
         };
         self.0.iter().map(text).collect()
     }

@@ -1,7 +1,9 @@
-//! Where a node serves HTTP, and to whom, as `[http]` says.
+//! Where a node serves HTTP, and to whom, as `[http]` says; and where its traces go, as `[telemetry]` says.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+use super::kind::Protocol;
 
 /// How a node serves HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +72,19 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The roots of the certificates that clients must have.
     pub client_ca: Option<PathBuf>,
+}
+
+/// The settings of `[telemetry]`. What is absent the environment says, and then OpenTelemetry's defaults.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TraceSettings {
+    /// The collector: a URL, without the path of traces.
+    pub endpoint: Option<String>,
+    /// How spans are sent.
+    pub protocol: Option<Protocol>,
+    /// The name of the service in traces.
+    pub service_name: Option<String>,
+    /// The share of traces that is exported, 0 to 1, of those whose publisher has not decided it.
+    pub sample_ratio: Option<f64>,
 }
 
 /// Who may ask the API over HTTP.

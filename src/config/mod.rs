@@ -34,7 +34,6 @@ mod outlets;
 mod schedules;
 mod schemas;
 mod section;
-pub(crate) mod telemetry;
 mod webhooks;
 
 mod problem;
@@ -50,15 +49,16 @@ pub use check::check_namespace;
 pub use kind::Protocol as TraceProtocol;
 #[cfg(feature = "http")]
 pub(crate) use listen::jwk_set;
-pub use listen::{Auth, Http, JwtSettings, Listen, TlsFiles};
+pub use listen::{Auth, Http, JwtSettings, Listen, TlsFiles, TraceSettings};
 pub use nats::Error as NatsError;
 #[cfg(feature = "traces")]
 pub(crate) use own_kinds::not_a_collector;
 pub use problem::Problems;
-pub use telemetry::Settings as TraceSettings;
+pub use reference::file as reference;
 
 use entries::ROOT;
 use problem::{Origin, Problem, Source};
+use section::Section;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +84,7 @@ pub struct Configuration {
     settings: Settings,
     handlers: Handlers,
     http: Http,
-    telemetry: telemetry::Settings,
+    telemetry: TraceSettings,
     warnings: Vec<String>,
 }
 
@@ -124,8 +124,8 @@ impl Configuration {
         if problems.is_empty() {
             let warnings = check::warnings(&settings);
             settings.in_force = reference::written(&tree, true).into();
-            let http = outlets::http(&tree);
-            let telemetry = telemetry::of(&tree);
+            let root = Section::root(&tree);
+            let (http, telemetry) = (outlets::http(&root.table("http")), outlets::traces(&root.table("telemetry")));
             return Ok(Self { tree, settings, handlers, http, telemetry, warnings });
         }
         problems.sort_by_key(Problem::place);
@@ -154,7 +154,7 @@ impl Configuration {
 
     /// Where traces go, for `traces::exporter`.
     #[must_use]
-    pub fn telemetry(&self) -> &telemetry::Settings {
+    pub fn telemetry(&self) -> &TraceSettings {
         &self.telemetry
     }
 
@@ -191,10 +191,4 @@ impl Configuration {
         }
         reference::in_force(&tree)
     }
-}
-
-/// The commented file with every setting at its default.
-#[must_use]
-pub fn reference() -> String {
-    reference::file()
 }

@@ -1,5 +1,5 @@
-//! The connection to NATS: the options and variables of NATS tools, none of our own. The command line has the same as
-//! options.
+//! The connection to NATS: the options and variables of NATS tools, none of our own. The command line takes the options
+//! from here, with their help.
 //!
 //! An option wins over its variable, a variable over the context, the context over the default address.
 
@@ -34,31 +34,55 @@ pub enum Error {
 
 /// The options for NATS, as its tools have them. An empty one counts as not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "program", derive(clap::Args))]
 pub struct Options {
-    /// NATS server addresses, separated by commas, such as `nats://user:password@host`.
+    /// NATS server addresses, separated by commas, such as nats://user:password@host [default: nats://127.0.0.1:4222]
+    #[cfg_attr(feature = "program", arg(long, short, env = "NATS_URL", value_name = "URL", global = true))]
+    #[cfg_attr(feature = "program", arg(hide_env_values = true))]
     pub server: Option<String>,
-    /// A context of the nats command line, by name.
+    /// A context of the nats command line, by name
+    #[cfg_attr(feature = "program", arg(long, env = "NATS_CONTEXT", value_name = "NAME", global = true))]
     pub context: Option<String>,
-    /// A credentials file.
+    /// A credentials file
+    #[cfg_attr(feature = "program", arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path(), hide = true))]
     pub creds: Option<PathBuf>,
-    /// A file that holds an nkey seed.
+    /// A file that holds an nkey seed
+    #[cfg_attr(feature = "program", arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide = true))]
     pub nkey: Option<PathBuf>,
-    /// User name.
+    /// User name
+    #[cfg_attr(feature = "program", arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide = true))]
     pub user: Option<String>,
-    /// Password of the user.
+    /// Password of the user
+    #[cfg_attr(feature = "program", arg(long, env = "NATS_PASSWORD", value_name = "TEXT", global = true, hide = true))]
+    #[cfg_attr(feature = "program", arg(hide_env_values = true))]
     pub password: Option<String>,
-    /// Token.
+    /// Token
+    #[cfg_attr(feature = "program", arg(id = "nats_token", long = "nats-token", env = "NATS_TOKEN", global = true))]
+    #[cfg_attr(feature = "program", arg(value_name = "TEXT", hide = true, hide_env_values = true))]
     pub token: Option<String>,
-    /// A file of root certificates.
+    /// A file of root certificates
+    #[cfg_attr(feature = "program", arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide = true))]
     pub tls_ca: Option<PathBuf>,
-    /// Client certificate.
+    /// Client certificate
+    #[cfg_attr(feature = "program", arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide = true))]
     pub tls_cert: Option<PathBuf>,
-    /// Key of the client certificate.
+    /// Key of the client certificate
+    #[cfg_attr(feature = "program", arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide = true))]
     pub tls_key: Option<PathBuf>,
-    /// JetStream domain, for leaf nodes.
+    /// JetStream domain, for leaf nodes
+    #[cfg_attr(feature = "program", arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true))]
+    #[cfg_attr(feature = "program", arg(hide = true))]
     pub js_domain: Option<String>,
-    /// The first part of the subjects of answers, for users who may not read all of `_INBOX`.
+    /// First part of the subjects of answers, for a user who may not read all of _INBOX, such as _INBOX_acme
+    #[cfg_attr(feature = "program", arg(long, env = "NATS_INBOX_PREFIX", value_name = "PREFIX", global = true))]
+    #[cfg_attr(feature = "program", arg(hide = true))]
     pub inbox_prefix: Option<String>,
+}
+
+/// Accepts an empty variable, too, for which clap's own parser of paths ends the program.
+#[cfg(feature = "program")]
+pub fn path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    clap::builder::TypedValueParser::map(clap::builder::OsStringValueParser::new(), PathBuf::from)
 }
 
 impl Options {

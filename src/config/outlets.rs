@@ -1,19 +1,17 @@
-//! Where a node is seen beside NATS: HTTP, and the files of the audit.
+//! Where a node is seen beside NATS: HTTP, traces, and the files of the audit.
 
 use std::path::PathBuf;
 
-use super::entries::audit::AUDIT;
 use super::entries::http::{HTTP, JWT, TLS};
+use super::entries::{AUDIT, TELEMETRY};
 use super::kind::Text;
-use super::listen::{Auth, Http, JwtSettings, Listen, TlsFiles, jwk_set};
+use super::listen::{Auth, Http, JwtSettings, Listen, TlsFiles, TraceSettings, jwk_set};
 use super::problem::Problem;
-use super::raw::Tree;
 use super::schema::Entry;
-use super::section::{Section, section};
+use super::section::Section;
 
 /// How to serve HTTP.
-pub(crate) fn http(tree: &Tree) -> Http {
-    let section = section(tree, "http");
+pub(crate) fn http(section: &Section<'_>) -> Http {
     let listen = match section.get(&HTTP.listen).0 {
         addresses if addresses.is_empty() => Listen::Off,
         addresses if section.node(HTTP.listen.name).is_some() => Listen::At(addresses),
@@ -36,7 +34,7 @@ pub(crate) fn http(tree: &Tree) -> Http {
             key,
             client_ca: file(&TLS.client_ca),
         }),
-        jwt: jwt(&section),
+        jwt: jwt(section),
     }
 }
 
@@ -53,10 +51,19 @@ fn jwt(http: &Section<'_>) -> Option<JwtSettings> {
     })
 }
 
+/// Where traces go.
+pub(crate) fn traces(section: &Section<'_>) -> TraceSettings {
+    TraceSettings {
+        endpoint: section.get(&TELEMETRY.endpoint).map(|collector| collector.0),
+        protocol: section.get(&TELEMETRY.protocol),
+        service_name: section.get(&TELEMETRY.service_name).map(|text| text.0),
+        sample_ratio: section.get(&TELEMETRY.sample_ratio),
+    }
+}
+
 /// Settings of tokens that need another one.
-pub(crate) fn incomplete_jwt(tree: &Tree) -> Vec<Problem> {
-    let section = section(tree, "http");
-    let jwt = section.table("jwt");
+pub(crate) fn incomplete_jwt(http: &Section<'_>) -> Vec<Problem> {
+    let jwt = http.table("jwt");
     if jwt.tree.is_none() {
         return Vec::new();
     }
@@ -78,9 +85,8 @@ pub(crate) fn incomplete_jwt(tree: &Tree) -> Vec<Problem> {
 }
 
 /// Files of TLS that need another one.
-pub(crate) fn incomplete_tls(tree: &Tree) -> Option<Problem> {
-    let section = section(tree, "http");
-    let tls = section.table("tls");
+pub(crate) fn incomplete_tls(http: &Section<'_>) -> Option<Problem> {
+    let tls = http.table("tls");
     let is_set = |entry: &Entry<Option<Text>>| tls.get(entry).is_some();
     let has = [&TLS.cert, &TLS.key, &TLS.client_ca].map(is_set);
     match has {
@@ -91,8 +97,7 @@ pub(crate) fn incomplete_tls(tree: &Tree) -> Option<Problem> {
 }
 
 /// An API that others could ask without a key is no oversight, but said.
-pub(crate) fn open(tree: &Tree) -> Option<Problem> {
-    let section = section(tree, "http");
+pub(crate) fn open(section: &Section<'_>) -> Option<Problem> {
     let addresses = section.get(&HTTP.listen).0;
     let address = addresses.iter().find(|address| !address.ip().is_loopback())?;
     let is_open = section.get(&HTTP.auth) == Auth::Off && !section.get(&HTTP.allow_open);
@@ -104,7 +109,10 @@ pub(crate) fn open(tree: &Tree) -> Option<Problem> {
 }
 
 /// The files that the audit or the event log is written to as well, if `path` is set.
-pub(crate) fn files<F>(tree: &Tree, path: &Entry<Option<Text>>, new: impl FnOnce(String, u64, u32) -> F) -> Option<F> {
-    let section = section(tree, "audit");
+pub(crate) fn files<F>(
+    section: &Section<'_>,
+    path: &Entry<Option<Text>>,
+    new: impl FnOnce(String, u64, u32) -> F,
+) -> Option<F> {
     Some(new(section.get(path)?.0, section.get(&AUDIT.file_max_bytes).0, section.get(&AUDIT.files)))
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use longshore_domain::search::{JsonPointer, PLACES_MAX};
 use toml::Value;
 
 use super::kind::{Kind, checked_text, refuse, text};
@@ -69,6 +70,29 @@ checked_text! {
     };
 }
 
+/// The word `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Off;
+
+impl Kind for Off {
+    const IS_TEXT: bool = true;
+
+    fn noun() -> String {
+        "\"off\", or a table such as { failures = 5, cool_down = \"30s\" }".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        match value.as_str() {
+            Some("off") => Ok(Self),
+            _ => refuse(value, &Self::noun()),
+        }
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String("off".to_owned()))
+    }
+}
+
 /// A duration, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OrOff(pub(crate) Option<Duration>);
@@ -132,9 +156,38 @@ impl Kind for Collector {
     }
 }
 
+/// JSON pointers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Places(pub(crate) Vec<JsonPointer>);
+
+impl Kind for Places {
+    fn noun() -> String {
+        format!("a list of at most {PLACES_MAX} JSON pointers such as [\"/order/id\"]")
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let Some(entries) = value.as_array().filter(|entries| entries.len() <= PLACES_MAX) else {
+            return refuse(value, &Self::noun());
+        };
+        let place = |entry: &Value| {
+            let text = text(entry, "a JSON pointer such as \"/order/id\"")?;
+            JsonPointer::parse(text).map_err(|reason| format!("{text:?} {reason}"))
+        };
+        entries.iter().map(place).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn write(&self) -> Option<Value> {
+        let places: Vec<Value> = self.0.iter().map(|place| Value::String(place.to_string())).collect();
+        (!places.is_empty()).then_some(Value::Array(places))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use longshore_domain::JobType;
+
     use super::*;
+    use crate::config::tests::{load, settings};
 
     fn read<K: Kind>(toml: &str) -> Result<K, String> {
         K::read(&toml.parse().unwrap())
@@ -169,5 +222,29 @@ mod tests {
         }
         assert!(read::<Origin>("\"*\"").is_err() && read::<Origin>("\"https://a.example/\"").is_err());
         assert!(read::<Listen>("\"localhost\"").is_err());
+    }
+
+    #[test]
+    fn a_type_declares_where_its_values_are_and_others_pay_nothing() {
+        let policies = settings("[types.order]\nsearch = [\"/order/id\", \"/by\"]").policies;
+        let values = |job_type: &str| {
+            policies.searched(&JobType::parse(job_type).unwrap(), br#"{"order":{"id":7},"by":"anna"}"#)
+        };
+        assert_eq!((values("order"), values("other")), (vec!["7".to_owned(), "anna".to_owned()], Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_place_is_a_mistake_with_its_field_and_reason() {
+        let nine = format!("[{}]", ["\"/a\""; 9].join(","));
+        for (written, says) in [
+            ("[\"order\"]", "does not begin with /"),
+            ("[\"/a~2\"]", "has a ~ that neither 0 nor 1 follows"),
+            ("\"/order/id\"", "is not a list of at most 8 JSON pointers"),
+            ("[7]", "is not a JSON pointer"),
+            (nine.as_str(), "is not a list of at most 8"),
+        ] {
+            let error = load(&format!("[types.a]\nsearch = {written}"), &[]).unwrap_err();
+            assert!(error.contains("types.a.search") && error.contains(says), "{written}: {error}");
+        }
     }
 }

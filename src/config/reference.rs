@@ -27,8 +27,10 @@ const HEAD: &str = "\
 # LONGSHORE_LOG_FORMAT.
 ";
 
-/// The commented file. Unchanged it sets nothing; with every setting uncommented it is valid, too.
-pub(crate) fn file() -> String {
+/// The commented file with every setting at its default. Unchanged it sets nothing; with every setting uncommented it
+/// is valid, too.
+#[must_use]
+pub fn file() -> String {
     let mut out = HEAD.to_owned();
     for field in ROOT.fields {
         match field {

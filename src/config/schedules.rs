@@ -1,6 +1,7 @@
 //! The entries of `[schedules.<id>]`, and the recurring schedules that they make. They mean what the fields of
 //! `schedules.put` mean; times that the API counts in milliseconds are durations here.
 
+use std::convert::identity;
 use std::time::Duration;
 
 use longshore_actors::DeclaredSchedules;
@@ -94,9 +95,9 @@ schedule! {
         "Their payload: any value, written as JSON.".example("{ report = \"daily\" }");
     "queue": QUEUE Option<Token> => queue by |queue: Option<Token>| queue.map(|queue| queue.0),
         "Their queue.".example("\"main\"");
-    "priority": PRIORITY Option<u64> => priority by as_it_is,
+    "priority": PRIORITY Option<u64> => priority by identity,
         "Their priority.".at_least(|| Some(1)).at_most(|| Some(9)).example("5");
-    "max_attempts": MAX_ATTEMPTS Option<u64> => max_attempts by as_it_is,
+    "max_attempts": MAX_ATTEMPTS Option<u64> => max_attempts by identity,
         "Their attempts.".at_least(|| Some(1)).at_most(|| Some(1_000)).example("12");
     "retry": RETRY Option<Text> => retry by text, "Their back-off preset.".example("\"fast\"");
     "timeout": TIMEOUT Option<Duration> => timeout_ms by millis, "Time limit of one attempt.".example("\"60s\"");
@@ -118,7 +119,7 @@ schedule! {
     "concurrency_key": CONCURRENCY_KEY Option<Text> => concurrency_key by text,
         "Their concurrency key.".example("\"reports\"");
     "limit_key": LIMIT_KEY Option<Text> => limit_key by text, "Their limit key.".example("\"reports\"");
-    "cost": COST Option<u64> => cost by as_it_is, "Tokens that each takes from its rate limit.".example("1");
+    "cost": COST Option<u64> => cost by identity, "Tokens that each takes from its rate limit.".example("1");
     "schema_version": SCHEMA_VERSION Option<Text> => schema_version by text,
         "Which version of its type's schema their payload follows.".example("\"2\"");
     "tags": TAGS Vec<Text> => tags by |tags: Vec<Text>| (!tags.is_empty()).then(|| tags.into_iter().map(|tag| tag.0).collect()),
@@ -131,10 +132,6 @@ fn text(text: Option<Text>) -> Option<String> {
 
 fn millis(span: Option<Duration>) -> Option<u64> {
     span.map(whole_millis)
-}
-
-fn as_it_is(number: Option<u64>) -> Option<u64> {
-    number
 }
 
 /// The schedules that are written.

@@ -5,11 +5,6 @@ use super::problem::{Origin, Problem};
 use super::raw::{self, Content, Node, Tree, key};
 use super::schema::Entry;
 
-/// A table at the top of the tree.
-pub(crate) fn section<'a>(tree: &'a Tree, name: &'a str) -> Section<'a> {
-    Section::root(tree).table(name)
-}
-
 /// A table as written, with the table that has the settings it leaves out.
 pub(crate) struct Section<'a> {
     path: Vec<&'a str>,

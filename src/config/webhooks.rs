@@ -10,7 +10,7 @@ use longshore_domain::backoff::Backoff;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::{JobType, Priority, Queue};
 
-use super::entries::webhooks::WEBHOOKS;
+use super::entries::WEBHOOKS;
 use super::problem::Problem;
 use super::section::Section;
 #[cfg(feature = "http")]
@@ -51,24 +51,9 @@ fn caller(_: &Section<'_>) -> Result<Option<Arc<dyn WebhookCaller>>, String> {
 
 /// What holds for deliveries of webhooks: attempts over three days, unless their type has settings of its own.
 pub(super) fn policy(root: &Section<'_>, default_type: &TypePolicy, types: &mut BTreeMap<JobType, TypePolicy>) {
-    const MINUTE: u64 = 60;
-    const HOUR: u64 = 60 * MINUTE;
-    const DELAYS: [u64; 14] = [
-        5,
-        30,
-        2 * MINUTE,
-        10 * MINUTE,
-        30 * MINUTE,
-        HOUR,
-        2 * HOUR,
-        4 * HOUR,
-        8 * HOUR,
-        8 * HOUR,
-        12 * HOUR,
-        12 * HOUR,
-        12 * HOUR,
-        12 * HOUR,
-    ];
+    /// In seconds: 5 and 30; 2, 10 and 30 minutes; 1, 2, 4, twice 8 and four times 12 hours.
+    const DELAYS: [u64; 14] =
+        [5, 30, 120, 600, 1_800, 3_600, 7_200, 14_400, 28_800, 28_800, 43_200, 43_200, 43_200, 43_200];
     let Ok(job_type) = JobType::parse(WEBHOOK_TYPE) else { return };
     let usual = || TypePolicy {
         handler: None,

@@ -71,13 +71,13 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let screen = Screen::new(std::io::stdout().is_terminal());
-    telemetry::beside_a_view(screen.writer(), screen.has_colours(), if screen.is_live() { LIVE_LOG } else { LOG })?;
+    telemetry::beside_a_view(screen.writer(), screen.has_colours(), if screen.live { LIVE_LOG } else { LOG })?;
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let mut signals = Signals::listen().context(serve::UNHEARD)?;
     let http = http::Server::start(configuration.http()).await?;
 
-    let named = global.nats.named_by_hand;
+    let named = global.named_by_hand;
     let (connection, server) = if named {
         (global.nats.connection()?, None)
     } else {
@@ -114,9 +114,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 http.examine_by(doctor::of_node(connection.clone(), &configuration));
             }
             screen.welcome(&welcome(&connection, server.as_ref(), &name, named, http.as_ref()));
-            let address = address(&connection, named);
-            let (client, namespace, server, screen) = (&client, namespace.as_str(), server.as_ref(), &screen);
-            let shown = Shown { client, namespace, address, server, screen, grace };
+            let view = View::new(&screen, &namespace, address(&connection, named));
+            let shown = Shown { client: &client, server: server.as_ref(), view, grace };
             watch(node, shown, &mut signals).await
         }
         None => Ok(Ended::Success),
@@ -175,23 +174,20 @@ fn address(connection: &Connection, named: bool) -> Option<String> {
 /// What `dev` shows and where.
 struct Shown<'a> {
     client: &'a Client,
-    namespace: &'a str,
-    /// Where commands find the server, if not by themselves.
-    address: Option<String>,
     server: Option<&'a PrivateServer>,
-    screen: &'a Screen,
+    view: View<'a>,
     /// How long running jobs have at the end.
     grace: Duration,
 }
 
 /// Shows the events until a signal comes or something fails; then drains the node.
 async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyhow::Result<Ended> {
-    let Shown { client, namespace, address, server, screen, grace } = shown;
+    let Shown { client, server, mut view, grace } = shown;
     let all = client.names().events_where(None, None, None, None);
     let mut events = std::pin::pin!(client.subscribe(all).await?);
     let mut picture = tokio::time::interval(PICTURE_EVERY);
     picture.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut tally, mut view) = (Tally::new(Instant::now()), View::new(screen, namespace, address));
+    let mut tally = Tally::new(Instant::now());
     let mut queues = std::pin::pin!(ask_queues(client));
     let mut supervised = std::pin::pin!(server::supervise(server));
     loop {
@@ -219,7 +215,7 @@ async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyho
             error = &mut supervised => return Err(error),
             word = signals.next() => {
                 view.end(&tally, Instant::now());
-                screen.say(&format!("{word}: {}; a second one ends at once", left_to_do(&tally, grace)));
+                view.screen.say(&format!("{word}: {}; a second one ends at once", left_to_do(&tally, grace)));
                 break;
             }
         }

@@ -47,7 +47,7 @@ const SHORT_NAME: usize = 24;
 pub(crate) struct Screen {
     inner: Arc<Mutex<Drawing>>,
     /// Whether it is a terminal.
-    live: bool,
+    pub(super) live: bool,
     muted: Arc<AtomicBool>,
 }
 
@@ -75,10 +75,6 @@ impl Screen {
 
     pub(crate) fn has_colours(&self) -> bool {
         self.lock().colours
-    }
-
-    pub(crate) fn is_live(&self) -> bool {
-        self.live
     }
 
     /// Where the log goes: above the picture on a terminal, else to stderr.
@@ -191,7 +187,7 @@ impl io::Write for Lines {
 
 /// The content of the picture.
 pub(crate) struct View<'s> {
-    screen: &'s Screen,
+    pub(super) screen: &'s Screen,
     live: bool,
     namespace: &'s str,
     /// The server's address where commands do not look for it by themselves: the welcome scrolls out of sight.

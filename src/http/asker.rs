@@ -67,11 +67,9 @@ impl Judge {
 impl Asker {
     /// As what the audit names it.
     pub(super) fn by(&self) -> String {
-        let of = |held: &Arc<HeldKey>| match held.judge {
-            Judge::Node(_) => format!("key:{}", held.key.id),
-            Judge::Jwt(_) => format!("jwt:{}", held.key.id),
-        };
-        self.0.as_ref().map_or_else(|| "http".to_owned(), of)
+        let Some(held) = &self.0 else { return "http".to_owned() };
+        let kind = if matches!(held.judge, Judge::Jwt(_)) { "jwt" } else { "key" };
+        format!("{kind}:{}", held.key.id)
     }
 
     /// The key; `None`: it needs none.

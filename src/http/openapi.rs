@@ -325,7 +325,7 @@ impl Document {
             said["requestBody"] = body;
         }
         let path = self.paths.entry(path).or_insert_with(|| json!({}));
-        path[word(method)] = said;
+        path[format!("{method:?}").to_lowercase()] = said;
     }
 
     /// The schema that a reference names.
@@ -460,15 +460,6 @@ fn problem() -> Value {
             },
         }}},
     })
-}
-
-fn word(method: Method) -> &'static str {
-    match method {
-        Method::Get => "get",
-        Method::Put => "put",
-        Method::Post => "post",
-        Method::Delete => "delete",
-    }
 }
 
 #[cfg(test)]

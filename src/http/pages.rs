@@ -45,14 +45,12 @@ fn page(status: StatusCode, media_type: &'static str, body: String) -> Response 
 /// An answer at all says that the process can work: its threads run; and the node's supervisors answer. What it lacks
 /// from outside is not its own fault, and another start would not bring it.
 async fn alive(State(node): State<Node>) -> Response {
-    let wrong = match node.get() {
-        Some(node) => node.reason_not_alive().await,
-        None => None,
-    };
-    match wrong {
-        None => page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
-        Some(reason) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{reason}\n")),
+    if let Some(node) = node.get()
+        && let Some(reason) = node.reason_not_alive().await
+    {
+        return page(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{reason}\n"));
     }
+    page(StatusCode::OK, PLAIN, "ok\n".to_owned())
 }
 
 async fn ready(State(node): State<Node>) -> Response {

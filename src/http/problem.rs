@@ -33,7 +33,7 @@ pub(super) fn of_http(status: StatusCode, word: &str, message: impl Into<String>
 
 /// The answer that says what went wrong.
 pub(super) fn problem(error: ApiError) -> Response {
-    let code = if error.error == Code::IdempotencyMismatch.word() { 422 } else { error.code };
+    let code = if error.error == Code::IdempotencyMismatch.as_str() { 422 } else { error.code };
     let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let requests::Said { request_id, trace_id, run_id } = requests::said();
     tracing::debug!(

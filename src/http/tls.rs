@@ -3,6 +3,7 @@
 //! Files that cannot be used stop the start. Later they are said in the log, and the former ones stay.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::config::TlsFiles;
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
 
 /// Why TLS is not to be had by a file.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", file.display())]
 pub struct TlsError {
     file: PathBuf,
@@ -60,11 +61,7 @@ impl Tls {
             if now == seen {
                 continue;
             }
-            match now
-                .as_ref()
-                .map_err(TlsError::to_string)
-                .and_then(|now| configuration(&self.files, now).map_err(|error| error.to_string()))
-            {
+            match now.clone().and_then(|now| configuration(&self.files, &now)) {
                 Ok(configuration) => {
                     self.current.store(configuration);
                     tracing::info!("TLS of HTTP has its files anew");
@@ -78,45 +75,44 @@ impl Tls {
 
 /// A few KiB: no time is lost over reading them in place.
 fn contents(files: &TlsFiles) -> Result<Contents, TlsError> {
-    let read = |file: &Path| std::fs::read(file).map_err(|error| refused(file)(error.to_string()));
+    let read = |file: &Path| std::fs::read(file).map_err(|error| refused(file, error));
     let client_ca = files.client_ca.as_deref().map(read).transpose()?;
     Ok([read(&files.cert)?, read(&files.key)?, client_ca.unwrap_or_default()])
 }
 
-fn refused(file: &Path) -> impl Fn(String) -> TlsError {
-    move |reason| TlsError { file: file.to_owned(), reason }
+fn refused(file: &Path, reason: impl Display) -> TlsError {
+    TlsError { file: file.to_owned(), reason: reason.to_string() }
 }
 
 fn configuration(files: &TlsFiles, [cert, key, client_ca]: &Contents) -> Result<Arc<ServerConfig>, TlsError> {
     let chain = certificates(&files.cert, cert)?;
-    let wrong_key = refused(&files.key);
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| wrong_key(format!("has no private key: {error}")))?;
+    let key = PrivateKeyDer::from_pem_slice(key);
+    let key = key.map_err(|error| refused(&files.key, format!("has no private key: {error}")))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let wrong_cert = refused(&files.cert);
+    let wrong_cert = |error: rustls::Error| refused(&files.cert, error);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong_cert(error.to_string()))?;
+        .map_err(wrong_cert)?;
     let builder = match &files.client_ca {
         Some(file) => builder.with_client_cert_verifier(verifier(file, client_ca, provider)?),
         None => builder.with_no_client_auth(),
     };
-    let mut built = builder.with_single_cert(chain, key).map_err(|error| wrong_cert(error.to_string()))?;
+    let mut built = builder.with_single_cert(chain, key).map_err(wrong_cert)?;
     built.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(built))
 }
 
 fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    let read = read.map_err(|error| refused(file)(error.to_string()))?;
-    if read.is_empty() { Err(refused(file)("has no certificate".to_owned())) } else { Ok(read) }
+    let read = read.map_err(|error| refused(file, error))?;
+    if read.is_empty() { Err(refused(file, "has no certificate")) } else { Ok(read) }
 }
 
 fn verifier(file: &Path, pem: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let wrong = refused(file);
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file, pem)? {
-        roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+        roots.add(certificate).map_err(|error| refused(file, error))?;
     }
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    verifier.build().map_err(|error| wrong(error.to_string()))
+    verifier.build().map_err(|error| refused(file, error))
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use longshore_harness::{Job, Node, Reply, World, free_ports};
@@ -12,10 +11,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::world;
-
-/// How long all submissions may take.
-const WITHIN: Duration = Duration::from_secs(240);
+use crate::{WITHIN, world};
 
 #[derive(Deserialize)]
 struct Said {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::gateway::head_and_body;
 use crate::http::on_a_free_port;
-use crate::{served_by, world};
+use crate::{WITHIN, served_by, world};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PUBLISHER: &str = "00f067aa0ba902b7";
@@ -513,5 +513,3 @@ const JOBS: usize = 3_000;
 const SPANS: usize = 3 * JOBS;
 /// Spans that a node keeps at most: those that wait, a batch, and the batch that is under way.
 const KEPT: usize = 4_096 + 2 * 512;
-/// Far longer than any collector has for its answer.
-const WITHIN: Duration = Duration::from_secs(240);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::commands::{self, output, run, text_of};
 use crate::{page_types, release, tidy, vendor};
 
 /// Runs every check on the workspace at `root`.
@@ -20,7 +21,7 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     step("vendored files", || vendor::check(root))?;
     step("the dashboard's types", || page_types::check(root))?;
     // With the programs that they start.
-    step("the tests' programs", || succeeds(optimised(root, &["test", "--workspace", "--no-run"], &[])))?;
+    step("the tests' programs", || run(&mut optimised(root, &["test", "--workspace", "--no-run"], &[])))?;
     step("the release archive", || release::pack(root, &binary()?, ("unoptimised", &release::host()?)).map(drop))?;
     let found = [
         ("LONGSHORE_NATS_SERVER", server.into()),
@@ -114,13 +115,8 @@ const PROGRAMS: [&str; 8] =
 /// The library builds without the program's features, and without the crates that only those need.
 fn library(root: &Path) -> anyhow::Result<()> {
     let alone = ["-p", "longshore", "--no-default-features"];
-    let mut tree = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    tree.arg("tree").args(alone).args(["-e", "normal", "--prefix", "none"]).current_dir(root);
-    let tree = tree.output().context("cannot start cargo")?;
-    if !tree.status.success() {
-        bail!("`cargo tree` ended with {}: {}", tree.status, String::from_utf8_lossy(&tree.stderr));
-    }
-    let listed = String::from_utf8_lossy(&tree.stdout).into_owned();
+    let mut tree = commands::cargo(root);
+    let listed = text_of(tree.arg("tree").args(alone).args(["-e", "normal", "--prefix", "none"]))?;
     let mut names = listed.lines().filter_map(|line| line.split(' ').next());
     if let Some(name) = names.find(|name| PROGRAMS.contains(name)) {
         bail!("the library without features depends on {name}, which only the program should need");
@@ -136,11 +132,7 @@ fn beside(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> anyhow::
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(cargo.get_program()).args(arguments).current_dir(root);
     nice.envs(env.iter().map(|(name, value)| (name, value)));
-    let output = nice.output().context("cannot start cargo by nice")?;
-    if !output.status.success() {
-        bail!("{nice:?} ended with {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    output(&mut nice).map(drop)
 }
 
 /// How many worlds the simulation plays: a million runs.
@@ -235,19 +227,11 @@ fn binary() -> anyhow::Result<PathBuf> {
 }
 
 fn cargo(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> anyhow::Result<()> {
-    succeeds(cargo_command(root, arguments, env))
+    run(&mut cargo_command(root, arguments, env))
 }
 
 fn cargo_command(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(root).envs(env.iter().map(|(name, value)| (name, value)));
+    let mut command = commands::cargo(root);
+    command.args(arguments).envs(env.iter().map(|(name, value)| (name, value)));
     command
-}
-
-fn succeeds(mut command: Command) -> anyhow::Result<()> {
-    let status = command.status().context("cannot start cargo")?;
-    if !status.success() {
-        bail!("{command:?} ended with {status}");
-    }
-    Ok(())
 }

@@ -7,6 +7,7 @@
 //! conformance` checks a handler of any language.
 
 mod check;
+mod commands;
 mod conformance;
 mod page_types;
 mod release;

@@ -8,7 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::vendor::{Package, output};
+use crate::commands::output;
+use crate::vendor::Package;
 
 const TYPESCRIPT: Package = Package {
     name: "typescript@5.9.3",
@@ -24,11 +25,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let folder = root.join("target/typescript");
-    let compiler = match compiler(&folder) {
-        Ok(Some(compiler)) => compiler,
-        Ok(None) => return Ok(()),
-        Err(error) => return Err(error),
-    };
+    let Some(compiler) = compiler(&folder)? else { return Ok(()) };
     let checked = Command::new("node").arg(compiler).args(["-p", PROJECT]).current_dir(root).status();
     ensure!(checked.context("cannot start node")?.success(), "the types of the dashboard do not fit");
     Ok(())

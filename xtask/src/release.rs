@@ -5,13 +5,13 @@
 //! beside it lie the bill of materials, `….cdx.json`, and `SHA256SUMS`, which `sha256sum --check` reads. Files are in
 //! order, with the time of the last commit and no owner, so that the same source makes the same archive.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
+use crate::commands::{cargo, output, run, text_of};
 use crate::sbom;
 
 /// Files that are packed as they are.
@@ -61,12 +61,9 @@ pub(crate) fn pack(root: &Path, binary: &Path, (target, platform): (&str, &str))
     }
     links_hold(&folder)?;
     for (shell, file) in SHELLS {
-        let script = Command::new(binary).args(["completions", shell]).output();
-        let script = script.with_context(|| format!("cannot run {}", binary.display()))?;
-        if !script.status.success() || script.stdout.is_empty() {
-            bail!("`longshore completions {shell}` ended with {}", script.status);
-        }
-        fs::write(folder.join("completions").join(file), script.stdout)?;
+        let script = output(Command::new(binary).args(["completions", shell]))?;
+        ensure!(!script.is_empty(), "`longshore completions {shell}` printed nothing");
+        fs::write(folder.join("completions").join(file), script)?;
     }
     run(Command::new(binary).arg("man").arg(folder.join("man")))?;
 
@@ -115,31 +112,4 @@ pub(crate) fn host() -> anyhow::Result<String> {
     let version = text_of(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc does not say what it builds for")?.to_owned())
-}
-
-pub(crate) fn cargo(root: &Path) -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root);
-    cargo
-}
-
-pub(crate) fn text_of(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.output().with_context(|| format!("cannot start {}", shown(command)))?;
-    if !output.status.success() {
-        bail!("{} ended with {}: {}", shown(command), output.status, String::from_utf8_lossy(&output.stderr));
-    }
-    String::from_utf8(output.stdout).with_context(|| format!("{} did not print text", shown(command)))
-}
-
-fn run(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
-    if !status.success() {
-        bail!("{} ended with {status}", shown(command));
-    }
-    Ok(())
-}
-
-fn shown(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_string_lossy);
-    format!("`{}`", words.collect::<Vec<_>>().join(" "))
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::release::{cargo, text_of};
+use crate::commands::{cargo, text_of};
 
 /// The bill of `longshore` as it is built for a platform, such as `x86_64-unknown-linux-gnu`.
 pub(crate) fn of(root: &Path, platform: &str) -> anyhow::Result<Value> {

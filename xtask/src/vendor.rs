@@ -9,10 +9,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256, Sha512};
+
+use crate::commands::output;
 
 const LIT_HTML: Package = Package {
     name: "lit-html@3.3.3",
@@ -87,13 +89,4 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// What a command says, if it succeeds.
-pub(crate) fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
-    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(output.stdout)
 }

@@ -3,11 +3,11 @@
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, AuditEntry, AuditPage, AuditRequest, Encoded, OPERATOR};
 
-use crate::api::Api;
 use crate::api::filter;
+use crate::api::{Answered, Api};
 
 /// Serves `audit.list`.
-pub(crate) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<Encoded<AuditPage>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Answered<AuditPage> {
     let AuditRequest { since, limit, cursor } = asked;
     let limit = filter::page_size(limit)?;
     let subject = api.backbone.names().audit(if asker == OPERATOR { "*" } else { asker });

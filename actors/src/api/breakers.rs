@@ -10,8 +10,8 @@ use longshore_backbone::wire::api::{
 use longshore_domain::breaker::record::{BreakerKey, BreakerStep};
 use longshore_domain::duration::MAX_DURATION;
 
-use crate::api::Api;
 use crate::api::filter;
+use crate::api::{Answered, Api};
 use crate::limits::breaker::keeper::Message;
 use crate::runtime::now;
 
@@ -19,11 +19,7 @@ use crate::runtime::now;
 const ORDERED_WITHIN: Duration = Duration::from_secs(8);
 
 /// The endpoint `breakers.list`.
-pub(crate) async fn list(
-    backbone: &Backbone,
-    asker: &str,
-    asked: BreakersRequest,
-) -> Result<Encoded<Listed>, ApiError> {
+pub(crate) async fn list(backbone: &Backbone, asker: &str, asked: BreakersRequest) -> Answered<Listed> {
     let BreakersRequest { tenant, job_type, limit, cursor } = asked;
     let tenant = filter::whose(asker, tenant.as_ref())?;
     let limit = filter::page_size(limit)?;
@@ -50,13 +46,13 @@ pub(crate) async fn list(
 }
 
 /// The endpoint `breakers.reset`.
-pub(crate) async fn reset(api: &Api, asked: ResetRequest) -> Result<Encoded<BreakerStatus>, ApiError> {
+pub(crate) async fn reset(api: &Api, asked: ResetRequest) -> Answered<BreakerStatus> {
     let ResetRequest { tenant, job_type, key } = asked;
     order(api, BreakerKey { tenant, job_type, key }, BreakerStep::Reset).await
 }
 
 /// The endpoint `breakers.trip`.
-pub(crate) async fn trip(api: &Api, asked: TripRequest) -> Result<Encoded<BreakerStatus>, ApiError> {
+pub(crate) async fn trip(api: &Api, asked: TripRequest) -> Answered<BreakerStatus> {
     let TripRequest { tenant, job_type, key, until } = asked;
     let now = now();
     if until.is_some_and(|until| until <= now || until.since(now) > MAX_DURATION) {
@@ -66,7 +62,7 @@ pub(crate) async fn trip(api: &Api, asked: TripRequest) -> Result<Encoded<Breake
     order(api, BreakerKey { tenant, job_type, key }, BreakerStep::Trip { until }).await
 }
 
-async fn order(api: &Api, of: BreakerKey, step: BreakerStep) -> Result<Encoded<BreakerStatus>, ApiError> {
+async fn order(api: &Api, of: BreakerKey, step: BreakerStep) -> Answered<BreakerStatus> {
     let wrong = |message: String| Err(ApiError::new(Code::WrongState, message));
     match api.breakers.policy(&of.job_type) {
         None => return wrong(format!("type: {} has no circuit breaker (setting breaker of the type)", of.job_type)),

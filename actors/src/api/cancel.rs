@@ -13,9 +13,10 @@ use longshore_domain::{Queue, QueueLane, Run, RunId, RunState, Tenant};
 
 use crate::api::cancellation::{self, Only, present};
 use crate::api::filter::{self, Chosen, RunFilter};
-use crate::api::{Api, runs};
+use crate::api::{Answered, Api, runs};
 use crate::attempt::assignment::Assignment;
 use crate::ports::encode::Destination as _;
+use crate::ports::passed_on::passed_on;
 use crate::ports::{FilterPorts, Rules as _};
 
 /// Runs that one request cancels at once.
@@ -24,7 +25,7 @@ const AT_ONCE: usize = 32;
 const LOOKS: usize = 10;
 
 /// The endpoint `runs.cancel`.
-pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<Encoded<Cancelled>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<Cancelled> {
     let (limit, dry_run) = (asked.limit, asked.dry_run);
     match filter::which(asker, asked)? {
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
@@ -152,7 +153,7 @@ async fn page_through<P: FilterPorts>(
                         Ok(Some(_)) => many.cancelled += 1,
                         Ok(None) => {}
                         // It ended by itself in the meantime.
-                        Err(error) if error.error == Code::WrongState.word() => {}
+                        Err(error) if error.error == Code::WrongState.as_str() => {}
                         Err(error) => many.failed.push(Failed { error: error.message, run_id: run }),
                     }
                 }
@@ -223,12 +224,9 @@ fn whose<P: FilterPorts>(ports: &P, place: &Source, stored: Stored) -> Option<(T
 }
 
 impl FilterPorts for Api {
-    async fn declared_queues(&self) -> Result<Vec<Queue>, Error> {
-        self.backbone.declared_queues().await
-    }
-
-    async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error> {
-        self.backbone.page(place, subject, from).await
+    passed_on! { self.backbone =>
+        async fn declared_queues(&self) -> Result<Vec<Queue>, Error>;
+        async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error>;
     }
 
     fn run_in_lane(&self, queue: &Queue, lane: QueueLane, stored: &Stored) -> (Tenant, RunId) {

@@ -69,7 +69,7 @@ pub(crate) async fn one<P: CancelPorts>(
     loop {
         let Present { run: before, expected, job } = match present(ports, tenant, run_id).await {
             Ok(Some(present)) => present,
-            Err(error) if error.error == Code::Unreadable.word() => return forget(ports, tenant, run_id, only).await,
+            Err(error) if error.error == Code::Unreadable.as_str() => return forget(ports, tenant, run_id, only).await,
             Ok(None) => return Ok(None),
             Err(error) => return Err(error),
         };

@@ -18,8 +18,8 @@ use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, SlotRecord, SlotScope};
 use longshore_domain::{SmolStr, Tenant, Timestamp, format_smolstr};
 
-use crate::api::Api;
 use crate::api::filter;
+use crate::api::{Answered, Api};
 use crate::runtime::now;
 
 /// How long a node has to say which runs work with its slots.
@@ -33,11 +33,7 @@ const TRIES: usize = 20;
 type Sessions = HashMap<SmolStr, Option<(Session, Timestamp)>>;
 
 /// The endpoint `concurrency.list`.
-pub(crate) async fn list(
-    api: &Api,
-    asker: &str,
-    asked: ConcurrencyRequest,
-) -> Result<Encoded<ConcurrencyLimits>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: ConcurrencyRequest) -> Answered<ConcurrencyLimits> {
     let ConcurrencyRequest { tenant, job_type, limit, cursor } = asked;
     let own = filter::whose(asker, tenant.as_ref())?;
     let limit = filter::page_size(limit)?;
@@ -71,7 +67,7 @@ pub(crate) async fn list(
 }
 
 /// The endpoint `concurrency.free`.
-pub(crate) async fn free(api: &Api, asked: FreeRequest) -> Result<Encoded<Freed>, ApiError> {
+pub(crate) async fn free(api: &Api, asked: FreeRequest) -> Answered<Freed> {
     let (id, records) = (limit_of(&asked)?, api.backbone.slots());
     for _ in 0..TRIES {
         let (record, revision) = records.read(&id).await?;

@@ -16,8 +16,8 @@ use longshore_backbone::wire::record;
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::{Run, RunId, Tenant, Timestamp};
 
-use crate::api::Api;
 use crate::api::filter::{self, RunFilter, limit, mark, page_size};
+use crate::api::{Answered, Api};
 use crate::runtime::now;
 
 /// Records that are read at once.
@@ -74,7 +74,7 @@ fn those_that_stand(
 }
 
 /// The endpoint `dlq.list`.
-pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Answered<Page> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = page_size(asked.limit)?;
     // An answer is one message: it stays well below the server's limit.
@@ -102,7 +102,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<E
 }
 
 /// The endpoint `dlq.get`.
-pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
+pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Answered<DeadLetter> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     let (dead_letter, run) = find(api, &tenant, &run_id).await?;
     Ok(within(&dead_letter, &run, show(&dead_letter, &run), api.backbone.max_in_answer()))
@@ -165,7 +165,7 @@ fn described(
 const HOURS: usize = 24;
 
 /// The endpoint `dlq.groups`: dead letters by the cause of their failure, the largest group first.
-pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
+pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Answered<Groups> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?;
     let (subject, now) = (subject(api, &filter), now());

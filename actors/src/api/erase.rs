@@ -6,12 +6,12 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadLetter, RunRequest};
 use longshore_backbone::wire::record;
 
-use crate::api::Api;
 use crate::api::filter;
+use crate::api::{Answered, Api};
 use crate::runtime::now;
 
 /// The endpoint `runs.erase`.
-pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered<Erased> {
     let Api { backbone, identity, .. } = api;
     let (tenant, run_id) = filter::one(asker, asked)?;
     let mut dead_letters = 0;

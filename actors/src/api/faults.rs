@@ -9,8 +9,8 @@ use longshore_backbone::wire::api::{
 use longshore_domain::fault::Fault;
 use longshore_domain::setting::{Setting, SettingKey};
 
-use crate::api::Api;
 use crate::api::pauses::{announce, write};
+use crate::api::{Answered, Api};
 use crate::limits::faults::ActiveFault;
 use crate::runtime::now;
 
@@ -26,7 +26,7 @@ fn allowed(api: &Api) -> Result<(), ApiError> {
 }
 
 /// The endpoint `faults.set`.
-pub(crate) async fn set(api: &Api, asked: SetFaultRequest) -> Result<Encoded<FaultSet>, ApiError> {
+pub(crate) async fn set(api: &Api, asked: SetFaultRequest) -> Answered<FaultSet> {
     allowed(api)?;
     let SetFaultRequest { job_type, kind, probability, delay_ms, step, until, limit } = asked;
     let fault = Fault { probability: probability.unwrap_or(1.0), delay_ms, step, until, limit };
@@ -42,14 +42,14 @@ pub(crate) async fn set(api: &Api, asked: SetFaultRequest) -> Result<Encoded<Fau
 }
 
 /// The endpoint `faults.list`.
-pub(crate) fn list(api: &Api) -> Result<Encoded<Faults>, ApiError> {
+pub(crate) fn list(api: &Api) -> Answered<Faults> {
     allowed(api)?;
     let faults = api.run_time_settings.faults.all(now()).into_iter().map(status).collect();
     Ok(Encoded::of(&Faults { faults }))
 }
 
 /// The endpoint `faults.clear`.
-pub(crate) async fn clear(api: &Api, asked: ClearFaultsRequest) -> Result<Encoded<FaultsCleared>, ApiError> {
+pub(crate) async fn clear(api: &Api, asked: ClearFaultsRequest) -> Answered<FaultsCleared> {
     allowed(api)?;
     let ClearFaultsRequest { job_type, kind } = asked;
     let mut cleared = FaultsCleared { faults: Vec::new(), unconfirmed: Vec::new() };

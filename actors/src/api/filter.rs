@@ -95,7 +95,7 @@ pub(super) fn limit(asked: Option<u64>) -> Result<Option<usize>, ApiError> {
 }
 
 /// How many entries a page has at most.
-pub(super) fn page_size(asked: Option<u64>) -> Result<usize, ApiError> {
+pub(crate) fn page_size(asked: Option<u64>) -> Result<usize, ApiError> {
     Ok(limit(asked)?.unwrap_or(PAGE))
 }
 

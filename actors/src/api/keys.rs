@@ -4,7 +4,7 @@
 //! within two seconds of its end. Unknown, revoked, expired and wrong keys cost the same.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
@@ -18,8 +18,8 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 
-use crate::api::Api;
-use crate::runtime::now;
+use crate::api::{Answered, Api};
+use crate::runtime::{Unpoisoned as _, now};
 
 /// Keys that there may be, and sessions.
 const MAX: usize = 1_000;
@@ -34,7 +34,7 @@ const KNOWN: usize = 1_024;
 const AT_ONCE: usize = 16;
 
 /// The endpoint `keys.create`.
-pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Result<Encoded<KeyCreated>, ApiError> {
+pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Answered<KeyCreated> {
     let CreateKeyRequest { name, tenant, mut scopes, expires_at } = asked;
     if !(1..=NAME).contains(&name.chars().count()) || name.chars().any(char::is_control) {
         return Err(ApiError::malformed(format!("name: is not 1 to {NAME} characters")));
@@ -76,7 +76,7 @@ async fn store(backbone: &Backbone, key: KeyStatus, session_of: Option<String>) 
 }
 
 /// The endpoint `keys.list`.
-pub(crate) async fn list(api: &Api) -> Result<Encoded<Keys>, ApiError> {
+pub(crate) async fn list(api: &Api) -> Answered<Keys> {
     let stored = api.backbone.api_keys().all().await?;
     let keys = stored.into_iter().filter(|stored| stored.session_of.is_none());
     let mut keys: Vec<KeyStatus> = keys.map(|stored| stored.key).collect();
@@ -85,7 +85,7 @@ pub(crate) async fn list(api: &Api) -> Result<Encoded<Keys>, ApiError> {
 }
 
 /// The endpoint `keys.revoke`; answers with the key as it was.
-pub(crate) async fn revoke(api: &Api, asked: RevokeKeyRequest) -> Result<Encoded<KeyStatus>, ApiError> {
+pub(crate) async fn revoke(api: &Api, asked: RevokeKeyRequest) -> Answered<KeyStatus> {
     if !is_key_id(&asked.id) {
         // What stands there may be a whole key.
         return Err(ApiError::malformed("id: is not the id of a key, which keys.list shows"));
@@ -135,7 +135,7 @@ impl KeyCheck {
         }
         let key = KeyStatus { last_used: today, ..stored.key.clone() };
         let stored = StoredKey { key, ..stored.clone() };
-        if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&stored.key.id) {
+        if let Some(known) = self.known.lock().unpoisoned().get_mut(&stored.key.id) {
             known.1 = Some(stored.clone());
         }
         let keys = self.backbone.api_keys();
@@ -165,7 +165,7 @@ impl KeyCheck {
         let Some(session) = session else { return Ok(()) };
         let id = session.key.id;
         self.backbone.api_keys().revoke(&id).await?;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.known.lock().unpoisoned().remove(&id);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl KeyCheck {
         }
         let asked_at = Instant::now();
         let stored = self.backbone.api_keys().get(id).await?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unpoisoned();
         if known.len() >= KNOWN {
             known.clear();
         }
@@ -200,7 +200,7 @@ impl KeyCheck {
     }
 
     fn known(&self, id: &str) -> Option<Option<StoredKey>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock().unpoisoned();
         let (asked_at, stored) = known.get(id)?;
         (asked_at.elapsed() < KNOWN_FOR).then(|| stored.clone())
     }

@@ -16,7 +16,7 @@ use longshore_domain::run::{LateEnd, OnLate, whole_millis};
 use longshore_domain::{ErrorKind, Failure, Run, RunId, RunState, Tenant, Timestamp};
 use serde_json::value::RawValue;
 
-use crate::api::{Api, filter, reschedule};
+use crate::api::{Answered, Api, filter, reschedule};
 use crate::attempt::progress::{MAX_BYTES, Said};
 use crate::request::{positive, wrong};
 use crate::runtime::now;
@@ -27,14 +27,14 @@ const STORED_WITHIN: Duration = Duration::from_secs(5);
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// `runs.complete`
-pub(crate) async fn complete(api: &Api, asker: &str, asked: CompleteRequest) -> Result<Encoded<Record>, ApiError> {
+pub(crate) async fn complete(api: &Api, asker: &str, asked: CompleteRequest) -> Answered<Record> {
     let CompleteRequest { run_id, tenant, token, result } = asked;
     let result = fitting("result", result, RESULT_MAX)?;
     end(api, asker, RunRequest { run_id, tenant }, &token, &LateEnd::Completed(result)).await
 }
 
 /// `runs.fail`
-pub(crate) async fn fail(api: &Api, asker: &str, asked: FailRequest) -> Result<Encoded<Record>, ApiError> {
+pub(crate) async fn fail(api: &Api, asker: &str, asked: FailRequest) -> Answered<Record> {
     let FailRequest { run_id, tenant, token, error, retryable, retry_after_ms } = asked;
     let kind = if retryable.unwrap_or(true) { ErrorKind::Retryable } else { ErrorKind::Permanent };
     if retry_after_ms.is_some() && kind == ErrorKind::Permanent {
@@ -46,7 +46,7 @@ pub(crate) async fn fail(api: &Api, asker: &str, asked: FailRequest) -> Result<E
 }
 
 /// Notes the end of the attempt with this token, and has its job fall due.
-async fn end(api: &Api, asker: &str, of: RunRequest, token: &str, end: &LateEnd) -> Result<Encoded<Record>, ApiError> {
+async fn end(api: &Api, asker: &str, of: RunRequest, token: &str, end: &LateEnd) -> Answered<Record> {
     let (tenant, run_id) = filter::one(asker, of)?;
     let run = once_it_stands(api, &tenant, &run_id, |run, standing| {
         match run.on_late(token, Some(end)) {
@@ -62,7 +62,7 @@ async fn end(api: &Api, asker: &str, of: RunRequest, token: &str, end: &LateEnd)
 }
 
 /// `runs.progress`
-pub(crate) async fn progress(api: &Api, asker: &str, asked: ProgressRequest) -> Result<Encoded<Goes>, ApiError> {
+pub(crate) async fn progress(api: &Api, asker: &str, asked: ProgressRequest) -> Answered<Goes> {
     let ProgressRequest { run_id, tenant, token, progress } = asked;
     let progress = fitting("progress", progress, MAX_BYTES)?;
     let (tenant, run_id) = filter::one(asker, RunRequest { run_id, tenant })?;

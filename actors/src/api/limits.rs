@@ -18,16 +18,16 @@ use longshore_domain::name::there_are;
 use longshore_domain::setting::{Setting, SettingKey};
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 
-use crate::api::Api;
 use crate::api::filter;
 use crate::api::pauses::{announce, write};
+use crate::api::{Answered, Api};
 use crate::runtime::now;
 
 /// Records that are read at once.
 const READ_AT_ONCE: usize = 16;
 
 /// The endpoint `limits.list`.
-pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result<Encoded<Listed>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Answered<Listed> {
     let limit = filter::page_size(asked.limit)?;
     // The number of the page's first limit, from 1.
     let first = filter::cursor(asked.cursor.as_deref())?.max(1);
@@ -53,14 +53,14 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result
 }
 
 /// The endpoint `limits.set`.
-pub(crate) async fn set(api: &Api, asked: SetLimitRequest) -> Result<Encoded<LimitChanged>, ApiError> {
+pub(crate) async fn set(api: &Api, asked: SetLimitRequest) -> Answered<LimitChanged> {
     let (scope, limit) = (asked.scope()?, asked.limit()?);
     must_exist(api, &scope)?;
     change(api, scope, Some(Setting::Limit(limit))).await
 }
 
 /// The endpoint `limits.reset`.
-pub(crate) async fn reset(api: &Api, asked: ResetLimitRequest) -> Result<Encoded<LimitChanged>, ApiError> {
+pub(crate) async fn reset(api: &Api, asked: ResetLimitRequest) -> Answered<LimitChanged> {
     change(api, asked.scope()?, None).await
 }
 
@@ -75,7 +75,7 @@ fn must_exist(api: &Api, scope: &Scope) -> Result<(), ApiError> {
 }
 
 /// Stores the setting, and waits until the nodes know of it. Repeating it is harmless.
-async fn change(api: &Api, scope: Scope, wanted: Option<Setting>) -> Result<Encoded<LimitChanged>, ApiError> {
+async fn change(api: &Api, scope: Scope, wanted: Option<Setting>) -> Answered<LimitChanged> {
     let key = SettingKey::Limit(scope.clone());
     let stored = write(api, &key, wanted, |_| false).await?;
     let unconfirmed = announce(api, stored.revision).await?;

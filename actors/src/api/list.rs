@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use longshore_backbone::claims::FoundClaim;
 use longshore_backbone::wire::api::{
-    ApiError, Code, Count, CountRequest, Counts, Encoded, ListRequest, Record, RunRequest, Runs, RunsRequest,
+    Code, Count, CountRequest, Counts, Encoded, ListRequest, Record, RunRequest, Runs, RunsRequest,
 };
 use longshore_backbone::wire::record;
 use longshore_domain::{JobType, Queue, Run, RunState, Tenant, Timestamp};
 use tokio::time::Instant;
 
-use crate::api::Api;
 use crate::api::filter::{self, RunFilter};
 use crate::api::runs;
 use crate::api::walk::Walk;
+use crate::api::{Answered, Api};
 use crate::attempt::keys;
 
 /// Messages that one call of a list looks at, and for how long: it is answered soon also if nothing fits.
@@ -26,7 +26,7 @@ const COUNTING: (usize, Duration) = (100_000, Duration::from_secs(5));
 const GROUPS: usize = 1_000;
 
 /// `runs.list`
-pub(crate) async fn list(api: &Api, asker: &str, asked: RunsRequest) -> Result<Encoded<Runs>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: RunsRequest) -> Answered<Runs> {
     match asked {
         RunsRequest::Those(asked) => those(api, asker, asked).await,
         RunsRequest::OfKey { key, tenant } => of_key(api, asker, &key, tenant).await,
@@ -35,7 +35,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: RunsRequest) -> Result<E
 
 /// The run that has a key, alone: if the key is free again, the run that had it last. The page is empty if neither the
 /// claim nor, where that outlasts it, the run's record is there.
-async fn of_key(api: &Api, asker: &str, key: &str, tenant: Option<Tenant>) -> Result<Encoded<Runs>, ApiError> {
+async fn of_key(api: &Api, asker: &str, key: &str, tenant: Option<Tenant>) -> Answered<Runs> {
     let tenant = filter::whose_one(asker, tenant.as_ref(), "an idempotency_key", "run")?;
     let Some(FoundClaim { claim, .. }) = api.backbone.read_claim(&tenant, key).await? else {
         return Ok(page(Vec::new(), None, None, 0));
@@ -49,7 +49,7 @@ async fn of_key(api: &Api, asker: &str, key: &str, tenant: Option<Tenant>) -> Re
     }
 }
 
-async fn those(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Runs>, ApiError> {
+async fn those(api: &Api, asker: &str, asked: ListRequest) -> Answered<Runs> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = filter::page_size(asked.limit)?;
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
@@ -86,7 +86,7 @@ fn page(
 }
 
 /// `runs.count`
-pub(crate) async fn count(api: &Api, asker: &str, asked: CountRequest) -> Result<Encoded<Counts>, ApiError> {
+pub(crate) async fn count(api: &Api, asker: &str, asked: CountRequest) -> Answered<Counts> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
     let (until, mut groups) = (Instant::now() + COUNTING.1, BTreeMap::new());

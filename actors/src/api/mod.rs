@@ -56,6 +56,7 @@ pub(crate) mod reschedule;
 use std::sync::Arc;
 
 use longshore_backbone::Backbone;
+use longshore_backbone::wire::api::{ApiError, Encoded};
 use longshore_domain::policy::Policies;
 
 use crate::attempt::recently_cancelled::RecentlyCancelled;
@@ -72,15 +73,20 @@ use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
 use crate::runtime::address::Address;
 use crate::runtime::identity::Identity;
+use crate::runtime::lifecycle::Lifecycle;
 use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookSettings;
 use crate::trace::Tracer;
+
+/// What an endpoint answers.
+pub(crate) type Answered<T> = Result<Encoded<T>, ApiError>;
 
 /// What the endpoints use. They start no job and hold no lease.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) backbone: Backbone,
     pub(crate) identity: Arc<Identity>,
+    pub(crate) lifecycle: Lifecycle,
     pub(crate) policies: Arc<Policies>,
     pub(crate) committer: Committer,
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,

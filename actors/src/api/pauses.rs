@@ -13,7 +13,7 @@ use longshore_domain::setting::{KNOWN_FOR, Pause, PauseOf, Setting, SettingKey, 
 use longshore_domain::{JobType, Queue, Timestamp};
 use serde_json::json;
 
-use crate::api::Api;
+use crate::api::{Answered, Api};
 use crate::cluster::run_time_settings::resumed;
 use crate::handlers::served_types;
 use crate::runtime::fail_point;
@@ -36,7 +36,7 @@ pub(super) struct Stored {
 }
 
 /// The endpoint `queues.pause`.
-pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Result<Encoded<PauseStatus>, ApiError> {
+pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Answered<PauseStatus> {
     let PauseRequest { queue, job_type, until } = asked;
     let of = which(api, queue, job_type).await?;
     let since = now();
@@ -65,7 +65,7 @@ pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Result<Encoded<Paus
 }
 
 /// The endpoint `queues.resume`.
-pub(crate) async fn resume(api: &Api, asked: ResumeRequest) -> Result<Encoded<PauseStatus>, ApiError> {
+pub(crate) async fn resume(api: &Api, asked: ResumeRequest) -> Answered<PauseStatus> {
     let ResumeRequest { queue, job_type } = asked;
     let of = which(api, queue, job_type).await?;
     let stored = write(api, &SettingKey::Pause(of.clone()), None, |_| false).await?;

@@ -10,11 +10,11 @@ use longshore_backbone::wire::header::{self, names};
 use longshore_domain::{QueueLane, Run, RunId, State, Tenant};
 
 use crate::api::filter;
-use crate::api::{Api, dead_letters, runs};
+use crate::api::{Answered, Api, dead_letters, runs};
 use crate::ports::WaitingPorts as _;
 
 /// The endpoint `runs.payload`.
-pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Payload>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered<Payload> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     let run = match runs::known(api, &tenant, &run_id).await {
         // Its dead letter may be there longer.
@@ -33,7 +33,7 @@ fn gone(run_id: &RunId) -> ApiError {
         .hint("payloads are kept while runs wait and work, and in dead letters")
 }
 
-async fn dead(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Encoded<Payload>, ApiError> {
+async fn dead(api: &Api, tenant: &Tenant, run_id: &RunId) -> Answered<Payload> {
     let (dead_letter, _) = dead_letters::find(api, tenant, run_id).await?;
     match dead_letter.left_out {
         Some(_) => Err(gone(run_id)),

@@ -18,9 +18,9 @@ use crate::api::{Api, intake, runs};
 use crate::attempt::assignment::Assignment;
 use crate::commit::Commit;
 use crate::commit::in_node::{InNode, NodeParts};
+use crate::ports::passed_on::passed_on;
 use crate::ports::{CancelPorts, DeadLetterPorts, InLane, Unlogged, WaitingPorts};
 use crate::runtime::now;
-use crate::trace::Tracer;
 
 /// How long the list of nodes is reused: many runs are often cancelled in a row.
 const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
@@ -31,8 +31,9 @@ const PAGES: usize = 400;
 
 impl InNode for Api {
     fn own(&self) -> NodeParts<'_> {
-        let (policies, metrics) = (&self.policies, &self.metrics);
-        NodeParts { backbone: &self.backbone, identity: &self.identity, policies, metrics, committer: &self.committer }
+        let (backbone, policies, metrics) = (&self.backbone, &self.policies, &self.metrics);
+        let (committer, tracer) = (&self.committer, self.tracer.as_deref());
+        NodeParts { backbone, identity: &self.identity, policies, metrics, committer, tracer }
     }
 }
 
@@ -59,10 +60,6 @@ impl SubmitPorts for Api {
 }
 
 impl DeadLetterPorts for Api {
-    fn tracer(&self) -> Option<&Tracer> {
-        self.tracer.as_deref()
-    }
-
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<bool, Error> {
         let subject = self.backbone.names().job(&run.tenant, &run.lane(), &run.job_type);
         Ok(!self.backbone.move_to_lane(subject, headers, payload, id).await?.duplicate)
@@ -74,10 +71,6 @@ impl DeadLetterPorts for Api {
 }
 
 impl WaitingPorts for Api {
-    fn tracer(&self) -> Option<&Tracer> {
-        self.tracer.as_deref()
-    }
-
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
         runs::recorded_for_certain(&self.backbone, tenant, run).await
     }
@@ -132,12 +125,16 @@ impl WaitingPorts for Api {
 }
 
 impl CancelPorts for Api {
-    async fn note_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
-        self.backbone.note_cancel(tenant, run, self.backbone.storage().failed_max_age).await
+    passed_on! { self.backbone =>
+        async fn forget_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
+        async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
+        async fn has_no_message(&self, run: &Run) -> Result<bool, Error>;
+        async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
+        async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error>;
     }
 
-    async fn forget_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
-        self.backbone.forget_cancel(tenant, run).await
+    async fn note_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.backbone.note_cancel(tenant, run, self.backbone.storage().failed_max_age).await
     }
 
     async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, only_if_waiting: bool) -> Result<bool, ApiError> {
@@ -153,25 +150,9 @@ impl CancelPorts for Api {
         Ok(self.backbone.ask_who_runs(tenant, run, only_if_waiting, &nodes).await)
     }
 
-    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
-        self.backbone.notify_cancelled(tenant, run).await;
-    }
-
     async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError> {
         let until = tokio::time::Instant::now() + ENDS_WITHIN;
         runs::wait_for_end(self, tenant, run, until).await.map(drop)
-    }
-
-    async fn has_no_message(&self, run: &Run) -> Result<bool, Error> {
-        self.backbone.has_no_message(run).await
-    }
-
-    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
-        self.backbone.take_out(place, sequence).await
-    }
-
-    async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error> {
-        self.backbone.remove_record(tenant, run, revision).await
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use longshore_backbone::wire::api::{self, ApiError, CancelledRuns, Encoded, PurgeRequest};
 
-use crate::api::Api;
 use crate::api::cancel;
 use crate::api::filter::RunFilter;
+use crate::api::{Answered, Api};
 use crate::runtime::now;
 
 /// Jobs that are stored later than so long after the request began are not meant. Else a purge of a queue into which
@@ -17,7 +17,7 @@ use crate::runtime::now;
 const STORED_WITHIN: Duration = Duration::from_secs(3);
 
 /// The endpoint `queues.purge`.
-pub(crate) async fn purge(api: &Api, asked: PurgeRequest) -> Result<Encoded<CancelledRuns>, ApiError> {
+pub(crate) async fn purge(api: &Api, asked: PurgeRequest) -> Answered<CancelledRuns> {
     let PurgeRequest { queue, confirm, limit, dry_run } = asked;
     if !dry_run && confirm.as_ref() != Some(&queue) {
         let message = format!("confirm: does not say {:?}, the queue whose jobs would be cancelled", queue.as_str());

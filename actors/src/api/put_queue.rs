@@ -12,8 +12,8 @@ use longshore_backbone::wire::api::{ApiError, Code, Encoded, PutQueueRequest, Qu
 use longshore_domain::Queue;
 use longshore_domain::setting::{PutQueue, Setting, SettingKey};
 
-use crate::api::Api;
 use crate::api::pauses::write;
+use crate::api::{Answered, Api};
 use crate::runtime::now;
 
 /// At most so many queues can be put: each costs ten streams, and each node that serves it as many workers as it says.
@@ -26,7 +26,7 @@ const SERVED_WITHIN: Duration = Duration::from_secs(3);
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// The endpoint `queues.put`.
-pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Result<Encoded<QueuePut>, ApiError> {
+pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Answered<QueuePut> {
     let wanted = asked.setting()?;
     // What stands for an unreadable queue can be named, but not made.
     let queue = Queue::parse(asked.queue.as_str());

@@ -15,13 +15,13 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::setting::{Pause, PauseOf};
 use longshore_domain::{JobType, Priority, Queue, QueueLane, Tenant, Timestamp};
 
-use crate::api::Api;
 use crate::api::filter;
+use crate::api::{Answered, Api};
 use crate::cluster::counts::{StoredQueue, counts_of, stored};
 use crate::runtime::now;
 
 /// Serves the endpoint.
-pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result<Encoded<Queues>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Answered<Queues> {
     let QueuesRequest { queue, tenant } = asked;
     let tenant = filter::whose(asker, tenant.as_ref())?;
     let only = queue.as_deref().map(Queue::parse).transpose();
@@ -62,7 +62,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Result
 pub(crate) async fn present(api: &Api) -> Result<Vec<Presence>, Error> {
     let mut nodes = api.backbone.nodes().present(now()).await?;
     if let Some(own) = nodes.iter_mut().find(|presence| presence.node == *api.identity.node) {
-        own.queues = api.waiting.loads();
+        own.queues = api.waiting.queues.loads();
         own.missing_handlers = api.routing.discovery.missing_handlers();
     }
     Ok(nodes)

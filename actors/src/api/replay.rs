@@ -1,7 +1,6 @@
 //! Replaying and discarding dead letters: one, or all that fit a filter ([`dead_letter`](crate::api::letter) has the
 //! steps).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,10 +14,10 @@ use longshore_backbone::wire::api::{
 use longshore_backbone::wire::header;
 use longshore_domain::{Priority, Queue};
 
-use crate::api::Api;
 use crate::api::dead_letter::{Action, ReplayChange, one, would};
 use crate::api::dead_letters;
 use crate::api::filter::{self, Chosen};
+use crate::api::{Answered, Api};
 
 /// Dead letters that one call works on at once, if no rate is set.
 const AT_ONCE: usize = 64;
@@ -26,7 +25,7 @@ const AT_ONCE: usize = 64;
 const SLOWEST: f64 = 0.001;
 
 /// The endpoint `dlq.replay`.
-pub(crate) async fn replay(api: &Api, asker: &str, asked: ReplayRequest) -> Result<Encoded<Replayed>, ApiError> {
+pub(crate) async fn replay(api: &Api, asker: &str, asked: ReplayRequest) -> Answered<Replayed> {
     let ReplayRequest { selection, rate_per_s, set } = asked;
     let change = change(api, set.unwrap_or_default()).await?;
     let outcome = attend(api, asker, selection, rate_per_s, &Action::Replay(change)).await?;
@@ -34,7 +33,7 @@ pub(crate) async fn replay(api: &Api, asker: &str, asked: ReplayRequest) -> Resu
 }
 
 /// The endpoint `dlq.discard`.
-pub(crate) async fn discard(api: &Api, asker: &str, asked: DiscardRequest) -> Result<Encoded<Discarded>, ApiError> {
+pub(crate) async fn discard(api: &Api, asker: &str, asked: DiscardRequest) -> Answered<Discarded> {
     let outcome = attend(api, asker, asked.selection, asked.rate_per_s, &Action::Discard).await?;
     Ok(Encoded::of(&Discarded::from(outcome)))
 }
@@ -120,7 +119,7 @@ async fn attend(
     // A run that dies again meanwhile is not taken again.
     let last = api.backbone.last_sequence(&Source::DeadLetters).await?;
     let subject = dead_letters::subject(api, &filter);
-    let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
+    let (mut done, mut failed, mut from) = (0, Vec::new(), Some(1));
     while let Some(at) = from.filter(|at| *at <= last) {
         let page = api.backbone.page(&Source::DeadLetters, &subject, at).await?;
         from = page.next;
@@ -128,9 +127,9 @@ async fn attend(
             page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(StoredDeadLetter::read);
         let mut dead_letters = dead_letters.filter(|dead_letter| filter.fits(&dead_letter.run)).peekable();
         while dead_letters.peek().is_some() {
-            let room = limit.saturating_sub(done.load(Ordering::Relaxed) + failed.len() as u64);
+            let room = limit.saturating_sub(done + failed.len() as u64);
             if room == 0 {
-                return Ok(Outcome::new(done.into_inner(), failed, true));
+                return Ok(Outcome::new(done, failed, true));
             }
             let at_once = if pause.is_some() { 1 } else { AT_ONCE };
             let some: Vec<StoredDeadLetter> =
@@ -140,15 +139,15 @@ async fn attend(
                 let run_id = dead_letter.run.run_id.clone();
                 let result =
                     if dry_run { would(api, &dead_letter, action).await } else { one(api, dead_letter, action).await };
-                result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
+                result.map_err(|error| Failed { error, run_id })
             });
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
-            let wrong = results.into_iter().filter_map(Result::err);
-            failed.extend(wrong.map(|(run_id, error)| Failed { error, run_id }));
+            done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
+            failed.extend(results.into_iter().filter_map(Result::err));
             if pause.is_some() && !dry_run {
                 tokio::time::sleep_until(next_at).await;
             }
         }
     }
-    Ok(Outcome::new(done.into_inner(), failed, false))
+    Ok(Outcome::new(done, failed, false))
 }

@@ -6,8 +6,6 @@
 //!
 //! The simulation drives [`one`], too; [`WaitingPorts`] is what it asks for.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use futures_util::StreamExt as _;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::Stored;
@@ -19,7 +17,7 @@ use longshore_backbone::wire::record;
 use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::filter::{self, Chosen, RunFilter};
-use crate::api::{Api, intake, runs};
+use crate::api::{Answered, Api, intake, runs};
 use crate::ports::{Server as _, WaitingPorts};
 use crate::runtime::fail_point;
 use crate::runtime::now;
@@ -46,7 +44,7 @@ impl Change {
 }
 
 /// `runs.run_now`
-pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Result<Encoded<Rescheduled>, ApiError> {
+pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Answered<Rescheduled> {
     let (limit, dry_run) = (asked.limit, asked.dry_run);
     let chosen = filter::which(asker, asked)?;
     if let Chosen::One(tenant, run_id) = &chosen
@@ -62,7 +60,7 @@ pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Result<
 }
 
 /// `runs.reschedule`
-pub(crate) async fn serve(api: &Api, asker: &str, asked: RescheduleRequest) -> Result<Encoded<Rescheduled>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RescheduleRequest) -> Answered<Rescheduled> {
     let RescheduleRequest { selection, set: NewStart { run_at, priority, queue } } = asked;
     let priority = priority.map(Priority::new).transpose().map_err(|error| ApiError::malformed(error.to_string()))?;
     if run_at.is_none() && priority.is_none() && queue.is_none() {
@@ -85,7 +83,7 @@ async fn attend(
     limit: Option<u64>,
     dry_run: bool,
     change: &Change,
-) -> Result<Encoded<Rescheduled>, ApiError> {
+) -> Answered<Rescheduled> {
     match chosen {
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
         Chosen::One(tenant, run_id) => one(api, &tenant, &run_id, change).await.map(|run| record::show(&run).into()),
@@ -101,7 +99,7 @@ async fn attend(
 async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change: &Change) -> Result<Outcome, ApiError> {
     let last = api.backbone.last_sequence(&Source::Schedules).await?;
     let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
-    let (done, mut failed) = (AtomicU64::new(0), Vec::new());
+    let (mut done, mut failed) = (0, Vec::new());
     for subject in [schedules, retries] {
         let mut from = Some(1);
         while let Some(at) = from.filter(|at| *at <= last) {
@@ -110,27 +108,26 @@ async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change:
             let found = page.messages.into_iter().filter(|stored| stored.sequence <= last);
             let mut found = found.filter_map(|stored| filter::run_of(&stored)).peekable();
             while found.peek().is_some() {
-                let room = limit.saturating_sub(done.load(Ordering::Relaxed));
+                let room = limit.saturating_sub(done);
                 if room == 0 {
-                    return Ok(Outcome::new(done.into_inner(), failed, true));
+                    return Ok(Outcome::new(done, failed, true));
                 }
                 let some = found.by_ref().take(AT_ONCE.min(usize::try_from(room).unwrap_or(AT_ONCE)));
-                let done = &done;
                 let each = some.map(|(tenant, run_id)| async move {
                     let did = match fits(api, &tenant, &run_id, filter, change).await {
                         Ok(true) if !dry_run => one_that_fits(api, &tenant, &run_id, change).await,
                         would => would,
                     };
-                    did.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
+                    did.map_err(|error| Failed { error: error.message, run_id })
                 });
                 let each: Vec<_> = each.collect();
                 let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
-                let wrong = results.into_iter().filter_map(Result::err);
-                failed.extend(wrong.map(|(run_id, error)| Failed { error: error.message, run_id }));
+                done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
+                failed.extend(results.into_iter().filter_map(Result::err));
             }
         }
     }
-    Ok(Outcome::new(done.into_inner(), failed, false))
+    Ok(Outcome::new(done, failed, false))
 }
 
 /// Whether the run fits, and can be rescheduled.
@@ -146,7 +143,7 @@ async fn one_that_fits(api: &Api, tenant: &Tenant, run_id: &RunId, change: &Chan
     match one(api, tenant, run_id, change).await {
         Ok(_) => Ok(true),
         // It went on by itself in the meantime.
-        Err(error) if [Code::WrongState.word(), Code::NotFound.word()].contains(&error.error.as_str()) => Ok(false),
+        Err(error) if [Code::WrongState.as_str(), Code::NotFound.as_str()].contains(&error.error.as_str()) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -14,9 +14,8 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use crate::api::Api;
 use crate::api::filter;
-use crate::api::{waiting_for, waits};
+use crate::api::{Answered, Api, waiting_for, waits};
 use crate::ports::{InLane, WaitingPorts as _};
 
 /// Maximum wait for a run's end.
@@ -29,7 +28,7 @@ const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
 const FOLLOWED: usize = 100;
 
 /// The endpoint `runs.get`: the run, from its record or its lane.
-pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered<Record> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     let mut found = known(api, &tenant, &run_id).await?;
     if matches!(found.run.state, State::Running) {
@@ -106,12 +105,7 @@ pub(super) fn unknown(tenant: &Tenant, run_id: &RunId) -> ApiError {
 
 /// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`]. If it is a duplicate, the
 /// run that it is a duplicate of: that one does what was asked for.
-pub(crate) async fn wait(
-    api: &Api,
-    tenant: &Tenant,
-    run_id: &RunId,
-    timeout: Duration,
-) -> Result<Encoded<Record>, ApiError> {
+pub(crate) async fn wait(api: &Api, tenant: &Tenant, run_id: &RunId, timeout: Duration) -> Answered<Record> {
     let until = Instant::now() + timeout;
     let mut waited = wait_for_end(api, tenant, run_id, until).await?;
     for _ in 0..FOLLOWED {
@@ -159,7 +153,7 @@ pub(crate) async fn wait_for_end(
             None => {
                 // Perhaps the end was published before this wait listened.
                 let missing = missing(api, tenant, run_id).await;
-                let unstored_ends = missing.error == Code::NotKept.word();
+                let unstored_ends = missing.error == Code::NotKept.as_str();
                 let end = if unstored_ends { waits::end_of(api, tenant, run_id).await } else { None };
                 return end.map(|record| Waited { record, duplicate_of: None }).ok_or(missing);
             }

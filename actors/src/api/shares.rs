@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use longshore_backbone::deliveries::DeliveryCounts;
-use longshore_backbone::wire::api::{ApiError, Encoded, QueueShare, QueueShares, SharesRequest};
+use longshore_backbone::wire::api::{Encoded, QueueShare, QueueShares, SharesRequest};
 use longshore_domain::QueueLane;
 use longshore_domain::fairness::FairnessKey;
 use longshore_domain::run::whole_millis;
 
-use crate::api::{Api, intake, queues};
+use crate::api::{Answered, Api, intake, queues};
 use crate::queue::fairness::{Answers, SAY_WITHIN, served_since};
 
 /// For how long deliveries are counted.
@@ -19,7 +19,7 @@ const OVER: Duration = Duration::from_secs(1);
 const LISTED: usize = 100;
 
 /// Serves the endpoint.
-pub(crate) async fn serve(api: &Api, asked: SharesRequest) -> Result<Encoded<QueueShares>, ApiError> {
+pub(crate) async fn serve(api: &Api, asked: SharesRequest) -> Answered<QueueShares> {
     let SharesRequest { queue } = asked;
     intake::must_be_declared(api, &queue).await?;
     let (backbone, nodes) = (&api.backbone, api.backbone.nodes());

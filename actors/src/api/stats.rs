@@ -1,14 +1,14 @@
 //! What all nodes have counted in the last hour.
 
 use futures_util::future::join_all;
-use longshore_backbone::wire::api::{ApiError, Encoded, Stats};
+use longshore_backbone::wire::api::{Encoded, Stats};
 
-use crate::api::{Api, queues};
+use crate::api::{Answered, Api, queues};
 use crate::cluster::node_name;
 use crate::metrics::history::{self, SLOT};
 
 /// The endpoint `nodes.stats`.
-pub(crate) async fn serve(api: &Api) -> Result<Encoded<Stats>, ApiError> {
+pub(crate) async fn serve(api: &Api) -> Answered<Stats> {
     let present = queues::present(api).await?;
     let (nodes, own) = (api.backbone.nodes(), &*api.identity.node);
     let asked = present.iter().map(async |presence| match &presence.node {

@@ -2,9 +2,11 @@
 //! for each tenant and for the node.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use longshore_backbone::wire::api::{ApiError, Code};
+
+use crate::runtime::Unpoisoned as _;
 
 /// Maximum number of waits of one tenant.
 const MAX_PER_TENANT: usize = 1_024;
@@ -32,7 +34,7 @@ impl WaitPermits {
     /// # Errors
     /// 429 if the tenant has too many already, 503 if the node has.
     pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<WaitPermit, ApiError> {
-        let mut by_tenant = self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_tenant = self.by_tenant.lock().unpoisoned();
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
         let refused = |code, whose: &str, max: usize| ApiError {
             retry_after_ms: Some(COME_AGAIN_MS),
@@ -52,7 +54,7 @@ impl WaitPermits {
 
 impl Drop for WaitPermit {
     fn drop(&mut self) {
-        let mut by_tenant = self.waits.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_tenant = self.waits.by_tenant.lock().unpoisoned();
         if let Some(count) = by_tenant.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {

@@ -121,7 +121,7 @@ impl<'a> Walk<'a> {
                 walk.at = if walk.legs.front() == Some(&from.leg) { from.at } else { 0 };
                 (walk.top, walk.began) = (from.top, from.began);
             }
-            None => walk.top = api.backbone.span_of_records().await?.last,
+            None => walk.top = api.backbone.sequences_of_records().await?.1,
         }
         Ok(walk)
     }
@@ -160,8 +160,8 @@ impl<'a> Walk<'a> {
     async fn records(&mut self) -> Result<Vec<Seen>, ApiError> {
         let backbone = &self.api.backbone;
         if self.backwards.is_none() {
-            let span = backbone.span_of_records().await?;
-            self.backwards = Some(backbone.records_backwards(self.filter.tenant.as_ref(), span.first));
+            let (first, _) = backbone.sequences_of_records().await?;
+            self.backwards = Some(backbone.records_backwards(self.filter.tenant.as_ref(), first));
         }
         let before = if self.at == 0 { self.top + 1 } else { self.at };
         let past = self.back(before).await?;
@@ -190,10 +190,10 @@ impl<'a> Walk<'a> {
     async fn dead_letters(&mut self) -> Result<Vec<Seen>, ApiError> {
         let backbone = &self.api.backbone;
         if self.backwards.is_none() {
-            let span = backbone.span_of(&Source::DeadLetters).await?;
+            let (first, last) = backbone.sequences(&Source::DeadLetters).await?;
             let subject = dead_letters::subject(self.api, self.filter);
-            self.backwards = Some(backbone.dead_letters_backwards(subject, span.first));
-            self.at = if self.at == 0 { span.last + 1 } else { self.at };
+            self.backwards = Some(backbone.dead_letters_backwards(subject, first));
+            self.at = if self.at == 0 { last + 1 } else { self.at };
         }
         let past = self.back(self.at).await?;
         let reached = past.messages.iter().any(|stored| self.is_before_all(stored));

@@ -1,17 +1,16 @@
 //! Publishes the start of an attempt.
 
-use std::sync::PoisonError;
-
 use crate::attempt::ports::Ports;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::Commit;
 use crate::ports::Server as _;
 use crate::ports::encode::EncodedEvents;
+use crate::runtime::Unpoisoned as _;
 
 /// Publishes the start of the current attempt, live and, if its record is stored, in the log.
 pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {
     let (lines, commit) = {
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = current.lock().unpoisoned();
         let Some(RunningAttempt { assignment, attempt_state, .. }) = current.as_mut() else { return };
         let metrics = ports.metrics().of(&assignment.job);
         if !std::mem::replace(&mut attempt_state.is_counted, true) {

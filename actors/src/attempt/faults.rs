@@ -4,7 +4,7 @@
 //! kind. A delay causes none by itself, so it is a line of the attempt's log. Each is counted.
 
 use std::panic::catch_unwind;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_domain::fault::{Fault, FaultKind, Moment};
@@ -21,7 +21,7 @@ use crate::attempt::watch::{guarded, see_through};
 use crate::handlers::handler::Context;
 use crate::limits::concurrency::SlotPermit;
 use crate::ports::RunPorts as _;
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 type Struck = (FaultKind, Fault);
 
@@ -151,7 +151,7 @@ pub(super) fn strike_at_step(ports: &NodePorts, current: &CurrentAttempt, step: 
     if !are_set(ports) {
         return false;
     }
-    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = current.lock().unpoisoned();
     let Some(running) = current.as_mut() else { return false };
     // None: the attempt began before any fault was set.
     let Some(fail) = running.fail_at_step.take() else { return false };

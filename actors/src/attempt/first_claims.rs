@@ -7,10 +7,12 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use longshore_domain::Job;
 use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Unpoisoned as _;
 
 /// The first jobs whose claims are under way, by what they claim: no more than a queue has workers.
 #[derive(Debug, Default)]
@@ -33,14 +35,10 @@ pub(crate) struct FirstClaim {
 }
 
 impl FirstClaims {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, CancellationToken>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The place of a job that is about to begin; `None`: it claims nothing that another may claim, too.
     pub(crate) fn enter(self: &Arc<Self>, job: &Job) -> Option<ClaimPlace> {
         let claims = claimed_by(job)?;
-        let mut first = self.lock();
+        let mut first = self.0.lock().unpoisoned();
         if let Some(first) = first.get(&claims) {
             return Some(ClaimPlace::Behind(first.clone()));
         }
@@ -60,7 +58,7 @@ impl ClaimPlace {
 
 impl Drop for FirstClaim {
     fn drop(&mut self) {
-        if let Some(first) = self.among.lock().remove(&self.claims) {
+        if let Some(first) = self.among.0.lock().unpoisoned().remove(&self.claims) {
             first.cancel();
         }
     }
@@ -118,6 +116,6 @@ mod tests {
         assert!(later.iter().all(has_come));
         assert!(matches!(enter("a", Some("k"), None), Some(ClaimPlace::First { .. })));
         drop(later);
-        assert!(claims.lock().is_empty());
+        assert!(claims.0.lock().unpoisoned().is_empty());
     }
 }

@@ -63,8 +63,9 @@ impl NodePorts {
 
 impl InNode for NodePorts {
     fn own(&self) -> NodeParts<'_> {
-        let (policies, metrics) = (&self.routing.policies, &self.metrics);
-        NodeParts { backbone: &self.backbone, identity: &self.identity, policies, metrics, committer: &self.committer }
+        let (backbone, policies, metrics) = (&self.backbone, &self.routing.policies, &self.metrics);
+        let (committer, tracer) = (&self.committer, self.tracer.as_deref());
+        NodeParts { backbone, identity: &self.identity, policies, metrics, committer, tracer }
     }
 }
 

@@ -2,7 +2,7 @@
 //! that step; any other is watched.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -21,6 +21,7 @@ use crate::attempt::watch::{guarded, see_through};
 use crate::attempt::{faults, remote};
 use crate::handlers::handler::{Context, Reporter, Steps};
 use crate::limits::concurrency::SlotPermit;
+use crate::runtime::Unpoisoned as _;
 use crate::trace::TRACE_PARENT;
 
 /// Does the work of the current attempt; `reporter` takes what a handler inside the node says of it.
@@ -67,7 +68,7 @@ async fn handle(
 }
 
 fn prepare(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Reporter>) -> Result<Context, End> {
-    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = current.lock().unpoisoned();
     let running = current.as_mut().ok_or(End::NotOurs)?;
     let now = Instant::now();
     // The last checks before the handler is called: the node may have been frozen since the attempt began.

@@ -1,8 +1,8 @@
 //! What a handler reports while it works: progress and lines for the log. Each is an event, live and in the log. The
 //! record keeps the last ones: it is written with the attempt's end, so that a chatty handler costs no writes of it.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LazyLock, PoisonError};
 
 use bytes::Bytes;
 use longshore_backbone::Backbone;
@@ -16,7 +16,7 @@ use crate::commit::handle::Committer;
 use crate::commit::pipeline::Input;
 use crate::ports::RunPorts as _;
 use crate::runtime::log_run::{About, log_run};
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 /// Maximum bytes of a progress report.
 pub(crate) const MAX_BYTES: usize = 4_096;
@@ -33,7 +33,7 @@ const MAX_WAITING: usize = 128 * 1024;
 /// warning.
 pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &Bytes) {
     let said = {
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = current.lock().unpoisoned();
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return };
         match json::compact(body).filter(|_| body.len() <= MAX_BYTES) {
             Some(progress) => Said::of(ports, attempt_state, EventKind::Progress, |run| run.progress = Some(progress)),
@@ -56,7 +56,7 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
 pub(crate) async fn log(ports: &NodePorts, current: &CurrentAttempt, body: &[u8]) {
     let line = String::from_utf8_lossy(&body[..body.len().min(LINE_MAX)]).replace(char::is_control, " ");
     let said = {
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = current.lock().unpoisoned();
         let Some(RunningAttempt { attempt_state, assignment, logged, .. }) = current.as_mut() else { return };
         let run = &attempt_state.run;
         tracing::info!(target: HANDLER_LOG, run_id = %run.run_id, tenant = %run.tenant, job_type = %run.job_type,

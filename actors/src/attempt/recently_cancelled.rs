@@ -2,11 +2,13 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use longshore_domain::{Job, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Unpoisoned as _;
 
 /// Cancelled runs that a node remembers, for the jobs it has buffered.
 const REMEMBERED: usize = 4_096;
@@ -37,7 +39,7 @@ impl RecentlyCancelled {
 
     /// Adds one; the oldest is forgotten if there are too many.
     pub(crate) fn add(&self, tenant: &Tenant, run: &RunId) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock().unpoisoned();
         let key = (tenant.clone(), run.clone());
         if runs.0.insert(key.clone()) {
             runs.1.push_back(key);
@@ -52,19 +54,19 @@ impl RecentlyCancelled {
 
     /// The nodes that are there, if that was read a moment ago.
     pub(crate) fn nodes(&self, known_for: Duration) -> Option<Arc<[String]>> {
-        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = self.nodes.lock().unpoisoned();
         nodes.as_ref().filter(|(at, _)| at.elapsed() < known_for).map(|(_, nodes)| Arc::clone(nodes))
     }
 
     /// These nodes are there now.
     pub(crate) fn set_nodes(&self, nodes: &Arc<[String]>) {
-        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(nodes)));
+        *self.nodes.lock().unpoisoned() = Some((Instant::now(), Arc::clone(nodes)));
     }
 
     /// Whether the job's run is one of them. Costs one load if there are none.
     pub(crate) fn has(&self, job: &Job) -> bool {
         self.any.load(Ordering::Acquire) && {
-            let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            let runs = self.runs.lock().unpoisoned();
             runs.0.contains(&(job.tenant.clone(), job.run_id.clone()))
         }
     }

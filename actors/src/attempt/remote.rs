@@ -3,13 +3,13 @@
 //! A job is a request on its type's subject. The node keeps the lease for as long as the time limit allows, so a slow
 //! handler is never run twice for being slow; silence ends the attempt only if a heartbeat was promised.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::Headers;
 use longshore_backbone::handlers::{Call, HandlerReply, Reply, ServiceError, Signal, SignalAnswer, SignalKind};
-use longshore_backbone::steps::{StepAnswer, StepCall};
+use longshore_backbone::steps::{StepCall, StepResult};
 use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::TypePolicy;
@@ -24,7 +24,7 @@ use crate::handlers::handler::Context;
 use crate::limits::concurrency::SlotPermit;
 use crate::ports::RunPorts as _;
 use crate::runtime::log_run::{About, log_run};
-use crate::runtime::{new_seal, now};
+use crate::runtime::{Unpoisoned as _, new_seal, now};
 
 /// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any
 /// handler is subscribed at all. The server would have said that at once, but it may be far away.
@@ -182,18 +182,18 @@ async fn end_of(
 }
 
 async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Context, signal: Signal) {
-    let body = match &signal.kind {
+    let body = match signal.kind {
         SignalKind::Started | SignalKind::Heartbeat => Ok(Bytes::new()),
-        SignalKind::Progress(body) => {
-            progress::report(ports, current, body).await;
+        SignalKind::Progress => {
+            progress::report(ports, current, &signal.body).await;
             Ok(Bytes::new())
         }
-        SignalKind::Log(body) => {
-            progress::log(ports, current, body).await;
+        SignalKind::Log => {
+            progress::log(ports, current, &signal.body).await;
             Ok(Bytes::new())
         }
-        SignalKind::StepGet(body) => step(ports, current, StepCall::read(body, false)).await,
-        SignalKind::StepPut(body) => step(ports, current, StepCall::read(body, true)).await,
+        SignalKind::StepGet => step(ports, current, StepCall::read(&signal.body, false)).await,
+        SignalKind::StepPut => step(ports, current, StepCall::read(&signal.body, true)).await,
     };
     // Where the step has another result the attempt goes on.
     let is_lost = matches!(&body, Err((409, _))) && steps::is_lost(ports, current);
@@ -206,14 +206,14 @@ async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Cont
 /// The answer to a signal about a step.
 async fn step(ports: &NodePorts, current: &CurrentAttempt, call: Result<StepCall, String>) -> StepAnswered {
     let found = steps::take(ports, current, &call.map_err(|reason| (400, reason))?).await?;
-    Ok(StepAnswer(found).to_json())
+    Ok(StepResult::answer(found.as_ref()))
 }
 
 /// What is sent back: JSON, or a status and the reason of a refusal.
 type StepAnswered = Result<Bytes, (u16, String)>;
 
 fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
-    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = current.lock().unpoisoned();
     let mut headers = match current.as_mut() {
         Some(RunningAttempt { assignment, attempt_state, token, .. }) => {
             *token = new_seal();

@@ -1,6 +1,6 @@
 //! What a handler inside a node says of its attempt while it works: progress, lines for the log.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use longshore_backbone::steps::StepCall;
@@ -10,6 +10,7 @@ use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::CurrentAttempt;
 use crate::attempt::{progress, steps};
 use crate::handlers::handler::{BoxFuture, Reporter, StepEnd};
+use crate::runtime::Unpoisoned as _;
 
 /// Takes the reports of the handlers that a worker calls.
 pub(crate) struct AttemptReporter {
@@ -59,7 +60,7 @@ impl AttemptReporter {
     /// Whether the worker still works on this job: a handler may have left its context to a task that outlives the
     /// attempt.
     fn is_current(&self, job: &Arc<Job>) -> bool {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.lock().unpoisoned();
         current.as_ref().is_some_and(|running| Arc::ptr_eq(&running.assignment.job, job))
     }
 }

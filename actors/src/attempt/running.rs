@@ -1,6 +1,6 @@
 //! A running attempt, and where a worker keeps it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use longshore_domain::publication::Published;
@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::attempt::assignment::Assignment;
 use crate::ports::encode::EncodedEvents;
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::deferred::Deferred;
 
 #[derive(Debug)]
@@ -78,5 +79,5 @@ pub(crate) type CurrentAttempt = Arc<Mutex<Option<RunningAttempt>>>;
 
 /// What `look` finds at the current attempt; `None`: there is none.
 pub(super) fn of_current<T>(current: &CurrentAttempt, look: impl FnOnce(&mut RunningAttempt) -> T) -> Option<T> {
-    current.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(look)
+    current.lock().unpoisoned().as_mut().map(look)
 }

@@ -2,12 +2,14 @@
 //! the node says of it. A job without a deadline costs nothing here.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use longshore_domain::quickest::Quickest;
 use longshore_domain::two_spans::TwoSpans;
 use longshore_domain::{Job, JobType, Tenant};
+
+use crate::runtime::Unpoisoned as _;
 
 /// Kinds of jobs whose successes are known. Of further ones nothing is: their jobs start however near the deadline is.
 const KINDS: usize = 4_096;
@@ -24,17 +26,13 @@ pub(crate) struct Shed {
 }
 
 impl Shed {
-    fn kinds(&self) -> MutexGuard<'_, HashMap<(Tenant, JobType), Quickest>> {
-        self.quickest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An attempt of this job has succeeded, which took so long. Counts only where it is asked for: jobs with a
     /// deadline.
     pub(crate) fn succeeded(&self, job: &Job, took: Duration, now: Instant) {
         if !has_deadline(job) {
             return;
         }
-        let mut kinds = self.kinds();
+        let mut kinds = self.quickest.lock().unpoisoned();
         let kind = (job.tenant.clone(), job.job_type.clone());
         if kinds.len() >= KINDS && !kinds.contains_key(&kind) {
             kinds.retain(|_, quickest| !quickest.is_forgotten(now));
@@ -50,12 +48,12 @@ impl Shed {
         if !has_deadline(job) {
             return None;
         }
-        self.kinds().get(&(job.tenant.clone(), job.job_type.clone()))?.least(now)
+        self.quickest.lock().unpoisoned().get(&(job.tenant.clone(), job.job_type.clone()))?.least(now)
     }
 
     /// A job was given up; says whether that is the first in a while.
     pub(crate) fn gave_up(&self, now: Instant) -> bool {
-        let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given_up = self.given_up.lock().unpoisoned();
         let mut counted = given_up.unwrap_or_else(|| TwoSpans::new(now)).at(now, LATELY);
         let is_first = counted.this == 0 && counted.before == 0;
         counted.this += 1;
@@ -65,7 +63,7 @@ impl Shed {
 
     /// A warning, if jobs were given up lately.
     pub(crate) fn warning(&self, now: Instant) -> Option<String> {
-        let given_up = *self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let given_up = *self.given_up.lock().unpoisoned();
         let jobs = given_up.map(|given_up| given_up.at(now, LATELY)).map_or(0, |counted| counted.this + counted.before);
         (jobs > 0).then(|| {
             let (were, them) = if jobs == 1 { ("job was", "it") } else { ("jobs were", "them") };
@@ -101,7 +99,7 @@ mod tests {
         assert_eq!(shed.needs(&job("a", true), now), Some(took));
         assert_eq!(shed.needs(&job("a", false), now), None);
         assert_eq!(shed.needs(&job("b", true), now), None);
-        assert_eq!(shed.kinds().len(), 1);
+        assert_eq!(shed.quickest.lock().unpoisoned().len(), 1);
     }
 
     #[test]
@@ -110,9 +108,9 @@ mod tests {
         for number in 0..=KINDS {
             shed.succeeded(&job(&format!("t{number}"), true), LATELY, from);
         }
-        assert_eq!(shed.kinds().len(), KINDS);
+        assert_eq!(shed.quickest.lock().unpoisoned().len(), KINDS);
         shed.succeeded(&job("new", true), LATELY, from + 2 * SPAN);
-        assert_eq!(shed.kinds().len(), 1);
+        assert_eq!(shed.quickest.lock().unpoisoned().len(), 1);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Claims whose answers were lost.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use longshore_domain::SmolStr;
+
+use crate::runtime::Unpoisoned as _;
 
 /// Claims without a clear answer that are remembered: more than a node has workers.
 const MAX_UNCLEAR: usize = 16_384;
@@ -15,7 +17,7 @@ pub(crate) struct UnclearClaims(Mutex<HashSet<SmolStr>>);
 
 impl UnclearClaims {
     pub(crate) fn add(&self, token: &SmolStr) {
-        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = self.0.lock().unpoisoned();
         if tokens.len() < MAX_UNCLEAR {
             tokens.insert(token.clone());
         }
@@ -23,6 +25,6 @@ impl UnclearClaims {
 
     /// Whether it is one; forgets it.
     pub(crate) fn take(&self, token: &SmolStr) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token)
+        self.0.lock().unpoisoned().remove(token)
     }
 }

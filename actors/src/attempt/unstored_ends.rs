@@ -3,11 +3,13 @@
 //! the one that ran it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use longshore_backbone::wire::api::{Encoded, Record};
 use longshore_backbone::wire::record;
 use longshore_domain::{Run, RunId, Tenant};
+
+use crate::runtime::Unpoisoned as _;
 
 /// Maximum bytes of ends that are remembered; the oldest go first.
 const REMEMBERED: usize = 4 * 1024 * 1024;
@@ -27,7 +29,7 @@ impl UnstoredEnds {
     pub(crate) fn add(&self, run: &Run) {
         let shown = record::show(run);
         let name = (run.tenant.clone(), run.run_id.clone());
-        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = self.0.lock().unpoisoned();
         ends.bytes += shown.size();
         if let Some(before) = ends.shown.insert(name.clone(), shown) {
             ends.bytes -= before.size();
@@ -43,7 +45,7 @@ impl UnstoredEnds {
 
     /// The end of this run, as its record would show it.
     pub(crate) fn find(&self, tenant: &Tenant, run_id: &RunId) -> Option<Encoded<Record>> {
-        let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = self.0.lock().unpoisoned();
         ends.shown.get(&(tenant.clone(), run_id.clone())).cloned()
     }
 }

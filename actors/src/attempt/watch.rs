@@ -1,7 +1,7 @@
 //! Watches an attempt that is not done at its first step: its time limit, its lease, its slots and the node's drain. It
 //! is entered among the leases, and after [`LASTS`] a write makes the record say that it runs.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -24,6 +24,7 @@ use crate::handlers::handler::BoxFuture;
 use crate::lease_keeper::Stop;
 use crate::limits::concurrency::{SlotPermit, while_it_lasts};
 use crate::ports::{Rules as _, Server as _};
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::log_run::{About, log_run};
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
@@ -101,7 +102,7 @@ pub(super) async fn see_through(
 
 /// Its lease was not renewed in time, so that its handler was stopped, and its result counts for nothing.
 fn stop_as_lost(current: &CurrentAttempt) {
-    if let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+    if let Some(running) = current.lock().unpoisoned().as_ref() {
         let about = About::run(&running.attempt_state.run).traced(running.assignment.payload.trace_id());
         log_run!(warn, about, "lease lost: its handler was stopped");
     }
@@ -117,7 +118,7 @@ async fn in_flight(claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
 
 /// Enters the attempt among the leases.
 pub(crate) fn enter(ports: &NodePorts, current: &CurrentAttempt) -> Option<Stop> {
-    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = current.lock().unpoisoned();
     let RunningAttempt { assignment, .. } = current.as_mut()?;
     let message = assignment.arrival.holding.message.clone();
     let entry = assignment.entry.take();
@@ -129,7 +130,7 @@ pub(crate) fn enter(ports: &NodePorts, current: &CurrentAttempt) -> Option<Stop>
 /// The run lasts: stores that it runs. Says whether it is still ours.
 pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt) -> Owner {
     let (mut run, mut expected, arrival, payload) = {
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = current.lock().unpoisoned();
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return Owner::Another };
         ports.sign(&mut attempt_state.run);
         (attempt_state.run.clone(), attempt_state.expected, assignment.arrival.clone(), assignment.payload.clone())
@@ -168,9 +169,7 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
             }
         }
     };
-    if let Some(RunningAttempt { attempt_state, assignment, .. }) =
-        current.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
-    {
+    if let Some(RunningAttempt { attempt_state, assignment, .. }) = current.lock().unpoisoned().as_mut() {
         match revision {
             Some(revision) => {
                 if attempt_state.run.run_id != run.run_id {

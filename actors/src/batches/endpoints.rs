@@ -11,7 +11,7 @@ use longshore_domain::{BatchId, RunId, Tenant};
 
 use super::keeper::{NAMED, Standing};
 use crate::api::filter;
-use crate::api::{Api, cancellation, intake};
+use crate::api::{Answered, Api, cancellation, intake};
 use crate::commit::chain;
 use crate::ports::batch::state;
 use crate::request;
@@ -23,11 +23,7 @@ const OF_TENANT: usize = 1_000;
 const AT_ONCE: usize = 32;
 
 /// `batches.create`
-pub(crate) async fn create(
-    api: &Api,
-    asker: &str,
-    asked: CreateBatchRequest,
-) -> Result<Encoded<BatchStatus>, ApiError> {
+pub(crate) async fn create(api: &Api, asker: &str, asked: CreateBatchRequest) -> Answered<BatchStatus> {
     let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "batch")?;
     let on_complete = asked.on_complete.ok_or_else(|| ApiError::malformed("on_complete: is missing"))?;
     check(api, &tenant, &on_complete).await?;
@@ -78,7 +74,7 @@ async fn check(api: &Api, tenant: &Tenant, job: &longshore_backbone::wire::api::
 }
 
 /// The batch of that id, if it was created by the same request.
-fn same(found: StoredBatch, asked: &StoredBatch) -> Result<Encoded<BatchStatus>, ApiError> {
+fn same(found: StoredBatch, asked: &StoredBatch) -> Answered<BatchStatus> {
     let of = |stored: &StoredBatch| {
         let job = serde_json::to_value(&stored.on_complete).ok();
         (job, stored.batch.on_failure.to_string(), stored.batch.deadline)
@@ -99,7 +95,7 @@ async fn found(api: &Api, asker: &str, asked: &OneBatchRequest) -> Result<(Store
 }
 
 /// `batches.get`
-pub(crate) async fn get(api: &Api, asker: &str, asked: OneBatchRequest) -> Result<Encoded<BatchStatus>, ApiError> {
+pub(crate) async fn get(api: &Api, asker: &str, asked: OneBatchRequest) -> Answered<BatchStatus> {
     let (stored, _) = found(api, asker, &asked).await?;
     Ok(Encoded::of(&with_members(api, stored).await?))
 }
@@ -130,7 +126,7 @@ pub(crate) async fn awaited(api: &Api, asker: &str, asked: &RunRequest) -> Optio
 }
 
 /// `batches.list`
-pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Result<Encoded<Batches>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Answered<Batches> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
     let all = api.backbone.batches(tenant.as_ref(), 0).await?;
     let mut batches: Vec<BatchStatus> = all.into_iter().map(|(stored, _)| stored.batch).collect();
@@ -139,7 +135,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Resul
 }
 
 /// `batches.seal`
-pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Result<Encoded<BatchStatus>, ApiError> {
+pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Answered<BatchStatus> {
     loop {
         let (mut stored, revision) = found(api, asker, &asked).await?;
         match state(&stored) {
@@ -156,11 +152,7 @@ pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Resu
 }
 
 /// `batches.cancel`
-pub(crate) async fn cancel(
-    api: &Arc<Api>,
-    asker: &str,
-    asked: OneBatchRequest,
-) -> Result<Encoded<BatchStatus>, ApiError> {
+pub(crate) async fn cancel(api: &Arc<Api>, asker: &str, asked: OneBatchRequest) -> Answered<BatchStatus> {
     let stored = loop {
         let (mut stored, revision) = found(api, asker, &asked).await?;
         match state(&stored) {

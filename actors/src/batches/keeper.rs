@@ -17,7 +17,6 @@ use longshore_backbone::batches::{Ended, LASTS, Member, StoredBatch};
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, BatchCounts, BatchPayload, BatchState, FailedMember, OnFailure};
 use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
-use tokio_util::sync::CancellationToken;
 
 use super::{completion, on_failure};
 use crate::api::{Api, intake};
@@ -43,12 +42,12 @@ const GONE_AFTER: Duration = Duration::from_secs(10 * 60);
 pub(super) const NAMED: usize = 100;
 
 /// Looks until the process ends.
-pub(crate) async fn run((api, draining): (Arc<Api>, CancellationToken)) -> LoopEnd {
+pub(crate) async fn run(api: Arc<Api>) -> LoopEnd {
     let mut keeper =
         BatchKeeper { api, is_first: false, revision: 0, open: HashMap::new(), not_before: Instant::now() };
     for turn in 0u32.. {
         tokio::select! {
-            () = draining.cancelled() => return std::future::pending().await,
+            () = keeper.api.lifecycle.draining.cancelled() => return std::future::pending().await,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         if let Err(error) = keeper.look(turn).await {

@@ -110,7 +110,7 @@ async fn serve(own: Own, call: IncomingCall, open: OpenCall, lease: Duration, ha
         () = handed_back.cancelled() => return reply_to.send(OwnReply::Busy("the node drains")).await,
     };
     let Ok(Ok(_slot)) = slot else { return reply_to.send(OwnReply::Busy("all slots are taken")).await };
-    reply_to.signal(SignalKind::Started).await;
+    reply_to.signal(SignalKind::Started, Bytes::new()).await;
     let context = context_of(call, open.stop.clone());
     // The call itself may panic as well as the future it returns.
     let work = AssertUnwindSafe(async { own.handler.call(context).await }).catch_unwind();
@@ -154,11 +154,11 @@ impl std::fmt::Debug for CallerReporter {
 
 impl Reporter for CallerReporter {
     fn progress<'a>(&'a self, _: &'a Arc<Job>, json: Bytes) -> BoxFuture<'a, ()> {
-        Box::pin(self.0.signal(SignalKind::Progress(json)))
+        Box::pin(self.0.signal(SignalKind::Progress, json))
     }
 
     fn log<'a>(&'a self, _: &'a Arc<Job>, line: String) -> BoxFuture<'a, ()> {
-        Box::pin(self.0.signal(SignalKind::Log(line.into())))
+        Box::pin(self.0.signal(SignalKind::Log, line.into()))
     }
 
     fn step<'a>(&'a self, _: &'a Arc<Job>, call: StepCall) -> BoxFuture<'a, StepEnd> {
@@ -166,7 +166,7 @@ impl Reporter for CallerReporter {
     }
 
     fn heartbeat(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.0.signal(SignalKind::Heartbeat))
+        Box::pin(self.0.signal(SignalKind::Heartbeat, Bytes::new()))
     }
 }
 

@@ -8,7 +8,7 @@
 //! Bounds: one queue at a time; as many queues as operators put, [`MAX_PUT`](crate::api::put_queue::MAX_PUT).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use longshore_backbone::run_time_settings::SettingChange;
@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use crate::attempt::node_ports::NodePorts;
 use crate::queue::dispatcher::{Dispatcher, Message};
 use crate::queue::serve::{Order, QueueMaker, RootAddress};
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::supervision::{LoopEnd, ticks};
 
 /// How often it looks whether a queue that closes has ended, and tries again what did not work.
@@ -38,7 +39,7 @@ pub(crate) struct PutQueues {
 
 impl PutQueues {
     pub(crate) fn all(&self) -> BTreeMap<Queue, PutQueue> {
-        self.queues.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.queues.read().unpoisoned().clone()
     }
 
     /// Takes in those of these changes that are about queues.
@@ -49,7 +50,7 @@ impl PutQueues {
         };
         let put: Vec<(Queue, PutQueue)> = changes.iter().filter_map(put).collect();
         if !put.is_empty() {
-            self.queues.write().unwrap_or_else(PoisonError::into_inner).extend(put);
+            self.queues.write().unpoisoned().extend(put);
             self.changed.notify_one();
         }
     }

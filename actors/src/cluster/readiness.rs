@@ -76,7 +76,7 @@ impl Readiness {
         if unresponsive > SPARE_THREADS {
             reasons.push(format!("{unresponsive} handlers neither end in time nor react to their cancellation"));
         }
-        if self.health.are_records_full() {
+        if self.health.records_full.get() {
             reasons.push("the stream of run records is full (storage.runs_max_records)".to_owned());
         }
         let unanswered = self.backbone.unanswered();
@@ -86,7 +86,7 @@ impl Readiness {
         reasons.extend(self.stores_nothing());
         let (wrong, clock) = self.health.clock();
         reasons.extend(clock.clone().filter(|_| wrong == Wrong::FarOff));
-        let streams = self.health.streams();
+        let streams = self.health.streams.get();
         reasons.extend(streams.reasons);
         let full = self.health.full_lanes();
         let full = full.iter().map(|Lane { queue, priority }| {
@@ -104,7 +104,7 @@ impl Readiness {
             reasons,
             version: crate::VERSION.to_owned(),
             warnings: full
-                .chain(self.health.unserved())
+                .chain(self.health.unserved.get())
                 .chain(self.slow_deliveries())
                 .chain(clock)
                 .chain(self.pressure.warning())

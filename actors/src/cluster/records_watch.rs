@@ -14,7 +14,7 @@ pub(crate) async fn check_records(backbone: &Backbone, metrics: &Metrics, health
         Err(error) => return tracing::debug!("cannot see how full the records are: {}", error.with_causes()),
     };
     metrics.records_fill.set(fill);
-    health.set_records_full(fill >= FULL);
+    health.records_full.set(fill >= FULL);
     let kept = backbone.completed_kept();
     let is_tight = kept < backbone.storage().completed_max_age;
     if std::mem::replace(tight, is_tight) != is_tight {

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::WantedStream;
-use longshore_backbone::remake::Remade;
 use longshore_backbone::stream_faults::StreamFault;
 use serde_json::json;
 
@@ -86,7 +85,7 @@ impl Watch {
         }
         let mut faults = self.findings.report(Instant::now());
         faults.warnings.extend(self.short_of_room());
-        self.part.watcher.health.set_streams(faults);
+        self.part.watcher.health.streams.set(faults);
     }
 
     /// The buckets that have no room for new keys, in words; in the log once a minute.
@@ -144,9 +143,9 @@ impl Watch {
     async fn remake(&mut self, wanted: &WantedStream) {
         let (name, at) = (wanted.name(), now());
         let first = match self.part.watcher.backbone.remake(wanted, at).await {
-            Ok(Remade::Anew(first)) => first,
+            Ok(Some(first)) => first,
             // Another node has made it, and said so.
-            Ok(Remade::There) => return,
+            Ok(None) => return,
             Err(error) if wanted.is_dispensable() => {
                 self.findings.is_refused(name);
                 return tracing::debug!(stream = name, "cannot be made again: {}", error.with_causes());

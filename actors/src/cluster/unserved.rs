@@ -63,7 +63,7 @@ async fn look(
         warnings.push(format!("no node serves queue {queue} since {since}: {waiting} jobs wait in it"));
     }
     warnings.extend(standstills.look(backbone, metrics, served).await);
-    health.set_unserved(warnings);
+    health.unserved.set(warnings);
     Ok(())
 }
 

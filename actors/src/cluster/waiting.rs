@@ -7,7 +7,7 @@
 //! parked, but not while it waits for its time or for its next attempt.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::queue::served::ServedQueues;
 use crate::runtime::kind::Kind;
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 /// For how long a count is good.
 const FRESH_FOR: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub(crate) struct WaitingJobs {
     backbone: Backbone,
     node: SmolStr,
     policies: Arc<Policies>,
-    queues: Arc<ServedQueues>,
+    pub(crate) queues: Arc<ServedQueues>,
     rooms: Mutex<HashMap<RoomScope, Room>>,
     /// When the last count began; who holds it counts.
     last: tokio::sync::Mutex<Option<Instant>>,
@@ -118,13 +118,9 @@ impl WaitingJobs {
         Self { backbone, node, policies, queues, rooms: Mutex::new(rooms), last: tokio::sync::Mutex::default() }
     }
 
-    fn rooms(&self) -> MutexGuard<'_, HashMap<RoomScope, Room>> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn of_each(&self, scopes: &[RoomScope], change: fn(&mut Room)) {
         if !scopes.is_empty() {
-            change_each(&mut self.rooms(), scopes, change);
+            change_each(&mut self.rooms.lock().unpoisoned(), scopes, change);
         }
     }
 
@@ -154,7 +150,7 @@ impl WaitingJobs {
     }
 
     fn place(self: &Arc<Self>, scopes: &Scopes) -> Option<Reservation> {
-        let mut rooms = self.rooms();
+        let mut rooms = self.rooms.lock().unpoisoned();
         if !scopes.iter().all(|scope| rooms.get(scope).is_some_and(Room::has_place)) {
             return None;
         }
@@ -164,7 +160,7 @@ impl WaitingJobs {
 
     /// The scope that has no place; of two, the first.
     fn full(&self, mut scopes: Scopes) -> Full {
-        let rooms = self.rooms();
+        let rooms = self.rooms.lock().unpoisoned();
         let full = scopes.iter().position(|scope| rooms.get(scope).is_some_and(|room| !room.has_place()));
         let scope = scopes.swap_remove(full.unwrap_or(0));
         Full { max: rooms.get(&scope).map_or(0, Room::max), scope }
@@ -177,10 +173,10 @@ impl WaitingJobs {
             return;
         }
         *last = Some(Instant::now());
-        self.rooms().values_mut().for_each(Room::count_begins);
+        self.rooms.lock().unpoisoned().values_mut().for_each(Room::count_begins);
         match tokio::time::timeout(WITHIN, self.counted()).await {
             Ok(Ok((counts, nodes))) => {
-                for (scope, room) in self.rooms().iter_mut() {
+                for (scope, room) in self.rooms.lock().unpoisoned().iter_mut() {
                     room.counted(counts.get(scope).copied().unwrap_or(0), nodes);
                 }
             }
@@ -224,11 +220,6 @@ impl WaitingJobs {
     /// The kind of a job that this node has buffered and that cannot start.
     pub(crate) fn kind_of(&self, run: &Run) -> Option<Kind> {
         self.queues.all().iter().filter(|queue| queue.name == run.queue).find_map(|queue| queue.buffer.kind_of(run))
-    }
-
-    /// How busy this node is with each of its queues.
-    pub(crate) fn loads(&self) -> BTreeMap<String, QueueLoad> {
-        self.queues.loads()
     }
 
     /// How many jobs of the tenants whose waiting jobs are bounded this node runs.

@@ -12,6 +12,7 @@ use crate::metrics::Metrics;
 use crate::ports::{RunPorts, Unlogged};
 use crate::runtime::identity::Identity;
 use crate::runtime::{new_seal, now};
+use crate::trace::Tracer;
 
 /// The parts of a node by which it answers.
 pub(crate) struct NodeParts<'n> {
@@ -20,6 +21,7 @@ pub(crate) struct NodeParts<'n> {
     pub(crate) policies: &'n Policies,
     pub(crate) metrics: &'n Metrics,
     pub(crate) committer: &'n Committer,
+    pub(crate) tracer: Option<&'n Tracer>,
 }
 
 /// A part of a node that decides about runs.
@@ -64,6 +66,10 @@ impl<P: InNode> RunPorts for P {
 
     fn metrics(&self) -> &Metrics {
         self.own().metrics
+    }
+
+    fn tracer(&self) -> Option<&Tracer> {
+        self.own().tracer
     }
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {

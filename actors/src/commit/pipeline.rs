@@ -5,8 +5,8 @@
 //! committer and this state does not.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -20,8 +20,8 @@ use crate::commit::{Commit, InFlightPermit, follow_up, lines};
 use crate::metrics::Metrics;
 use crate::metrics::jobs::Ends;
 use crate::ports::encode::EncodedEvents;
-use crate::runtime::fail_point;
 use crate::runtime::log_run::log_run;
+use crate::runtime::{Unpoisoned as _, fail_point};
 use crate::trace::Tracer;
 
 /// Each tenant's batch is refused again and again while the log is full or has no leader.
@@ -116,7 +116,7 @@ impl Pipeline {
 
     /// Adds the ends to the metrics: whenever nothing is left to do, and now and then while there is.
     pub(crate) fn count_ends(&mut self) {
-        self.ends.get_mut().unwrap_or_else(PoisonError::into_inner).flush();
+        self.ends.get_mut().unpoisoned().flush();
     }
 
     /// Sets the gauges; so many commits wait for the committer.
@@ -276,7 +276,7 @@ impl Pipeline {
     pub(crate) async fn publish_events<O: Outlets>(&mut self, mut commit: Box<Commit>, outlets: &O) {
         debug_assert!(commit.in_flight.is_some(), "a flush would not wait for this commit");
         if let Some(decision) = commit.decision.take() {
-            self.metrics.decided(&commit.run, decision, self.ends.get_mut().unwrap_or_else(PoisonError::into_inner));
+            self.metrics.decided(&commit.run, decision, self.ends.get_mut().unpoisoned());
         }
         if let Some(tracer) = &self.tracer {
             commit.trace(tracer);

@@ -1,9 +1,10 @@
 //! Handler capacity: how many jobs this node has with remote handlers, over all its queues.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::gate_news::GateNews;
 use longshore_backbone::handlers::falls_under;
 
@@ -40,7 +41,7 @@ impl HandlerCapacity {
     }
 
     pub(crate) fn take(self: &Arc<Self>, capacity: Capacity) -> Option<CapacityPermit> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock().unpoisoned();
         if used(&taken, &capacity) >= capacity.max {
             return None;
         }
@@ -49,7 +50,7 @@ impl HandlerCapacity {
     }
 
     pub(crate) fn free(&self, capacity: &Capacity) -> usize {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = self.taken.lock().unpoisoned();
         capacity.max.saturating_sub(used(&taken, capacity))
     }
 
@@ -66,7 +67,7 @@ fn used(taken: &HashMap<String, usize>, capacity: &Capacity) -> usize {
 
 impl Drop for CapacityPermit {
     fn drop(&mut self) {
-        let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.of.taken.lock().unpoisoned();
         if let Some(count) = taken.get_mut(&self.subject) {
             *count -= 1;
             if *count == 0 {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::control::MissingHandler;
@@ -11,7 +11,7 @@ use longshore_backbone::handlers::{Announced, falls_under};
 use longshore_domain::{Job, Timestamp};
 use tokio::sync::Notify;
 
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 /// Handlers are asked every few seconds while there are jobs for them. Older answers say little about which handlers
 /// are there now.
@@ -77,7 +77,7 @@ impl Discovery {
 
     /// No handler was found for a job of this subject.
     pub(crate) fn missed(&self, subject: &str, job: &Job) {
-        let (now, mut missing) = (now(), self.missing());
+        let (now, mut missing) = (now(), self.missing.lock().unpoisoned());
         if let Some(known) = missing.get_mut(subject) {
             known.looked_at = now;
         } else if missing.len() < MAX_MISSING {
@@ -97,8 +97,8 @@ impl Discovery {
         let [subject, of_all] = subjects();
         self.retain_missing(|missing, _| *missing != subject);
         let was_missed = |announcements: &Announcements| announcements.met.get(&subject).is_some_and(Met::is_missed);
-        if was_missed(&self.announcements.read().unwrap_or_else(PoisonError::into_inner)) {
-            let mut announcements = self.announcements.write().unwrap_or_else(PoisonError::into_inner);
+        if was_missed(&self.announcements.read().unpoisoned()) {
+            let mut announcements = self.announcements.write().unpoisoned();
             announcements.found(&of_all);
             self.any_missed.store(announcements.missed > 0, Ordering::Relaxed);
         }
@@ -111,7 +111,7 @@ impl Discovery {
 
     /// Since when none was found for jobs of this subject.
     pub(crate) fn missing_since(&self, subject: &str) -> Option<Timestamp> {
-        self.missing().get(subject).map(|missing| missing.since)
+        self.missing.lock().unpoisoned().get(subject).map(|missing| missing.since)
     }
 
     /// The types for which no handler was found, since a handler was last found.
@@ -121,14 +121,14 @@ impl Discovery {
         }
         let forgotten = now().minus(MISSING_FOR);
         self.retain_missing(|_, known| known.looked_at > forgotten);
-        let mut missing: Vec<MissingHandler> = self.missing().values().cloned().collect();
+        let mut missing: Vec<MissingHandler> = self.missing.lock().unpoisoned().values().cloned().collect();
         missing.sort_by_key(|missing| missing.since);
         missing
     }
 
     /// The types without handler of which no job was tried since `at`: maybe none waits any more.
     pub(crate) fn untried_since(&self, at: Timestamp) -> Vec<MissingHandler> {
-        self.missing().values().filter(|missing| missing.looked_at < at).cloned().collect()
+        self.missing.lock().unpoisoned().values().filter(|missing| missing.looked_at < at).cloned().collect()
     }
 
     /// No job waits for a handler of this subject, unless one was tried since `at`.
@@ -137,13 +137,9 @@ impl Discovery {
     }
 
     fn retain_missing(&self, mut stays: impl FnMut(&String, &MissingHandler) -> bool) {
-        let mut missing = self.missing();
+        let mut missing = self.missing.lock().unpoisoned();
         missing.retain(|subject, known| stays(subject, known));
         self.any_missing.store(!missing.is_empty(), Ordering::Relaxed);
-    }
-
-    fn missing(&self) -> MutexGuard<'_, HashMap<String, MissingHandler>> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handlers were asked at `at`, and announced this.
@@ -152,25 +148,25 @@ impl Discovery {
             let is_announced = |subject: &str| announced.iter().any(|service| falls_under(subject, &service.subject));
             self.retain_missing(|subject, _| !is_announced(subject));
         }
-        self.announcements.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
+        self.announcements.write().unpoisoned().replace(announced, at);
     }
 
     /// What handlers announced, unless they were last asked long ago.
     pub(crate) fn announced(&self) -> Option<Vec<Announced>> {
-        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        let announcements = self.announcements.read().unpoisoned();
         announcements.at.filter(|at| at.elapsed() < HOLDS_FOR).map(|_| announcements.announced.clone())
     }
 
     /// No handler was there for jobs of this subject: the next ones are asked before they get jobs.
     pub(crate) fn forget(&self, subject: &str) {
-        self.announcements.write().unwrap_or_else(PoisonError::into_inner).forget(subject, Instant::now());
+        self.announcements.write().unpoisoned().forget(subject, Instant::now());
         self.any_missed.store(true, Ordering::Relaxed);
         self.new_subject_met.notify_one();
     }
 
     /// Whether parked jobs of a subject are better left there, because no handler was found a short while ago.
     pub(crate) fn keeps_parked(&self, subject: &str) -> bool {
-        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        let announcements = self.announcements.read().unpoisoned();
         let for_long = announcements.pause_of(subject).max(STAYS_PARKED_FOR);
         announcements.missed_at(subject).is_some_and(|at| at.elapsed() < for_long)
     }
@@ -178,7 +174,7 @@ impl Discovery {
     /// What the handlers of a subject announced; if that is not known, discovery is notified to ask them.
     pub(crate) fn of(&self, subject: &str) -> KnownHandlers {
         let now = Instant::now();
-        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        let announcements = self.announcements.read().unpoisoned();
         if announcements.knows(subject, now) {
             let announced =
                 announcements.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
@@ -189,7 +185,7 @@ impl Discovery {
         let missed_until = missed_at.map(|at| at + announcements.pause_of(subject));
         drop(announcements);
         if !is_met {
-            self.announcements.write().unwrap_or_else(PoisonError::into_inner).meet(subject, now);
+            self.announcements.write().unpoisoned().meet(subject, now);
         }
         if missed_at.is_none() || !was_asked {
             self.new_subject_met.notify_one();
@@ -199,7 +195,7 @@ impl Discovery {
 
     /// The longest interval at which the handlers of a subject promised to signal.
     pub(crate) fn heartbeat(&self, subject: &str) -> Option<Duration> {
-        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        let announcements = self.announcements.read().unpoisoned();
         announcements.of(subject).filter_map(|service| service.heartbeat).max()
     }
 }

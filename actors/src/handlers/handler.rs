@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
 
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::log_run::{About, log_run};
 
 /// A future that a handler returns.
@@ -291,7 +292,7 @@ struct InUse<'s> {
 
 impl Steps {
     fn begin<'s>(&'s self, name: &'s str) -> Result<InUse<'s>, HandlerError> {
-        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.0.lock().unpoisoned();
         let step = steps.entry(name.to_owned()).or_default();
         if std::mem::replace(&mut step.is_at_work, true) {
             return Err(HandlerError::permanent(format!("step {name} is at work already: use another name beside it")));
@@ -301,14 +302,14 @@ impl Steps {
     }
 
     fn number(&self, name: &str) -> u32 {
-        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = self.0.lock().unpoisoned();
         steps.get(name).map_or(1, |step| if step.is_at_work { step.times } else { step.times + 1 })
     }
 }
 
 impl Drop for InUse<'_> {
     fn drop(&mut self) {
-        let mut steps = self.steps.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.steps.0.lock().unpoisoned();
         if let Some(step) = steps.get_mut(self.name) {
             step.is_at_work = false;
         }

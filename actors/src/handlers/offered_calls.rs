@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use longshore_domain::{RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::runtime::Unpoisoned as _;
 
 /// Maximum number of calls that this node has taken, at work or waiting for a slot.
 const MAX_CALLS: usize = 1_024;
@@ -33,7 +35,7 @@ pub(crate) struct OpenCall {
 impl OfferedCalls {
     /// Opens a call about this run, unless there are too many.
     pub(crate) fn open(self: &Arc<Self>, tenant: &Tenant, run: &RunId) -> Option<OpenCall> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock().unpoisoned();
         if open.len() >= MAX_CALLS {
             return None;
         }
@@ -49,7 +51,7 @@ impl OfferedCalls {
 
     /// Asks the calls about this run to stop.
     pub(crate) fn cancel(&self, tenant: &Tenant, run: &RunId) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.lock().unpoisoned();
         let about_it = open.values().filter(|(of, id, _)| of == tenant && id == run);
         about_it.for_each(|(_, _, stop)| stop.cancel());
     }
@@ -63,6 +65,6 @@ impl OfferedCalls {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        self.calls.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.calls.open.lock().unpoisoned().remove(&self.number);
     }
 }

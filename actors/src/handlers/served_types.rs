@@ -3,7 +3,7 @@
 //! `cluster/served_types.rs` reads and stores it. A job of a type that is known costs the look into a table, and
 //! nothing else.
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::RwLock;
 use std::time::Duration;
 
 use longshore_backbone::Error;
@@ -11,6 +11,8 @@ use longshore_backbone::served_types::{Remembered, ServedTypesStore as Store};
 use longshore_domain::served::ServedTypes as Types;
 use longshore_domain::{JobType, Timestamp};
 use tokio::sync::Notify;
+
+use crate::runtime::Unpoisoned as _;
 
 /// How long reading may take.
 pub(crate) const WITHIN: Duration = Duration::from_secs(2);
@@ -32,20 +34,12 @@ struct TypesTable {
 }
 
 impl ServedTypes {
-    fn table(&self) -> RwLockReadGuard<'_, TypesTable> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self) -> RwLockWriteGuard<'_, TypesTable> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A handler of this type is online.
     pub(crate) fn saw(&self, job_type: &JobType) {
-        if !self.table().types.is_new(job_type) {
+        if !self.table.read().unpoisoned().types.is_new(job_type) {
             return;
         }
-        let mut table = self.change();
+        let mut table = self.table.write().unpoisoned();
         if table.types.add(job_type.clone()) {
             table.to_store.push(job_type.clone());
             self.seen.notify_one();
@@ -54,12 +48,12 @@ impl ServedTypes {
 
     /// Whether it is certain at `now` that no handler of the type was ever online.
     pub(crate) fn was_never_served(&self, job_type: &JobType, now: Timestamp) -> bool {
-        self.table().types.was_never_served(job_type, now)
+        self.table.read().unpoisoned().types.was_never_served(job_type, now)
     }
 
     /// The served type that may be meant by another name.
     pub(crate) fn nearest(&self, job_type: &JobType) -> Option<JobType> {
-        self.table().types.nearest(job_type).cloned()
+        self.table.read().unpoisoned().types.nearest(job_type).cloned()
     }
 }
 
@@ -72,22 +66,22 @@ impl ServedTypes {
 
     /// A type that the cluster is to remember.
     pub(crate) fn to_store(&self) -> Option<JobType> {
-        self.table().to_store.last().cloned()
+        self.table.read().unpoisoned().to_store.last().cloned()
     }
 
     /// The cluster remembers this type.
     pub(crate) fn stored(&self, job_type: &JobType) {
-        self.change().to_store.retain(|of| of != job_type);
+        self.table.write().unpoisoned().to_store.retain(|of| of != job_type);
     }
 
     /// Up to which revision it was read.
     pub(crate) fn read_up_to(&self) -> u64 {
-        self.table().read_up_to
+        self.table.read().unpoisoned().read_up_to
     }
 
     /// This was read, up to that revision. What was known stays known.
     pub(crate) fn take_in(&self, remembered: Vec<Remembered>, up_to: u64) {
-        let mut table = self.change();
+        let mut table = self.table.write().unpoisoned();
         table.read_up_to = up_to;
         for what in remembered {
             match what {
@@ -102,7 +96,7 @@ impl ServedTypes {
 
     /// Whether it is known from when on what the cluster remembers is complete.
     pub(crate) fn knows_from_when(&self) -> bool {
-        self.table().types.is_dated()
+        self.table.read().unpoisoned().types.is_dated()
     }
 }
 

@@ -3,11 +3,13 @@
 //! They are run-time settings: [`RunTimeSettings`](crate::limits::settings::RunTimeSettings) fills this in.
 //! While none is set an attempt costs one load.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longshore_domain::fault::{Fault, FaultKind, InWords, Moment};
 use longshore_domain::{JobType, Timestamp};
+
+use crate::runtime::Unpoisoned as _;
 
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -32,13 +34,9 @@ impl Faults {
         self.any.load(Ordering::Relaxed)
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<ActiveFault>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// These are all faults.
     pub(crate) fn take_in(&self, all: impl Iterator<Item = ActiveFault>) {
-        let mut known = self.known();
+        let mut known = self.known.lock().unpoisoned();
         let before = std::mem::take(&mut *known);
         known.extend(all.map(|new| {
             let same = before.iter().find(|old| old.revision == new.revision);
@@ -55,7 +53,7 @@ impl Faults {
         now: Timestamp,
         chance: impl Fn() -> f64,
     ) -> Option<(FaultKind, Fault)> {
-        let mut known = self.known();
+        let mut known = self.known.lock().unpoisoned();
         let strikes = |of: &&mut ActiveFault| {
             of.job_type == *job_type
                 && of.fault.is_for(of.kind, moment)
@@ -69,12 +67,12 @@ impl Faults {
 
     /// Every fault that is not over, by type and kind.
     pub(crate) fn all(&self, now: Timestamp) -> Vec<ActiveFault> {
-        self.known().iter().filter(|of| now < of.fault.until).cloned().collect()
+        self.known.lock().unpoisoned().iter().filter(|of| now < of.fault.until).cloned().collect()
     }
 
     /// Those that may still strike here, in words.
     pub(crate) fn in_words(&self, now: Timestamp) -> Vec<String> {
-        let known = self.known();
+        let known = self.known.lock().unpoisoned();
         let holding = known.iter().filter(|of| of.fault.holds(now, of.struck));
         holding.map(|of| InWords(&of.job_type, of.kind, &of.fault).to_string()).collect()
     }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
 use longshore_backbone::run_time_settings::SettingChange;
@@ -18,7 +18,7 @@ use longshore_domain::{JobType, Queue};
 
 use crate::limits::faults::{self, Faults};
 use crate::runtime::gate_news::GateNews;
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 #[derive(Debug)]
 pub(crate) struct RunTimeSettings {
@@ -68,10 +68,6 @@ impl RunTimeSettings {
         }
     }
 
-    fn table(&self) -> RwLockReadGuard<'_, SettingsTable> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether what is known here counts at `now`.
     pub(crate) fn are_known(&self, now: Instant) -> bool {
         // Read in this order, an older value can only be taken for an older one.
@@ -105,7 +101,7 @@ impl RunTimeSettings {
     }
 
     fn pause(&self, of: &PauseOf) -> Option<Pause> {
-        let table = self.table();
+        let table = self.table.read().unpoisoned();
         let known = table.settings.get(&SettingKey::Pause(of.clone()))?;
         let Setting::Pause(pause) = known.setting else { return None };
         pause.holds(now()).then_some(pause)
@@ -113,12 +109,12 @@ impl RunTimeSettings {
 
     /// Whether a type's jobs are paused, or were since this node started.
     pub(crate) fn was_paused(&self, job_type: &JobType) -> bool {
-        self.any_type.load(Ordering::SeqCst) && self.table().types.contains(job_type)
+        self.any_type.load(Ordering::SeqCst) && self.table.read().unpoisoned().types.contains(job_type)
     }
 
     /// Every pause that holds.
     pub(crate) fn pauses(&self) -> Vec<(PauseOf, Pause)> {
-        let (table, now) = (self.table(), now());
+        let (table, now) = (self.table.read().unpoisoned(), now());
         let all = table.settings.iter().filter_map(|(key, known)| match (key, &known.setting) {
             (SettingKey::Pause(of), Setting::Pause(pause)) => Some((of.clone(), *pause)),
             _ => None,
@@ -128,7 +124,7 @@ impl RunTimeSettings {
 
     /// The rate limits that were set, by scope.
     pub(crate) fn limits(&self) -> HashMap<Scope, RateLimit> {
-        let table = self.table();
+        let table = self.table.read().unpoisoned();
         let all = table.settings.iter().filter_map(|(key, known)| match (key, &known.setting) {
             (SettingKey::Limit(scope), Setting::Limit(limit)) => Some((scope.clone(), *limit)),
             _ => None,
@@ -152,12 +148,12 @@ impl RunTimeSettings {
 
     /// The revision up to which every change is known.
     pub(crate) fn read_up_to(&self) -> u64 {
-        self.table().read_up_to
+        self.table.read().unpoisoned().read_up_to
     }
 
     /// These are all changes after that revision, or all settings there are, as they were asked for at `sent`.
     pub(crate) fn take_in(&self, changes: Vec<SettingChange>, are_all: bool) {
-        let mut guard = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.table.write().unpoisoned();
         let table = &mut *guard;
         if are_all {
             (table.settings, table.read_up_to) = (BTreeMap::new(), 0);
@@ -204,7 +200,7 @@ impl RunTimeSettings {
 
     /// The settings whose time is over, with their revisions.
     pub(crate) fn over(&self) -> Vec<(SettingKey, u64)> {
-        let (table, now) = (self.table(), now());
+        let (table, now) = (self.table.read().unpoisoned(), now());
         let over = table.settings.iter().filter(|(_, known)| known.setting.ends_at().is_some_and(|at| at <= now));
         over.map(|(key, known)| (key.clone(), known.revision)).collect()
     }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use foldhash::fast::FixedState;
 use longshore_backbone::wire::api::Code;
@@ -17,6 +17,7 @@ use prometheus::local::{LocalHistogram, LocalIntCounter};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use crate::metrics::history::{Counted, Spread};
+use crate::runtime::Unpoisoned as _;
 
 /// Beside the types with settings of their own, so many pairs of queue and type have series of their own.
 pub const MAX_KINDS: usize = 100;
@@ -274,7 +275,7 @@ impl ByKind {
     }
 
     fn add(&self, queue: &str, job_type: &str, is_known: bool) -> (usize, &JobMetrics) {
-        let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut filled = self.filled.lock().unpoisoned();
         let at = match self.find(queue, job_type) {
             Ok(found) => return found,
             Err(at) => at,

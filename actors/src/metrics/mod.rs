@@ -5,13 +5,13 @@
 //! text, and the number of types that have series of their own is bounded, so that no client can make a node's memory
 //! grow.
 
-use std::sync::PoisonError;
-
 use longshore_backbone::wire::api::Code;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, Timestamp, events};
 use prometheus::core::Collector as _;
 use prometheus::{IntCounterVec, TextEncoder};
+
+use crate::runtime::Unpoisoned as _;
 
 pub mod jobs;
 
@@ -58,7 +58,7 @@ longshore_domain::named! {
 impl Metrics {
     /// What may never happen has its series from the start, so that a rate sees the first one.
     fn begin_at_zero(&self) {
-        let refusals = REFUSALS.map(Code::word);
+        let refusals = REFUSALS.map(Code::as_str);
         let deferrals = DeferReason::ALL.map(DeferReason::as_str);
         let restored = Restored::ALL.map(Restored::as_str);
         let all: [(&IntCounterVec, &[&str]); 8] = [
@@ -78,12 +78,12 @@ impl Metrics {
 
     /// Keeps what was counted, once ten seconds of the cluster's time are over.
     pub(crate) fn keep(&self, at: Timestamp) {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).look(at, || self.jobs.totals());
+        self.history.lock().unpoisoned().look(at, || self.jobs.totals());
     }
 
     /// What was counted in each ten seconds of the last hour.
     pub(crate) fn last_hour(&self) -> Vec<(i64, Counted)> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).slots()
+        self.history.lock().unpoisoned().slots()
     }
 
     /// So many were overdue and are restored.

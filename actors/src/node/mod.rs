@@ -135,8 +135,8 @@ impl Node {
         // A client that learns that the node is ready may send it requests, and find the declared schedules. If that
         // takes longer, it comes later.
         let started = async {
-            parts.lifecycle.serving.cancelled().await;
-            parts.lifecycle.in_line.cancelled().await;
+            parts.api.lifecycle.serving.cancelled().await;
+            parts.api.lifecycle.in_line.cancelled().await;
         };
         let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
         parts.api.system_events.publish("node_joined", Value::Null).await;
@@ -178,7 +178,7 @@ impl Node {
         if self.is_alone().await {
             self.parts.api.backbone.return_for_later();
         }
-        self.parts.lifecycle.draining.cancel();
+        self.parts.api.lifecycle.draining.cancel();
         let queues = self.parts.queues.all();
         let closed = queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, dispatcher::Message::Drain));
         futures_util::future::join_all(closed).await;

@@ -49,7 +49,7 @@ use crate::runtime::system_events::SystemEvents;
 use crate::service;
 use crate::streams::EventStreams;
 use crate::streams::tail::{self, Table};
-use crate::time::{recurring, sweep, timekeeper};
+use crate::time::{recurring, timekeeper};
 use crate::trace::Tracer;
 use crate::webhooks::{self, feed};
 use crate::{DeclaredSchedules, EventFile, Handlers, PressureSettings, Settings};
@@ -59,7 +59,6 @@ pub(crate) struct Parts {
     /// What endpoints do, and firings of recurring schedules: takes jobs, looks at runs, has decisions about them
     /// committed.
     pub(crate) api: Arc<Api>,
-    pub(crate) lifecycle: Lifecycle,
     pub(crate) gates: Gates,
     pub(crate) queues: Arc<ServedQueues>,
     /// Where the root of the tree is ordered to start and end queues.
@@ -120,6 +119,7 @@ impl Parts {
         let api = Api {
             backbone,
             identity,
+            lifecycle: Lifecycle::default(),
             policies,
             committer,
             recently_cancelled: Arc::default(),
@@ -140,7 +140,6 @@ impl Parts {
         };
         Self {
             api: Arc::new(api),
-            lifecycle: Lifecycle::default(),
             gates,
             queues,
             root: RootAddress::default(),
@@ -166,7 +165,7 @@ impl Parts {
         NodePorts {
             backbone: self.api.backbone.clone(),
             identity: Arc::clone(&self.api.identity),
-            lifecycle: self.lifecycle.clone(),
+            lifecycle: self.api.lifecycle.clone(),
             routing: Arc::clone(&self.gates.routing),
             limits: Arc::clone(&self.gates.limits),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
@@ -191,21 +190,18 @@ impl Parts {
 
     /// The timekeeper: moves due jobs, has recurring schedules fire, and says which lanes are full.
     pub(crate) fn timekeeper(&self) -> timekeeper::Part {
-        let (draining, health) = (self.lifecycle.draining.clone(), Arc::clone(&self.health));
-        timekeeper::Part { api: Arc::clone(&self.api), draining, health }
+        timekeeper::Part { api: Arc::clone(&self.api), health: Arc::clone(&self.health) }
     }
 
     /// The feed of webhooks, if this node calls anybody: submits deliveries.
     pub(crate) fn webhook_feed(&self) -> Option<feed::Part> {
-        let (settings, draining) = (self.api.webhooks.clone()?, self.lifecycle.draining.clone());
-        Some(feed::Part { api: Arc::clone(&self.api), settings, draining })
+        Some(feed::Part { api: Arc::clone(&self.api), settings: self.api.webhooks.clone()? })
     }
 
     /// The API's service: answers, has decisions about runs committed, and says how the node is.
     pub(crate) fn service(&self) -> service::Part {
         service::Part {
             api: Arc::clone(&self.api),
-            lifecycle: self.lifecycle.clone(),
             readiness: self.readiness(),
             pullers: Arc::clone(&self.pullers),
             waits: Arc::clone(&self.waits),
@@ -218,7 +214,7 @@ impl Parts {
             backbone: self.api.backbone.clone(),
             identity: Arc::clone(&self.api.identity),
             queues: Arc::clone(&self.queues),
-            lifecycle: self.lifecycle.clone(),
+            lifecycle: self.api.lifecycle.clone(),
             routing: Arc::clone(&self.gates.routing),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
             health: Arc::clone(&self.health),
@@ -300,8 +296,7 @@ impl Parts {
 
     /// Streams of events: opened by clients over HTTP.
     pub(crate) fn streams(&self) -> EventStreams {
-        let table = Arc::clone(&self.event_streams);
-        EventStreams { api: Arc::clone(&self.api), table, draining: self.lifecycle.draining.clone() }
+        EventStreams { api: Arc::clone(&self.api), table: Arc::clone(&self.event_streams) }
     }
 
     /// The watch of processor and memory, if it is set: says by how far schedulers hold back.
@@ -314,19 +309,9 @@ impl Parts {
         })
     }
 
-    /// The sweep: moves overdue jobs.
-    pub(crate) fn sweep(&self) -> sweep::Part {
-        sweep::Part { api: Arc::clone(&self.api), draining: self.lifecycle.draining.clone() }
-    }
-
     /// The recurring schedules: stores what is declared, and sets ticks.
     pub(crate) fn recurring(&self) -> recurring::Part {
-        recurring::Part {
-            api: Arc::clone(&self.api),
-            draining: self.lifecycle.draining.clone(),
-            declared: Arc::clone(&self.declared),
-            in_line: self.lifecycle.in_line.clone(),
-        }
+        recurring::Part { api: Arc::clone(&self.api), declared: Arc::clone(&self.declared) }
     }
 
     /// Handler discovery: asks remote handlers, and notifies the schedulers.
@@ -343,7 +328,7 @@ impl Parts {
         offered_handlers::Part {
             backbone: self.api.backbone.clone(),
             routing: Arc::clone(&self.gates.routing),
-            draining: self.lifecycle.draining.clone(),
+            draining: self.api.lifecycle.draining.clone(),
             calls: Arc::clone(&self.offered_calls),
             started_at: self.api.identity.started_at,
         }

@@ -27,7 +27,7 @@ use crate::pull::receiver;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
 use crate::queue::{lane_guard, supervisor};
-use crate::runtime::supervision::{ChildSpec, Deaths, Question, SupervisorAnswer, death};
+use crate::runtime::supervision::{ChildSpec, Deaths, GoesOn, Question, SupervisorAnswer, death};
 use crate::service;
 use crate::streams::tail;
 use crate::time::{recurring, sweep, timekeeper};
@@ -37,7 +37,7 @@ use crate::webhooks::feed;
 /// All children of the root except those of queues, in the order in which they start. Each is given its part of the
 /// node (`parts.rs`), and no other child's.
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
-    let Parts { api, gates, leases, lifecycle, .. } = parts;
+    let Parts { api, gates, leases, .. } = parts;
     let breakers = &api.circuit_breaker;
     let mut children = vec![
         ChildSpec::with_messages("committer", &api.committer.address, Arc::clone(&parts.committing), committer::run),
@@ -54,19 +54,15 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("clock-watch", parts.watcher(), clock_watch::run),
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
         ChildSpec::new("node-name", (parts.readiness(), parts.own.clone()), node_name::answer),
-        ChildSpec::new("sweep", parts.sweep(), sweep::run),
-        ChildSpec::new("batch-keeper", (Arc::clone(api), lifecycle.draining.clone()), batches::keeper::run),
+        ChildSpec::new("sweep", Arc::clone(api), sweep::run),
+        ChildSpec::new("batch-keeper", Arc::clone(api), batches::keeper::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
         ChildSpec::new("unstored-ends", (api.backbone.nodes(), Arc::clone(&api.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
         ChildSpec::new("event-streams", parts.event_tail(), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
-        ChildSpec::new(
-            "pull-receiver",
-            (Arc::clone(api), Arc::clone(&parts.pullers), lifecycle.draining.clone()),
-            receiver::run,
-        ),
+        ChildSpec::new("pull-receiver", (Arc::clone(api), Arc::clone(&parts.pullers)), receiver::run),
         ChildSpec::with_messages("rate-limiter", &gates.limits.address, parts.limiter(), rate::keeper::run),
         ChildSpec::with_messages("slot-keeper", &gates.slots.address, parts.slot_keeper(), concurrency::keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), breaker::keeper::run),
@@ -129,7 +125,7 @@ impl Actor for Root {
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Order>, order: Order, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(&self, myself: ActorRef<Order>, order: Order, state: &mut State) -> GoesOn {
         match order {
             Order::Serve(queue) => {
                 let result = state.serve(queue, &myself).await;
@@ -151,7 +147,7 @@ impl Actor for Root {
         myself: ActorRef<Order>,
         event: SupervisionEvent,
         state: &mut State,
-    ) -> Result<(), ActorProcessingErr> {
+    ) -> GoesOn {
         let Some((id, reason)) = death(event) else { return Ok(()) };
         let result = state.restart(id, &reason, &myself).await;
         state.say_if_over(result)
@@ -159,7 +155,7 @@ impl Actor for Root {
 }
 
 impl State {
-    async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
+    async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<Order>) -> GoesOn {
         let Some(at) = self.alive.iter().position(|alive| alive.actor.get_id() == id) else { return Ok(()) };
         let Alive { child, queue, .. } = self.alive.swap_remove(at);
         tracing::error!(actor = child.name, "died, starting it again: {reason}");
@@ -168,7 +164,7 @@ impl State {
         self.start(child, queue, myself).await
     }
 
-    async fn serve(&mut self, children: QueueChildren, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
+    async fn serve(&mut self, children: QueueChildren, myself: &ActorRef<Order>) -> GoesOn {
         let QueueChildren { queue, children } = children;
         for child in children {
             self.start(child, Some(Arc::clone(&queue)), myself).await?;
@@ -191,19 +187,14 @@ impl State {
         question.answer(SupervisorAnswer::Root(self.alive.iter().filter(pass_on).count()));
     }
 
-    async fn start(
-        &mut self,
-        child: ChildSpec,
-        queue: Option<Arc<Dispatcher>>,
-        myself: &ActorRef<Order>,
-    ) -> Result<(), ActorProcessingErr> {
+    async fn start(&mut self, child: ChildSpec, queue: Option<Arc<Dispatcher>>, myself: &ActorRef<Order>) -> GoesOn {
         let actor = child.start(myself.get_cell()).await?;
         self.alive.push(Alive { actor, child, queue });
         Ok(())
     }
 
     /// Says why the node gives up, if it does.
-    fn say_if_over(&mut self, result: Result<(), ActorProcessingErr>) -> Result<(), ActorProcessingErr> {
+    fn say_if_over(&mut self, result: GoesOn) -> GoesOn {
         if let Err(error) = &result {
             let reason = error.to_string();
             tracing::error!("the node gives up: {reason}");

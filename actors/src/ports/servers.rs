@@ -5,7 +5,7 @@ use crate::ports::batch;
 use crate::ports::passed_on::passed_on;
 
 impl Server for Backbone {
-    passed_on! {
+    passed_on! { self =>
         async fn is_declared(&self, queue: &Queue) -> Result<bool, Error>;
         async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
         async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found>;

@@ -11,9 +11,9 @@ use longshore_backbone::wire::api::{ApiError, Encoded, Next, NextRequest, Pulled
 use longshore_backbone::wire::json;
 use tokio::sync::oneshot;
 
-use crate::api::Api;
 use crate::api::filter;
 use crate::api::wait_permits::WaitPermits;
+use crate::api::{Answered, Api};
 use crate::pull::Pullers;
 use crate::request::wrong;
 use crate::runtime::now;
@@ -34,7 +34,7 @@ pub(crate) async fn next(
     waits: &Arc<WaitPermits>,
     asker: &str,
     asked: NextRequest,
-) -> Result<Encoded<Next>, ApiError> {
+) -> Answered<Next> {
     let (wanted, lease) = read(api, asker, asked)?;
     let _waits = waits.enter(asker)?;
     if !pullers.has_room(&wanted) {

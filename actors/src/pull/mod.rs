@@ -11,7 +11,7 @@ pub(crate) mod endpoint;
 pub(crate) mod receiver;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::offers::{IncomingCall, Offer, ReplyTo};
@@ -19,7 +19,7 @@ use longshore_backbone::pulls::WorkWanted;
 use longshore_domain::{JobType, RunId, Tenant};
 use tokio::sync::Notify;
 
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 /// Jobs of a type that each node sends at once. They wait here for pullers, each in a place of a worker.
 const SLOTS: u32 = 4;
@@ -96,7 +96,7 @@ impl Pullers {
             if let Some(call) = self.take(place.number) {
                 return Some(call);
             }
-            if is_over || self.state().is_closed {
+            if is_over || self.state.lock().unpoisoned().is_closed {
                 return None;
             }
             is_over = tokio::time::timeout_at(until.into(), place.woken.notified()).await.is_err();
@@ -104,7 +104,7 @@ impl Pullers {
     }
 
     fn enter(self: &Arc<Self>, wanted: &WorkWanted, until: Instant) -> WaitingPuller {
-        let (mut state, woken) = (self.state(), Arc::<Notify>::default());
+        let (mut state, woken) = (self.state.lock().unpoisoned(), Arc::<Notify>::default());
         let number = state.next;
         state.next += 1;
         let (tenant, types) = (wanted.tenant.clone(), wanted.types.clone());
@@ -122,7 +122,7 @@ impl Pullers {
 
     /// Whether so many types more can be received.
     fn has_room(&self, wanted: &WorkWanted) -> bool {
-        let state = self.state();
+        let state = self.state.lock().unpoisoned();
         let new = wanted.types.iter().filter(|of| !state.received.contains_key(&offer(&wanted.tenant, of))).count();
         state.received.len() + new <= MAX_TYPES
     }
@@ -130,18 +130,18 @@ impl Pullers {
     /// A puller works on a job of this type for so long.
     fn works(&self, tenant: &Tenant, job_type: &JobType, lease: Duration) {
         let lasts = lease.clamp(ASKS_AGAIN_WITHIN, AT_WORK_MAX);
-        self.state().expect(tenant, std::slice::from_ref(job_type), lasts);
+        self.state.lock().unpoisoned().expect(tenant, std::slice::from_ref(job_type), lasts);
     }
 
     fn take(&self, number: u64) -> Option<Box<IncomingCall>> {
-        let mut state = self.state();
+        let mut state = self.state.lock().unpoisoned();
         let at = state.held.iter().position(|held| held.promised == Some(number))?;
         state.held.remove(at).map(|held| held.call)
     }
 
     /// A job has come. Returns it with the node to pass it on to, if a puller waits only there.
     fn arrived(&self, call: Box<IncomingCall>) -> Option<(Box<IncomingCall>, String)> {
-        let mut state = self.state();
+        let mut state = self.state.lock().unpoisoned();
         let (state, at) = (&mut *state, Instant::now());
         let half = call.deadline.since(now()) / 2;
         state.held.push_back(PulledJob { call, until: at + half.min(HELD_FOR), promised: None });
@@ -155,7 +155,7 @@ impl Pullers {
 
     /// A puller of another node waits. Returns a job for it.
     fn wanted(&self, wanted: WorkWanted) -> Option<Box<IncomingCall>> {
-        let mut state = self.state();
+        let mut state = self.state.lock().unpoisoned();
         let unpromised = |held: &PulledJob| held.promised.is_none() && fits(&held.call, &wanted.tenant, &wanted.types);
         if let Some(at) = state.held.iter().position(unpromised) {
             return state.held.remove(at).map(|held| held.call);
@@ -170,7 +170,7 @@ impl Pullers {
 
     /// The jobs that have waited for too long, or all once the node drains; the others are still waited for.
     fn overdue(&self) -> (Vec<IncomingCall>, Vec<ReplyTo>) {
-        let (mut state, at) = (self.state(), Instant::now());
+        let (mut state, at) = (self.state.lock().unpoisoned(), Instant::now());
         let is_closed = state.is_closed;
         let (over, held) = std::mem::take(&mut state.held)
             .into_iter()
@@ -182,7 +182,7 @@ impl Pullers {
 
     /// The job of this run that waits here.
     fn cancelled(&self, tenant: &Tenant, run: &RunId) -> Option<Box<IncomingCall>> {
-        let mut state = self.state();
+        let mut state = self.state.lock().unpoisoned();
         let is_it = |held: &PulledJob| {
             held.promised.is_none() && held.call.job.tenant == *tenant && held.call.job.run_id == *run
         };
@@ -192,7 +192,7 @@ impl Pullers {
 
     /// The types that are received now, and the notices for other nodes.
     fn changes(&self) -> (Vec<Offer>, Vec<WorkWanted>) {
-        let (mut state, at) = (self.state(), Instant::now());
+        let (mut state, at) = (self.state.lock().unpoisoned(), Instant::now());
         state.received.retain(|_, until| *until > at);
         let is_closed = state.is_closed;
         let received = state.received.keys().filter(|_| !is_closed).cloned().collect();
@@ -201,13 +201,9 @@ impl Pullers {
 
     /// Nobody gets a job any more.
     fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock().unpoisoned();
         state.is_closed = true;
         state.waiting.iter().for_each(|puller| puller.woken.notify_one());
-    }
-
-    fn state(&self) -> MutexGuard<'_, PullerTable> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -239,7 +235,7 @@ fn fits(call: &IncomingCall, tenant: &Tenant, types: &[JobType]) -> bool {
 
 impl Drop for WaitingPuller {
     fn drop(&mut self) {
-        let mut state = self.pullers.state();
+        let mut state = self.pullers.state.lock().unpoisoned();
         state.waiting.retain(|puller| puller.number != self.number);
         if let Some(held) = state.held.iter_mut().find(|held| held.promised == Some(self.number)) {
             held.promised = None;

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use longshore_backbone::handlers::SignalKind;
 use longshore_backbone::offers::{Arrived, IncomingCall, Offer, OwnReply};
 use longshore_backbone::pulls::{ForPullers, Pulls};
-use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::pull::Pullers;
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Receives until the process ends; while the node drains, only what is on its way.
-pub(crate) async fn run((api, pullers, draining): (Arc<Api>, Arc<Pullers>, CancellationToken)) -> LoopEnd {
+pub(crate) async fn run((api, pullers): (Arc<Api>, Arc<Pullers>)) -> LoopEnd {
     let (identity, pullers) = (&api.identity, &*pullers);
     let opened = api.backbone.pulls(&identity.node, crate::VERSION, identity.started_at).await;
     let mut pulls = opened.map_err(|error| error.with_causes())?;
@@ -28,7 +28,7 @@ pub(crate) async fn run((api, pullers, draining): (Arc<Api>, Arc<Pullers>, Cance
     let mut is_closed = false;
     loop {
         tokio::select! {
-            () = draining.cancelled(), if !is_closed => {
+            () = api.lifecycle.draining.cancelled(), if !is_closed => {
                 is_closed = true;
                 pullers.close();
                 follow(pullers, &mut pulls, &mut received).await?;
@@ -88,7 +88,7 @@ async fn put_back(pullers: &Pullers) {
         call.reply_to.send(OwnReply::Snoozed(AGAIN_AFTER)).await;
     }
     for reply_to in waits {
-        reply_to.signal(SignalKind::Heartbeat).await;
+        reply_to.signal(SignalKind::Heartbeat, Bytes::new()).await;
     }
 }
 

@@ -5,7 +5,7 @@
 //! order at that moment: no job is assigned beforehand. The buffer outlives the scheduler, and a job that is dropped
 //! here is returned.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::delivery::AckToken;
@@ -24,6 +24,7 @@ use crate::queue::blocked::{Blocked, Goes};
 use crate::queue::gates::{Gates, HeldUp};
 use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::gate_news::Wakes;
 use crate::runtime::kind::{Kind, Room};
 use crate::runtime::park_permits::{ParkGate, Position};
@@ -102,7 +103,7 @@ impl JobBuffer {
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock().unpoisoned()
     }
 
     /// Returns every job and forgets all it knew.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
 use longshore_backbone::control::{MAX_TENANTS, QueueLoad};
@@ -20,6 +20,7 @@ use crate::queue::fairness::deliveries::Deliveries;
 use crate::queue::idle_workers::IdleWorkers;
 use crate::queue::unresponsive::Place;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::address::Address;
 use crate::runtime::health::Health;
 use crate::runtime::pressure::MachinePressure;
@@ -183,7 +184,7 @@ impl Dispatcher {
 
     /// Sends a worker its work; returns the work if the worker is dead.
     fn send(&self, number: usize, work: Work) -> Option<Work> {
-        let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.workers.read().unpoisoned();
         let Some(worker) = workers.get(number).and_then(Option::as_ref) else { return Some(work) };
         match worker.cast(work) {
             Err(MessagingErr::SendErr(work)) => Some(work),
@@ -192,25 +193,25 @@ impl Dispatcher {
     }
 
     pub(crate) fn place(&self, number: usize) -> Place {
-        self.places.read().unwrap_or_else(PoisonError::into_inner)[number].clone()
+        self.places.read().unpoisoned()[number].clone()
     }
 
     /// A worker was started, or started again.
     pub(crate) fn add_worker(&self, number: usize, worker: ActorRef<Work>) {
-        self.workers.write().unwrap_or_else(PoisonError::into_inner)[number] = Some(worker);
+        self.workers.write().unpoisoned()[number] = Some(worker);
         self.started_workers.fetch_max(number + 1, Ordering::Relaxed);
         self.idle.put(number);
     }
 
     /// A worker whose handler does not respond keeps its state; the worker that replaces it gets a new one.
     pub(crate) fn replace_place(&self, number: usize) {
-        self.places.write().unwrap_or_else(PoisonError::into_inner)[number] = Place::default();
+        self.places.write().unpoisoned()[number] = Place::default();
     }
 
     /// Looks at each job whose attempt has begun.
     pub(crate) fn for_each_running(&self, mut look: impl FnMut(&Job)) {
-        for place in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            let current = place.current.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in self.places.read().unpoisoned().iter() {
+            let current = place.current.lock().unpoisoned();
             if let Some(running) = current.as_ref() {
                 look(&running.assignment.job);
             }
@@ -220,8 +221,8 @@ impl Dispatcher {
     /// Returns once no worker is about to start an attempt by what it was sent before this call: it has either entered
     /// its attempt, or asks again.
     pub(crate) fn wait_for_starts(&self) {
-        for place in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            drop(place.current.lock().unwrap_or_else(PoisonError::into_inner));
+        for place in self.places.read().unpoisoned().iter() {
+            drop(place.current.lock().unpoisoned());
         }
     }
 

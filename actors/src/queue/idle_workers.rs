@@ -1,9 +1,11 @@
 //! Which workers are idle. The scheduler takes them, the workers put themselves back. The list outlives both, so that a
 //! scheduler that was started again knows its idle workers.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tokio::sync::Notify;
+
+use crate::runtime::Unpoisoned as _;
 
 #[derive(Debug, Default)]
 pub(crate) struct IdleWorkers {
@@ -21,22 +23,22 @@ impl IdleWorkers {
 
     /// A worker that was taken was not needed: the scheduler is not notified.
     pub(crate) fn put_quietly(&self, number: usize) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        self.numbers.lock().unpoisoned().push(number);
         self.back.notify_one();
     }
 
     /// A worker is gone, idle or not.
     pub(crate) fn remove(&self, number: usize) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).retain(|idle| *idle != number);
+        self.numbers.lock().unpoisoned().retain(|idle| *idle != number);
     }
 
     /// Takes the idle worker that was busy last: its memory is warm.
     pub(crate) fn take(&self) -> Option<usize> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.numbers.lock().unpoisoned().pop()
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.numbers.lock().unpoisoned().len()
     }
 
     /// Waits until one has become idle: for the scheduler.

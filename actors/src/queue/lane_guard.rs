@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::poison::{Pending, Poison, Restored};
+use longshore_backbone::poison::{Pending, Poison};
 use longshore_domain::{Lane, Queue, RunId, SmolStr};
 use tokio::sync::mpsc;
 
@@ -153,8 +153,8 @@ async fn restore(ports: &NodePorts, asked: &mut BTreeMap<SmolStr, Instant>) {
             continue;
         }
         match ports.backbone.restore(&stream).await {
-            Ok(Restored::Anew) => tracing::warn!(%stream, "its consumer was gone and has been made anew"),
-            Ok(Restored::There) => tracing::debug!(%stream, "its consumer is there"),
+            Ok(true) => tracing::warn!(%stream, "its consumer was gone and has been made anew"),
+            Ok(false) => tracing::debug!(%stream, "its consumer is there"),
             Err(error) => tracing::warn!(%stream, "no server answers for its consumer: {}", error.with_causes()),
         }
         asked.insert(stream, Instant::now());

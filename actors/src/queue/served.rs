@@ -4,13 +4,14 @@
 //! running jobs have ended. Meanwhile a queue of the same name may be served anew beside it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use longshore_backbone::control::QueueLoad;
 use longshore_domain::Queue;
 use tokio::sync::Notify;
 
 use crate::queue::dispatcher::Dispatcher;
+use crate::runtime::Unpoisoned as _;
 
 #[derive(Default)]
 pub(crate) struct ServedQueues {
@@ -21,7 +22,7 @@ pub(crate) struct ServedQueues {
 impl ServedQueues {
     /// All of them, those that close included.
     pub(crate) fn all(&self) -> Arc<[Arc<Dispatcher>]> {
-        Arc::clone(&self.queues.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.queues.read().unpoisoned())
     }
 
     /// The names of those that take jobs.
@@ -63,7 +64,7 @@ impl ServedQueues {
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<Dispatcher>>)) {
-        let mut guard = self.queues.write().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.queues.write().unpoisoned();
         let mut queues = guard.to_vec();
         change(&mut queues);
         *guard = queues.into();

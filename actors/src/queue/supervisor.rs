@@ -13,7 +13,7 @@ use crate::queue::dispatcher::QueuePart;
 use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};
 use crate::runtime::fail_point;
-use crate::runtime::supervision::{ChildSpec, Deaths, Question, SupervisorAnswer, death};
+use crate::runtime::supervision::{ChildSpec, Deaths, GoesOn, Question, SupervisorAnswer, death};
 
 /// What is sent to a queue's supervisor.
 #[derive(Debug)]
@@ -56,12 +56,7 @@ impl Actor for QueueSupervisor {
         Ok(state)
     }
 
-    async fn handle(
-        &self,
-        myself: ActorRef<Message>,
-        message: Message,
-        state: &mut State,
-    ) -> Result<(), ActorProcessingErr> {
+    async fn handle(&self, myself: ActorRef<Message>, message: Message, state: &mut State) -> GoesOn {
         match message {
             Message::CheckWorkers => state.check_workers(&myself).await,
             Message::Answer(question) => {
@@ -76,14 +71,14 @@ impl Actor for QueueSupervisor {
         myself: ActorRef<Message>,
         event: SupervisionEvent,
         state: &mut State,
-    ) -> Result<(), ActorProcessingErr> {
+    ) -> GoesOn {
         let Some((child, reason)) = death(event) else { return Ok(()) };
         state.restart(&myself, child, &reason).await
     }
 }
 
 impl State {
-    async fn check_workers(&mut self, myself: &ActorRef<Message>) -> Result<(), ActorProcessingErr> {
+    async fn check_workers(&mut self, myself: &ActorRef<Message>) -> GoesOn {
         fail_point::pass("before-check");
         let QueuePart { ports, queue, health } = self.part.clone();
         for number in 0..queue.policy.concurrency {
@@ -97,12 +92,7 @@ impl State {
         Ok(())
     }
 
-    async fn restart(
-        &mut self,
-        myself: &ActorRef<Message>,
-        child: ActorId,
-        reason: &str,
-    ) -> Result<(), ActorProcessingErr> {
+    async fn restart(&mut self, myself: &ActorRef<Message>, child: ActorId, reason: &str) -> GoesOn {
         let (supervisor, restarts) = (myself.get_cell(), &self.part.ports.metrics.restarts);
         let queue = &self.part.queue.name;
         if let Some(number) = self.workers.remove(&child) {
@@ -120,12 +110,7 @@ impl State {
         Ok(())
     }
 
-    async fn start_worker(
-        &mut self,
-        number: usize,
-        supervisor: ActorCell,
-        reason: &str,
-    ) -> Result<(), ActorProcessingErr> {
+    async fn start_worker(&mut self, number: usize, supervisor: ActorCell, reason: &str) -> GoesOn {
         self.part.queue.idle.remove(number);
         let worker = worker::State::new(&self.part, number);
         worker.settle_for_the_dead(reason);
@@ -135,7 +120,7 @@ impl State {
         Ok(())
     }
 
-    async fn start_scheduler(&mut self, supervisor: ActorCell) -> Result<(), ActorProcessingErr> {
+    async fn start_scheduler(&mut self, supervisor: ActorCell) -> GoesOn {
         let (part, address) = (self.part.clone(), &self.part.queue.scheduler);
         let spec = ChildSpec::with_messages("scheduler", address, part, scheduler::run);
         self.scheduler = Some(spec.start(supervisor).await?.get_id());

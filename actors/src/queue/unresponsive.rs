@@ -6,7 +6,7 @@
 //! handler that comes back after all finds that its job is gone, and gives the thread back.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use longshore_domain::settlement::Outcome;
@@ -17,6 +17,7 @@ use crate::attempt::node_ports::NodePorts;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::stop::STOPS_WITHIN;
 use crate::attempt::watch::enter;
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::health::Health;
 use crate::runtime::log_run::{About, log_run};
 
@@ -59,7 +60,7 @@ pub(crate) enum CameBack {
 impl Responsiveness {
     fn lost(&self, count: &Arc<AtomicUsize>, state: u8) {
         count.fetch_add(1, Ordering::Relaxed);
-        *self.unresponsive.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(count));
+        *self.unresponsive.lock().unpoisoned() = Some(Arc::clone(count));
         self.state.store(state, Ordering::Release);
     }
 
@@ -68,7 +69,7 @@ impl Responsiveness {
         if self.state.load(Ordering::Acquire) == RESPONDS {
             return CameBack::InPlace;
         }
-        if let Some(count) = self.unresponsive.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(count) = self.unresponsive.lock().unpoisoned().take() {
             count.fetch_sub(1, Ordering::Relaxed);
         }
         match self.state.swap(RESPONDS, Ordering::AcqRel) {
@@ -82,7 +83,7 @@ impl Responsiveness {
 pub(crate) fn check(ports: &Arc<NodePorts>, health: &Health, queue: &Queue, number: usize, place: &Place) -> bool {
     let (Place { current, responsiveness }, now) = (place, Instant::now());
     let (is_silent, is_unresponsive) = {
-        let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = current.lock().unpoisoned();
         let Some(RunningAttempt { assignment, at_work: Some((since, stop_at)), .. }) = current.as_ref() else {
             return false;
         };
@@ -98,7 +99,7 @@ pub(crate) fn check(ports: &Arc<NodePorts>, health: &Health, queue: &Queue, numb
     }
     let replaced = health.unresponsive() < SPARE_THREADS;
     let running = {
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = current.lock().unpoisoned();
         let Some(running) = current.take() else { return false };
         // Before the worker can see that its job is gone.
         responsiveness.lost(&health.unresponsive, if replaced { REPLACED } else { UNRESPONSIVE });

@@ -4,7 +4,7 @@
 //! the way of a job. Mailbox: one assignment, because the dispatcher gives one only to an idle worker. The jobs after
 //! it the worker takes from the buffer itself, as long as there are any.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_domain::ErrorKind;
@@ -25,7 +25,7 @@ use crate::handlers::handler::Reporter;
 use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::{Dispatcher, QueuePart, Work};
 use crate::queue::unresponsive::{CameBack, Place};
-use crate::runtime::fail_point;
+use crate::runtime::{Unpoisoned as _, fail_point};
 
 /// Jobs that a worker does in a row before it reads its mailbox again.
 const IN_A_ROW: u32 = 32;
@@ -96,7 +96,7 @@ impl State {
         fail_point::pass("before-handler");
         let end = perform::perform(&self.ports, &self.place.current, &self.reporter).await;
         fail_point::pass("after-handler");
-        let Some(running) = self.place.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(running) = self.place.current.lock().unpoisoned().take() else { return };
         match end {
             End::Outcome(outcome) => {
                 let RunningAttempt { assignment, attempt_state, at_work, .. } = running;
@@ -121,7 +121,7 @@ impl State {
     /// The question is asked under the lock, so that the one that has locked it after a pause became known finds every
     /// attempt that started before ([`Dispatcher::wait_for_starts`]).
     fn enter(&self, running: RunningAttempt) -> Result<(), Box<RunningAttempt>> {
-        let mut current = self.place.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.place.current.lock().unpoisoned();
         if !self.ports.may_start(&running.assignment.job) {
             return Err(Box::new(running));
         }
@@ -173,7 +173,7 @@ impl State {
     /// handler is there.
     async fn announce(&self) {
         let here = {
-            let current = self.place.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let current = self.place.current.lock().unpoisoned();
             current.as_ref().is_some_and(|running| self.ports.routing.handler(&running.assignment.job).is_some())
         };
         if here {
@@ -184,7 +184,7 @@ impl State {
     /// Settles the attempt of the dead worker before this one as one that panicked, in a task of its own: the caller is
     /// a supervisor, which waits neither for the committer nor for the network.
     pub(crate) fn settle_for_the_dead(&self, reason: &str) {
-        let Some(running) = self.place.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(running) = self.place.current.lock().unpoisoned().take() else { return };
         let outcome = Outcome::failed(ErrorKind::Panic, format!("the worker died: {reason}"));
         let ports = Arc::clone(&self.ports);
         tokio::spawn(async move {

@@ -9,6 +9,8 @@
 //! * Jobs that wait: their `kind`, `gate_news` (some may start now), `permits` for those that are parked, which
 //!   `park_permits` gives, `deferred` (why one was put off).
 
+use std::sync::{LockResult, PoisonError};
+
 use longshore_domain::{SmolStr, format_smolstr};
 
 pub(crate) mod address;
@@ -31,6 +33,21 @@ pub(crate) mod park_permits;
 pub(crate) mod permits;
 
 pub(crate) use clock::now;
+
+/// What a lock guards, also after a holder of it panicked: none leaves it half changed.
+pub(crate) trait Unpoisoned {
+    type Guard;
+
+    fn unpoisoned(self) -> Self::Guard;
+}
+
+impl<G> Unpoisoned for LockResult<G> {
+    type Guard = G;
+
+    fn unpoisoned(self) -> G {
+        self.unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A seal, or the token of an attempt: proves that a node wrote a message of a run, or that a caller had that message,
 /// because it cannot be guessed.

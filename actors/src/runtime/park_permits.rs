@@ -1,7 +1,7 @@
 //! A job on its way to be parked.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use longshore_backbone::parked::ParkedSpace;
 use longshore_domain::Timestamp;
@@ -9,6 +9,7 @@ use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 use tokio::sync::Notify;
 
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::permits::{MAX_PARKING, ParkPermits, Permit};
 
@@ -27,13 +28,9 @@ struct Positions {
 }
 
 impl OnTheirWay {
-    fn positions(&self) -> MutexGuard<'_, Positions> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// One more sets out.
     pub(crate) fn sets_out(&self, position: Position) -> OnItsWay {
-        let mut positions = self.positions();
+        let mut positions = self.0.lock().unpoisoned();
         positions.now.insert(position);
         positions.first_seen = Some(positions.first_seen.map_or(position, |first| first.min(position)));
         OnItsWay { all: self.clone(), position }
@@ -41,19 +38,19 @@ impl OnTheirWay {
 
     /// The stream of parked jobs is about to be read.
     pub(crate) fn watch(&self) {
-        let mut positions = self.positions();
+        let mut positions = self.0.lock().unpoisoned();
         positions.first_seen = positions.now.first().copied();
     }
 
     /// The first in order of those that may not have been in the stream when it was read: that were on their way at any
     /// time since the watch began.
     pub(crate) fn first_seen(&self) -> Option<Position> {
-        self.positions().first_seen
+        self.0.lock().unpoisoned().first_seen
     }
 
     /// Whether none is on its way.
     pub(crate) fn is_empty(&self) -> bool {
-        self.positions().now.is_empty()
+        self.0.lock().unpoisoned().now.is_empty()
     }
 }
 
@@ -66,7 +63,7 @@ pub(crate) struct OnItsWay {
 
 impl Drop for OnItsWay {
     fn drop(&mut self) {
-        self.all.positions().now.remove(&self.position);
+        self.all.0.lock().unpoisoned().now.remove(&self.position);
     }
 }
 

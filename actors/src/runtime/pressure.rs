@@ -2,32 +2,29 @@
 //! shows it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longshore_domain::pressure::{HeldBack, Reading};
+
+use crate::runtime::health::Last;
 
 /// What the last look at the machine found.
 #[derive(Debug, Default)]
 pub(crate) struct MachinePressure {
-    last: Mutex<(HeldBack, Reading)>,
+    last: Last<(HeldBack, Reading)>,
     /// Whether fewer workers get jobs: asked for each job.
     spares_memory: AtomicBool,
 }
 
 impl MachinePressure {
-    fn last(&self) -> MutexGuard<'_, (HeldBack, Reading)> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets what was found; returns how far the node held back before.
     pub(crate) fn set(&self, held_back: HeldBack, reading: Reading) -> HeldBack {
         self.spares_memory.store(held_back.memory > 0, Ordering::Relaxed);
-        std::mem::replace(&mut *self.last(), (held_back, reading)).0
+        self.last.set((held_back, reading)).0
     }
 
     /// By how far the node holds back.
     pub(crate) fn held_back(&self) -> HeldBack {
-        self.last().0
+        self.last.get().0
     }
 
     /// How many of so many workers may have jobs.
@@ -37,7 +34,7 @@ impl MachinePressure {
 
     /// A warning, if the node is short of memory. A busy processor is none: it is what jobs are for.
     pub(crate) fn warning(&self) -> Option<String> {
-        let (held_back, reading) = *self.last();
+        let (held_back, reading) = self.last.get();
         (held_back.memory > 0).then(|| {
             let workers = 1_u32 << held_back.memory;
             format!("short of memory ({}): gives jobs to one in {workers} of its workers", shares(reading))

@@ -28,6 +28,9 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// How a child's loop ends, which it never should by itself; an error says why it cannot go on.
 pub(crate) type LoopEnd = Result<(), String>;
 
+/// Whether an actor goes on after what it has handled: an error ends it.
+pub(crate) type GoesOn = Result<(), ActorProcessingErr>;
+
 /// Ticks for a loop, the first at once. One that comes late puts the next ones off: they never come in a burst.
 pub(crate) fn ticks(every: Duration) -> Interval {
     let mut ticks = tokio::time::interval(every);
@@ -136,12 +139,7 @@ impl<M: Send + 'static> Actor for Keeper<M> {
         Ok(State { name, task, put })
     }
 
-    async fn handle(
-        &self,
-        _: ActorRef<Self::Msg>,
-        message: Self::Msg,
-        state: &mut State<M>,
-    ) -> Result<(), ActorProcessingErr> {
+    async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State<M>) -> GoesOn {
         match message {
             KeeperMessage::Sent(message) => {
                 if state.put.try_send(message).is_err() {
@@ -206,7 +204,7 @@ impl Deaths {
     }
 
     /// Counts a death; an error if the children keep dying.
-    pub(crate) fn count(&mut self, reason: &str) -> Result<(), ActorProcessingErr> {
+    pub(crate) fn count(&mut self, reason: &str) -> GoesOn {
         match self.0.after_death(Instant::now()) {
             Verdict::Restart => Ok(()),
             Verdict::GiveUp => {

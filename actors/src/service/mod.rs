@@ -23,8 +23,8 @@ use serde_json::value::RawValue;
 
 use crate::api::wait_permits::WaitPermits;
 use crate::api::{
-    Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, filter, intake, keys, late, limits,
-    list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, shares, stats, traced,
+    Answered, Api, audit_log, breakers, cancel, concurrency, dead_letters, erase, faults, filter, intake, keys, late,
+    limits, list, pauses, payload, purge, put_queue, queues, replay, reschedule, runs, shares, stats, traced,
 };
 use crate::audit::{self, Audit};
 use crate::batches::endpoints as batches;
@@ -32,7 +32,6 @@ use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::pull::Pullers;
 use crate::pull::endpoint as pull;
-use crate::runtime::lifecycle::Lifecycle;
 use crate::runtime::now;
 use crate::runtime::supervision::LoopEnd;
 use crate::time::schedules;
@@ -58,7 +57,6 @@ const BATCH_ANSWER: usize = 512;
 pub(crate) struct Part {
     /// What its endpoints need.
     pub(crate) api: Arc<Api>,
-    pub(crate) lifecycle: Lifecycle,
     pub(crate) readiness: Readiness,
     pub(crate) pullers: Arc<Pullers>,
     /// How many callers wait for runs' ends.
@@ -202,7 +200,7 @@ impl Part {
 
 impl Serve for Part {
     fn begins(&self) {
-        self.lifecycle.serving.cancel();
+        self.api.lifecycle.serving.cancel();
     }
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
@@ -242,12 +240,12 @@ impl Part {
         self.api.metrics.refused.with_label_values(&[error.error.as_str()]).inc();
     }
 
-    async fn submit(&self, asker: &str, job: SubmitRequest) -> Result<Encoded<Submitted>, ApiError> {
+    async fn submit(&self, asker: &str, job: SubmitRequest) -> Answered<Submitted> {
         let submitted = intake::submit(&self.api, &submitter(asker)?, job).await?;
         Ok(Encoded::of(&submitted))
     }
 
-    async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Result<Encoded<BatchAnswer>, ApiError> {
+    async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Answered<BatchAnswer> {
         let tenant = &submitter(asker)?;
         // Every accepted job must be answered, so a batch whose answer might not fit is refused before anything is
         // done.
@@ -273,7 +271,7 @@ impl Part {
         Ok(Encoded::of(&BatchAnswer { jobs }))
     }
 
-    async fn wait(&self, asker: &str, asked: WaitRequest) -> Result<Encoded<Record>, ApiError> {
+    async fn wait(&self, asker: &str, asked: WaitRequest) -> Answered<Record> {
         let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
         if timeout > runs::MAX_WAIT {
             let max = runs::MAX_WAIT.as_millis();
@@ -285,7 +283,7 @@ impl Part {
     }
 
     /// The health of this node, or of the one that was asked for.
-    async fn health(&self, asker: &str, asked: HealthRequest) -> Result<Encoded<HealthStatus>, ApiError> {
+    async fn health(&self, asker: &str, asked: HealthRequest) -> Answered<HealthStatus> {
         let readiness = &self.readiness;
         let Some(name) = asked.node else { return Ok(Encoded::of(&readiness.status().await)) };
         // A node's name is a token like those of tenants and queues; anything else would be another subject.
@@ -303,7 +301,7 @@ impl Part {
         Ok(Encoded::of(&health))
     }
 
-    async fn log_level(&self, asked: LogLevelRequest) -> Result<Encoded<LogLevel>, ApiError> {
+    async fn log_level(&self, asked: LogLevelRequest) -> Answered<LogLevel> {
         let LogLevelRequest { node, level } = asked;
         Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
         let set = node_name::set_log_level(&self.api.backbone.nodes(), &node, &level).await;
@@ -312,7 +310,7 @@ impl Part {
         Ok(Encoded::of(&LogLevel { level, node }))
     }
 
-    async fn settings(&self, SettingsRequest { node }: SettingsRequest) -> Result<Encoded<NodeSettings>, ApiError> {
+    async fn settings(&self, SettingsRequest { node }: SettingsRequest) -> Answered<NodeSettings> {
         Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
         let said = node_name::ask_settings(&self.api.backbone.nodes(), &node).await;
         let said = said.ok_or_else(|| no_node(&node))?;
@@ -320,7 +318,7 @@ impl Part {
         Ok(Encoded::of(&NodeSettings { node, settings }))
     }
 
-    async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {
+    async fn nodes(&self) -> Answered<Nodes> {
         let nodes = queues::present(&self.api).await?;
         Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
     }

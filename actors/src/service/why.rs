@@ -16,7 +16,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::api::{Api, breakers, dead_letters, queues, runs};
+use crate::api::{Answered, Api, breakers, dead_letters, queues, runs};
 use crate::batches::endpoints as batches;
 use crate::runtime::now;
 use crate::streams::lines as stored_lines;
@@ -39,7 +39,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 const MAX_LINES: usize = 1_000;
 
 /// The endpoint `runs.why`.
-pub(crate) async fn serve(api: &Api, asker: &str, asked: WaitRequest) -> Result<Encoded<Why>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: WaitRequest) -> Answered<Why> {
     let within = asked.timeout_ms.map_or(READ, Duration::from_millis);
     if within > READ_MAX {
         return Err(ApiError::malformed(format!("timeout_ms: is not one of 0 to {}", READ_MAX.as_millis())));
@@ -65,7 +65,7 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: WaitRequest) -> Result<
 }
 
 /// The run's record; that in its dead letter if its own has gone.
-async fn find(api: &Api, asker: &str, asked: &RunRequest) -> Result<Encoded<Record>, ApiError> {
+async fn find(api: &Api, asker: &str, asked: &RunRequest) -> Answered<Record> {
     let missing = match runs::serve(api, asker, asked.clone()).await {
         Err(missing) if missing.code == 404 => missing,
         answer => return answer,

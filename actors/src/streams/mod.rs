@@ -21,7 +21,6 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, RunRequest};
 use longshore_backbone::wire::logged::{EventFilter, Logged};
 use longshore_domain::{Run, SmolStr, Tenant, Timestamp};
-use tokio_util::sync::CancellationToken;
 
 use crate::api::filter;
 use crate::api::{Api, runs};
@@ -123,7 +122,6 @@ impl UntilEnd {
 pub struct EventStreams {
     pub(crate) api: Arc<Api>,
     pub(crate) table: Arc<Table>,
-    pub(crate) draining: CancellationToken,
 }
 
 impl std::fmt::Debug for EventStreams {

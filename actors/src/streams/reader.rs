@@ -152,7 +152,7 @@ impl EventStream {
             if let Some(step) = self.said.pop_front() {
                 return Some(step);
             }
-            if !matches!(self.phase, Phase::Over) && self.streams.draining.is_cancelled() {
+            if !matches!(self.phase, Phase::Over) && self.streams.api.lifecycle.draining.is_cancelled() {
                 self.phase = Phase::Over;
                 return Some(StreamItem::Bye);
             }
@@ -260,7 +260,7 @@ impl EventStream {
                     self.phase = Phase::Over;
                 }
             },
-            () = self.streams.draining.cancelled() => {}
+            () = self.streams.api.lifecycle.draining.cancelled() => {}
             () = tokio::time::sleep_until(gives_up_at.unwrap_or_else(Instant::now)), if gives_up_at.is_some() => {
                 // Line 0: the event itself is not there.
                 self.said.push_back(StreamItem::End((self.after.0.max(1), 0)));

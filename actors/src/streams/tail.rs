@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use longshore_backbone::Backbone;
@@ -17,6 +17,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::{Interest, Logline, lines};
+use crate::runtime::Unpoisoned as _;
 use crate::runtime::supervision::LoopEnd;
 
 /// How often the log is asked for more.
@@ -145,13 +146,10 @@ impl Table {
         let ((put, take), (answer, answered)) = (mpsc::channel(MAX_EVENTS), oneshot::channel());
         let (untaken, is_slow) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let heard = Heard { take, untaken: Arc::clone(&untaken), is_slow: Arc::clone(&is_slow) };
-        self.joining().push((Listener { interest, put, untaken, is_slow, was_waited_for: false }, answer));
+        let listener = Listener { interest, put, untaken, is_slow, was_waited_for: false };
+        self.joining.lock().unpoisoned().push((listener, answer));
         self.somebody_joins.notify_one();
         Some((answered.await.ok()?, heard))
-    }
-
-    fn joining(&self) -> MutexGuard<'_, Vec<(Listener, oneshot::Sender<u64>)>> {
-        self.joining.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -178,7 +176,7 @@ pub(crate) async fn run(Part { backbone, table }: Part) -> LoopEnd {
     let mut tail = table.tail.lock().await;
     loop {
         tail.listeners.retain(|listener| !listener.put.is_closed());
-        if tail.listeners.is_empty() && table.joining().is_empty() {
+        if tail.listeners.is_empty() && table.joining.lock().unpoisoned().is_empty() {
             (tail.next, tail.known) = (0, RecentEvents::default());
             table.somebody_joins.notified().await;
         }
@@ -215,7 +213,7 @@ impl Tail {
             return Ok(true);
         }
         // Who joins is answered the sequence up to which the log was read before: the rest it is handed.
-        for (listener, answer) in table.joining().drain(..) {
+        for (listener, answer) in table.joining.lock().unpoisoned().drain(..) {
             if answer.send(self.next).is_ok() {
                 self.listeners.push(listener);
             }

@@ -18,10 +18,9 @@ use longshore_backbone::wire::api::PutRequest;
 use longshore_backbone::wire::recurring::Recurring;
 use longshore_domain::recurring::Progress;
 use longshore_domain::{SmolStr, Tenant, Timestamp};
-use tokio_util::sync::CancellationToken;
 
 use crate::DeclaredSchedules;
-use crate::api::Api;
+use crate::api::{Api, stranded};
 use crate::metrics::Restored;
 use crate::runtime::identity::is_first;
 use crate::runtime::now;
@@ -38,30 +37,27 @@ const AGAIN_AFTER: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) api: Arc<Api>,
-    pub(crate) draining: CancellationToken,
     pub(crate) declared: Arc<DeclaredSchedules>,
-    /// Set once the schedules are as the configuration says.
-    pub(crate) in_line: CancellationToken,
 }
 
 /// Keeps the schedules until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    while !part.in_line.is_cancelled() {
+    let in_line = &part.api.lifecycle.in_line;
+    while !in_line.is_cancelled() {
         match bring_in_line(&part.api, &part.declared).await {
-            Ok(()) => part.in_line.cancel(),
+            Ok(()) => in_line.cancel(),
             Err(reason) => {
                 tracing::warn!("the schedules of the configuration are not all in place yet: {reason}");
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
         }
     }
-    // As long as an election takes; shorter where leases are.
-    let grace = (part.api.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
+    let grace = stranded::grace(part.api.backbone.storage().lease);
     let mut tick = ticks(grace);
     let mut from = 1;
     loop {
         tick.tick().await;
-        match sweep(&part, from, grace).await {
+        match sweep(&part.api, from, grace).await {
             Ok(next) => from = next,
             Err(error) => tracing::debug!("recurring schedules are looked at later: {}", error.with_causes()),
         }
@@ -145,9 +141,8 @@ fn differences(before: &Recurring, after: &Recurring) -> String {
 }
 
 /// Looks at some schedules, from a sequence on; returns where to go on. One node does it for all.
-async fn sweep(part: &Part, from: u64, grace: Duration) -> Result<u64, Error> {
-    let api = &part.api;
-    if part.draining.is_cancelled() || !is_first(&api.backbone.nodes(), &api.identity).await? {
+async fn sweep(api: &Api, from: u64, grace: Duration) -> Result<u64, Error> {
+    if api.lifecycle.is_draining() || !is_first(&api.backbone.nodes(), &api.identity).await? {
         return Ok(1);
     }
     let mut from = from;

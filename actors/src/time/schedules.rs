@@ -12,19 +12,17 @@ use longshore_domain::recurring::{Timing, run_id};
 use longshore_domain::{ScheduleId, SmolStr, Tenant, Timestamp};
 
 use crate::api::filter;
-use crate::api::{Api, intake};
+use crate::api::{Answered, Api, intake};
 use crate::runtime::now;
 use crate::time::firing::{self, Delay};
 
-/// Schedules of one page, if the client does not say, and at most.
-const PAGE: (u64, u64) = (100, 500);
 /// Due times of one backfill.
 const BACKFILL_MAX: usize = 1_000;
 /// Runs of one backfill that are submitted at once.
 const AT_ONCE: usize = 32;
 
 /// `schedules.put`
-pub(crate) async fn put(api: &Api, tenant: &Tenant, asked: PutRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
+pub(crate) async fn put(api: &Api, tenant: &Tenant, asked: PutRequest) -> Answered<ScheduleStatus> {
     store(api, tenant, &asked, None).await.map(|schedule| shown(&schedule))
 }
 
@@ -80,7 +78,7 @@ async fn change(
     asker: &str,
     asked: ScheduleRequest,
     make: impl Fn(Recurring) -> Result<Recurring, ApiError>,
-) -> Result<Encoded<ScheduleStatus>, ApiError> {
+) -> Answered<ScheduleStatus> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     loop {
         let FoundRecurring { schedule, revision } = find(api, &tenant, &asked.id).await?;
@@ -144,7 +142,7 @@ fn whose(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
 }
 
 /// `schedules.get`
-pub(crate) async fn get(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
+pub(crate) async fn get(api: &Api, asker: &str, asked: ScheduleRequest) -> Answered<ScheduleStatus> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     if asked.if_updated_at.is_some() {
         return Err(ApiError::malformed("if_updated_at: is for changes of a schedule, and for what starts its runs"));
@@ -154,13 +152,10 @@ pub(crate) async fn get(api: &Api, asker: &str, asked: ScheduleRequest) -> Resul
 }
 
 /// `schedules.list`
-pub(crate) async fn list(api: &Api, asker: &str, asked: SchedulesRequest) -> Result<Encoded<Schedules>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: SchedulesRequest) -> Answered<Schedules> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
     let mut from = Some(filter::cursor(asked.cursor.as_deref())?);
-    let limit = asked.limit.unwrap_or(PAGE.0);
-    if !(1..=PAGE.1).contains(&limit) {
-        return Err(ApiError::malformed(format!("limit: is not one of 1 to {}", PAGE.1)));
-    }
+    let limit = filter::page_size(asked.limit)?;
     let room = api.backbone.max_payload() / 4 * 3;
     let (mut schedules, mut bytes) = (Vec::new(), 0);
     while let Some(at) = from {
@@ -168,7 +163,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: SchedulesRequest) -> Res
         for (schedule, sequence) in page.found {
             let status = schedule.status();
             bytes += Encoded::of(&status).size() + 1;
-            if schedules.len() as u64 >= limit || bytes > room {
+            if schedules.len() >= limit || bytes > room {
                 let cursor = Some(sequence.to_string());
                 return Ok(Encoded::of(&Schedules { schedules, cursor }));
             }
@@ -180,11 +175,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: SchedulesRequest) -> Res
 }
 
 /// `schedules.delete`
-pub(crate) async fn delete(
-    api: &Api,
-    asker: &str,
-    asked: ScheduleRequest,
-) -> Result<Encoded<ScheduleStatus>, ApiError> {
+pub(crate) async fn delete(api: &Api, asker: &str, asked: ScheduleRequest) -> Answered<ScheduleStatus> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     let is_meant = |found: &Recurring| must_be_as(asked.if_updated_at, Some(found)).is_ok();
     match remove(api, &tenant, &asked.id, is_meant).await? {
@@ -219,7 +210,7 @@ pub(crate) async fn remove(
 }
 
 /// `schedules.pause`
-pub(crate) async fn pause(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
+pub(crate) async fn pause(api: &Api, asker: &str, asked: ScheduleRequest) -> Answered<ScheduleStatus> {
     change(api, asker, asked, |found| Ok(paused(found, now()))).await
 }
 
@@ -230,11 +221,7 @@ fn paused(found: Recurring, now: Timestamp) -> Recurring {
 }
 
 /// `schedules.resume`
-pub(crate) async fn resume(
-    api: &Api,
-    asker: &str,
-    asked: ScheduleRequest,
-) -> Result<Encoded<ScheduleStatus>, ApiError> {
+pub(crate) async fn resume(api: &Api, asker: &str, asked: ScheduleRequest) -> Answered<ScheduleStatus> {
     change(api, asker, asked, |found| resumed(found, now())).await
 }
 
@@ -248,11 +235,7 @@ fn resumed(found: Recurring, now: Timestamp) -> Result<Recurring, ApiError> {
 }
 
 /// `schedules.run_now`
-pub(crate) async fn run_now(
-    api: &Api,
-    asker: &str,
-    asked: ScheduleRequest,
-) -> Result<Encoded<ScheduleStatus>, ApiError> {
+pub(crate) async fn run_now(api: &Api, asker: &str, asked: ScheduleRequest) -> Answered<ScheduleStatus> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     let may = |found: &Recurring| must_be_as(asked.if_updated_at, Some(found));
     match firing::run_now(api, &tenant, &asked.id, may).await {
@@ -265,7 +248,7 @@ pub(crate) async fn run_now(
 }
 
 /// `schedules.backfill`
-pub(crate) async fn backfill(api: &Api, asker: &str, asked: BackfillRequest) -> Result<Encoded<Backfilled>, ApiError> {
+pub(crate) async fn backfill(api: &Api, asker: &str, asked: BackfillRequest) -> Answered<Backfilled> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     let schedule = find(api, &tenant, &asked.id).await?.schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
     must_be_as(asked.if_updated_at, Some(&schedule))?;

@@ -24,7 +24,6 @@ use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
 use longshore_domain::{Run, RunId, Tenant};
-use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, stranded};
 use crate::metrics::Restored;
@@ -45,15 +44,9 @@ const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 /// Runs that are remembered as already named in the log.
 const MAX_NAMED: usize = 10_000;
 
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) api: Arc<Api>,
-    pub(crate) draining: CancellationToken,
-}
-
 /// How far the sweep has read, and which runs it has named.
 struct Sweep {
-    part: Part,
+    api: Arc<Api>,
     grace: Duration,
     schedules_from: u64,
     records_from: u64,
@@ -64,10 +57,10 @@ struct Sweep {
 }
 
 /// Sweeps until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
-    let grace = stranded::grace(part.api.backbone.storage().lease);
+pub(crate) async fn run(api: Arc<Api>) -> LoopEnd {
+    let grace = stranded::grace(api.backbone.storage().lease);
     let mut sweep = Sweep {
-        part,
+        api,
         grace,
         schedules_from: FIRST,
         records_from: FIRST,
@@ -86,8 +79,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
-        let Part { api, draining } = &self.part;
-        if draining.is_cancelled() || !is_first(&api.backbone.nodes(), &api.identity).await? {
+        let api = &self.api;
+        if api.lifecycle.is_draining() || !is_first(&api.backbone.nodes(), &api.identity).await? {
             // Another node counts; what this one has counted so far is no whole.
             (self.schedules_from, self.timed) = (FIRST, TimedCounts::begun(now()));
             return Ok(());
@@ -100,8 +93,8 @@ impl Sweep {
     async fn schedules(&mut self) -> Result<(), Error> {
         let (mut overdue, mut round) = (Vec::new(), Round::new(self.schedules_from, MOVES));
         while let Some(from) = round.reads_from() {
-            let page = self.part.api.backbone.standing_schedules(from).await?;
-            for job in page.found.iter().filter_map(|found| self.part.api.backbone.waits_for(found)) {
+            let page = self.api.backbone.standing_schedules(from).await?;
+            for job in page.found.iter().filter_map(|found| self.api.backbone.waits_for(found)) {
                 self.timed.count(&job);
             }
             let now = now();
@@ -112,12 +105,12 @@ impl Sweep {
                 self.publish_timed().await?;
             }
         }
-        let moves = overdue.into_iter().map(|standing| bring_on(&self.part, standing));
+        let moves = overdue.into_iter().map(|standing| bring_on(&self.api, standing));
         let moved: Vec<Result<bool, Error>> =
             futures_util::stream::iter(moves).buffer_unordered(AT_ONCE).collect().await;
         let restored = moved.iter().filter(|moved| matches!(moved, Ok(true))).count();
         if restored > 0 {
-            self.part.api.metrics.restored(Restored::Schedule, restored);
+            self.api.metrics.restored(Restored::Schedule, restored);
             tracing::warn!(
                 jobs = restored,
                 "schedules were overdue and had not fired: their jobs are in their lanes now"
@@ -132,7 +125,7 @@ impl Sweep {
         let is_known =
             |(at, known): &(Instant, TimedCounts)| known.says_the_same(&counts) && at.elapsed() < PUBLISH_EVERY;
         if !self.published.as_ref().is_some_and(is_known) {
-            self.part.api.backbone.publish_timed(&counts).await?;
+            self.api.backbone.publish_timed(&counts).await?;
             self.published = Some((Instant::now(), counts));
         }
         Ok(())
@@ -140,10 +133,10 @@ impl Sweep {
 
     /// Brings runs on whose schedules stand for too late a time, and names those that nothing can bring on.
     async fn records(&mut self) -> Result<(), Error> {
-        let lease = self.part.api.backbone.storage().lease;
+        let lease = self.api.backbone.storage().lease;
         let (mut suspects, mut round) = (Suspects::default(), Round::new(self.records_from, LOOKS));
         while let Some(from) = round.reads_from() {
-            let sweep::Chunk { found, bytes, next } = self.part.api.backbone.open_records(from).await?;
+            let sweep::Chunk { found, bytes, next } = self.api.backbone.open_records(from).await?;
             suspects.take_in(found, lease, now());
             round.has_read(bytes, next, suspects.count());
             self.records_from = round.goes_on_from();
@@ -174,20 +167,20 @@ impl Sweep {
     /// Whether nothing can bring this run on, and it was not named before; then it is counted.
     async fn is_newly_stranded(&mut self, run: &Run, revision: u64) -> Result<bool, Error> {
         let name = (run.tenant.clone(), run.run_id.clone());
-        if self.named.contains(&name) || stranded::of(&self.part.api.backbone, run, revision).await?.is_none() {
+        if self.named.contains(&name) || stranded::of(&self.api.backbone, run, revision).await?.is_none() {
             return Ok(false);
         }
         if self.named.len() >= MAX_NAMED {
             self.named.clear();
         }
         self.named.insert(name);
-        self.part.api.metrics.stranded.inc();
+        self.api.metrics.stranded.inc();
         Ok(true)
     }
 
     /// Schedules a run again whose schedule stands for a later time than its record has; says whether there was one.
     async fn is_brought_forward(&self, run: &Run, revision: u64) -> Result<bool, Error> {
-        let backbone = &self.part.api.backbone;
+        let backbone = &self.api.backbone;
         let Some(Stored { headers, payload, .. }) = backbone.later_schedule(run).await? else { return Ok(false) };
         if !backbone.is_unchanged(run, revision).await? {
             return Ok(true);
@@ -195,7 +188,7 @@ impl Sweep {
         // If it is rescheduled once more at this moment, this firing comes too early for its record, and is put off.
         let at = run.state.run_at().unwrap_or_default();
         backbone.schedule(run, at, Some(&headers), payload).await?;
-        self.part.api.metrics.restored(Restored::Rescheduled, 1);
+        self.api.metrics.restored(Restored::Rescheduled, 1);
         log_run!(warn, About::run(run), due_at = %at,
             "the run was rescheduled, and its schedule stood for a later time: it is scheduled again");
         Ok(true)
@@ -204,8 +197,8 @@ impl Sweep {
 
 /// Does what the server should have done: publishes the job into its lane, then deletes the schedule. Says whether it
 /// did.
-async fn bring_on(part: &Part, standing: Standing) -> Result<bool, Error> {
-    let backbone = &part.api.backbone;
+async fn bring_on(api: &Api, standing: Standing) -> Result<bool, Error> {
+    let backbone = &api.backbone;
     if !backbone.still_stands(&standing).await? {
         return Ok(false);
     }
@@ -213,19 +206,19 @@ async fn bring_on(part: &Part, standing: Standing) -> Result<bool, Error> {
     let (payload, sequence) = (standing.stored.payload.clone(), standing.stored.sequence);
     let names = backbone.names();
     let Some(job) = DueJob::read(names, &standing.due, headers.as_ref(), payload, sequence) else { return Ok(false) };
-    due::take_to_lane(part, &job, &Source::Schedules, sequence).await
+    due::take_to_lane(api, &job, &Source::Schedules, sequence).await
 }
 
-impl StoredPorts for Part {
+impl StoredPorts for Api {
     async fn publish(&self, job: &DueJob) -> Result<(), Error> {
-        job.publish(&self.api.backbone).await
+        job.publish(&self.backbone).await
     }
 
     fn published(&self, job: &DueJob) {
-        job.count(&self.api.metrics.lateness);
+        job.count(&self.metrics.lateness);
     }
 
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
-        self.api.backbone.take_out(place, sequence).await
+        self.backbone.take_out(place, sequence).await
     }
 }

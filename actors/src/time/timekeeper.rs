@@ -19,7 +19,6 @@ use longshore_domain::run::Holding;
 use longshore_domain::{Lane, ScheduleId, Tenant};
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::queue::due::{self, DueJob, DuePorts};
@@ -44,7 +43,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         Timekeeper { part, moves: JoinSet::new(), firings: JoinSet::new(), closed: ClosedLanes::default() };
     timekeeper.forget_full();
     let mut tick = tokio::time::interval(TICK);
-    let draining = timekeeper.part.draining.clone();
+    let draining = timekeeper.part.api.lifecycle.draining.clone();
     loop {
         tokio::select! {
             biased;
@@ -90,7 +89,6 @@ async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) api: Arc<Api>,
-    pub(crate) draining: CancellationToken,
     pub(crate) health: Arc<Health>,
 }
 
@@ -176,7 +174,7 @@ impl Timekeeper {
 
     /// Sets for `health` whether a lane is full; says whether that is a change.
     fn is_full(&self, lane: &Lane, full: bool) -> bool {
-        let Part { api, health, .. } = &self.part;
+        let Part { api, health } = &self.part;
         let is_news = health.set_lane_full(lane, full);
         api.metrics.lanes_full.set(i64::try_from(health.full_lanes().len()).unwrap_or(i64::MAX));
         is_news

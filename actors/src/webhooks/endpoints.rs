@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::{feed, message};
 use crate::api::filter;
-use crate::api::{Api, intake};
+use crate::api::{Answered, Api, intake};
 use crate::runtime::now;
 use crate::settings::WebhookSettings;
 
@@ -28,7 +28,7 @@ fn settings(api: &Api) -> Result<&WebhookSettings, ApiError> {
 }
 
 /// `webhooks.put`
-pub(crate) async fn put(api: &Api, asker: &str, asked: PutWebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+pub(crate) async fn put(api: &Api, asker: &str, asked: PutWebhookRequest) -> Answered<WebhookStatus> {
     let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "webhook")?;
     check(api, &asked).await?;
     let webhooks = api.backbone.webhooks();
@@ -121,12 +121,12 @@ async fn found(api: &Api, asker: &str, asked: &WebhookRequest) -> Result<(Stored
 }
 
 /// `webhooks.get`
-pub(crate) async fn get(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+pub(crate) async fn get(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookStatus> {
     Ok(shown(found(api, asker, &asked).await?.0, false))
 }
 
 /// `webhooks.list`
-pub(crate) async fn list(api: &Api, asker: &str, asked: WebhooksRequest) -> Result<Encoded<Webhooks>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: WebhooksRequest) -> Answered<Webhooks> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
     let all = api.backbone.webhooks().written_after(tenant.as_ref(), 0).await?;
     let mut webhooks: Vec<WebhookStatus> =
@@ -136,7 +136,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: WebhooksRequest) -> Resu
 }
 
 /// `webhooks.delete`: what is on its way ends as a dead letter.
-pub(crate) async fn delete(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+pub(crate) async fn delete(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookStatus> {
     let stored = change(api, asker, &asked, |stored| stored.deleted = true).await?;
     if let Err(error) = api.backbone.webhooks().delete_consumer(&stored.webhook).await {
         tracing::warn!(webhook = %asked.id, "the consumer of a deleted webhook is left: {}", error.with_causes());
@@ -145,7 +145,7 @@ pub(crate) async fn delete(api: &Api, asker: &str, asked: WebhookRequest) -> Res
 }
 
 /// `webhooks.rotate`
-pub(crate) async fn rotate(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookStatus>, ApiError> {
+pub(crate) async fn rotate(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookStatus> {
     let rotated = |stored: &mut StoredWebhook| {
         let new = WebhookSecret::of(rand::random());
         stored.old_secret = Some(std::mem::replace(&mut stored.secret, new));
@@ -171,7 +171,7 @@ async fn change(
 }
 
 /// `webhooks.test`
-pub(crate) async fn test(api: &Api, asker: &str, asked: WebhookRequest) -> Result<Encoded<WebhookTest>, ApiError> {
+pub(crate) async fn test(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookTest> {
     let (stored, _) = found(api, asker, &asked).await?;
     let WebhookStatus { tenant, id, .. } = &stored.webhook;
     let event_id = format!("{tenant}/{}/{id}", uuid::Uuid::now_v7());

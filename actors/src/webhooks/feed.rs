@@ -17,7 +17,6 @@ use longshore_backbone::wire::logged::Logged;
 use longshore_domain::{Tenant, WebhookId};
 use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::message::Payload;
@@ -39,7 +38,6 @@ const PLACES: u64 = 1 << 16;
 pub(crate) struct Part {
     pub(crate) api: Arc<Api>,
     pub(crate) settings: WebhookSettings,
-    pub(crate) draining: CancellationToken,
 }
 
 /// The tasks of the webhooks that are not paused.
@@ -50,7 +48,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     let (mut fed, mut revision) = (Fed::new(), 0);
     loop {
         tokio::select! {
-            () = part.draining.cancelled() => return std::future::pending().await,
+            () = part.api.lifecycle.draining.cancelled() => return std::future::pending().await,
             () = tokio::time::sleep(READ_EVERY) => {}
         }
         match part.api.backbone.webhooks().written_after(None, revision).await {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Backbone;
 use crate::error::Error;
 use crate::messages::raw::Raw;
 use crate::messages::request::conditions;
@@ -30,16 +29,9 @@ pub struct StoredKey {
     pub revision: u64,
 }
 
-/// A node's way to the keys. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct ApiKeys(Backbone);
-
-impl Backbone {
-    /// This node's way to the API keys.
-    #[must_use]
-    pub fn api_keys(&self) -> ApiKeys {
-        ApiKeys(self.clone())
-    }
+way! {
+    /// A node's way to the API keys.
+    ApiKeys, api_keys
 }
 
 impl ApiKeys {

@@ -113,10 +113,11 @@ impl Backbone {
         let subject = self.names().key("control", &key);
         let bucket = self.names().bucket_stream("control");
         let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
-        let read = |stored: request::Stored| self.readable(&stored.subject, &stored.payload);
-        if let Some(marks) =
-            request::direct_get(self.client(), self.api(), &bucket, query.clone()).await?.and_then(read)
-        {
+        let read = async || {
+            let stored = request::direct_get(self.client(), self.api(), &bucket, query.clone()).await?;
+            Ok::<_, Error>(stored.and_then(|stored| self.readable::<Marks>(&stored.subject, &stored.payload)))
+        };
+        if let Some(marks) = read().await? {
             return Ok(marks);
         }
         let lanes = self.lanes_of(queue).await?.into_iter();
@@ -124,10 +125,7 @@ impl Backbone {
         match request::publish(self.client(), subject, conditions(Some(0), Some(MARKS_KEPT)), json(&marks)).await {
             Ok(_) => Ok(marks),
             // Another node met the server first: its marks hold for all.
-            Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => {
-                let stored = request::direct_get(self.client(), self.api(), &bucket, query).await?;
-                Ok(stored.and_then(read).unwrap_or(marks))
-            }
+            Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(read().await?.unwrap_or(marks)),
             Err(error) => Err(error),
         }
     }

@@ -7,7 +7,7 @@ macro_rules! way {
         $(#[$doc])*
         /// Who has only this reaches no job. Cheap to clone.
         #[derive(Debug, Clone)]
-        pub struct $way(crate::Backbone);
+        pub struct $way(pub(super) crate::Backbone);
 
         impl crate::Backbone {
             $(#[$doc])*

@@ -16,21 +16,16 @@ use crate::wire::subject::Names;
 const PRESENCE_KEPT: Duration = Duration::from_secs(3_600);
 const DEPARTED_KEPT: Duration = Duration::from_secs(60);
 
-/// A node's way to the other nodes. Who has only this reaches no job, record or lane. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Nodes(pub(crate) Backbone);
+way! {
+    /// A node's way to the other nodes.
+    Nodes, nodes
+}
 
 impl Backbone {
     /// A stored presence, with the time at which the server stored it, if it can be read.
     pub(crate) fn presence(&self, stored: &Raw) -> Option<Presence> {
         let read: Presence = self.readable(&stored.subject, &stored.payload)?;
         Some(Presence { seen_at: stored.at, ..read })
-    }
-
-    /// This node's way to the other nodes.
-    #[must_use]
-    pub fn nodes(&self) -> Nodes {
-        Nodes(self.clone())
     }
 }
 

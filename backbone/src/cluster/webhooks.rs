@@ -84,8 +84,8 @@ impl EventPuller {
     /// The next message that no node has taken; waits up to 2 s for one.
     pub async fn next(&mut self) -> Pulled {
         let body = format!(r#"{{"batch":1,"expires":{}}}"#, PULL_EXPIRES.as_nanos());
-        let asked = (self.subject.clone().into(), self.inbox.clone(), body.into());
-        self.backbone.service().publish_with_reply(asked.0, asked.1, asked.2).await;
+        let (link, subject) = (self.backbone.service(), self.subject.clone());
+        link.publish_with_reply(subject.into(), self.inbox.clone(), body.into()).await;
         let Ok(Some(message)) = tokio::time::timeout(PULL_EXPIRES + PULL_ANSWER, self.messages.next()).await else {
             return Pulled::NoAnswer;
         };

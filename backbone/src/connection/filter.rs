@@ -146,7 +146,7 @@ impl ServerProxy {
         })
         .await??;
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), tokio::io::split(far));
-        let awake = Awake::default();
+        let awake = Awake(Mutex::new(Instant::now()));
         tokio::select! {
             end = awake.watch(), if self.drops_stale => end,
             end = pump(near_in, far_out, |read, out| {
@@ -216,12 +216,6 @@ impl ServerProxy {
 
 /// When a relay last saw that its process had not stood still.
 struct Awake(Mutex<Instant>);
-
-impl Default for Awake {
-    fn default() -> Self {
-        Self(Mutex::new(Instant::now()))
-    }
-}
 
 impl Awake {
     /// Looks again and again, until the process has stood still.

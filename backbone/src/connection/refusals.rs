@@ -1,7 +1,6 @@
 //! What the server refuses for lack of a right. It says so beside the connection's other messages, some time after the
 //! request; the request itself just stays without an answer, and the subscription silent.
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
@@ -24,27 +23,15 @@ pub(crate) struct Refusals {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the NATS user lacks the right to {right} {subject}")]
 pub struct MissingRight {
-    /// To do what.
-    right: Right,
+    /// To do what: `PUBLISH` or `SUBSCRIBE`.
+    right: &'static str,
     /// The subject, as it was asked for.
     subject: String,
 }
 
 /// Rights of a NATS user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Right {
-    Publish,
-    Subscribe,
-}
-
-impl fmt::Display for Right {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Publish => "publish to",
-            Self::Subscribe => "subscribe to",
-        })
-    }
-}
+const PUBLISH: &str = "publish to";
+const SUBSCRIBE: &str = "subscribe to";
 
 impl MissingRight {
     /// What to do about it. Of an inbox the message names the one that was tried.
@@ -56,8 +43,8 @@ impl MissingRight {
     fn parse(said: &str) -> Option<Self> {
         let (_, what) = said.split_once("Permissions Violation for ")?;
         let (right, rest) = match what.split_once(" to \"")? {
-            ("Publish", rest) => (Right::Publish, rest),
-            ("Subscription", rest) => (Right::Subscribe, rest),
+            ("Publish", rest) => (PUBLISH, rest),
+            ("Subscription", rest) => (SUBSCRIBE, rest),
             _ => return None,
         };
         let (subject, _) = rest.split_once('"')?;
@@ -66,18 +53,18 @@ impl MissingRight {
 
     /// Whether it is about publishing to that subject.
     pub(crate) fn is_of_publish(&self, subject: &str) -> bool {
-        self.right == Right::Publish && self.subject == subject
+        self.right == PUBLISH && self.subject == subject
     }
 
     /// Whether it is about subscribing to that subject.
     pub(crate) fn is_of_subscription(&self, subject: &str) -> bool {
-        self.right == Right::Subscribe && self.subject == subject
+        self.right == SUBSCRIBE && self.subject == subject
     }
 
     /// Whether it is about a subscription for answers, which begin so.
     pub(crate) fn is_of_inbox(&self, prefix: &str) -> bool {
         let inbox = self.subject.strip_prefix(prefix);
-        self.right == Right::Subscribe && inbox.is_some_and(|rest| rest.starts_with('.'))
+        self.right == SUBSCRIBE && inbox.is_some_and(|rest| rest.starts_with('.'))
     }
 
     /// Whether its subject has that token.

@@ -27,6 +27,7 @@ use crate::error::Error;
 use crate::handlers::receivers::{self, LOOK_EVERY};
 use crate::handlers::reply::{HandlerReply, read_reply, text};
 use crate::messages::raw::{self, Raw};
+use crate::messages::request;
 use crate::streams::info;
 use crate::wire::header::{self, names};
 use crate::wire::subject::Names;
@@ -151,6 +152,8 @@ impl Drop for Call {
 pub struct Signal {
     /// Its kind.
     pub kind: SignalKind,
+    /// What it says beside that: JSON, or a line for the log.
+    pub body: Bytes,
     /// Why its word says nothing; it counts as a heartbeat.
     pub unknown: Option<String>,
     answer_to: Option<Subject>,
@@ -167,21 +170,23 @@ pub struct SignalAnswer {
     pub body: Result<Bytes, (u16, String)>,
 }
 
-/// The kinds of signal.
-#[derive(Debug, PartialEq, Eq)]
-pub enum SignalKind {
-    /// The handler has begun.
-    Started,
-    /// The handler is alive.
-    Heartbeat,
-    /// The handler's progress, as JSON.
-    Progress(Bytes),
-    /// A line for the log.
-    Log(Bytes),
-    /// A question about a step, as JSON.
-    StepGet(Bytes),
-    /// A step and its result, as JSON.
-    StepPut(Bytes),
+longshore_domain::named! {
+    /// The kinds of signal, by their words.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SignalKind {
+        /// The handler has begun.
+        Started = "started",
+        /// The handler is alive.
+        Heartbeat = "heartbeat",
+        /// The handler's progress, as JSON.
+        Progress = "progress",
+        /// A line for the log.
+        Log = "log",
+        /// A question about a step, as JSON.
+        StepGet = "step-get",
+        /// A step and its result, as JSON.
+        StepPut = "step-put",
+    }
 }
 
 /// The outcome of a request to a remote handler.
@@ -276,9 +281,7 @@ impl Caller {
     /// before.
     pub async fn probe(&self, call: &Call) {
         let subject = self.backbone.names().reply_probe(&self.inbox, call.number);
-        let mut headers = HeaderMap::new();
-        headers.insert(PROBE, "1");
-        self.backbone.work().publish_with_headers(subject.into(), headers, Bytes::new()).await;
+        self.backbone.work().publish_with_headers(subject.into(), header::single(PROBE, "1"), Bytes::new()).await;
     }
 
     /// Answers a signal that was sent as a request.
@@ -300,8 +303,7 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
     let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).open.keys().copied().collect();
     let stream = backbone.names().replies_stream();
     let looks = futures_util::stream::iter(open).for_each_concurrent(LOOKS, async |number| {
-        let query = format!(r#"{{"last_by_subj":"{inbox}.{number}"}}"#);
-        match raw::get(backbone.control(), backbone.api(), &stream, query).await {
+        match request::latest(backbone.control(), backbone.api(), &stream, &format!("{inbox}.{number}")).await {
             Ok(Some(found)) => receive_stored(&waiting, number, found),
             Ok(None) => {
                 let Some(asked) = young(&waiting, number) else { return };
@@ -339,10 +341,9 @@ fn young(waiting: &Waiting, number: u64) -> Option<Instant> {
 /// Whether the server had a call's request: then it also had the marker that was sent after it. If that cannot be found
 /// out, the request counts as sent, because a handler may be at work.
 async fn was_sent(backbone: &Backbone, inbox: &str, number: u64, asked: Instant) -> bool {
-    let query = format!(r#"{{"last_by_subj":"{}"}}"#, backbone.names().request_sent(inbox, number));
-    let stream = backbone.names().replies_stream();
+    let (stream, sent) = (backbone.names().replies_stream(), backbone.names().request_sent(inbox, number));
     for _ in 0..2 {
-        if !matches!(raw::get(backbone.control(), backbone.api(), &stream, query.clone()).await, Ok(None)) {
+        if !matches!(request::latest(backbone.control(), backbone.api(), &stream, &sent).await, Ok(None)) {
             return true;
         }
         // The server may not have read everything that the old connection brought.
@@ -413,7 +414,7 @@ async fn answer(backbone: &Backbone, signal: Signal, answer: SignalAnswer) {
 fn step_of_an_ended(waiting: &Waiting, message: &Message) -> Option<Signal> {
     message.reply.as_ref()?;
     let signal =
-        read_signal(message).filter(|signal| matches!(signal.kind, SignalKind::StepGet(_) | SignalKind::StepPut(_)))?;
+        read_signal(message).filter(|signal| matches!(signal.kind, SignalKind::StepGet | SignalKind::StepPut))?;
     let number = Names::read_reply(&message.subject)?;
     let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let is_open = waiting.open.get(&number).is_some_and(|call| call.reply.is_some());
@@ -471,24 +472,14 @@ fn has(message: &Message, name: &str) -> bool {
 }
 
 fn read_signal(message: &Message) -> Option<Signal> {
-    let (kind, unknown) = match text(message.headers.as_ref(), names::SIGNAL).transpose()? {
-        Ok("started") => (SignalKind::Started, None),
-        Ok("heartbeat") => (SignalKind::Heartbeat, None),
-        Ok("progress") => (SignalKind::Progress(message.payload.clone()), None),
-        Ok("log") => (SignalKind::Log(message.payload.clone()), None),
-        Ok("step-get") => (SignalKind::StepGet(message.payload.clone()), None),
-        Ok("step-put") => (SignalKind::StepPut(message.payload.clone()), None),
-        // One of a later version, or of two kinds, still says that the handler is alive.
-        Ok(word) => {
-            let word: String = word.chars().take(WORD_MAX).collect();
-            (
-                SignalKind::Heartbeat,
-                Some(format!("{word:?} is none of started, heartbeat, progress, log, step-get, step-put")),
-            )
-        }
-        Err(reason) => (SignalKind::Heartbeat, Some(reason)),
-    };
-    Some(Signal { kind, unknown, answer_to: message.reply.clone() })
+    let word = text(message.headers.as_ref(), names::SIGNAL).transpose()?;
+    let known = word.and_then(|word| {
+        let shown = || word.chars().take(WORD_MAX).collect::<String>();
+        SignalKind::parse(word).ok_or_else(|| format!("{:?} is none of {}", shown(), SignalKind::NAMES.join(", ")))
+    });
+    // One of a later version, or of two kinds, still says that the handler is alive.
+    let (kind, unknown) = known.map_or_else(|why| (SignalKind::Heartbeat, Some(why)), |kind| (kind, None));
+    Some(Signal { kind, body: message.payload.clone(), unknown, answer_to: message.reply.clone() })
 }
 
 #[cfg(test)]

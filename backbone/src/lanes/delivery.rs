@@ -74,10 +74,9 @@ pub struct AckToken {
 enum Of {
     /// A delivery, which this node holds for as long as the ack token lives.
     Delivery(Arc<Custody>, u64),
-    /// A stored message that cannot be delivered: the request that deletes it.
-    Stored(Bytes),
-    /// The copy of a job that was taken out of its lane: the request that deletes it.
-    Copy(Bytes),
+    /// A stored message that cannot be delivered, or the copy of a job that was taken out of its lane: the request that
+    /// deletes it.
+    Stored { request: Bytes, is_copy: bool },
     /// Nothing.
     Nothing,
 }
@@ -98,14 +97,10 @@ impl AckToken {
         move |reply| Self::new(Subject::from(reply), Arc::clone(&custody), 0)
     }
 
-    /// An ack token that deletes a stored message by `request` to `subject`. If it is dropped, the message stays.
-    pub(crate) fn to_delete(subject: Subject, request: Bytes) -> Self {
-        Self { reply: Some(subject), of: Of::Stored(request) }
-    }
-
-    /// The same for the copy of a job that was taken out of its lane.
-    pub(crate) fn of_copy(subject: Subject, request: Bytes) -> Self {
-        Self { reply: Some(subject), of: Of::Copy(request) }
+    /// An ack token that deletes a stored message, or the copy of a job that was taken out of its lane, by `request` to
+    /// `subject`. If it is dropped, the message stays.
+    pub(crate) fn to_delete(subject: String, request: Bytes, is_copy: bool) -> Self {
+        Self { reply: Some(subject.into()), of: Of::Stored { request, is_copy } }
     }
 
     /// An ack token that settles nothing, for a job that is only inspected.
@@ -120,21 +115,16 @@ impl AckToken {
         self.reply.as_ref().filter(|_| matches!(self.of, Of::Delivery(..)))
     }
 
-    /// Whether it is for a stored message that cannot be delivered.
-    pub(crate) fn is_to_delete(&self) -> bool {
-        matches!(self.of, Of::Stored(_))
-    }
-
-    /// Whether it is for the copy of a job.
-    pub(crate) fn is_of_copy(&self) -> bool {
-        matches!(self.of, Of::Copy(_))
+    /// Whether the stored message that it deletes is the copy of a job; `None`: it deletes none.
+    pub(crate) fn deletes_copy(&self) -> Option<bool> {
+        if let Of::Stored { is_copy, .. } = &self.of { Some(*is_copy) } else { None }
     }
 
     /// Settles the job as done: the subject and the payload of the acknowledgement. `None` if it settles nothing.
     #[must_use]
     pub fn into_ack(mut self) -> Option<(Subject, Bytes)> {
         let how = match &self.of {
-            Of::Stored(request) | Of::Copy(request) => request.clone(),
+            Of::Stored { request, .. } => request.clone(),
             _ => Bytes::from_static(ACK),
         };
         Some((self.reply.take()?, how))

@@ -206,7 +206,7 @@ impl Backbone {
     #[must_use]
     pub fn take_copy(&self, copied: &Copied) -> Delivery {
         let (subject, request) = self.deletion(&self.stream_of(&Source::Parked), copied.sequence);
-        copied.job.delivery(AckToken::of_copy(subject.into(), request))
+        copied.job.delivery(AckToken::to_delete(subject, request, true))
     }
 
     /// Up to which sequence the messages of a lane were delivered, as its consumer's leader knows it; `None`: it has no

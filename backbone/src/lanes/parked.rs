@@ -5,7 +5,6 @@
 //! and then deletes it. If another node repeats this, or a node repeats it after a crash, the lane has the job once;
 //! the record decides besides.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +18,7 @@ use crate::error::Error;
 use crate::messages::refusal::Refusal;
 use crate::messages::request::{self, PubAck, Stored};
 use crate::messages::scan::Source;
+use crate::streams::info::StreamState;
 use crate::wire::header;
 use crate::wire::kind_key::KindKey;
 use crate::wire::subject::Names;
@@ -59,19 +59,8 @@ pub struct ParkedKind {
 
 #[derive(Deserialize)]
 struct Info {
-    state: Option<StreamCounts>,
+    state: Option<StreamState>,
     error: Option<Refusal>,
-}
-
-/// What a stream holds.
-#[derive(Default, Deserialize)]
-pub(crate) struct StreamCounts {
-    /// All of the stream's.
-    #[serde(default)]
-    pub(crate) messages: u64,
-    /// How many stand on each subject that was asked for.
-    #[serde(default)]
-    pub(crate) subjects: BTreeMap<String, u64>,
 }
 
 impl Backbone {
@@ -176,7 +165,7 @@ impl Backbone {
 
     /// How many messages a stream has, and how many on each of the subjects that the filter takes, as its leader has
     /// them. At most 100,000 subjects are returned.
-    pub(crate) async fn subjects_in(&self, stream: &str, filter: Option<&str>) -> Result<StreamCounts, Error> {
+    pub(crate) async fn subjects_in(&self, stream: &str, filter: Option<&str>) -> Result<StreamState, Error> {
         let subject = format!("{}.STREAM.INFO.{stream}", self.api());
         // One page: the client library's own listing requests a second one, only to find that there is none.
         let body = filter.map(|filter| Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#)));

@@ -66,15 +66,6 @@ pub struct Pending {
     sound: Vec<u64>,
 }
 
-/// The state of a consumer for which no server answered.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Restored {
-    /// It was gone, and has been recreated.
-    Anew,
-    /// It is there: it has no leader, or no server could be reached.
-    There,
-}
-
 #[derive(Deserialize)]
 pub(super) struct ConsumerInfo {
     pub(super) delivered: Option<ConsumerPosition>,
@@ -139,21 +130,22 @@ impl Backbone {
         request::ask(self.control(), subject, Bytes::new()).await
     }
 
-    /// Recreates a consumer that was deleted.
+    /// Recreates a consumer for which no server answered, if it was deleted; says whether it was. Else it has no
+    /// leader, or no server could be reached.
     ///
     /// # Errors
     /// The server did not answer, or refused.
-    pub async fn restore(&self, stream: &str) -> Result<Restored, Error> {
+    pub async fn restore(&self, stream: &str) -> Result<bool, Error> {
         match self.consumer_info(stream).await?.error {
             Some(refusal) if refusal.err_code == NO_CONSUMER => {}
-            _ => return Ok(Restored::There),
+            _ => return Ok(false),
         }
         let wanted = match self.consumer_of(stream) {
             shape::DUE_CONSUMER => shape::due_consumer(self.names(), self.storage()),
             _ => shape::lane_consumer(self.storage()),
         };
         provision::consumer(&self.jetstream(), stream, wanted).await?;
-        Ok(Restored::Anew)
+        Ok(true)
     }
 
     /// Scans the messages that a stream of jobs has delivered and that are not acknowledged, and further if any is
@@ -179,7 +171,7 @@ impl Backbone {
             let read = self.read_from(stream, at, until).await?;
             let Some(next) = read.last().map(|raw| raw.sequence + 1) else { break };
             at = next;
-            for raw in read.into_iter().filter(|raw| self.is_job(&raw.subject)) {
+            for raw in read.into_iter().filter(|raw| self.names().read_job(&raw.subject).is_some()) {
                 match raw::fault(&raw.subject, &raw.headers) {
                     Some(reason) => {
                         until = until.max(raw.sequence + AHEAD);
@@ -192,10 +184,6 @@ impl Backbone {
             }
         }
         Ok(Some(pending))
-    }
-
-    fn is_job(&self, subject: &str) -> bool {
-        self.names().read_job(subject).is_some()
     }
 
     /// The next messages from `at` on, in order: some of them, or none if there are no more up to `until`.
@@ -226,7 +214,7 @@ impl Backbone {
             headers.insert(HEADERS_BASE64, STANDARD.encode(&raw.headers));
         }
         let (subject, request) = self.deletion(stream, raw.sequence);
-        let ack_token = AckToken::to_delete(Subject::from(subject), request);
+        let ack_token = AckToken::to_delete(subject, request, false);
         Poison { reason, delivery: raw.into_delivery(stream, headers, ack_token) }
     }
 
@@ -326,19 +314,13 @@ impl Backbone {
     }
 }
 
-/// The last step of a broken message's way. If it fails, the message is found again.
-pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes) {
+/// The last step of a broken message's way, or of a job that was copied out of its lane. If it fails, the message is
+/// found again.
+pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes, is_copy: bool) {
+    let what = if is_copy { "the copy of a job" } else { "a message that cannot be read" };
     match backbone.ask_to_delete(subject.to_string(), request).await {
-        Ok(true) => drop(backbone.0.removed.fetch_add(1, Ordering::Relaxed)),
-        // Another node was faster.
-        Ok(false) => {}
-        Err(error) => tracing::debug!("a message that cannot be read is not deleted yet: {error}"),
-    }
-}
-
-/// The last step of a job that was copied out of its lane. If it fails, the copy is found again.
-pub(crate) async fn delete_copy(backbone: Backbone, subject: Subject, request: Bytes) {
-    if let Err(error) = backbone.ask_to_delete(subject.to_string(), request).await {
-        tracing::debug!("the copy of a job is not deleted yet: {error}");
+        // If it was not there, another node was faster.
+        Ok(was_there) => drop(backbone.0.removed.fetch_add(u64::from(was_there && !is_copy), Ordering::Relaxed)),
+        Err(error) => tracing::debug!("{what} is not deleted yet: {error}"),
     }
 }

@@ -38,13 +38,6 @@ pub struct Asker {
     inbox: String,
 }
 
-/// A renewal that was confirmed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Renewed {
-    /// The number under which it was requested.
-    pub number: u64,
-}
-
 /// The job is being worked on.
 const WORK_IN_PROGRESS: &[u8] = b"+WPI";
 
@@ -74,15 +67,15 @@ impl Renewals {
         self.asker.clone()
     }
 
-    /// The next confirmation.
-    pub async fn next(&mut self) -> Option<Renewed> {
+    /// The number under which the next renewal was requested that is confirmed; `None` when the connection has ended.
+    pub async fn next(&mut self) -> Option<u64> {
         loop {
             let message = self.answers.next().await?;
             // "No responders" says that no server received it: JetStream is not there just now.
             let is_answer = message.status.is_none();
             let number = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok());
             if let Some(number) = number.filter(|_| is_answer) {
-                return Some(Renewed { number });
+                return Some(number);
             }
         }
     }

@@ -16,12 +16,13 @@ impl Backbone {
     /// Acknowledges a job: the last step of its way. Not confirmed: if the acknowledgement is lost, the server only
     /// redelivers the job, and the record answers that delivery.
     pub async fn ack(&self, ack_token: AckToken) {
-        let (stored, copy) = (ack_token.is_to_delete(), ack_token.is_of_copy());
-        match ack_token.into_ack() {
-            Some((subject, request)) if copy => drop(tokio::spawn(poison::delete_copy(self.clone(), subject, request))),
-            Some((subject, request)) if stored => drop(tokio::spawn(poison::delete(self.clone(), subject, request))),
-            Some((subject, how)) => self.client().publish(TakenSubject::new(subject), how).await,
-            None => {}
+        let deletes_copy = ack_token.deletes_copy();
+        match (ack_token.into_ack(), deletes_copy) {
+            (Some((subject, request)), Some(is_copy)) => {
+                drop(tokio::spawn(poison::delete(self.clone(), subject, request, is_copy)));
+            }
+            (Some((subject, how)), None) => self.client().publish(TakenSubject::new(subject), how).await,
+            (None, _) => {}
         }
     }
 

@@ -95,7 +95,7 @@ pub(crate) async fn next(link: &Link, api: &str, stream: &str, subject: &str, fr
 
 /// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist
 /// has none.
-pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
+pub(super) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
     let what = format!("{stream} {query}");
     let request = Request::new().payload(Bytes::from(query));
     match link.request(format!("{api}.STREAM.MSG.GET.{stream}"), request).await {
@@ -115,9 +115,7 @@ fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
         {
             return Ok(None);
         }
-        MessageAnswer { error: Some(Refusal { err_code, description }), .. } => {
-            return Err(failed(format!("{description} (code {err_code})").into()));
-        }
+        MessageAnswer { error: Some(refusal), .. } => return Err(failed(Box::new(refusal))),
         MessageAnswer { .. } => return Err(failed("neither a message nor an error".into())),
     };
     let bytes = |text: &str| STANDARD.decode(text).map(Bytes::from).map_err(|error| failed(Box::new(error)));

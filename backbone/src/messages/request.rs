@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -12,7 +13,7 @@ use crate::connection::link::Link;
 use crate::error::Error;
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::{Refusal, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::wire::header::{self, kept, names};
+use crate::wire::header::{self, kept};
 
 /// JetStream's answer to a publish, or its refusal.
 #[derive(Debug, Clone, Deserialize)]
@@ -48,10 +49,10 @@ impl Over {
 pub(crate) fn conditions(expected: Option<u64>, lasts: Option<Duration>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(expected) = expected {
-        headers.insert(names::EXPECTED, expected.to_string());
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expected.to_string());
     }
     if let Some(lasts) = lasts {
-        headers.insert(names::TTL, header::ttl(lasts));
+        headers.insert(NATS_MESSAGE_TTL, header::ttl(lasts));
     }
     headers
 }

@@ -106,7 +106,12 @@ impl Backbone {
     /// # Errors
     /// The server did not answer, or the source does not exist.
     pub async fn sequences(&self, place: &Source) -> Result<(u64, u64), Error> {
-        let state = self.stream_info(&self.stream_of(place)).await?.state;
+        self.sequences_in(&self.stream_of(place)).await
+    }
+
+    /// The same of a stream.
+    pub(crate) async fn sequences_in(&self, stream: &str) -> Result<(u64, u64), Error> {
+        let state = self.stream_info(stream).await?.state;
         Ok((state.first_sequence, state.last_sequence))
     }
 
@@ -201,7 +206,9 @@ fn query_from(subject: &str, from: &str, most: u64) -> String {
 /// A batched direct get (ADR-31): the messages, then a status that ends the page. `query` has the fields of the
 /// request.
 pub(crate) async fn batch(link: &Link, api: &str, stream: &str, query: &str) -> Result<Page, Error> {
-    let failed = |source| Error::Read { subject: format!("{stream} {}", asked(query)), source };
+    // An error shows a query that names hundreds of subjects cut.
+    let shown = &query[..query.floor_char_boundary(200)];
+    let failed = |source| Error::Read { subject: format!("{stream} {shown}"), source };
     let inbox = link.new_inbox();
     let mut made = link.connected();
     let mut answers = link.subscribe(inbox.clone()).await?;
@@ -241,9 +248,4 @@ pub(crate) async fn batch(link: &Link, api: &str, stream: &str, query: &str) -> 
             }
         }
     }
-}
-
-/// A query as an error shows it: one that names hundreds of subjects is cut.
-fn asked(query: &str) -> &str {
-    &query[..query.floor_char_boundary(200)]
 }

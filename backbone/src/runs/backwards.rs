@@ -14,7 +14,7 @@ use longshore_domain::{RunId, Tenant};
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::request::Stored;
-use crate::messages::scan::{self, PAGE_BYTES, Page, Source};
+use crate::messages::scan::{self, PAGE_BYTES, Page};
 use crate::runs::records::Found;
 use crate::wire::record;
 
@@ -30,15 +30,6 @@ const RECORDS: usize = 256;
 /// for each of the tenant's messages that lie ahead, which for a tenant with most of them is more than reading them
 /// all.
 const SELDOM: usize = 64;
-
-/// Where a stream begins and ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SequenceRange {
-    /// The sequence of its first message.
-    pub first: u64,
-    /// The last sequence that it assigned.
-    pub last: u64,
-}
 
 /// A reader that goes back through a stream.
 #[derive(Debug)]
@@ -65,25 +56,12 @@ pub struct Past {
 }
 
 impl Backbone {
-    /// Where the stream of records begins and ends.
+    /// [`Backbone::sequences`] of the records.
     ///
     /// # Errors
     /// The bucket cannot be read.
-    pub async fn span_of_records(&self) -> Result<SequenceRange, Error> {
-        self.span(&self.names().bucket_stream("runs")).await
-    }
-
-    /// Where a source begins and ends.
-    ///
-    /// # Errors
-    /// The source cannot be read.
-    pub async fn span_of(&self, source: &Source) -> Result<SequenceRange, Error> {
-        self.span(&self.stream_of(source)).await
-    }
-
-    async fn span(&self, stream: &str) -> Result<SequenceRange, Error> {
-        let state = self.stream_info(stream).await?.state;
-        Ok(SequenceRange { first: state.first_sequence, last: state.last_sequence })
+    pub async fn sequences_of_records(&self) -> Result<(u64, u64), Error> {
+        self.sequences_in(&self.names().bucket_stream("runs")).await
     }
 
     /// A reader of records, of one tenant or of all, the last written first.

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Subject};
+use async_nats::Subject;
 use bytes::Bytes;
 use longshore_domain::{RunId, Tenant};
 
 use crate::Backbone;
 use crate::connection::subscription::Subscription;
 use crate::error::Error;
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 
 /// How long nodes have to confirm a cancellation. A node that takes longer is frozen or cut off: it may no longer start
 /// the jobs that it has buffered by then.
@@ -88,7 +88,8 @@ impl Backbone {
     /// Publishes to all nodes and handlers that a run is cancelled.
     pub async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
         let subject = self.names().cancel(tenant, run);
-        self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
+        let headers = header::single(names::CANCEL, "true");
+        self.control().publish_with_headers(subject.into(), headers, Bytes::new()).await;
     }
 
     /// The same, and waits until each of `nodes` has received it, at most for [`CONFIRM_TIMEOUT`]. Returns whether one
@@ -100,7 +101,8 @@ impl Backbone {
             false => self.names().cancel(tenant, run),
             true => self.names().cancel_waiting(tenant, run),
         };
-        let _ = self.control().publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
+        let headers = header::single(names::CANCEL, "true");
+        let _ = self.control().publish_with_reply_and_headers(subject, inbox, headers, Bytes::new()).await;
         let until = tokio::time::Instant::now() + CONFIRM_TIMEOUT;
         let mut silent: Vec<&str> = nodes.iter().map(String::as_str).collect();
         while !silent.is_empty() {
@@ -118,9 +120,3 @@ impl Backbone {
 /// Nodes' answers begin with these; the node's name follows.
 const RUNS_HERE: &str = "here ";
 const HEARD: &str = "heard ";
-
-fn cancelled() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(names::CANCEL, "true");
-    headers
-}

@@ -20,11 +20,6 @@ use crate::messages::raw::Raw;
 use crate::messages::request::{self, Over, json, won};
 use crate::runs::fingerprint::Fingerprint;
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_window(unique: &Unique) -> bool {
-    *unique == Unique::Window
-}
-
 /// A run's claim on a key. Whether the run still has the key, its record says (`longshore_domain::key`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
@@ -34,7 +29,7 @@ pub struct Claim {
     #[serde(flatten)]
     pub fingerprint: Fingerprint,
     /// How long the run has the key.
-    #[serde(default, skip_serializing_if = "is_window")]
+    #[serde(default, skip_serializing_if = "longshore_domain::is_default")]
     pub unique: Unique,
     /// Whether the run's job or schedule is durable. Until then another job with the key may take the claim over.
     #[serde(default)]

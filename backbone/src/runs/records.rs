@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
 use bytes::Bytes;
 use longshore_domain::protocol::was_mine;
 use longshore_domain::{Run, RunId, State, Tenant};
@@ -13,7 +12,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::{WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::messages::request;
-use crate::wire::{header, record};
+use crate::wire::record;
 
 /// A record as it was found.
 #[derive(Debug, Clone)]
@@ -170,12 +169,7 @@ impl Backbone {
     /// The headers of a record's write: the compare-and-set, and how long the record is kept.
     #[must_use]
     pub fn record_headers(&self, run: &Run, expected: u64) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expected.to_string());
-        if let Some(kept) = self.kept(run) {
-            headers.insert(NATS_MESSAGE_TTL, header::ttl(kept));
-        }
-        headers
+        request::conditions(Some(expected), self.kept(run))
     }
 
     /// How long a record is kept; `None`: until it changes.

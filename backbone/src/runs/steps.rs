@@ -74,38 +74,14 @@ impl StepCall {
     }
 }
 
-/// The answer to a handler: the result of a step, `{}` if there is none.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(from = "Answered")]
-pub struct StepAnswer(pub Option<StepResult>);
-
-#[derive(Debug, Default, Deserialize)]
-struct Answered {
-    #[serde(default, deserialize_with = "any_json")]
-    result: Option<Box<RawValue>>,
-    #[serde(default)]
-    at: Timestamp,
-    #[serde(default)]
-    attempt: u32,
-}
-
-impl From<Answered> for StepAnswer {
-    fn from(answered: Answered) -> Self {
-        let Answered { result, at, attempt } = answered;
-        Self(result.map(|result| StepResult { result, at, attempt }))
-    }
-}
-
-impl StepAnswer {
-    /// As it is sent.
-    #[must_use]
-    pub fn to_json(&self) -> Bytes {
-        let none = || "{}".into();
-        self.0.as_ref().and_then(|found| serde_json::to_vec(found).ok()).map_or_else(none, Bytes::from)
-    }
-}
-
 impl StepResult {
+    /// The answer to a handler: the result of a step, `{}` if there is none.
+    #[must_use]
+    pub fn answer(found: Option<&Self>) -> Bytes {
+        let none = || "{}".into();
+        found.and_then(|found| serde_json::to_vec(found).ok()).map_or_else(none, Bytes::from)
+    }
+
     /// The step as the run's record lists it.
     #[must_use]
     pub fn listed(&self, name: SmolStr, n: u32) -> Step {

@@ -19,7 +19,7 @@ use crate::connection::subscription::{Subscription, next_of};
 use crate::error::Error;
 use crate::handlers::{HEARTBEAT, SLOTS, SignalKind};
 use crate::messages::request::json;
-use crate::runs::steps::{StepAnswer, StepCall, StepResult};
+use crate::runs::steps::{StepCall, StepResult};
 use crate::services::micro::{self, GROUP};
 use crate::wire::header::{self, names};
 
@@ -337,18 +337,15 @@ async fn next_of_many(offers: &mut Vec<Calls>) -> Option<(Message, Arc<micro::En
 }
 
 impl ReplyTo {
-    /// Sends a signal.
-    pub async fn signal(&self, kind: SignalKind) {
-        let (word, body) = word_of(kind);
-        let mut headers = HeaderMap::new();
-        headers.insert(names::SIGNAL, word);
+    /// Sends a signal, with what it says beside its kind.
+    pub async fn signal(&self, kind: SignalKind, body: Bytes) {
+        let headers = header::single(names::SIGNAL, kind.as_str());
         self.backbone.work().publish_with_headers(self.subject.clone(), headers, body).await;
     }
 
     /// Sends a heartbeat, and waits for the answer: whether the attempt is to stop. `None`: there was none in time.
     pub async fn beat(&self) -> Option<bool> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::SIGNAL, word_of(SignalKind::Heartbeat).0);
+        let headers = header::single(names::SIGNAL, SignalKind::Heartbeat.as_str());
         let request = Request::new().headers(headers).timeout(Some(ANSWERS_WITHIN));
         let answer = self.backbone.work().request(self.subject.clone(), request).await.ok()?;
         let headers = answer.headers?;
@@ -360,8 +357,8 @@ impl ReplyTo {
     /// # Errors
     /// The status and reason of its refusal; 503: it does not answer.
     pub async fn step(&self, call: &StepCall) -> Result<Option<StepResult>, (u16, String)> {
-        let mut headers = HeaderMap::new();
-        headers.insert(names::SIGNAL, if call.result.is_some() { "step-put" } else { "step-get" });
+        let kind = if call.result.is_some() { SignalKind::StepPut } else { SignalKind::StepGet };
+        let headers = header::single(names::SIGNAL, kind.as_str());
         let request = Request::new().headers(headers).payload(json(call)).timeout(Some(ANSWERS_WITHIN));
         let answer = self.backbone.work().request(self.subject.clone(), request).await;
         let answer = answer.map_err(|error| (503, format!("the node that holds the job does not answer: {error}")))?;
@@ -369,8 +366,8 @@ impl ReplyTo {
         if let Some(code) = said(names::ERROR_CODE) {
             return Err((code.parse().unwrap_or(500), said(names::ERROR).unwrap_or_default().to_owned()));
         }
-        let found: StepAnswer = serde_json::from_slice(&answer.payload).unwrap_or_default();
-        Ok(found.0)
+        // One without a result says that there is none.
+        Ok(serde_json::from_slice(&answer.payload).ok())
     }
 
     /// Replies, which ends the call.
@@ -412,17 +409,6 @@ impl ReplyTo {
             }
         }
         (headers, payload, failed)
-    }
-}
-
-fn word_of(kind: SignalKind) -> (&'static str, Bytes) {
-    match kind {
-        SignalKind::Started => ("started", Bytes::new()),
-        SignalKind::Heartbeat => ("heartbeat", Bytes::new()),
-        SignalKind::Progress(body) => ("progress", body),
-        SignalKind::Log(body) => ("log", body),
-        SignalKind::StepGet(body) => ("step-get", body),
-        SignalKind::StepPut(body) => ("step-put", body),
     }
 }
 

@@ -4,7 +4,6 @@
 //! read wrongly, and not merely skip, has a higher [`FORMAT`], and writes under `min_reader` in the control bucket what
 //! a reader needs, before it stores any of that. A node reads this before it touches anything else.
 
-use async_nats::HeaderMap;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::messages::refusal::NO_STREAM;
-use crate::wire::header::names;
+use crate::messages::request;
 use crate::wire::subject::Names;
 
 /// The format that this version reads and writes.
@@ -63,11 +62,9 @@ pub(crate) async fn check(js: &Context, names: &Names) -> Result<bool, Error> {
 /// As [`check`].
 pub(crate) async fn mark(js: &Context, names: &Names) -> Result<(), Error> {
     let subject = names.key("control", KEY);
-    let mut headers = HeaderMap::new();
-    headers.insert(names::EXPECTED, "0");
     let needs = MinReader { min_reader: FORMAT, version: env!("CARGO_PKG_VERSION").to_owned() };
-    let body = serde_json::to_vec(&needs).unwrap_or_default();
-    let written = match js.publish_with_headers(subject.clone(), headers, body.into()).await {
+    let headers = request::conditions(Some(0), None);
+    let written = match js.publish_with_headers(subject.clone(), headers, request::json(&needs)).await {
         Ok(confirmed) => confirmed.await.map(drop),
         Err(error) => Err(error),
     };

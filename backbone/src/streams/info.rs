@@ -1,5 +1,6 @@
 //! What a server says of a stream.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::Request;
@@ -54,6 +55,9 @@ pub(crate) struct StreamState {
     pub(crate) bytes: u64,
     #[serde(default)]
     pub(crate) last_seq: u64,
+    /// How many messages stand on each subject that was asked for.
+    #[serde(default)]
+    pub(crate) subjects: BTreeMap<String, u64>,
 }
 
 /// The servers of a stream.

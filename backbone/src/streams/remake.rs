@@ -20,15 +20,6 @@ use crate::streams::shape::first_sequence;
 use crate::streams::wanted::WantedStream;
 use crate::{Backbone, Error};
 
-/// What became of a stream that was not there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remade {
-    /// It is there again, empty; its sequences begin with this one.
-    Anew(u64),
-    /// Another node made it meanwhile.
-    There,
-}
-
 /// No stream leaps over so many sequences by losing its oldest messages: it was made again between the two.
 const LEAP: u64 = 1_000_000_000;
 
@@ -40,10 +31,11 @@ pub fn was_remade(before: u64, after: u64) -> bool {
 
 impl Backbone {
     /// Makes a stream and its consumer again. Safe to repeat, also by several nodes at once: one of them makes it.
+    /// Returns with which sequence it begins, empty; `None`: another node made it meanwhile.
     ///
     /// # Errors
     /// The server did not answer, or refused.
-    pub async fn remake(&self, wanted: &WantedStream, at: Timestamp) -> Result<Remade, Error> {
+    pub async fn remake(&self, wanted: &WantedStream, at: Timestamp) -> Result<Option<u64>, Error> {
         let js = self.jetstream();
         let first = first_sequence(at);
         let config = Config { first_sequence: Some(first), ..wanted.config.clone() };
@@ -51,7 +43,7 @@ impl Backbone {
         if let Some(consumer) = &wanted.consumer {
             provision::consumer(&js, wanted.name(), consumer.clone()).await?;
         }
-        Ok(if is_anew { Remade::Anew(first) } else { Remade::There })
+        Ok(is_anew.then_some(first))
     }
 }
 

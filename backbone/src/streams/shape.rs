@@ -312,22 +312,18 @@ pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> StreamChan
     let mut kept = Vec::new();
     if !allow_shrink {
         let age = |age: Duration| if age.is_zero() { Duration::MAX } else { age };
-        if found.num_replicas > wanted.num_replicas {
-            kept.push(difference("replicas", found.num_replicas, wanted.num_replicas));
-            wanted.num_replicas = found.num_replicas;
+        macro_rules! keep {
+            ($name:literal, $field:ident, $size:expr) => {
+                if $size(found.$field) > $size(wanted.$field) {
+                    kept.push(difference($name, found.$field, wanted.$field));
+                    wanted.$field = found.$field;
+                }
+            };
         }
-        if bound(found.max_bytes) > bound(wanted.max_bytes) {
-            kept.push(difference("max_bytes", found.max_bytes, wanted.max_bytes));
-            wanted.max_bytes = found.max_bytes;
-        }
-        if bound(found.max_messages) > bound(wanted.max_messages) {
-            kept.push(difference("max_msgs", found.max_messages, wanted.max_messages));
-            wanted.max_messages = found.max_messages;
-        }
-        if age(found.max_age) > age(wanted.max_age) {
-            kept.push(difference("max_age", found.max_age, wanted.max_age));
-            wanted.max_age = found.max_age;
-        }
+        keep!("replicas", num_replicas, std::convert::identity);
+        keep!("max_bytes", max_bytes, bound);
+        keep!("max_msgs", max_messages, bound);
+        keep!("max_age", max_age, age);
     }
     let (next, changed) = updated(found, &wanted);
     if next == *found { StreamChange::None { kept } } else { StreamChange::Update { to: Box::new(next), changed } }

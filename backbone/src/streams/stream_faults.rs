@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_stream_is_full_at_either_bound_if_it_refuses_messages_then() {
         let config = |discard| Config { discard, max_messages: 3, max_bytes: 1_000, ..Config::default() };
-        let held = |messages, bytes| StreamState { messages, bytes, last_seq: 9 };
+        let held = |messages, bytes| StreamState { messages, bytes, ..StreamState::default() };
         let is_full = |discard, messages, bytes| Full::of(&config(discard), &held(messages, bytes)).is_some();
         for (messages, bytes, full) in [(2, 900, false), (3, 10, true), (2, 991, true), (2, 1_000, true)] {
             assert_eq!(is_full(DiscardPolicy::New, messages, bytes), full, "{messages} {bytes}");

@@ -14,11 +14,6 @@ pub(crate) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Whether a field has the value that it has where it is left out.
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 /// Writes parts as they are: names and other texts that the domain has checked, which JSON need not escape.
 pub(super) fn text(out: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));

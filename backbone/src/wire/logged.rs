@@ -3,28 +3,12 @@
 
 use std::borrow::Cow;
 
+use longshore_domain::events::EventKind;
 use longshore_domain::{JobType, Queue, RunId};
 use serde::Deserialize;
 
 /// Every event of a run, in the order in which a run has them.
-pub const EVENTS: [&str; 16] = [
-    "scheduled",
-    "enqueued",
-    "started",
-    "progress",
-    "log",
-    "step_completed",
-    "deferred",
-    "released",
-    "failed",
-    "completed",
-    "dlq",
-    "cancelled",
-    "expired",
-    "duplicate",
-    "replayed",
-    "discarded",
-];
+pub const EVENTS: [&str; EventKind::ALL.len()] = EventKind::NAMES;
 
 /// Events after which a round has no others, but for a dead letter that is discarded.
 pub const ENDS: [&str; 6] = ["completed", "dlq", "cancelled", "expired", "duplicate", "discarded"];

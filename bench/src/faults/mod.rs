@@ -21,7 +21,7 @@ use crate::faults::judge::{Fault, Verdict};
 use crate::faults::load::{Load, Stored};
 use crate::machine::{Weather, class};
 use crate::product::ROOM;
-use crate::streams::{self, SCHEDULES, lane};
+use crate::streams;
 use crate::table::{Table, spread};
 
 /// The time between the start and the first fault.
@@ -127,9 +127,7 @@ async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<
         faults.push(strike(kind, &world, &nodes, Duration::from_secs(args.lease)).await?);
     }
     let stored = load.stop().await?;
-    let mut last: Vec<String> = (1..=9).map(lane).collect();
-    last.push(SCHEDULES.to_owned());
-    streams::emptied(&world, &last, ENDS_WITHIN).await?;
+    streams::jobs_gone(&world, ENDS_WITHIN).await?;
     let verdict = settled(&world, &stored, &faults, &worker).await?;
     for node in &nodes {
         node.stop().await;

@@ -29,7 +29,7 @@ use crate::args::{self, Scene};
 use crate::event_log;
 use crate::machine::{Weather, class};
 use crate::product::ROOM;
-use crate::streams::{self, SCHEDULES, lane};
+use crate::streams;
 use crate::table::Table;
 
 /// How long a job works.
@@ -101,9 +101,7 @@ async fn play(scene: Scene, args: &args::Scenes) -> anyhow::Result<(Vec<String>,
     let repaired = Timestamp::now();
     sleep(time).await;
     let stored = load.stop().await?;
-    let mut last: Vec<String> = (1..=9).map(lane).collect();
-    last.push(SCHEDULES.to_owned());
-    streams::emptied(&world, &last, ENDS_WITHIN).await?;
+    streams::jobs_gone(&world, ENDS_WITHIN).await?;
     let verdict = super::settled(&world, &stored, &[], &worker).await?;
     let (waits, recovered) = judge::waits(&world, &stored, repaired).await?;
     let mut row = vec![scene.to_possible_value().context("it has a name")?.get_name().to_owned()];

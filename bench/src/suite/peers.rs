@@ -106,7 +106,9 @@ impl Peer {
             let mut figures = Vec::new();
             for (what, unit) in [("enqueue", IN), ("drain", OUT)] {
                 let within = STARTS_WITHIN + SLOWEST_JOB * u32::try_from(jobs)?;
-                let script = self.command(installed, what).arg(jobs.to_string()).arg(&store.url).into_process()?;
+                let mut command = self.command(installed, what);
+                command.arg(jobs.to_string()).arg(&store.url);
+                let script = Script::start(command)?;
                 let (cost, version) = script.measure(jobs, store.pid, within).await.with_context(|| what)?;
                 let note = format!("{version}, {}; {}", store.version, self.terms);
                 figures.push(Figure { note, ..Figure::costing(unit, cost.rate(), cost.micros()) });
@@ -118,14 +120,19 @@ impl Peer {
         figures
     }
 
-    fn command(&self, installed: &Path, what: &str) -> Child {
+    fn command(&self, installed: &Path, what: &str) -> Command {
         let runtime = match Path::new(self.script).extension().and_then(OsStr::to_str) {
             Some("mjs") => PathBuf::from("node"),
             Some(_) => installed.join("py/bin/python"),
-            None => return Child::new(installed.join("bin").join(self.script)).arg(what),
+            None => {
+                let mut command = Command::new(installed.join("bin").join(self.script));
+                command.arg(what);
+                return command;
+            }
         };
-        let child = Child::new(runtime).arg(scripts().join(self.script)).arg(what);
-        child.env("PEERS", installed)
+        let mut command = Command::new(runtime);
+        command.arg(scripts().join(self.script)).arg(what).env("PEERS", installed);
+        command
     }
 }
 
@@ -146,15 +153,17 @@ struct Running {
 impl Running {
     async fn start(store: Store) -> anyhow::Result<Running> {
         let (dir, port) = (TempDir::new()?, free_ports(1)[0].to_string());
-        let (child, url, marker) = match store {
+        let (command, url, marker) = match store {
             Store::Redis => {
-                let child = Child::new("redis-server").arg("--port").arg(&port).arg("--bind").arg("127.0.0.1");
-                let child = child.arg("--appendonly").arg("yes").arg("--save").arg("").arg("--dir").arg(dir.path());
-                (child, format!("redis://127.0.0.1:{port}"), "Redis version=")
+                let mut command = Command::new("redis-server");
+                command.args(["--port", &port, "--bind", "127.0.0.1", "--appendonly", "yes", "--save", "", "--dir"]);
+                command.arg(dir.path());
+                (command, format!("redis://127.0.0.1:{port}"), "Redis version=")
             }
             Store::Postgres => {
-                let child = Child::new("sh").arg(scripts().join("postgres.sh")).arg(dir.path()).arg(&port);
-                (child, format!("postgres://postgres@127.0.0.1:{port}/postgres"), "starting PostgreSQL ")
+                let mut command = Command::new("sh");
+                command.arg(scripts().join("postgres.sh")).arg(dir.path()).arg(&port);
+                (command, format!("postgres://postgres@127.0.0.1:{port}/postgres"), "starting PostgreSQL ")
             }
             Store::Nats => {
                 let world = World::new().await;
@@ -163,7 +172,7 @@ impl Running {
                 return Ok(Running { url, pid, version, process: None, _world: Some(world) });
             }
         };
-        let Script { process, mut lines } = child.into_process()?;
+        let Script { process, mut lines } = Script::start(command)?;
         let (mut version, mut last) = (String::new(), String::new());
         loop {
             let line = timeout(STARTS_WITHIN, lines.recv()).await;
@@ -191,35 +200,6 @@ impl Running {
     }
 }
 
-/// A command, put together word by word.
-struct Child(Command);
-
-impl Child {
-    fn new(program: impl AsRef<OsStr>) -> Child {
-        Child(Command::new(program))
-    }
-
-    fn arg(mut self, arg: impl AsRef<OsStr>) -> Child {
-        self.0.arg(arg);
-        self
-    }
-
-    fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Child {
-        self.0.env(name, value);
-        self
-    }
-
-    fn into_process(self) -> anyhow::Result<Script> {
-        let (sender, lines) = mpsc::unbounded_channel();
-        let sink = || {
-            let sender = sender.clone();
-            Box::new(move |line: &str| drop(sender.send(line.to_owned())))
-        };
-        let process = Process::spawn(self.0, sink(), sink())?;
-        Ok(Script { process, lines })
-    }
-}
-
 /// A process and what it prints; the lines end with it.
 struct Script {
     process: Process,
@@ -227,6 +207,16 @@ struct Script {
 }
 
 impl Script {
+    fn start(command: Command) -> anyhow::Result<Script> {
+        let (sender, lines) = mpsc::unbounded_channel();
+        let sink = || {
+            let sender = sender.clone();
+            Box::new(move |line: &str| drop(sender.send(line.to_owned())))
+        };
+        let process = Process::spawn(command, sink(), sink())?;
+        Ok(Script { process, lines })
+    }
+
     /// From `begin` to `end`, and the version that follows that.
     async fn measure(mut self, jobs: u64, server: u32, within: Duration) -> anyhow::Result<(Cost, String)> {
         let (deadline, mut last) = (Instant::now() + within, Vec::new());
@@ -257,8 +247,9 @@ mod tests {
     use super::*;
 
     async fn measured(script: &str) -> anyhow::Result<(Cost, String)> {
-        let script = Child::new("sh").arg("-c").arg(script).into_process()?;
-        script.measure(10, std::process::id(), Duration::from_secs(2)).await
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Script::start(command)?.measure(10, std::process::id(), Duration::from_secs(2)).await
     }
 
     #[tokio::test]

@@ -31,7 +31,7 @@ pub struct Block {
     pub slots: u32,
     /// For how many milliseconds beyond the end of its session it counts: the longest time for which an attempt at work
     /// asks. Versions that kept the slots of every remote attempt wrote another field, which counts for nothing.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub holds_for_ms: u64,
 }
 
@@ -48,11 +48,6 @@ pub struct Ask {
     pub wants: u32,
     /// For how long its slots are to be kept beyond the end of its session.
     pub holds_for: Duration,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-fn is_zero(millis: &u64) -> bool {
-    *millis == 0
 }
 
 impl SlotRecord {

@@ -414,11 +414,4 @@ impl Run {
             error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));
         }
     }
-
-    /// How long the last attempt took; `None` while it runs.
-    #[must_use]
-    pub fn last_attempt_took(&self) -> Option<Duration> {
-        let attempt = self.attempts.last()?;
-        Some(attempt.ended_at?.since(attempt.started_at))
-    }
 }

@@ -33,12 +33,6 @@ crate::named! {
 }
 
 impl DeferReason {
-    /// The reason of this name.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == name)
-    }
-
     /// What such a job waits for, in words; `of` names its type.
     #[must_use]
     pub fn awaited(self, of: &str) -> String {

@@ -2,17 +2,15 @@
 //! frozen, cut off or asked to end; then the checker judges the result.
 //!
 //! The seed decides the jobs, the faults and their order; the machine decides how they coincide, so a seed makes a
-//! failure likely again, not certain. `jobs` defines the jobs and how they must end, `producer` publishes them (`raw`
-//! the bytes that no client library would send), `handlers` do the work and write it down, `faults` and `server_faults`
-//! cause the faults, `pauses` pauses queues and types meanwhile, `recurring` has schedules fire all the while, `report`
-//! is the result, `stalls` watches the machine.
+//! failure likely again, not certain. `jobs` defines the jobs and how they must end, `producer` publishes them,
+//! `handlers` do the work and write it down, `faults` and `server_faults` cause the faults, `pauses` pauses queues and
+//! types meanwhile, `recurring` has schedules fire all the while, `report` is the result, `stalls` watches the machine.
 
 mod faults;
 mod handlers;
 mod jobs;
 mod pauses;
 mod producer;
-mod raw;
 mod recurring;
 mod report;
 mod server_faults;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Chaos;
 use super::jobs::{Goes, Job, SIDE, Sort, hostile, key};
-use super::raw;
+use crate::bytes::Bytes;
 use crate::load::Kind;
 use crate::publish::Receipt;
 use crate::world::{TENANT, World};
@@ -29,6 +29,16 @@ const TRIES: usize = 1_000;
 
 /// The delay between a job's acceptance and its cancel, in milliseconds.
 const CANCELLED_AFTER: std::ops::Range<u64> = 0..900;
+
+/// How long the acknowledgement of bytes may take that no client library would send.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Invalid header blocks: a lone CR in a value, bytes that are not UTF-8, a line without a colon.
+const BLOCKS: [&[u8]; 3] = [
+    b"NATS/1.0\r\nX-Note: a\rb\r\n\r\n",
+    b"NATS/1.0\r\nX-Note: \xff\xfe\r\n\r\n",
+    b"NATS/1.0\r\nno colon here\r\n\r\n",
+];
 
 /// How a client sends a job.
 #[derive(Debug, Clone, Copy)]
@@ -241,8 +251,9 @@ impl Producer<'_> {
 
     async fn send_raw(&self, draft: &Draft) -> Option<Receipt> {
         let subject = self.world.publish(draft.sort.job_type()).subject();
-        let block = raw::BLOCKS[draft.which % raw::BLOCKS.len()];
-        let sequence = raw::publish(self.world.server().port(), &subject, block, b"{}").await?;
+        let (port, block) = (self.world.server().port(), BLOCKS[draft.which % BLOCKS.len()]);
+        let exchange = async { Bytes::open(port).await?.store(&subject, block, b"{}").await };
+        let sequence = tokio::time::timeout(ANSWER_WITHIN, exchange).await.ok()?.ok()?;
         let (tenant, run_id) = (TENANT.to_owned(), format!("main-p5-{sequence}"));
         Some(Receipt { tenant, run_id, stream: String::new(), sequence, duplicate: false, at: Timestamp::now() })
     }

@@ -12,9 +12,9 @@ use jiff::Timestamp;
 
 use super::by_run::Run;
 use super::facts::{Call, Rules};
-use super::lease;
 use super::round::Round;
 use super::violation::{Kind, Violation};
+use super::{lease, span};
 use crate::wire::{Event, EventName};
 
 /// A node that lives for so long after it called a handler has published that.
@@ -181,10 +181,6 @@ pub(super) fn lost_at(call: &Call, run: &Run<'_>, rules: &Rules) -> Option<Times
     let deaths = rules.interruptions.iter().filter(|interruption| interruption.node.as_deref().is_some_and(ran_on));
     let died = deaths.map(|interruption| interruption.at).filter(|at| *at >= call.start);
     died.chain(lease::over_after(call.start, ran_on, rules)).min()
-}
-
-fn span(duration: std::time::Duration) -> jiff::SignedDuration {
-    jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX)
 }
 
 /// Whether this event ends an attempt or returns it.

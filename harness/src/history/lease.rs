@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::by_run::Run;
 use super::facts::{Call, Rules, Silence};
+use super::span;
 use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 
@@ -133,8 +134,4 @@ pub(super) fn back_from(node: &str, at: Timestamp, rules: &Rules) -> Option<(Tim
 pub(super) fn servers_were_silent(at: Timestamp, rules: &Rules) -> bool {
     let delay = span(rules.call_delay);
     rules.silences.iter().any(|silence| silence.node.is_none() && silence.from <= at && at <= silence.until + delay)
-}
-
-fn span(duration: Duration) -> SignedDuration {
-    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }

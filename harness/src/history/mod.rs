@@ -46,12 +46,20 @@ mod violation;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::SignedDuration;
 
 pub use facts::{
     Accepted, Call, DeadLetter, History, Interruption, Kept, Limit, Ordered, Pause, Recurring, Rules, Silence,
 };
 pub use reading::{Judgement, Open, Reading};
 pub use violation::{Kind, Violation};
+
+/// A time span, to be added to moments.
+fn span(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
 
 impl History {
     /// Everything that is wrong with this history, by run.

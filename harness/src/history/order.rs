@@ -5,18 +5,19 @@
 
 use std::collections::HashMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::by_run::Run;
 use super::call::{ended_at, was_held_back};
 use super::facts::History;
+use super::span;
 use super::violation::{Kind, Violation};
 
 /// Judges every order by the calls of its runs.
 pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violation>) {
     let by_name: HashMap<(&str, &str), &Run<'_>> =
         runs.iter().map(|run| ((run.tenant.as_str(), run.id.as_str()), run)).collect();
-    let skew = SignedDuration::try_from(history.rules.clock_skew).unwrap_or(SignedDuration::MAX);
+    let skew = span(history.rules.clock_skew);
     for order in &history.orders {
         let in_order = order.runs.iter();
         let in_order = in_order.filter_map(|(tenant, run)| by_name.get(&(tenant.as_str(), run.as_str())).copied());

@@ -4,12 +4,12 @@
 //! before it confirmed may be on its way to a handler: that is allowed the time that a handler has to write its call
 //! down, and longer where silent servers held the request back.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::by_run::Run;
 use super::facts::{History, Pause, Rules};
-use super::lease;
 use super::violation::{Kind, Violation};
+use super::{lease, span};
 use crate::wire::{Event, EventName};
 
 /// Judges a run by all pauses.
@@ -45,7 +45,7 @@ impl Pause {
     }
 
     fn forbids(&self, at: Timestamp, grace: std::time::Duration) -> bool {
-        at > self.from + SignedDuration::try_from(grace).unwrap_or(SignedDuration::MAX) && at < self.until
+        at > self.from + span(grace) && at < self.until
     }
 
     fn forbids_call(&self, at: Timestamp, rules: &Rules) -> bool {

@@ -8,13 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::by_run::Run;
 use super::facts::{History, Recurring};
+use super::span;
 use super::violation::{Kind, Violation};
 
 /// Judges every schedule by the runs of its name.
 pub(super) fn judge(history: &History, runs: &[Run<'_>], found: &mut Vec<Violation>) {
     for schedule in &history.recurring {
         let (mut missing, mut by_time) = (schedule.due(), BTreeMap::new());
-        let skew = SignedDuration::try_from(history.rules.clock_skew).unwrap_or(SignedDuration::MAX);
+        let skew = span(history.rules.clock_skew);
         for run in runs.iter().filter(|run| run.tenant == schedule.tenant) {
             let Some(due) = schedule.due_of(&run.id) else { continue };
             if !missing.remove(&due) {
@@ -64,8 +65,7 @@ impl Recurring {
     /// Every due time.
     #[must_use]
     pub fn due(&self) -> BTreeSet<Timestamp> {
-        let every = SignedDuration::try_from(self.every).unwrap_or(SignedDuration::MAX);
-        let times = std::iter::successors(Some(self.first), |last| last.checked_add(every).ok());
+        let times = std::iter::successors(Some(self.first), |last| last.checked_add(span(self.every)).ok());
         times.take_while(|due| *due <= self.last).collect()
     }
 

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use super::by_run::Run;
 use super::facts::Rules;
+use super::span;
 use super::violation::{Kind, Violation};
 use crate::wire::{Event, EventName};
 
@@ -241,7 +242,7 @@ impl Round {
         let retry = self.failed.and_then(|(_, retry_at)| retry_at).filter(|_| event.event == EventName::Started);
         for due in [self.due, retry].into_iter().flatten() {
             let early = due.duration_since(event.at);
-            if early > jiff::SignedDuration::try_from(rules.clock_skew).unwrap_or(jiff::SignedDuration::MAX) {
+            if early > span(rules.clock_skew) {
                 let (name, attempt) = (event.event, event.attempt);
                 report(Kind::Early, format!("{name} (attempt {attempt}) at {}, due at {due}", event.at));
             }

@@ -48,10 +48,6 @@ impl Default for Meaning {
 }
 
 impl Meaning {
-    fn is_success(&self, status: u16) -> bool {
-        has(&self.success, status)
-    }
-
     /// As the contract has it for error codes of handlers; what is set comes first.
     fn is_permanent(&self, status: u16) -> bool {
         let usually = (400..500).contains(&status) && ![408, 425, 429].contains(&status);
@@ -141,7 +137,7 @@ impl HttpCall {
 
     fn judge(&self, answer: Answer) -> Result<Success, HandlerError> {
         let status = answer.status;
-        if self.meaning.is_success(status) {
+        if has(&self.meaning.success, status) {
             return Ok(Success::from(answer::result(answer)?));
         }
         let name = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or_default();

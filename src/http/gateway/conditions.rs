@@ -15,7 +15,7 @@ struct Schedule<'a> {
 }
 
 /// What an answer is known by: it changes with the answer. That of a schedule says when that was changed, too.
-pub(super) fn etag(answer: &[u8]) -> Option<HeaderValue> {
+pub(in crate::http) fn etag(answer: &[u8]) -> Option<HeaderValue> {
     let hash = STANDARD.encode(&Sha256::digest(answer)[..12]);
     let changed = serde_json::from_slice::<Schedule<'_>>(answer).map(|schedule| format!("{};", schedule.updated_at));
     HeaderValue::from_str(&format!("\"{}{hash}\"", changed.unwrap_or_default())).ok()
@@ -27,7 +27,7 @@ fn tags(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
 }
 
 /// Whether the client has the answer that is known by this tag.
-pub(super) fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+pub(in crate::http) fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     tags(headers, header::IF_NONE_MATCH)
         .any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known).as_bytes() == tag.as_bytes())
 }

@@ -219,14 +219,13 @@ impl Gateway {
     async fn waited(&self, tenant: &str, run_id: &str, seconds: u64, parts: &Parts) -> Result<Response, ApiError> {
         #[derive(Deserialize)]
         struct WaitedRun {
-            state: String,
+            state: RunState,
         }
         let body = serde_json::json!({"run_id": run_id, "timeout_ms": seconds * 1_000}).to_string();
         let target = Target { tenant: tenant.to_owned(), body: body.into() };
         let run = self.ask_in_any_scope(&api::RunsWait::DECLARATION, target, parts).await?;
-        let state = serde_json::from_slice::<WaitedRun>(&run).ok();
-        let state = state.and_then(|run| serde_json::from_value::<RunState>(run.state.into()).ok());
-        let status = if state.is_some_and(RunState::is_terminal) { StatusCode::OK } else { StatusCode::ACCEPTED };
+        let has_ended = serde_json::from_slice::<WaitedRun>(&run).is_ok_and(|run| run.state.is_terminal());
+        let status = if has_ended { StatusCode::OK } else { StatusCode::ACCEPTED };
         Ok(shown(status, run))
     }
 }
@@ -319,27 +318,18 @@ impl Slices {
         if lines.is_empty() {
             return true;
         }
-        let read: Vec<Result<&RawValue, ApiError>> = lines
-            .iter()
-            .map(|line| {
-                serde_json::from_slice::<&RawValue>(line)
-                    .map_err(|error| ApiError::malformed(format!("the line is not JSON: {error}")))
-            })
-            .collect();
+        let not_json = |error: serde_json::Error| ApiError::malformed(format!("the line is not JSON: {error}"));
+        let json = lines.iter().map(|line| serde_json::from_slice::<&RawValue>(line).map_err(not_json));
+        let read: Vec<Result<&RawValue, ApiError>> = json.collect();
         let jobs: Vec<&RawValue> = read.iter().filter_map(|line| line.as_ref().ok().copied()).collect();
         let asked = if jobs.is_empty() { Ok(Vec::new()) } else { self.ask(jobs).await };
-        let (mut answers, failed) = match asked {
-            Ok(answers) => (answers.into_iter(), None),
-            Err(error) => (Vec::new().into_iter(), Some(error)),
-        };
-        let said: Vec<String> = read
-            .iter()
-            .map(|line| match (line, &failed) {
-                (Err(error), _) | (Ok(_), Some(error)) => line_of(error),
-                (Ok(_), None) => answers.next().map_or_else(String::new, |answer| answer.get().to_owned()),
-            })
-            .collect();
-        self.say(said).await
+        let mut asked = asked.map(Vec::into_iter);
+        let said = read.iter().map(|line| match (line, &mut asked) {
+            (Err(error), _) => line_of(error),
+            (_, Err(error)) => line_of(error),
+            (_, Ok(answers)) => answers.next().map_or_else(String::new, |answer| answer.get().to_owned()),
+        });
+        self.say(said.collect()).await
     }
 
     /// Asks, if the asker's key still counts: lines may come for days.

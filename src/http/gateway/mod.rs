@@ -7,7 +7,7 @@
 //! it cannot be asked either.
 
 pub(super) mod body;
-mod conditions;
+pub(super) mod conditions;
 pub(super) mod jobs;
 mod rate;
 pub(super) mod request;

@@ -76,10 +76,14 @@ export async function ask(method, path, options) {
 
 export const get = (path, query, signal) => ask('GET', path, { query, signal });
 
-/** An answer, or why there is none. */
-export const orWhy = (asked) => asked.catch((error) => {
+/**
+ * An answer, or what is said of why there is none.
+ * @param {Promise<any>} asked
+ * @param {(error: any) => any} [says]
+ */
+export const orWhy = (asked, says = (error) => ({ error: error.message })) => asked.catch((error) => {
   if (error.name === 'AbortError') throw error;
-  return { error: error.message };
+  return says(error);
 });
 
 /** What the session may do; null: a key is needed. */

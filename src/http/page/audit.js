@@ -3,7 +3,7 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { get } from './api.js';
 import { number } from './format.js';
-import { changed, state, toast } from './state.js';
+import { changed, state, tried } from './state.js';
 import { button, choice, heading, line, list, pill, sinceOf, SINCE, stale, table, time } from './widgets.js';
 
 /** A request and how it ended are two entries of one id. */
@@ -27,15 +27,10 @@ async function load({ query }, signal) {
   return { entries, cursor, since };
 }
 
-async function more() {
-  try {
-    const said = await get('v1/audit', { since: state.data.since, limit: 500, cursor: state.data.cursor });
-    Object.assign(state.data, { entries: [...state.data.entries, ...said.entries], cursor: said.cursor, pages: true });
-  } catch (error) {
-    toast(error.message, true);
-  }
+const more = () => tried(get('v1/audit', { since: state.data.since, limit: 500, cursor: state.data.cursor }).then((said) => {
+  Object.assign(state.data, { entries: [...state.data.entries, ...said.entries], cursor: said.cursor, pages: true });
   changed();
-}
+}));
 
 const row = (entry) => html`<tr><td>${time(entry.at)}</td><td><span class="strong">${entry.endpoint}</span></td><td class="cut wider"><span title=${line(JSON.stringify(entry.request))} class="mono">${line(JSON.stringify(entry.request ?? {}))}</span></td>
   <td>${entry.tenant}</td><td><span title=${line(entry.by)}>${line(entry.by)}</span></td><td class="cut"><span title=${line(entry.reason)}>${line(entry.reason)}</span></td><td class="wide">${entry.from} <span class="faint">${entry.node}</span></td>

@@ -3,7 +3,7 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { ask, get } from './api.js';
 import { number } from './format.js';
-import { changed, reload, state, toast } from './state.js';
+import { changed, reload, state, toast, tried } from './state.js';
 import { askFirst, button, line, ofTenant, pill, runLink, time } from './widgets.js';
 
 const AT_ONCE = 200;
@@ -24,25 +24,18 @@ async function sample(body, states) {
 }
 
 /**
- * Calls until nothing is left, or it is stopped; at most so many a second.
- * @param {{title: string, path: string, body: object, done: string, total?: number, rate?: number}} what
+ * Shows how far an act on many is, until it is over.
+ * @param {string} title
+ * @param {number | undefined} total
+ * @param {(bulk: any) => Promise<void>} work
  */
-export async function run({ title, path, body, done, total, rate = 0 }) {
-  const begun = performance.now();
-  const step = rate ? Math.min(rate, AT_ONCE) : AT_ONCE;
+async function shown(title, total, work) {
+  /** @type {any} */
   const bulk = { title, done: 0, failed: [], total, stopped: false, over: false };
   state.bulk = bulk;
   changed();
   try {
-    for (let more = true; more && !bulk.stopped;) {
-      const said = await ask('POST', path, { body: { ...body, limit: step + bulk.failed.length } });
-      bulk.done += said[done] ?? 0;
-      bulk.failed = said.failed ?? [];
-      more = Boolean(said.more) && (said[done] ?? 0) > 0;
-      changed();
-      const early = rate && more ? begun + (bulk.done / rate) * 1000 - performance.now() : 0;
-      if (early > 0) await new Promise((go) => { setTimeout(go, early); });
-    }
+    await work(bulk);
   } catch (error) {
     bulk.error = error.message;
   }
@@ -52,17 +45,47 @@ export async function run({ title, path, body, done, total, rate = 0 }) {
 }
 
 /**
+ * Calls until nothing is left, or it is stopped; at most so many a second.
+ * @param {{title: string, path: string, body: object, done: string, total?: number, rate?: number}} what
+ */
+export const run = ({ title, path, body, done, total, rate = 0 }) => shown(title, total, async (bulk) => {
+  const begun = performance.now();
+  const step = rate ? Math.min(rate, AT_ONCE) : AT_ONCE;
+  for (let more = true; more && !bulk.stopped;) {
+    const said = await ask('POST', path, { body: { ...body, limit: step + bulk.failed.length } });
+    bulk.done += said[done] ?? 0;
+    bulk.failed = said.failed ?? [];
+    more = Boolean(said.more) && (said[done] ?? 0) > 0;
+    changed();
+    const early = rate && more ? begun + (bulk.done / rate) * 1000 - performance.now() : 0;
+    if (early > 0) await new Promise((go) => { setTimeout(go, early); });
+  }
+});
+
+/** Each chosen run is asked for by itself; what is refused is counted. */
+export const forEach = (title, act) => shown(title, state.selected.size, async (bulk) => {
+  for (const one of [...state.selected]) {
+    if (bulk.stopped) break;
+    const [tenant, id] = one.split('/');
+    try {
+      await act(id, tenant);
+      bulk.done += 1;
+      state.selected.delete(one);
+    } catch (error) {
+      bulk.failed.push({ run_id: id, error: error.message });
+    }
+    changed();
+  }
+});
+
+/**
  * Shows what is meant, how many and some of them, then acts. More than 100 are confirmed by their number.
  * @param {{verb: string, title: string, what: string, path: string, body: object, done: string, danger?: boolean, states: string[]}} what
  */
 export async function askForMany({ verb, title, what, path, body, done, danger = false, states }) {
-  let seen;
-  let some;
-  try {
-    [seen, some] = await Promise.all([counted(path, body, done), sample(body, states)]);
-  } catch (error) {
-    return toast(error.message, true);
-  }
+  const answers = await tried(Promise.all([counted(path, body, done), sample(body, states)]));
+  if (!answers) return undefined;
+  const [seen, some] = answers;
   if (!seen.count) return toast(`Nothing to ${verb.toLowerCase()}: no ${what} fits any more`);
   const many = `${seen.more ? 'at least ' : ''}${number(seen.count)}`;
   return askFirst({

@@ -1,8 +1,8 @@
 // Rates from the node's own counters: what changed between two answers of `/metrics`.
 
 const SUMS = {
-  in: 'longshore_jobs_enqueued_total',
-  out: 'longshore_runs_finished_total',
+  enqueued: 'longshore_jobs_enqueued_total',
+  ended: 'longshore_runs_finished_total',
   failed: 'longshore_attempts_failed_total',
 };
 const TIMES = { wait: 'longshore_job_wait_seconds_bucket', run: 'longshore_attempt_duration_seconds_bucket' };
@@ -19,7 +19,7 @@ export async function read(signal) {
 }
 
 function parsed(text) {
-  const reading = { sums: { in: 0, out: 0, failed: 0 }, buckets: { wait: new Map(), run: new Map() }, queues: {}, dead: undefined };
+  const reading = { sums: { enqueued: 0, ended: 0, failed: 0 }, buckets: { wait: new Map(), run: new Map() }, queues: {}, dead: undefined };
   for (const row of text.split('\n')) {
     if (!row || row[0] === '#') continue;
     const name = row.slice(0, row.search(/[{ ]/));
@@ -28,7 +28,7 @@ function parsed(text) {
       if (name !== counter) continue;
       reading.sums[sum] += value;
       const queue = /queue="((?:[^"\\]|\\.)*)"/.exec(row)?.[1];
-      if (queue) (reading.queues[queue] ??= { in: 0, out: 0, failed: 0 })[sum] += value;
+      if (queue) (reading.queues[queue] ??= { enqueued: 0, ended: 0, failed: 0 })[sum] += value;
     }
     for (const [time, bucket] of Object.entries(TIMES)) {
       if (name !== bucket) continue;
@@ -45,7 +45,7 @@ function add(reading, at) {
   reading.at = at;
   const before = readings.at(-1);
   // Another node answered, or this one began anew: its counters are other ones.
-  if (before && ['in', 'out', 'failed'].some((sum) => reading.sums[sum] < before.sums[sum])) readings = [];
+  if (before && Object.keys(SUMS).some((sum) => reading.sums[sum] < before.sums[sum])) readings = [];
   readings.push(reading);
   readings = readings.slice(-KEPT);
   seen.since = readings[0].at;
@@ -64,7 +64,7 @@ function add(reading, at) {
 function rate(before, now) {
   const seconds = (now.at - before.at) / 1000 || 1;
   const per = (sum) => (now.sums[sum] - before.sums[sum]) / seconds;
-  return { in: per('in'), out: per('out'), failed: per('failed') };
+  return { enqueued: per('enqueued'), ended: per('ended'), failed: per('failed') };
 }
 
 /** The edges of the buckets that hold half, and 99 of 100, in milliseconds. */

@@ -3,11 +3,11 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { repeat } from './vendor/directives/repeat.js';
 import { ask, get, part } from './api.js';
-import { askForMany } from './bulk.js';
+import { askForMany, forEach } from './bulk.js';
 import { download } from './csv.js';
 import { number } from './format.js';
 import { acted, changed, may, state } from './state.js';
-import { checkbox, filters, forEach, key, more, options, PAGE, wanted } from './runs.js';
+import { checkbox, filters, key, more, options, PAGE, wanted } from './runs.js';
 import { askFirst, button, card, columns, heading, line, list, ofTenant, pill, runLink, stale, table, time } from './widgets.js';
 import { filter, to } from './router.js';
 

@@ -7,7 +7,7 @@ import { clock, setZone, zone, ZONES } from './format.js';
 import { loginView } from './login.js';
 import * as router from './router.js';
 import { stop } from './stream.js';
-import { changed, drawnBy, keep, kept, may, state, tenant, toast } from './state.js';
+import { changed, drawnBy, keep, kept, may, state, tenant, tried } from './state.js';
 import { askFirst, button, dialogView, icon, line, failed } from './widgets.js';
 import audit from './audit.js';
 import dlq from './dlq.js';
@@ -143,14 +143,7 @@ function pause() {
   changed();
 }
 
-async function out() {
-  try {
-    await logout();
-  } catch (error) {
-    toast(error.message, true);
-  }
-  changed();
-}
+const out = () => tried(logout()).then(changed);
 
 function shell() {
   const current = page();

@@ -1,4 +1,4 @@
-//! The dashboard: the files of this folder, as they are, from the program.
+//! The dashboard: the files of this folder, as they are, from the program; only the page has a list of modules put in.
 //!
 //! They are written by hand as modules that browsers read, so nothing builds them; `vendor` is lit-html, which
 //! `cargo xtask vendor` fetches and compares. Types are declared in JSDoc, and `cargo xtask types` checks them. They
@@ -12,16 +12,15 @@ use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sha2::{Digest as _, Sha256};
+
+use super::gateway::conditions;
 
 /// The browser runs and shows nothing that does not come from this node, and no other page may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 macro_rules! files {
-    ($($name:literal)+) => { [$(File { name: $name, bytes: include_bytes!($name) }),+] };
+    ($($name:literal)+) => { [$(($name, &include_bytes!($name)[..])),+] };
 }
 
 /// A file of this folder.
@@ -29,22 +28,24 @@ macro_rules! files {
 struct File {
     name: &'static str,
     bytes: &'static [u8],
+    /// What it is known by: it changes with the file.
+    tag: HeaderValue,
 }
 
-/// All that is served: the first is the page itself.
-static FILES: &[File] = &files! {
-    "index.html" "icon.svg" "style.css"
-    "main.js" "state.js" "router.js" "api.js" "stream.js" "widgets.js" "format.js" "bulk.js" "csv.js" "counters.js"
-    "timeline.js" "login.js" "overview.js" "queues.js" "runs.js" "run.js" "dlq.js" "schedules.js"
-    "limits.js" "nodes.js" "events.js" "audit.js" "settings.js" "keys.js" "faults.js" "webhooks.js" "submit.js"
-    "vendor/lit-html.js" "vendor/directive.js" "vendor/directive-helpers.js" "vendor/directives/live.js"
-    "vendor/directives/repeat.js" "vendor/LICENSE"
-};
-
-/// What each file is known by: it changes with the file.
-static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| {
-    let tag = |file: &File| format!("\"{}\"", URL_SAFE_NO_PAD.encode(&Sha256::digest(file.bytes)[..12]));
-    FILES.iter().map(|file| HeaderValue::try_from(tag(file)).expect("base64 is a header's value")).collect()
+/// All that is served: the first is the page itself, which names all modules, so that a browser asks for them at once.
+static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
+    let files = files! {
+        "icon.svg" "style.css" "vendor/lit-html.js" "vendor/directive.js" "vendor/directive-helpers.js"
+        "vendor/directives/live.js" "vendor/directives/repeat.js" "vendor/LICENSE"
+        "main.js" "state.js" "router.js" "api.js" "stream.js" "widgets.js" "format.js" "bulk.js" "csv.js" "counters.js"
+        "timeline.js" "login.js" "overview.js" "queues.js" "runs.js" "run.js" "dlq.js" "schedules.js" "limits.js"
+        "nodes.js" "events.js" "audit.js" "settings.js" "keys.js" "faults.js" "webhooks.js" "submit.js"
+    };
+    let modules = files.iter().map(|file| file.0).filter(|name| name.ends_with(".js") && *name != "main.js");
+    let links = modules.map(|name| format!("<link rel=\"modulepreload\" href=\"page/{name}\">\n")).collect::<String>();
+    let page: &'static str = include_str!("index.html").replace("<!-- modules -->\n", &links).leak();
+    let file = |(name, bytes)| File { name, bytes, tag: conditions::etag(bytes).expect("base64 is a header's value") };
+    [("index.html", page.as_bytes())].into_iter().chain(files).map(file).collect()
 });
 
 /// The page at `/`, and what it is made of under `/page/`.
@@ -61,9 +62,8 @@ async fn file(Path(name): Path<String>, headers: HeaderMap) -> Response {
 
 /// The file, unless the browser has it. A browser asks again each time, so that a new version of the program is seen.
 fn served(at: usize, headers: &HeaderMap) -> Response {
-    let (file, tag) = (&FILES[at], &TAGS[at]);
-    let known = headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok()).unwrap_or_default();
-    let is_known = known.split(',').any(|known| known.trim().trim_start_matches("W/").as_bytes() == tag.as_bytes());
+    let file = &FILES[at];
+    let is_known = conditions::is_known(headers, &file.tag);
     let answer = if is_known { StatusCode::NOT_MODIFIED.into_response() } else { file.bytes.into_response() };
     let media_type = match file.name.rsplit('.').next() {
         Some("html") => "text/html; charset=utf-8",
@@ -79,7 +79,7 @@ fn served(at: usize, headers: &HeaderMap) -> Response {
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    (headers, [(header::ETAG, tag.clone())], answer).into_response()
+    (headers, [(header::ETAG, file.tag.clone())], answer).into_response()
 }
 
 #[cfg(test)]

@@ -42,9 +42,6 @@ const tile = (name, value, { unit = '', note = nothing, plot = nothing, bad = fa
   return href ? html`<a class="tile" href=${href}>${body}</a>` : html`<div class="tile">${body}</div>`;
 };
 
-// What the counters of the node that answers call the same.
-const own = { enqueued: 'in', ended: 'out', failed: 'failed' };
-
 const upTo = (ms) => (ms === Infinity ? '> 10 min' : ms === undefined ? '–' : `≤ ${span(ms)}`);
 
 function tiles(data) {
@@ -55,14 +52,14 @@ function tiles(data) {
   const later = data.queues.reduce((all, queue) => all + (queue.scheduled ?? 0) + (queue.retrying ?? 0) + sum(queue.deferred), 0);
   const now = seen.rates.at(-1);
   const kept = hour.points.length > 1;
-  const of = (name) => (kept ? hour.points.map((point) => (point[name] * 1000) / hour.every_ms) : seen.rates.map((rate) => rate[own[name]]));
+  const of = (name) => (kept ? hour.points.map((point) => (point[name] * 1000) / hour.every_ms) : seen.rates.map((rate) => rate[name]));
   // One node counts as often as it is asked, several together by ten seconds.
   const several = data.nodes.length > 1 && kept;
   const last = hour.points.slice(-6);
   const counted = (name) => last.reduce((all, point) => all + point[name], 0);
-  const rate = (name) => (several ? (counted(name) * 1000) / (last.length * hour.every_ms) : now?.[own[name]]);
+  const rate = (name) => (several ? (counted(name) * 1000) / (last.length * hour.every_ms) : now?.[name]);
   const minute = (name) => (several ? html`${number(counted(name))} in ${span(last.length * hour.every_ms)}`
-    : seen.totals?.ms ? html`${number(seen.totals[own[name]])} in ${span(Math.min(seen.totals.ms, 60000))}` : 'counting …');
+    : seen.totals?.ms ? html`${number(seen.totals[name])} in ${span(Math.min(seen.totals.ms, 60000))}` : 'counting …');
   const newest = (name) => last.map((point) => point[name]).findLast((times) => times?.p50_ms !== undefined);
   const times = (name) => (several ? { p50: newest(name)?.p50_ms, p99: newest(name)?.p99_ms } : seen.times[name]);
   const rates = tenant() === '_all' ? html`

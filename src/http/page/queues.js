@@ -5,7 +5,7 @@ import { ask, get, part } from './api.js';
 import * as bulk from './bulk.js';
 import { seen, read } from './counters.js';
 import { number, short, span, sum } from './format.js';
-import { acted, changed, done, may, state, tenant, toast } from './state.js';
+import { acted, changed, done, may, state, tenant, tried } from './state.js';
 import { askFirst, bar, button, card, heading, list, num, pill, stale, table, time } from './widgets.js';
 import { to } from './router.js';
 
@@ -29,13 +29,9 @@ const resume = (queue, type) => acted(ask('POST', `v1/queues/${part(queue)}/resu
 
 async function purge(queue) {
   const path = `v1/queues/${part(queue.queue)}/purge`;
-  let found;
-  try {
-    found = await bulk.counted(path, {}, 'cancelled');
-  } catch (error) {
-    return toast(error.message, true);
-  }
-  return askFirst({
+  const found = await tried(bulk.counted(path, {}, 'cancelled'));
+  if (!found) return;
+  askFirst({
     title: `Purge ${queue.queue}`,
     text: html`<p>Cancels <strong>${found.more ? 'at least ' : ''}${number(found.count)}</strong> runs of all tenants that wait, are delayed, or are between two
       attempts. Attempts that run go on. There is no way back.</p>`,
@@ -87,7 +83,7 @@ function row(queue, most) {
     <td class="num">${number(queue.scheduled)}</td><td class="num">${number(queue.retrying)}</td>
     <td class="num">${number(sum(queue.deferred))}</td>
     <td class="num">${queue.oldest_age_ms ? span(queue.oldest_age_ms) : '–'}</td>
-    <td class="num">${rates ? html`${short(rates.in)} / ${short(rates.out)}` : '–'}</td>
+    <td class="num">${rates ? html`${short(rates.enqueued)} / ${short(rates.ended)}` : '–'}</td>
     <td class="cut"><span title=${queue.served_by.join(', ')}>${queue.served_by.length === 1 ? queue.served_by[0] : `${queue.served_by.length} nodes`}</span></td>
     <td class="acts">${button('Details', () => details(queue), { kind: 'small quiet' })}${may('operate', true) ? html`${queue.paused ? button('Resume', () => resume(queue.queue), { kind: 'small' }) : button('Pause', () => pause(queue), { kind: 'small' })}
       ${button('Purge', () => purge(queue), { kind: 'small quiet danger-text' })}` : nothing}</td></tr>`;

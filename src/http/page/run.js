@@ -1,7 +1,7 @@
 // One run: what happened to it, why it waits or failed, and what can be done.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { ask, askText, part } from './api.js';
+import { ask, askText, orWhy, part } from './api.js';
 import { decoded, member, span, visible } from './format.js';
 import { follow } from './stream.js';
 import { changed, done, may, reload, state, toast, tried } from './state.js';
@@ -17,27 +17,15 @@ let note = '';
 let revealed = false;
 
 async function load({ parts: [, tenant, id] }, signal) {
-  const query = revealed ? { reveal: true } : {};
-  const text = await askText('GET', `v1/runs/${part(id)}`, { as: tenant, signal, query });
+  const options = { as: tenant, signal, query: revealed ? { reveal: true } : {} };
+  const text = await askText('GET', `v1/runs/${part(id)}`, options);
   const record = JSON.parse(text);
   const said = { record, text, result: member(text, 'result'), progress: member(text, 'progress') };
-  const beside = async (path) => {
-    try {
-      return await askText('GET', `v1/runs/${part(id)}/${path}`, { as: tenant, signal, query });
-    } catch (error) {
-      if (error.name === 'AbortError') throw error;
-      return error.status === 403 ? null : undefined;
-    }
-  };
+  const beside = (path) => orWhy(askText('GET', `v1/runs/${part(id)}/${path}`, options), (error) => (error.status === 403 ? null : undefined));
   const [why, payload] = await Promise.all([beside('why'), ENDED.includes(record.state) ? undefined : beside('payload')]);
   Object.assign(said, { why: why && JSON.parse(why).lines, payload });
   if (record.state === 'dead') {
-    try {
-      said.letter = JSON.parse(await askText('GET', `v1/dlq/${part(id)}`, { as: tenant, signal, query }));
-    } catch (error) {
-      if (error.name === 'AbortError') throw error;
-      said.noLetter = error.message;
-    }
+    said.letter = await orWhy(ask('GET', `v1/dlq/${part(id)}`, options), (error) => { said.noLetter = error.message; });
   }
   return said;
 }

@@ -3,10 +3,10 @@
 import { html, nothing } from './vendor/lit-html.js';
 import { repeat } from './vendor/directives/repeat.js';
 import { ask, get, part } from './api.js';
-import { askForMany } from './bulk.js';
+import { askForMany, forEach } from './bulk.js';
 import { download } from './csv.js';
 import { number, span } from './format.js';
-import { changed, may, reload, state, toast } from './state.js';
+import { changed, may, state, tried } from './state.js';
 import { askFirst, button, choice, heading, line, list, ofTenant, pill, runLink, sinceOf, SINCE, stale, table, time, word } from './widgets.js';
 import { filter, to } from './router.js';
 
@@ -36,13 +36,10 @@ export async function more(asked) {
   const data = state.data;
   data.busy = true;
   changed();
-  try {
-    const page = await get('v1/runs', { ...asked, limit: PAGE, cursor: data.cursor });
+  await tried(get('v1/runs', { ...asked, limit: PAGE, cursor: data.cursor }).then((page) => {
     const known = new Map([...data.runs, ...page.runs].map((run) => [key(run), run]));
     Object.assign(data, { runs: [...known.values()], cursor: page.cursor, searched_until: page.searched_until, pages: data.pages + 1 });
-  } catch (error) {
-    toast(error.message, true);
-  }
+  }));
   data.busy = false;
   changed();
 }
@@ -55,29 +52,6 @@ export function checkbox(run) {
     else state.selected.delete(key(run));
     changed();
   }}>`;
-}
-
-/** Each chosen run is asked for by itself; what is refused is counted. */
-export async function forEach(title, act) {
-  const chosen = [...state.selected];
-  const bulk = { title, done: 0, failed: [], total: chosen.length, stopped: false, over: false };
-  state.bulk = bulk;
-  changed();
-  for (const one of chosen) {
-    if (bulk.stopped) break;
-    const [tenant, id] = one.split('/');
-    try {
-      await act(id, tenant);
-      bulk.done += 1;
-      state.selected.delete(one);
-    } catch (error) {
-      bulk.failed.push({ run_id: id, error: error.message });
-    }
-    changed();
-  }
-  bulk.over = true;
-  changed();
-  reload();
 }
 
 const cancelOne = (id, tenant) => ask('POST', `v1/runs/${part(id)}/cancel`, { as: tenant });

@@ -87,6 +87,25 @@ export const reload = () => dispatchEvent(new Event('reload'));
 /** Says why not, if what is under way fails. */
 export const tried = (work) => work.catch((error) => toast(error.message, true));
 
+/**
+ * Does what a form was sent for; the form holds whether that is under way, and why it failed.
+ * @param {Event} event
+ * @param {{busy: boolean, error: string}} form
+ * @param {() => Promise<unknown>} work
+ */
+export async function sent(event, form, work) {
+  event.preventDefault();
+  Object.assign(form, { busy: true, error: '' });
+  changed();
+  try {
+    await work();
+  } catch (error) {
+    form.error = error.message;
+  }
+  form.busy = false;
+  changed();
+}
+
 /** Says that an act is done, if need be by its answer, and has the page ask again. */
 export async function done(work, said) {
   const answer = await work;

@@ -1,13 +1,12 @@
 // A new job by a form.
 
 import { html, nothing } from './vendor/lit-html.js';
-import { askText, Problem } from './api.js';
-import { changed, state, tenant, toast } from './state.js';
+import { ask, Problem } from './api.js';
+import { sent, state, tenant, toast } from './state.js';
 import { field, heading, line, values } from './widgets.js';
 import { go } from './router.js';
 
-let error = '';
-let busy = false;
+const form = { busy: false, error: '' };
 
 const PRIORITIES = [['', 'p5, the usual'], ...Array.from({ length: 9 }, (_, at) => [at + 1, `p${at + 1}`])];
 
@@ -28,23 +27,13 @@ function body(said) {
   return `${text.slice(0, -1)},"payload":${said.payload}}`;
 }
 
-async function submitted(event) {
-  event.preventDefault();
+const submitted = (event) => sent(event, form, async () => {
   const said = values(event.target);
-  busy = true;
-  error = '';
-  changed();
-  try {
-    const who = said.tenant ?? tenant();
-    const answer = JSON.parse(await askText('POST', 'v1/jobs', { as: who, body: body(said) }));
-    toast(answer.deduplicated ? 'There is a run of this key already: this is it' : 'Submitted');
-    go(['run', who, answer.run_id]);
-  } catch (problem) {
-    error = problem.message;
-  }
-  busy = false;
-  changed();
-}
+  const who = said.tenant ?? tenant();
+  const answer = await ask('POST', 'v1/jobs', { as: who, body: body(said) });
+  toast(answer.deduplicated ? 'There is a run of this key already: this is it' : 'Submitted');
+  go(['run', who, answer.run_id]);
+});
 
 export default {
   title: () => 'Submit a job',
@@ -60,7 +49,7 @@ export default {
       <div class="pair">${field({ name: 'queue', label: 'Queue', value: query.queue ?? '', placeholder: 'main' })}${field({ name: 'priority', label: 'Priority', options: PRIORITIES })}
         ${field({ name: 'run_at', label: 'Start at', type: 'datetime-local' })}${field({ name: 'max_attempts', label: 'Attempts at most', type: 'number', placeholder: 'as its type has it' })}
         ${field({ name: 'tags', label: 'Tags', placeholder: 'nightly, eu' })}${field({ name: 'idempotency_key', label: 'Idempotency key', hint: 'The same key is the same run.' })}</div>
-      ${error ? html`<p class="error" role="alert">${line(error)}</p>` : nothing}
-      <footer><button class="button primary" ?disabled=${busy}>${busy ? 'Submitting …' : 'Submit'}</button></footer></form>`;
+      ${form.error ? html`<p class="error" role="alert">${line(form.error)}</p>` : nothing}
+      <footer><button class="button primary" ?disabled=${form.busy}>${form.busy ? 'Submitting …' : 'Submit'}</button></footer></form>`;
   },
 };

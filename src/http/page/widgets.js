@@ -4,7 +4,7 @@ import { html, nothing, svg } from './vendor/lit-html.js';
 import { live } from './vendor/directives/live.js';
 import { Problem, address } from './api.js';
 import { absolute, clock, indented, number, quoted, relative, short, visible } from './format.js';
-import { changed, may, reload, state, tenant, toast } from './state.js';
+import { changed, may, reload, sent, state, tenant, toast } from './state.js';
 import { filter, to } from './router.js';
 
 const ICONS = {
@@ -270,25 +270,15 @@ function typedIn(event) {
   changed();
 }
 
-async function confirmed(event) {
-  event.preventDefault();
+function confirmed(event) {
   const dialog = state.dialog;
-  const { reason = '', ...said } = values(event.target);
-  if (dialog.typed && said.typed !== dialog.typed) {
-    dialog.error = `Write ${dialog.typed} to go on.`;
-    return changed();
-  }
-  if (dialog.act && may('operate')) state.reason = reason.trim();
-  dialog.busy = true;
-  changed();
-  try {
+  return sent(event, dialog, async () => {
+    const { reason = '', ...said } = values(event.target);
+    if (dialog.typed && said.typed !== dialog.typed) throw new Error(`Write ${dialog.typed} to go on.`);
+    if (dialog.act && may('operate')) state.reason = reason.trim();
     await dialog.act(said);
     if (state.dialog === dialog) close();
-  } catch (error) {
-    dialog.error = error.message;
-  }
-  dialog.busy = false;
-  return changed();
+  });
 }
 
 export function dialogView() {

@@ -20,13 +20,8 @@ use super::node::Node;
 use super::server::{Fault, RUN, at, id};
 use crate::api::dead_letter::{self, Action, ReplayChange};
 use crate::ports::DeadLetterPorts;
-use crate::trace::Tracer;
 
 impl DeadLetterPorts for Node {
-    fn tracer(&self) -> Option<&Tracer> {
-        None
-    }
-
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<bool, Error> {
         let headers: Vec<&str> = headers.iter().map(|(name, _)| name.as_ref()).filter(|name| is_own(name)).collect();
         let place = format!("{} p{}", run.queue, run.priority.number());

@@ -23,7 +23,6 @@ use crate::api::keyed;
 use crate::api::submission::{OnConflict, Submission, SubmitPorts};
 use crate::commit::{AfterCommit, Commit};
 use crate::ports::{InLane, RunPorts as _, Server as _, Unlogged, WaitingPorts};
-use crate::trace::Tracer;
 
 /// The name under which the server in memory keeps the schedule of a run's wait.
 fn schedule_of(run: &Run) -> String {
@@ -57,10 +56,6 @@ impl SubmitPorts for Node {
 }
 
 impl WaitingPorts for Node {
-    fn tracer(&self) -> Option<&Tracer> {
-        None
-    }
-
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
         let found = self.server.read_record(tenant, run).await;
         found.map_err(|error| ApiError::unavailable(error.with_causes()))

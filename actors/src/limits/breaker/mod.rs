@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use longshore_backbone::wire::kind_key::KindKey;
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::kind::Kind;
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 pub(crate) mod keeper;
 mod steps;
@@ -100,7 +100,7 @@ impl Breakers {
     }
 
     fn table(&self) -> MutexGuard<'_, BreakerTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unpoisoned()
     }
 
     /// The settings of a type's breakers, if it has any.

@@ -46,7 +46,7 @@ pub(crate) trait SlotPorts {
 }
 
 impl SlotPorts for SlotRecords {
-    passed_on! {
+    passed_on! { self =>
         async fn read(&self, id: &ConcurrencyId) -> Result<(SlotRecord, u64), Error>;
         async fn write(&self, id: &ConcurrencyId, record: &SlotRecord, expected: u64) -> Result<Written, Error>;
         async fn session(&self, session: &str) -> Result<Option<(Session, u64)>, Error>;

@@ -16,7 +16,7 @@ use std::future::{Future, poll_fn};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ use crate::runtime::address::Address;
 use crate::runtime::clock::instant;
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::kind::Kind;
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 /// How many limits may be known at once; keys make many.
 const MAX_LIMITS: usize = 16_384;
@@ -186,6 +186,10 @@ impl Slots {
         Self { policies, known, news, space, versions, backlog, answered, made, due, address }
     }
 
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unpoisoned()
+    }
+
     fn number_of(id: &ConcurrencyId) -> u16 {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
@@ -216,10 +220,6 @@ impl Slots {
     /// Whether something happened to what a job waits for.
     pub(crate) fn have_changed(&self, waits: AwaitedLimit) -> bool {
         self.versions[usize::from(waits.number)].load(Ordering::Acquire) != waits.version
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the job's attempts are counted by a limit.

@@ -67,7 +67,7 @@ pub(crate) trait LimitPorts {
 }
 
 impl LimitPorts for Backbone {
-    passed_on! {
+    passed_on! { self =>
         async fn read_limit(&self, id: &LimitId) -> Result<(Option<Record>, u64), Error>;
         async fn write_limit(&self, id: &LimitId, next: &Record, expected: u64, lasts: Duration) -> Result<bool, Error>;
     }

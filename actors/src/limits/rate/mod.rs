@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::limits::Hold;
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use crate::runtime::address::Address;
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::kind::Kind;
-use crate::runtime::now;
+use crate::runtime::{Unpoisoned as _, now};
 
 pub(crate) mod keeper;
 
@@ -66,12 +66,12 @@ struct AtRunTime {
 impl AtRunTime {
     fn of(&self, scope: &Scope) -> Option<RateLimit> {
         let any = self.any.load(Ordering::Acquire);
-        any.then(|| self.limits.read().unwrap_or_else(PoisonError::into_inner).get(scope).copied())?
+        any.then(|| self.limits.read().unpoisoned().get(scope).copied())?
     }
 
     fn knows(&self, job_type: &JobType) -> bool {
         let any = self.any.load(Ordering::Acquire);
-        any && self.types.read().unwrap_or_else(PoisonError::into_inner).contains(job_type)
+        any && self.types.read().unpoisoned().contains(job_type)
     }
 }
 
@@ -133,7 +133,7 @@ impl Limits {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unpoisoned()
     }
 
     /// Whether jobs of this type can be held up by a limit or a hold.
@@ -158,7 +158,7 @@ impl Limits {
     /// now are not used any more.
     pub(crate) fn set_at_run_time(&self, limits: HashMap<Scope, RateLimit>) {
         let before = {
-            let mut guard = self.at_run_time.limits.write().unwrap_or_else(PoisonError::into_inner);
+            let mut guard = self.at_run_time.limits.write().unpoisoned();
             if *guard == limits {
                 return;
             }
@@ -166,7 +166,7 @@ impl Limits {
                 Scope::Type(job_type) => Some(job_type.clone()),
                 Scope::Named(_) | Scope::Tenant(_) => None,
             });
-            self.at_run_time.types.write().unwrap_or_else(PoisonError::into_inner).extend(types);
+            self.at_run_time.types.write().unpoisoned().extend(types);
             std::mem::replace(&mut *guard, limits.clone())
         };
         self.at_run_time.any.store(true, Ordering::Release);
@@ -200,7 +200,7 @@ impl Limits {
         let names = policies.limits.keys().map(|name| Scope::Named(name.clone()));
         let tenants = policies.tenants.iter().filter(|(_, policy)| policy.rate_limit.is_some());
         let tenants = tenants.map(|(tenant, _)| Scope::Tenant(tenant.clone()));
-        let at_run_time = self.at_run_time.limits.read().unwrap_or_else(PoisonError::into_inner);
+        let at_run_time = self.at_run_time.limits.read().unpoisoned();
         types.chain(names).chain(tenants).chain(at_run_time.keys().cloned()).collect()
     }
 
@@ -376,7 +376,7 @@ impl Limits {
             return None;
         }
         let what = self.scope_of_hold(tenant, job_type, key);
-        let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let holds = self.holds.lock().unpoisoned();
         holds.get(&what).copied().filter(|until| *until > now())
     }
 
@@ -401,7 +401,7 @@ impl Limits {
 
     /// Other nodes are still to know of a hold of this one: it is new, or its write failed. The longer of two counts.
     fn to_announce(&self, hold: Hold) {
-        let mut unpublished = self.unpublished.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unpublished = self.unpublished.lock().unpoisoned();
         let is_longer = |other: &Hold| other.what == hold.what && other.until >= hold.until;
         if unpublished.iter().any(is_longer) {
             return;
@@ -415,7 +415,7 @@ impl Limits {
     /// Learns of a hold. The longer of two holds counts.
     fn add_hold(&self, hold: &Hold) {
         let time = now();
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holds = self.holds.lock().unpoisoned();
         holds.retain(|_, until| *until > time);
         if hold.until > time && (holds.len() < MAX_HOLDS || holds.contains_key(&hold.what)) {
             let until = holds.entry(hold.what.clone()).or_insert(hold.until);
@@ -427,8 +427,8 @@ impl Limits {
     /// The holds that are to be announced to the other nodes, without those that are over or shorter than one that is
     /// known: they would take its place in the bucket.
     fn take_unpublished(&self) -> Vec<Hold> {
-        let mut unpublished = std::mem::take(&mut *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner));
-        let (time, holds) = (now(), self.holds.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut unpublished = std::mem::take(&mut *self.unpublished.lock().unpoisoned());
+        let (time, holds) = (now(), self.holds.lock().unpoisoned());
         unpublished.retain(|hold| hold.until > time && holds.get(&hold.what).is_none_or(|until| *until <= hold.until));
         unpublished
     }

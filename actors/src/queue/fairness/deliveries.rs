@@ -5,14 +5,16 @@
 //! of priority and key.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
 use longshore_domain::fairness::{FairBy, FairnessKey};
 use longshore_domain::two_spans::TwoSpans;
 use longshore_domain::{Job, Priority, QueueLane, Timestamp};
+
+use crate::runtime::Unpoisoned as _;
 
 /// Pairs of priority and key that are counted; jobs of others are not.
 const MAX_COUNTED: usize = 8_192;
@@ -50,10 +52,6 @@ impl Deliveries {
         Self { by, ..Self::default() }
     }
 
-    fn counting(&self) -> MutexGuard<'_, Counting> {
-        self.counting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A job was delivered from the lane of this number; `behind` more stood behind it.
     pub(crate) fn came(&self, lane: usize, behind: u64, job: &Job) {
         let of_lane = self.behind.get(lane);
@@ -61,14 +59,15 @@ impl Deliveries {
             of_lane.store(behind, Ordering::Relaxed);
         }
         if self.counts.load(Ordering::Relaxed) {
-            self.counting().count(usize::from(of_lane.is_none()), (job.priority, self.by.key_of(job)));
+            let kind = (job.priority, self.by.key_of(job));
+            self.counting.lock().unpoisoned().count(usize::from(of_lane.is_none()), kind);
         }
     }
 
     /// A job was so long on its way from its lane, in which it was alone, to this node.
     pub(crate) fn took(&self, time: Duration, now: Instant) {
         if time >= LONG {
-            let mut longest = self.longest.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut longest = self.longest.lock().unpoisoned();
             let mut spans = longest.unwrap_or_else(|| TwoSpans::new(now)).at(now, LATELY);
             spans.this = spans.this.max(time);
             *longest = Some(spans);
@@ -77,7 +76,7 @@ impl Deliveries {
 
     /// The longest time in the last two minutes, if it was long.
     pub(crate) fn longest(&self, now: Instant) -> Option<Duration> {
-        let spans = (*self.longest.lock().unwrap_or_else(PoisonError::into_inner))?.at(now, LATELY);
+        let spans = (*self.longest.lock().unpoisoned())?.at(now, LATELY);
         Some(spans.this.max(spans.before)).filter(|longest| !longest.is_zero())
     }
 
@@ -98,7 +97,7 @@ impl Deliveries {
 
     /// What was counted since the first question; from it on, jobs are counted.
     pub(crate) fn asked(&self, node: &str, at: Instant, now: Timestamp) -> DeliveryCounts {
-        let mut counting = self.counting();
+        let mut counting = self.counting.lock().unpoisoned();
         if counting.asked_at.replace(at).is_none() {
             counting.since = now;
         }
@@ -117,7 +116,7 @@ impl Deliveries {
         if !self.counts.load(Ordering::Relaxed) {
             return;
         }
-        let mut counting = self.counting();
+        let mut counting = self.counting.lock().unpoisoned();
         if counting.asked_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN_AFTER) {
             self.counts.store(false, Ordering::Relaxed);
             *counting = Counting::default();

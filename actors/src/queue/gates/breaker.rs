@@ -6,7 +6,7 @@ use std::time::Instant;
 use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
-use super::{Gate, Gates, HeldUp};
+use super::{Gate, Gates, HeldUp, LetIn};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
 use crate::limits::breaker::Admitted;
@@ -20,13 +20,7 @@ impl Gate for OfBreakers {
         gates.breakers.policy(&assignment.job.job_type).is_some()
     }
 
-    fn admit(
-        &self,
-        gates: &Gates,
-        assignment: &Assignment,
-        _now: Instant,
-        permits: &mut Permits,
-    ) -> Result<(), HeldUp> {
+    fn admit(&self, gates: &Gates, assignment: &Assignment, _now: Instant, permits: &mut Permits) -> LetIn {
         match gates.breakers.admit(&assignment.job) {
             None => Ok(()),
             Some(Admitted::Go(pass)) => {

@@ -9,7 +9,7 @@ use longshore_domain::policy::Policies;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{Job, Queue};
 
-use super::{Gate, Gates, HeldUp};
+use super::{Gate, Gates, HeldUp, LetIn};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
 use crate::limits::concurrency::NoSlot;
@@ -27,13 +27,7 @@ impl Gate for OfSlots {
         gates.slots.applies_to(&assignment.job)
     }
 
-    fn admit(
-        &self,
-        gates: &Gates,
-        assignment: &Assignment,
-        _now: Instant,
-        permits: &mut Permits,
-    ) -> Result<(), HeldUp> {
+    fn admit(&self, gates: &Gates, assignment: &Assignment, _now: Instant, permits: &mut Permits) -> LetIn {
         let job = &assignment.job;
         // A handler in this node is stopped with the node's session; another may go on until its time limit. That
         // counts anew from its word that it has begun, which only a node hears that is there.

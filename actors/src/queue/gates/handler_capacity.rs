@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Gate, Gates, HeldUp};
+use super::{Gate, Gates, HeldUp, LetIn};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
 
@@ -16,7 +16,7 @@ impl Gate for OfRemoteHandlers {
 
     /// A job whose handlers are full takes nothing from the other gates. It does not take capacity first and give it
     /// back either: the return of capacity wakes all that wait for it.
-    fn look(&self, gates: &Gates, assignment: &Assignment) -> Result<(), HeldUp> {
+    fn look(&self, gates: &Gates, assignment: &Assignment) -> LetIn {
         if assignment.permits.capacity.is_some() {
             return Ok(());
         }
@@ -25,13 +25,7 @@ impl Gate for OfRemoteHandlers {
         if is_full { Err(until(capacity.opens)) } else { Ok(()) }
     }
 
-    fn admit(
-        &self,
-        gates: &Gates,
-        assignment: &Assignment,
-        _now: Instant,
-        permits: &mut Permits,
-    ) -> Result<(), HeldUp> {
+    fn admit(&self, gates: &Gates, assignment: &Assignment, _now: Instant, permits: &mut Permits) -> LetIn {
         if assignment.permits.capacity.is_some() {
             return Ok(());
         }

@@ -28,6 +28,9 @@ use crate::runtime::gate_news::GateNews;
 use crate::runtime::kind::{Kind, Room};
 use crate::runtime::park_permits::ParkGate;
 
+/// Whether a gate lets a job in; if not, why it cannot start now.
+type LetIn = Result<(), HeldUp>;
+
 /// A check before a start. What a gate does not say, it does not restrict.
 trait Gate: Sync {
     /// Whether it could hold up such a job. Only jobs that call a handler come to a gate.
@@ -38,7 +41,7 @@ trait Gate: Sync {
     ///
     /// # Errors
     /// It cannot start now.
-    fn look(&self, _gates: &Gates, _assignment: &Assignment) -> Result<(), HeldUp> {
+    fn look(&self, _gates: &Gates, _assignment: &Assignment) -> LetIn {
         Ok(())
     }
 
@@ -46,7 +49,7 @@ trait Gate: Sync {
     ///
     /// # Errors
     /// It cannot start now.
-    fn admit(&self, gates: &Gates, assignment: &Assignment, now: Instant, permits: &mut Permits) -> Result<(), HeldUp>;
+    fn admit(&self, gates: &Gates, assignment: &Assignment, now: Instant, permits: &mut Permits) -> LetIn;
 
     /// How many parked jobs of a kind it would let in; `None`: none for some time.
     fn room(&self, _gates: &Gates, _queue: &Queue, _kind: &Kind, _now: Instant) -> Option<usize> {

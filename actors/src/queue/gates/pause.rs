@@ -7,7 +7,7 @@ use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 use longshore_domain::setting::Pause;
 
-use super::{Gate, Gates, HeldUp};
+use super::{Gate, Gates, HeldUp, LetIn};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
 use crate::runtime::kind::Kind;
@@ -25,13 +25,7 @@ impl Gate for OfTypes {
         gates.run_time_settings.was_paused(&assignment.job.job_type)
     }
 
-    fn admit(
-        &self,
-        gates: &Gates,
-        assignment: &Assignment,
-        now: Instant,
-        _permits: &mut Permits,
-    ) -> Result<(), HeldUp> {
+    fn admit(&self, gates: &Gates, assignment: &Assignment, now: Instant, _permits: &mut Permits) -> LetIn {
         let (queue, job_type) = (&assignment.job.queue, &assignment.job.job_type);
         match gates.run_time_settings.pause_of_type(queue, job_type) {
             None => Ok(()),

@@ -7,7 +7,7 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
-use super::{Gate, Gates, HeldUp};
+use super::{Gate, Gates, HeldUp, LetIn};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::permits::Permits;
 use crate::limits::rate::{Expected, Short};
@@ -21,7 +21,7 @@ impl Gate for OfTokens {
         gates.limits.may_bite(&assignment.job.job_type)
     }
 
-    fn admit(&self, gates: &Gates, assignment: &Assignment, now: Instant, permits: &mut Permits) -> Result<(), HeldUp> {
+    fn admit(&self, gates: &Gates, assignment: &Assignment, now: Instant, permits: &mut Permits) -> LetIn {
         let job = &assignment.job;
         let key = KindKey::of(job.options.as_deref());
         if let Some(until) = gates.limits.held_until(&job.tenant, &job.job_type, &key) {

@@ -1,6 +1,6 @@
 //! Which workers get jobs, how many at once, and what becomes of a job whose worker is dead.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use longshore_domain::policy::QueuePolicy;
@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::scene::{Scene, job, number};
 use crate::attempt::running::{AttemptState, RunningAttempt};
 use crate::queue::dispatcher::Work;
+use crate::runtime::Unpoisoned as _;
 
 /// Hands on what it is sent.
 struct Worker;
@@ -191,7 +192,7 @@ async fn the_load_counts_attempts_by_priority_and_tenant_and_names_the_oldest_wa
     let run = Run::new(&assignment.job, 3, assignment.since);
     let state = AttemptState::new(Box::new(run), 0, Published::nothing(), false);
     let current = queue.place(0).current;
-    *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(RunningAttempt::new(assignment, state));
+    *current.lock().unpoisoned() = Some(RunningAttempt::new(assignment, state));
     scene.arrive([job("here", 9, 5), job("here", 5, 6)]);
     let load = queue.load();
     assert_eq!((load.concurrency, load.running), (2, 0), "no worker was taken from the idle ones");

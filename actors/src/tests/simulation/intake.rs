@@ -51,7 +51,7 @@ pub(crate) async fn submit(world: &World, node: usize, index: usize) {
             world.submitted(index);
         }
         // Another job has the key. If this one was published by an earlier try, it ends as the duplicate of that one.
-        Err(error) if error.error == Code::IdempotencyMismatch.word() => world.submitted(index),
+        Err(error) if error.error == Code::IdempotencyMismatch.as_str() => world.submitted(index),
         Err(_) => {}
     }
 }

@@ -48,10 +48,11 @@ mod drive;
 mod started;
 
 use std::io::Write;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::runtime::Unpoisoned as _;
 use crate::tests::simulation::drive::simulate;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::world::{Kind, RUNS};
@@ -95,7 +96,7 @@ fn no_promise_is_broken_in_any_world() {
         return;
     }
     let (from, worlds) = (number("LONGSHORE_SIM_FROM").unwrap_or(0), number("LONGSHORE_SIM_WORLDS").unwrap_or(WORLDS));
-    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = CORES.lock().unpoisoned();
     let start = Instant::now();
     let next = AtomicU64::new(from);
     let first_broken: Mutex<Option<(u64, String)>> = Mutex::new(None);
@@ -175,7 +176,7 @@ fn every_mutation_is_found() {
         }
         return;
     }
-    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = CORES.lock().unpoisoned();
     let start = Instant::now();
     let unfound: Vec<Mutation> = wanted().filter(|mutation| !is_found(*mutation)).collect();
     assert!(unfound.is_empty(), "no world is broken by {unfound:?}");

@@ -25,7 +25,6 @@ use crate::tests::simulation::plan::Letter;
 use crate::tests::simulation::server::{DeadLetter, Message, MessageId, Place};
 use crate::tests::simulation::worker::{Delivery, Does, Hand, seal_of};
 use crate::tests::simulation::world::{HEARD_WITHIN, OrderToStop, World, stamp};
-use crate::trace::Tracer;
 
 /// A run is replayed at most this often.
 pub(crate) const REPLAYS: u32 = 2;
@@ -39,7 +38,7 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize) {
     let tenant = &world.plans[index].job().tenant;
     while let Err(error) = cancellation::one(&hand, tenant, &run_id, None).await {
         world.say(|| format!("{} cannot cancel run {index}: {error}", hand.client.name()));
-        if error.error == Code::WrongState.word() {
+        if error.error == Code::WrongState.as_str() {
             return;
         }
         world.pause(world.chance.between(10, 1_000)).await;
@@ -125,10 +124,6 @@ impl Hand<'_> {
 }
 
 impl WaitingPorts for Hand<'_> {
-    fn tracer(&self) -> Option<&Tracer> {
-        None
-    }
-
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
         let asked_at = self.world.clock.get();
         let found = self.server().read_record(tenant, run).await?;
@@ -269,10 +264,6 @@ pub(crate) async fn attend(world: &World, node: usize, dead: DeadLetter) {
 }
 
 impl DeadLetterPorts for Hand<'_> {
-    fn tracer(&self) -> Option<&Tracer> {
-        None
-    }
-
     async fn move_to_lane(&self, run: &Run, headers: Headers, _: Bytes, _: &str) -> Result<bool, Error> {
         let world = self.world;
         if let Some(letter) = self.letter.get().filter(|_| world.is(Mutation::LetterDeletedBeforeTheJobIsPublished)) {

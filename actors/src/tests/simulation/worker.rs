@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use crate::attempt::recently_cancelled::RecentlyCancelled;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::attempt::unclear_claims::UnclearClaims;
 use crate::lease_keeper::{Book, Stop};
+use crate::runtime::Unpoisoned as _;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Plan;
@@ -140,7 +141,7 @@ impl<'w> Hand<'w> {
     }
 
     pub(crate) fn current(&self) -> MutexGuard<'_, Option<RunningAttempt>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock().unpoisoned()
     }
 
     /// A hand on the job that leaves the buffer.

@@ -33,7 +33,7 @@ pub struct AuditPage {
 }
 
 /// An entry: an action was asked for, or was answered. Both have the same `id`.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AuditEntry {
     /// The version of this form: 1.
     pub v: u32,

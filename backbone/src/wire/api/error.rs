@@ -8,35 +8,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Why a request was refused; the codes are the contract's, after HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
-    /// 400
-    Malformed,
-    /// 403
-    Forbidden,
-    /// 404
-    NotFound,
-    /// 404, too: there was such a run, but its type keeps nothing of runs that complete at once.
-    NotKept,
-    /// 409
-    WrongState,
-    /// 409, too: the key came with another job before.
-    IdempotencyMismatch,
-    /// 409, too: another run has the key, and the client asked for a refusal.
-    KeyTaken,
-    /// 409, too: what is stored of the run is no record that the node can read.
-    Unreadable,
-    /// The schedule is not as it was any more when the client last saw it.
-    Changed,
-    /// 413
-    TooLarge,
-    /// 429
-    RateLimited,
-    /// 503
-    Unavailable,
-    /// 500: the node's fault.
-    Internal,
+longshore_domain::named! {
+    /// Why a request was refused; the codes and their words are the contract's, after HTTP.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Code {
+        /// 400
+        Malformed = "malformed",
+        /// 403
+        Forbidden = "forbidden",
+        /// 404
+        NotFound = "not_found",
+        /// 404, too: there was such a run, but its type keeps nothing of runs that complete at once.
+        NotKept = "not_kept",
+        /// 409
+        WrongState = "wrong_state",
+        /// 409, too: the key came with another job before.
+        IdempotencyMismatch = "idempotency_mismatch",
+        /// 409, too: another run has the key, and the client asked for a refusal.
+        KeyTaken = "key_taken",
+        /// 409, too: what is stored of the run is no record that the node can read.
+        Unreadable = "unreadable",
+        /// The schedule is not as it was any more when the client last saw it.
+        Changed = "changed",
+        /// 413
+        TooLarge = "too_large",
+        /// 429
+        RateLimited = "rate_limited",
+        /// 503
+        Unavailable = "unavailable",
+        /// 500: the node's fault.
+        Internal = "internal",
+    }
 }
 
 impl Code {
@@ -53,26 +55,6 @@ impl Code {
             Self::RateLimited => 429,
             Self::Unavailable => 503,
             Self::Internal => 500,
-        }
-    }
-
-    /// The word for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Forbidden => "forbidden",
-            Self::NotFound => "not_found",
-            Self::NotKept => "not_kept",
-            Self::WrongState => "wrong_state",
-            Self::IdempotencyMismatch => "idempotency_mismatch",
-            Self::KeyTaken => "key_taken",
-            Self::Unreadable => "unreadable",
-            Self::Changed => "changed",
-            Self::TooLarge => "too_large",
-            Self::RateLimited => "rate_limited",
-            Self::Unavailable => "unavailable",
-            Self::Internal => "internal",
         }
     }
 }
@@ -102,7 +84,7 @@ impl ApiError {
     /// An error answer.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let (code, error) = (code.number(), code.word().to_owned());
+        let (code, error) = (code.number(), code.as_str().to_owned());
         Self { code, error, message: message.into(), retry_after_ms: None, hint: None }
     }
 

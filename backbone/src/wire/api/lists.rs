@@ -1,6 +1,6 @@
 //! Lists and counts of runs.
 
-use longshore_domain::{JobType, Queue, RunState, Tenant, Timestamp};
+use longshore_domain::{JobType, Queue, RunState, Tenant, Timestamp, is_default};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,6 @@ use super::dlq::LISTED;
 use super::fields::{Fields, takes};
 use super::{ApiError, Encoded, Filter, ListRequest, Record, Word};
 use crate::wire::header::KEY_MAX;
-use crate::wire::json::is_default;
 
 /// Which runs are listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

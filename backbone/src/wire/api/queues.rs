@@ -30,7 +30,7 @@ pub struct PutQueueRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<SmolStr>>,
     /// Between whom its starts are shared out: `tenant`, the default, or `type`.
-    #[serde(default, skip_serializing_if = "FairBy::is_tenant")]
+    #[serde(default, skip_serializing_if = "longshore_domain::is_default")]
     pub fair_by: FairBy,
 }
 

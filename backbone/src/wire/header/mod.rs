@@ -223,8 +223,13 @@ pub const MOVED_HEADERS_MAX: usize = HEADERS_MAX + 1_024;
 /// Headers under which the server stores a message once for a while, however often it is sent.
 #[must_use]
 pub fn with_message_id(id: &str) -> HeaderMap {
+    single(names::MSG_ID, id)
+}
+
+/// Headers of one line.
+pub(crate) fn single(name: &str, value: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    headers.insert(names::MSG_ID, id);
+    headers.insert(name, value);
     headers
 }
 

@@ -59,11 +59,7 @@ pub(super) static OPTIONS: [JobOption; 22] = [
             options.unique = unique(value)?;
             Ok(())
         },
-        write: |options| match options.unique {
-            Unique::Window => None,
-            Unique::Queued => Some("queued".to_owned()),
-            Unique::Active => Some("active".to_owned()),
-        },
+        write: |options| (options.unique != Unique::Window).then(|| options.unique.as_str().to_owned()),
     },
     option!("Longshore-Max-Attempts", max_attempts, |value| number(value, ATTEMPTS_MAX), as_text),
     option!("Longshore-Retry", retry, |value| text(value, TAG_MAX), as_text),

@@ -39,12 +39,7 @@ pub fn tags<'a>(values: impl Iterator<Item = &'a str>) -> Result<Vec<String>, St
 /// # Errors
 /// Names the allowed values.
 pub fn unique(value: &str) -> Result<Unique, String> {
-    match value {
-        "window" => Ok(Unique::Window),
-        "queued" => Ok(Unique::Queued),
-        "active" => Ok(Unique::Active),
-        other => Err(format!("{other:?} is not one of window, queued, active")),
-    }
+    Unique::parse(value).ok_or_else(|| format!("{value:?} is not one of {}", Unique::NAMES.join(", ")))
 }
 
 pub(super) fn number(value: &str, max: u32) -> Result<u32, String> {

@@ -18,12 +18,14 @@ use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{
     Attempt, Deferral, EndLog, Failure, Holding, Late, RunLog, RunResult, RunState, State, Step, Wait,
 };
-use longshore_domain::{BatchId, JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
+use longshore_domain::{
+    BatchId, JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId, is_default,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::wire::json::{any_json, is_default};
+use crate::wire::json::any_json;
 
 /// A record as it stands in JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]

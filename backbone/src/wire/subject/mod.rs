@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-mod copied;
 mod events;
 mod jobs;
 mod nodes;
 mod streams;
-mod tick;
 mod time;
 mod work;
 

@@ -1,6 +1,6 @@
 //! The subjects on which nodes ask one another, and notify one another and handlers of cancelled runs.
 
-use longshore_domain::{RunId, Tenant};
+use longshore_domain::{Queue, RunId, Tenant};
 
 use super::Names;
 
@@ -72,5 +72,11 @@ impl Names {
     #[must_use]
     pub fn held(&self) -> String {
         format!("{}.nodes._sys.held", self.namespace)
+    }
+
+    /// The subject on which nodes ask each other how many jobs of a queue's lanes they were delivered.
+    #[must_use]
+    pub fn delivered(&self, queue: &Queue) -> String {
+        format!("{}.nodes._sys.delivered.{queue}", self.namespace)
     }
 }

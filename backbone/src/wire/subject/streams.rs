@@ -18,16 +18,10 @@ impl Names {
         }
     }
 
-    /// Prefix of every lane's stream name.
-    #[must_use]
-    pub fn lane_prefix(&self) -> String {
-        format!("{}_JOBS_", self.prefix)
-    }
-
     /// Queue and lane of a lane's stream.
     #[must_use]
     pub fn read_lane_stream(&self, stream: &str) -> Option<(Queue, QueueLane)> {
-        let name = stream.strip_prefix(&self.lane_prefix())?;
+        let name = stream.strip_prefix(&*self.prefix)?.strip_prefix("_JOBS_")?;
         if let Some(queue) = name.strip_suffix(RETURNED) {
             return Some((Queue::parse(queue).ok()?, QueueLane::Returned));
         }

@@ -98,17 +98,13 @@ class Client:
             milliseconds = max(1, min(WAIT_MILLISECONDS, int(left * 1000)))
             try:
                 record = await self.request("runs.wait", {"run_id": run_id, "timeout_ms": milliseconds})
-            except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
-                await asyncio.sleep(min(0.2, left))
-                continue
-            except ApiError as error:
-                if error.code != 503 and error.error != "not_found":
+                if record["state"] in ENDED:
+                    return record
+            except (nats.errors.TimeoutError, nats.errors.NoRespondersError, ApiError) as error:
+                # Not found: published a moment ago under an id of its own, it is known once it starts.
+                if isinstance(error, ApiError) and error.code != 503 and error.error != "not_found":
                     raise
-                # Published a moment ago under an id of its own: it is known once it starts.
                 await asyncio.sleep(min(0.2, left))
-                continue
-            if record["state"] in ENDED:
-                return record
 
     async def cancel(self, run_id: str) -> Dict[str, Any]:
         """Cancels a run that has not ended, and returns its record."""
