@@ -205,27 +205,33 @@ impl Reader {
             if stream.cached_info().state.messages > 0 {
                 let subjects: HashMap<String, usize> = stream.info_with_subjects(">").await?.try_collect().await?;
                 for subject in subjects.into_keys().filter(|subject| !subject.contains("._tick.")) {
-                    if !self.is_too_late(&stream, &subject).await? {
-                        left.insert(subject);
-                    }
+                    left.extend(self.left_under(&stream, subject).await?);
                 }
             }
         }
         Ok((left, ever))
     }
 
-    /// Whether a message is the schedule of a run that had ended when it was stored.
-    async fn is_too_late(&self, stream: &jetstream::stream::Stream, subject: &str) -> anyhow::Result<bool> {
+    /// What is left under a subject that the server counts, in words; `None`: the schedule of a run that had ended when
+    /// it was stored.
+    async fn left_under(&self, stream: &jetstream::stream::Stream, subject: String) -> anyhow::Result<Option<String>> {
         let mut tokens = subject.strip_prefix(&format!("{}.", self.namespace)).unwrap_or_default().split('.');
         let (Some("schedules" | "retries"), Some(tenant), Some(run)) = (tokens.next(), tokens.next(), tokens.next())
         else {
-            return Ok(false);
+            return Ok(Some(subject));
         };
-        // One that is not there any more is not found by the next reading.
-        let Ok(message) = stream.get_last_raw_message_by_subject(subject).await else { return Ok(false) };
+        // The next reading does not count it, unless the server counts what it does not have.
+        let Ok(message) = stream.get_last_raw_message_by_subject(&subject).await else {
+            return Ok(Some(format!("{subject}, which is counted and not there")));
+        };
         let stored = Timestamp::from_nanosecond(message.time.unix_timestamp_nanos())?;
         let record = self.record(tenant, run).await?;
-        Ok(record.is_some_and(|record| record.is_terminal() && record.ended_at.is_some_and(|ended| ended < stored)))
+        let ended = record.filter(Record::is_terminal).and_then(|record| record.ended_at);
+        Ok(match ended {
+            Some(ended) if ended < stored => None,
+            Some(ended) => Some(format!("{subject}, stored at {stored}, whose run has ended at {ended}")),
+            None => Some(subject),
+        })
     }
 
     fn event_log(&self) -> String {
