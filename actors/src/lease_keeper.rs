@@ -136,8 +136,12 @@ impl Book {
     /// Asks the worker that works on a run here to stop; says whether there is one.
     fn cancel(&self, tenant: &Tenant, run: &RunId) -> bool {
         let held = self.held.lock().unpoisoned();
-        let here = held.values().filter(|held| held.is(tenant, run));
-        here.inspect(|held| held.stop.stop(CANCELLED)).count() > 0
+        let mut is_here = false;
+        for held in held.values().filter(|held| held.is(tenant, run)) {
+            held.stop.stop(CANCELLED);
+            is_here = true;
+        }
+        is_here
     }
 
     /// Asks all workers to stop, and those that begin from now on.
@@ -288,8 +292,11 @@ impl Book {
     /// The leases to renew now; lost leases are struck out and their jobs stopped.
     pub(crate) fn due(&self, now: Instant, length: Duration) -> (Vec<(u64, ReplyTo)>, u64) {
         let mut held = self.held.lock().unpoisoned();
-        let lost = held.extract_if(|_, held| held.lease.is_lost(now, length)).inspect(|(_, held)| held.stop.lose());
-        let lost = lost.count() as u64;
+        let mut lost = 0;
+        for (_, held) in held.extract_if(|_, held| held.lease.is_lost(now, length)) {
+            held.stop.lose();
+            lost += 1;
+        }
         let due = held.iter_mut().filter(|(_, held)| held.lease.is_due(now, length));
         let due = due.map(|(number, held)| {
             held.lease.ask(now);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the peers of `longshore-bench suite` into a folder: bench/peers/setup.sh DIR
-# Their servers are Debian's (`apt-get install redis-server postgresql`, or as your system has them); Node.js and Python
-# are expected on PATH. What is missing is skipped here and in the suite, which says so.
+# Their servers are Debian's (`apt-get install redis-server postgresql`, or as your system has them); Node.js, Python
+# and Cargo are expected on PATH. What is missing is skipped here and in the suite, which says so.
 set -eu
 dir=${1:?usage: setup.sh DIR}
 mkdir -p "$dir"

@@ -16,7 +16,7 @@ use crate::{JobType, Queue, Timestamp};
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 crate::named! {
-    /// What goes wrong.
+    /// What goes wrong. Its name stands in requests, metrics and errors.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum FaultKind {

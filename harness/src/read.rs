@@ -186,11 +186,11 @@ impl Reader {
         }
     }
 
-    /// Which subjects have messages in the streams that jobs go through (lanes, parked jobs, schedules and retries),
-    /// and how many messages these streams have ever stored: if two readings agree on that, nothing moved from one to
-    /// another in between. The tick of a recurring schedule is no job: one that is paused may keep its last. Nor is a
-    /// schedule that was written after its run had ended: a node that stood still writes one again whose confirmation
-    /// it missed, and it does nothing once its time comes.
+    /// What is left, in words that begin with its subject, in the streams that jobs go through (lanes, parked jobs,
+    /// schedules and retries), and how many messages these streams have ever stored: if two readings agree on that,
+    /// nothing moved from one to another in between. The tick of a recurring schedule is no job: one that is paused may
+    /// keep its last. Nor is a schedule that was written after its run had ended: a node that stood still writes one
+    /// again whose confirmation it missed, and it does nothing once its time comes.
     ///
     /// # Errors
     /// As [`Reader::extent`].
@@ -221,8 +221,9 @@ impl Reader {
             return Ok(Some(subject));
         };
         // The next reading does not count it, unless the server counts what it does not have.
-        let Ok(message) = stream.get_last_raw_message_by_subject(&subject).await else {
-            return Ok(Some(format!("{subject}, which is counted and not there")));
+        let message = match stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(message) => message,
+            Err(error) => return Ok(Some(format!("{subject}, which is counted and cannot be read: {error}"))),
         };
         let stored = Timestamp::from_nanosecond(message.time.unix_timestamp_nanos())?;
         let record = self.record(tenant, run).await?;

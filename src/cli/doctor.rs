@@ -104,12 +104,7 @@ async fn facts(
     let nodes = ask::<NodesList>(client, &Nothing {}).await.map(|answer| answer.nodes);
     let queues = ask::<QueuesList>(client, &QueuesRequest::default()).await;
     let (queues, no_handler) = queues.map(|answer| (answer.queues, answer.no_handler)).unwrap_or_default();
-    let mut healths = Vec::new();
-    for node in nodes.iter().flatten() {
-        let asked = HealthRequest { node: Some(node.node.clone()) };
-        healths.extend(ask::<Health>(client, &asked).await.ok());
-    }
-    Facts {
+    let mut facts = Facts {
         server: client.server_facts(),
         user: client.user().await,
         rights,
@@ -121,11 +116,16 @@ async fn facts(
         has_settings,
         clocks: client.clocks_of_nodes().await.unwrap_or_default(),
         monitored,
-        healths,
+        healths: Vec::new(),
         nodes: nodes.map_err(|error| error.message),
         queues,
         no_handler,
+    };
+    for node in facts.nodes.iter().flatten() {
+        let asked = HealthRequest { node: Some(node.node.clone()) };
+        facts.healths.extend(ask::<Health>(client, &asked).await.ok());
     }
+    facts
 }
 
 async fn ask<E: Endpoint>(client: &Client, asked: &E::Request) -> Result<E::Answer, ApiError> {

@@ -65,7 +65,7 @@ pub(crate) enum Command {
 }
 
 fn kind(word: &str) -> Result<FaultKind, String> {
-    FaultKind::parse(word).ok_or_else(|| format!("one of {}", FaultKind::ALL.map(FaultKind::as_str).join(", ")))
+    FaultKind::parse(word).ok_or_else(|| format!("one of {}", FaultKind::NAMES.join(", ")))
 }
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {

@@ -28,7 +28,7 @@ pub(super) struct Job {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "key")]
     window: Option<Duration>,
     /// When the key is free again: after its window, once the job starts, once its run has ended
-    #[arg(long, value_name = "SCOPE", value_parser = ["window", "queued", "active"], requires = "key")]
+    #[arg(long, value_name = "SCOPE", value_parser = longshore_domain::job::Unique::NAMES, requires = "key")]
     unique: Option<String>,
     /// If another run has the key: answer with that run, fail, or take its place unless it has started
     #[arg(long, value_name = "WHAT", value_parser = ["return", "reject", "replace"], requires = "key")]

@@ -24,7 +24,7 @@ pub(crate) struct RunSelection {
     #[command(flatten)]
     filter: FilterOptions,
     /// In this state
-    #[arg(long, value_parser = PossibleValuesParser::new(RunState::ALL.map(RunState::as_str)).try_map(word::<RunState>), help_heading = "Which runs")]
+    #[arg(long, value_parser = PossibleValuesParser::new(RunState::NAMES).try_map(word::<RunState>), help_heading = "Which runs")]
     state: Option<RunState>,
 }
 
@@ -266,7 +266,7 @@ main   email.send  dead            5
 
     #[test]
     fn the_states_are_the_contracts() {
-        for state in RunState::ALL.map(RunState::as_str) {
+        for state in RunState::NAMES {
             assert_eq!(word::<RunState>(state.to_owned()).unwrap().as_str(), state);
         }
     }

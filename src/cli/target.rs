@@ -28,7 +28,7 @@ pub(crate) struct FilterOptions {
     #[arg(long, value_name = "VALUE")]
     search: Option<String>,
     /// Whose last error is of this kind
-    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(ErrorKind::ALL.map(ErrorKind::as_str)).try_map(word::<ErrorKind>))]
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(ErrorKind::NAMES).try_map(word::<ErrorKind>))]
     error_kind: Option<ErrorKind>,
     /// Ended, or waiting since, at this time or later: 2027-01-31T09:30:00Z, or 1h for an hour ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_kinds_are_the_contracts() {
-        for kind in ErrorKind::ALL.map(ErrorKind::as_str) {
+        for kind in ErrorKind::NAMES {
             word::<ErrorKind>(kind.to_owned()).unwrap();
         }
     }

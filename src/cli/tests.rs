@@ -148,3 +148,24 @@ fn help_fits_a_screen_and_hides_no_option() {
         assert!(page.contains(&option), "{option}: {page}");
     }
 }
+
+#[test]
+fn every_noun_has_a_list() {
+    fn lists<C: Subcommand>() {
+        for json in [false, true] {
+            assert!(Noun::<C> { json, command: None }.chosen().is_ok());
+        }
+    }
+    lists::<runs::Command>();
+    lists::<dlq::Command>();
+    lists::<schedules::Command>();
+    lists::<queues::Command>();
+    lists::<limits::Command>();
+    lists::<breakers::Command>();
+    lists::<keys::Command>();
+    lists::<batches::Command>();
+    lists::<webhooks::Command>();
+    lists::<concurrency::Command>();
+    lists::<faults::Command>();
+    lists::<nodes::Command>();
+}

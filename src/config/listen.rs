@@ -56,10 +56,10 @@ pub struct JwtSettings {
 /// # Errors
 /// It is none.
 pub(crate) fn jwk_set(text: &[u8]) -> Result<Vec<serde_json::Value>, String> {
-    let mut set: serde_json::Value = serde_json::from_slice(text).map_err(|error| format!("no JSON: {error}"))?;
-    match set["keys"].take() {
-        serde_json::Value::Array(keys) => Ok(keys),
-        _ => Err("no list \"keys\"".to_owned()),
+    let mut set: serde_json::Value = serde_json::from_slice(text).map_err(|error| format!("is no JSON: {error}"))?;
+    match set.get_mut("keys").map(serde_json::Value::take) {
+        Some(serde_json::Value::Array(keys)) => Ok(keys),
+        _ => Err("is no JWK set: there is no list \"keys\"".to_owned()),
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn incomplete_jwt(http: &Section<'_>) -> Vec<Problem> {
     // Beside a URL it is only for the time in which that does not answer.
     if let Some(file) = jwt.get(&JWT.jwks_file).filter(|_| !has(JWT.jwks_url.name)) {
         let text = std::fs::read(&file.0).map_err(|error| format!("cannot be read: {error}"));
-        let keys = text.and_then(|text| jwk_set(&text).map_err(|reason| format!("is no JWK set: {reason}")));
+        let keys = text.and_then(|text| jwk_set(&text));
         problems.extend(keys.err().map(|reason| problem(JWT.jwks_file.name, &reason)));
     }
     problems

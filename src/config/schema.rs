@@ -236,8 +236,8 @@ impl Field {
 /// [`Entry`] has. A table within the table stands in brackets behind the setting that it follows.
 ///
 /// A list `of` a struct needs no default where that is the one of the struct's field of the same name: `read` makes the
-/// struct, those fields as they are written and all others as they are by default. In other lists a setting without a
-/// default has that of its kind: not set, or empty.
+/// struct, those fields as they are written and all others as they are by default. A setting with a default of its own
+/// is not read by it. In other lists a setting without a default has that of its kind: not set, or empty.
 macro_rules! settings {
     ($(#[doc = $about:literal])* $NAME:ident: $Entries:ident, $TABLE:ident $(.$how:ident())?; $($rows:tt)*) => {
         settings! { @entries [$($about)*] $NAME $Entries () $TABLE [$($how)?] { $($rows)* } }

@@ -654,4 +654,14 @@ fn the_keys_of_tokens_must_be_readable_if_no_url_has_them() {
     let found = problems(jwt);
     assert!(found.contains("longshore.toml:4:13: http.jwt.jwks_file: cannot be read: "), "{found}");
     assert!(load(&format!("{jwt}jwks_url = \"https://login.example/keys\"\n"), &[]).is_ok());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (text, reason) in [
+        ("{", "is no JSON: "),
+        ("[]", "is no JWK set: there is no list \"keys\""),
+        (r#"{"keys":1}"#, "is no JWK set: there is no list \"keys\""),
+    ] {
+        std::fs::write(file.path(), text).unwrap();
+        let found = problems(&jwt.replace("/nowhere/keys.json", file.path().to_str().unwrap()));
+        assert!(found.contains(&format!("longshore.toml:4:13: http.jwt.jwks_file: {reason}")), "{found}");
+    }
 }

@@ -325,7 +325,7 @@ impl Document {
             said["requestBody"] = body;
         }
         let path = self.paths.entry(path).or_insert_with(|| json!({}));
-        path[format!("{method:?}").to_lowercase()] = said;
+        path[method.as_str()] = said;
     }
 
     /// The schema that a reference names.

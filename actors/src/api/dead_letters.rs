@@ -191,13 +191,13 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Answ
 fn count(groups: &mut BTreeMap<String, Group>, run: Run, now: Timestamp) {
     let at = run.state.ended_at().unwrap_or(run.origin);
     let (kind, pattern, fingerprint) = mark(&run);
-    let group = groups.entry(fingerprint.clone()).or_insert_with(|| {
+    let group = groups.entry(fingerprint).or_insert_with_key(|fingerprint| {
         let error = run.error.map(|error| RunError { kind: error.kind.into(), message: error.message });
         Group {
             count: 0,
             error_kind: kind.into(),
             example: Example { error, run_id: run.run_id, tenant: run.tenant },
-            fingerprint,
+            fingerprint: fingerprint.clone(),
             first: at,
             hours: vec![0; HOURS],
             last: at,

@@ -211,7 +211,7 @@ impl EndEvent {
             "attempts": [{"round": round, "attempt": attempt, "started_at": started_at, "ended_at": at, "node": node}],
             "tags": self.tags,
         });
-        let record: Record = serde_json::from_str(&record.to_string()).ok()?;
+        let record: Record = serde_json::from_value(record).ok()?;
         Some(Record { result: self.result, ..record })
     }
 }

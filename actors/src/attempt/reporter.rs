@@ -7,10 +7,9 @@ use longshore_backbone::steps::StepCall;
 use longshore_domain::Job;
 
 use crate::attempt::node_ports::NodePorts;
-use crate::attempt::running::CurrentAttempt;
+use crate::attempt::running::{CurrentAttempt, of_current};
 use crate::attempt::{progress, steps};
 use crate::handlers::handler::{BoxFuture, Reporter, StepEnd};
-use crate::runtime::Unpoisoned as _;
 
 /// Takes the reports of the handlers that a worker calls.
 pub(crate) struct AttemptReporter {
@@ -60,7 +59,6 @@ impl AttemptReporter {
     /// Whether the worker still works on this job: a handler may have left its context to a task that outlives the
     /// attempt.
     fn is_current(&self, job: &Arc<Job>) -> bool {
-        let current = self.current.lock().unpoisoned();
-        current.as_ref().is_some_and(|running| Arc::ptr_eq(&running.assignment.job, job))
+        of_current(&self.current, |running| Arc::ptr_eq(&running.assignment.job, job)) == Some(true)
     }
 }

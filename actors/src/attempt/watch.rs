@@ -102,10 +102,10 @@ pub(super) async fn see_through(
 
 /// Its lease was not renewed in time, so that its handler was stopped, and its result counts for nothing.
 fn stop_as_lost(current: &CurrentAttempt) {
-    if let Some(running) = current.lock().unpoisoned().as_ref() {
+    of_current(current, |running| {
         let about = About::run(&running.attempt_state.run).traced(running.assignment.payload.trace_id());
         log_run!(warn, about, "lease lost: its handler was stopped");
-    }
+    });
 }
 
 /// The result of the claim that is being written; never resolves if there is none.

@@ -143,8 +143,9 @@ impl Standing {
     /// Reads and judges the members of a batch.
     pub(super) async fn of(api: &Api, stored: &StoredBatch) -> Result<Self, ApiError> {
         let mut standing = Self { open: Vec::new(), counts: BatchCounts::default(), failed: Vec::new(), dead: None };
+        let on_failure = on_failure(stored);
         for member in api.backbone.members(&stored.batch.tenant, &stored.batch.id).await? {
-            standing.take_in(member, on_failure(stored));
+            standing.take_in(member, on_failure);
         }
         Ok(standing)
     }

@@ -59,8 +59,8 @@ impl Metrics {
     /// What may never happen has its series from the start, so that a rate sees the first one.
     fn begin_at_zero(&self) {
         let refusals = REFUSALS.map(Code::as_str);
-        let deferrals = DeferReason::ALL.map(DeferReason::as_str);
-        let restored = Restored::ALL.map(Restored::as_str);
+        let deferrals = DeferReason::NAMES;
+        let restored = Restored::NAMES;
         let all: [(&IntCounterVec, &[&str]); 8] = [
             (&self.overdue_restored, &restored),
             (&self.refused, &refusals),

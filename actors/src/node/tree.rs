@@ -34,8 +34,8 @@ use crate::time::{recurring, sweep, timekeeper};
 use crate::trace;
 use crate::webhooks::feed;
 
-/// All children of the root except those of queues, in the order in which they start. Each is given its part of the
-/// node (`parts.rs`), and no other child's.
+/// All children of the root except those of queues, in the order in which they start. What each is given,
+/// `parts.rs` says.
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
     let Parts { api, gates, leases, .. } = parts;
     let breakers = &api.circuit_breaker;
@@ -182,8 +182,8 @@ impl State {
 
     /// Answers for itself, and has the supervisors of the queues answer.
     fn answer(&self, question: &Question) {
-        // The loops do not take such a message.
-        let pass_on = |alive: &&Alive| alive.actor.send_message(supervisor::Message::Answer(question.clone())).is_ok();
+        let ask = |alive: &&Alive| alive.actor.send_message(supervisor::Message::Answer(question.clone())).is_ok();
+        let pass_on = |alive: &&Alive| alive.child.name == supervisor::NAME && ask(alive);
         question.answer(SupervisorAnswer::Root(self.alive.iter().filter(pass_on).count()));
     }
 

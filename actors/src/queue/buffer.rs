@@ -298,7 +298,7 @@ impl JobBuffer {
         self.jobs().blocked.are_expected(kind, count, now);
     }
 
-    // These are functions of [`Blocked`], where they are described.
+    // The next five are functions of [`Blocked`], where they are described.
 
     pub(crate) fn before_reading(&self, kind: &Kind) {
         self.jobs().blocked.before_reading(kind);
@@ -320,6 +320,7 @@ impl JobBuffer {
         self.jobs().blocked.none_is_parked(kind);
     }
 
+    /// Waits until parked jobs are wanted back.
     pub(crate) async fn wanted_back(&self) {
         self.wanted_back.notified().await;
     }

@@ -29,6 +29,7 @@ use longshore_domain::{Lane, Priority, RunId, Timestamp};
 
 use crate::attempt::assignment::number_of;
 use crate::attempt::keys::{line, order};
+use crate::ports::passed_on::passed_on;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::QueuePart;
 use crate::queue::due::{self, DueJob, StoredPorts};
@@ -183,8 +184,8 @@ impl StoredPorts for QueuePart {
         self.ports.metrics.unparked.inc();
     }
 
-    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
-        self.ports.backbone.take_out(place, sequence).await
+    passed_on! { self.ports.backbone =>
+        async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
     }
 }
 

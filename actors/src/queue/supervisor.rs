@@ -15,6 +15,9 @@ use crate::queue::{scheduler, unresponsive};
 use crate::runtime::fail_point;
 use crate::runtime::supervision::{ChildSpec, Deaths, GoesOn, Question, SupervisorAnswer, death};
 
+/// Its name among the children of the root.
+pub(crate) const NAME: &str = "queue";
+
 /// What is sent to a queue's supervisor.
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -27,7 +30,7 @@ pub(crate) struct QueueSupervisor;
 impl QueueSupervisor {
     /// The supervisor of this queue, as a child of the root.
     pub(crate) fn spec(part: QueuePart) -> ChildSpec {
-        ChildSpec::of_actor("queue", move |root| {
+        ChildSpec::of_actor(NAME, move |root| {
             let part = part.clone();
             Box::pin(async move { Ok(Actor::spawn_linked(None, QueueSupervisor, part, root).await?.0.get_cell()) })
         })

@@ -25,6 +25,7 @@ use crate::handlers::handler::Reporter;
 use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::{Dispatcher, QueuePart, Work};
 use crate::queue::unresponsive::{CameBack, Place};
+use crate::runtime::supervision::GoesOn;
 use crate::runtime::{Unpoisoned as _, fail_point};
 
 /// Jobs that a worker does in a row before it reads its mailbox again.
@@ -51,7 +52,7 @@ impl Actor for Worker {
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut State) -> GoesOn {
         let Work { mut assignment, permit } = work;
         let mut permit = Some(permit);
         for done in 1.. {

@@ -34,7 +34,7 @@ pub(crate) mod permits;
 
 pub(crate) use clock::now;
 
-/// What a lock guards, also after a holder of it panicked: none leaves it half changed.
+/// What a lock guards, also after a holder of it panicked.
 pub(crate) trait Unpoisoned {
     type Guard;
 

@@ -27,6 +27,7 @@ use longshore_domain::{Run, RunId, Tenant};
 
 use crate::api::{Api, stranded};
 use crate::metrics::Restored;
+use crate::ports::passed_on::passed_on;
 use crate::queue::due::{self, DueJob, StoredPorts};
 use crate::runtime::identity::is_first;
 use crate::runtime::log_run::{About, log_run};
@@ -218,7 +219,7 @@ impl StoredPorts for Api {
         job.count(&self.metrics.lateness);
     }
 
-    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
-        self.backbone.take_out(place, sequence).await
+    passed_on! { self.backbone =>
+        async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
     }
 }

@@ -21,6 +21,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::api::Api;
+use crate::ports::passed_on::passed_on;
 use crate::queue::due::{self, DueJob, DuePorts};
 use crate::runtime::health::Health;
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
@@ -218,7 +219,7 @@ impl DuePorts for Api {
         job.count(&self.metrics.lateness);
     }
 
-    async fn ack(&self, ack_token: AckToken) {
-        self.backbone.ack(ack_token).await;
+    passed_on! { self.backbone =>
+        async fn ack(&self, ack_token: AckToken);
     }
 }

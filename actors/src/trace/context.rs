@@ -81,9 +81,9 @@ impl JobTrace {
 
     fn span(&self, what: &str, run: &Run, numbers: [u32; 3]) -> SpanId {
         let (tenant, run) = (run.tenant.as_str().as_bytes(), run.run_id.as_str().as_bytes());
-        let numbers = numbers.map(u32::to_be_bytes).concat();
+        let numbers = numbers.map(u32::to_be_bytes);
         let id = self.id.to_bytes();
-        let hash = hash_of(&[&id, what.as_bytes(), &[0], tenant, &[0], run, &numbers]);
+        let hash = hash_of(&[&id, what.as_bytes(), &[0], tenant, &[0], run, numbers.as_flattened()]);
         SpanId::from_bytes(first(&hash))
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::nodes::Nodes;
 use crate::cluster::questions::{Question, Questions};
 use crate::error::Error;
+use crate::messages::request::json;
 
 /// How many jobs a node was delivered since it began to count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,9 +76,9 @@ impl Nodes {
 
     /// Answers such a question; an answer that is too large for a message is left out.
     pub async fn answer_deliveries(&self, question: Question, counts: &DeliveryCounts) {
-        let answer = serde_json::to_vec(counts).unwrap_or_default();
+        let answer = json(counts);
         if answer.len() <= self.0.max_payload() {
-            self.answer(question, Bytes::from(answer)).await;
+            self.answer(question, answer).await;
         }
     }
 }

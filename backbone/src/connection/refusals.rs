@@ -21,17 +21,24 @@ pub(crate) struct Refusals {
 
 /// A right that the connection's user lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the NATS user lacks the right to {right} {subject}")]
+#[error("the NATS user lacks the right to {} {subject}", right.as_str())]
 pub struct MissingRight {
-    /// To do what: `PUBLISH` or `SUBSCRIBE`.
-    right: &'static str,
+    /// To do what.
+    right: Right,
     /// The subject, as it was asked for.
     subject: String,
 }
 
-/// Rights of a NATS user.
-const PUBLISH: &str = "publish to";
-const SUBSCRIBE: &str = "subscribe to";
+longshore_domain::named! {
+    /// Rights of a NATS user.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Right {
+        /// To publish.
+        Publish = "publish to",
+        /// To subscribe.
+        Subscribe = "subscribe to",
+    }
+}
 
 impl MissingRight {
     /// What to do about it. Of an inbox the message names the one that was tried.
@@ -43,8 +50,8 @@ impl MissingRight {
     fn parse(said: &str) -> Option<Self> {
         let (_, what) = said.split_once("Permissions Violation for ")?;
         let (right, rest) = match what.split_once(" to \"")? {
-            ("Publish", rest) => (PUBLISH, rest),
-            ("Subscription", rest) => (SUBSCRIBE, rest),
+            ("Publish", rest) => (Right::Publish, rest),
+            ("Subscription", rest) => (Right::Subscribe, rest),
             _ => return None,
         };
         let (subject, _) = rest.split_once('"')?;
@@ -53,18 +60,18 @@ impl MissingRight {
 
     /// Whether it is about publishing to that subject.
     pub(crate) fn is_of_publish(&self, subject: &str) -> bool {
-        self.right == PUBLISH && self.subject == subject
+        self.right == Right::Publish && self.subject == subject
     }
 
     /// Whether it is about subscribing to that subject.
     pub(crate) fn is_of_subscription(&self, subject: &str) -> bool {
-        self.right == SUBSCRIBE && self.subject == subject
+        self.right == Right::Subscribe && self.subject == subject
     }
 
     /// Whether it is about a subscription for answers, which begin so.
     pub(crate) fn is_of_inbox(&self, prefix: &str) -> bool {
         let inbox = self.subject.strip_prefix(prefix);
-        self.right == SUBSCRIBE && inbox.is_some_and(|rest| rest.starts_with('.'))
+        self.right == Right::Subscribe && inbox.is_some_and(|rest| rest.starts_with('.'))
     }
 
     /// Whether its subject has that token.

@@ -319,8 +319,9 @@ impl Backbone {
 pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes, is_copy: bool) {
     let what = if is_copy { "the copy of a job" } else { "a message that cannot be read" };
     match backbone.ask_to_delete(subject.to_string(), request).await {
-        // If it was not there, another node was faster.
-        Ok(was_there) => drop(backbone.0.removed.fetch_add(u64::from(was_there && !is_copy), Ordering::Relaxed)),
+        Ok(true) if !is_copy => drop(backbone.0.removed.fetch_add(1, Ordering::Relaxed)),
+        // A copy, or another node was faster.
+        Ok(_) => {}
         Err(error) => tracing::debug!("{what} is not deleted yet: {error}"),
     }
 }

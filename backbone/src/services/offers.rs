@@ -366,7 +366,7 @@ impl ReplyTo {
         if let Some(code) = said(names::ERROR_CODE) {
             return Err((code.parse().unwrap_or(500), said(names::ERROR).unwrap_or_default().to_owned()));
         }
-        // One without a result says that there is none.
+        // One that lacks a result, or when it was stored, says that there is none.
         Ok(serde_json::from_slice(&answer.payload).ok())
     }
 

@@ -288,6 +288,20 @@ fn difference(setting: &'static str, found: impl std::fmt::Debug, wanted: impl s
     Difference { setting, found: format!("{found:?}"), wanted: format!("{wanted:?}") }
 }
 
+/// Keeps what was found of a setting if it holds more than is wanted.
+fn keep<T: Copy + std::fmt::Debug, S: PartialOrd>(
+    kept: &mut Vec<Difference>,
+    setting: &'static str,
+    found: T,
+    wanted: &mut T,
+    size: impl Fn(T) -> S,
+) {
+    if size(found) > size(*wanted) {
+        kept.push(difference(setting, found, *wanted));
+        *wanted = found;
+    }
+}
+
 /// Compares the found configuration with the wanted one. Settings that Longshore does not set stay as they were found.
 /// So do settings that hold more than is wanted, unless they may shrink: a node with outdated settings must not throw
 /// away what others keep.
@@ -312,18 +326,10 @@ pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> StreamChan
     let mut kept = Vec::new();
     if !allow_shrink {
         let age = |age: Duration| if age.is_zero() { Duration::MAX } else { age };
-        macro_rules! keep {
-            ($name:literal, $field:ident, $size:expr) => {
-                if $size(found.$field) > $size(wanted.$field) {
-                    kept.push(difference($name, found.$field, wanted.$field));
-                    wanted.$field = found.$field;
-                }
-            };
-        }
-        keep!("replicas", num_replicas, std::convert::identity);
-        keep!("max_bytes", max_bytes, bound);
-        keep!("max_msgs", max_messages, bound);
-        keep!("max_age", max_age, age);
+        keep(&mut kept, "replicas", found.num_replicas, &mut wanted.num_replicas, |replicas| replicas);
+        keep(&mut kept, "max_bytes", found.max_bytes, &mut wanted.max_bytes, bound);
+        keep(&mut kept, "max_msgs", found.max_messages, &mut wanted.max_messages, bound);
+        keep(&mut kept, "max_age", found.max_age, &mut wanted.max_age, age);
     }
     let (next, changed) = updated(found, &wanted);
     if next == *found { StreamChange::None { kept } } else { StreamChange::Update { to: Box::new(next), changed } }

@@ -86,12 +86,12 @@ async fn publish(
     let mut number = 0_u64;
     loop {
         let due = tokio::select! {
-            _ = rates.changed() => match *rates.borrow_and_update() {
-                Some(rate) => {
+            changed = rates.changed() => match *rates.borrow_and_update() {
+                Some(rate) if changed.is_ok() => {
                     tick = steady(rate);
                     continue;
                 }
-                None => break,
+                _ => break,
             },
             due = tick.tick() => due,
         };

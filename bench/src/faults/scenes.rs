@@ -85,7 +85,7 @@ pub(crate) async fn run(args: &args::Scenes) -> anyhow::Result<()> {
 
 /// Plays one scene in a world of its own. Returns its row, and whether each job has ended once.
 async fn play(scene: Scene, args: &args::Scenes) -> anyhow::Result<(Vec<String>, bool)> {
-    let options = Options { max_file: 64 << 30, extra: ACCOUNTS.to_owned(), ..Options::default() };
+    let options = Options { max_file: longshore_harness::ROOM, extra: ACCOUNTS.to_owned(), ..Options::default() };
     let world = World::with(options).await;
     let lease = format!("lease = '{}s'", args.lease);
     let node = || world.node().config(ROOM).with("node", &lease).with(&format!("types.{REMOTE}"), REMOTE_IS);

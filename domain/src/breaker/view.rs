@@ -21,7 +21,7 @@ const PROBE_UNUSED: Duration = Duration::from_secs(2);
 const PART_OF_LEASE: u32 = 3;
 
 /// What one node knows of a breaker.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct View {
     /// This node, as the record names it.
     writer: SmolStr,
@@ -68,7 +68,20 @@ impl View {
     /// Nothing is known of the breaker. `writer` is a name that no other process has.
     #[must_use]
     pub fn new(writer: SmolStr) -> Self {
-        Self { writer, ..Self::default() }
+        Self {
+            writer,
+            known: None,
+            revision: 0,
+            tally: Tally::default(),
+            opens_since: None,
+            counted_at: None,
+            doing: None,
+            wants_probe: false,
+            unused: Vec::new(),
+            used: Vec::new(),
+            ended: Vec::new(),
+            renewed_at: None,
+        }
     }
 
     /// Whether a job may start at `now`. Notes when a probe is needed for it.

@@ -155,7 +155,7 @@ impl Holder {
     /// How many tokens this node may get within a second. If there were some at once the last time, and nothing is
     /// known before the next answer, these are as many as if no other node wanted any.
     #[must_use]
-    pub fn most_in_a_second(&self, now: Instant) -> u32 {
+    pub fn expected_in_a_second(&self, now: Instant) -> u32 {
         let may_have_all = !self.is_short && self.not_before(now).is_none();
         let all = self.limit.capacity() + self.limit.per_ms() * 1_000.0;
         if may_have_all { all as u32 } else { self.share() }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub const MESSAGE_MAX: usize = 4_096;
 
 crate::named! {
-    /// Why an attempt or a run failed.
+    /// Why an attempt or a run failed. Its name stands in records, dead letters and metrics.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum ErrorKind {

@@ -7,7 +7,7 @@ use super::{PutBack, Run, RunState, State, Wait};
 use crate::{JobOptions, Timestamp};
 
 crate::named! {
-    /// Why a job was not started though it could have been.
+    /// Why a job was not started though it could have been. Its name stands on the wire and in metrics.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum DeferReason {

@@ -30,7 +30,7 @@ pub(in crate::http) struct Bodies {
 #[derive(Debug)]
 pub(in crate::http) struct Read {
     pub(in crate::http) bytes: Bytes,
-    _room: Vec<OwnedSemaphorePermit>,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Bodies {
@@ -62,14 +62,14 @@ impl Bodies {
         if length.is_some_and(|length| length > self.max) {
             return Err(self.too_large());
         }
-        let (mut read, mut room) = (BytesMut::new(), Vec::new());
+        let (mut read, mut room) = (BytesMut::new(), None);
         let mut pieces = body.into_data_stream();
         while let Some(piece) = next(&mut pieces).await {
             let piece = piece?;
             if read.len() + piece.len() > self.max {
                 return Err(self.too_large());
             }
-            room.extend(self.room(read.len(), piece.len())?);
+            add(&mut room, self.room(read.len(), piece.len())?);
             read.extend_from_slice(&piece);
         }
         Ok(Read { bytes: read.freeze(), _room: room })
@@ -85,6 +85,14 @@ impl Bodies {
 
     fn too_large(&self) -> ApiError {
         ApiError::new(Code::TooLarge, format!("the body has more than {} bytes", self.max))
+    }
+}
+
+fn add(room: &mut Option<OwnedSemaphorePermit>, more: Option<OwnedSemaphorePermit>) {
+    match (room.as_mut(), more) {
+        (Some(room), Some(more)) => room.merge(more),
+        (None, more) => *room = more,
+        (_, None) => {}
     }
 }
 

@@ -303,7 +303,7 @@ impl Limits {
                 }
                 Err(wait) => {
                     // Until the answer comes nothing is known: jobs that may start in a moment are not sent away.
-                    held_up = Some(Short { until: wait.until, share: holder.most_in_a_second(now) as usize });
+                    held_up = Some(Short { until: wait.until, share: holder.expected_in_a_second(now) as usize });
                     if wait.asks {
                         has_asked |= known.asking.insert(id);
                     }

@@ -104,14 +104,16 @@ pub enum Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpRoute(pub Method, pub &'static str);
 
-/// Method of an HTTP request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the methods of HTTP")]
-pub enum Method {
-    Get,
-    Put,
-    Post,
-    Delete,
+longshore_domain::named! {
+    /// Method of an HTTP request, by its name in OpenAPI.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[expect(missing_docs, reason = "the methods of HTTP")]
+    pub enum Method {
+        Get = "get",
+        Put = "put",
+        Post = "post",
+        Delete = "delete",
+    }
 }
 
 /// Each row: endpoint, name, request and answer, then the fields of its declaration that are not

@@ -65,57 +65,6 @@ pub fn about_tenant(tenant: &str, body: &[u8]) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(&fields).map_err(|error| ApiError::malformed(error.to_string()))
 }
 
-/// The fields of an object, in their order, each with its text.
-pub(super) struct OrderedFields(Vec<(String, Box<RawValue>)>);
-
-impl OrderedFields {
-    /// The names, in their order.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
-    }
-
-    /// Objects of those fields that each of `which` takes; the first that does gets it.
-    pub(super) fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
-        let mut texts = [const { Vec::new() }; N];
-        for (name, value) in self.0 {
-            let Some(at) = which.iter().position(|takes| takes(&name)) else { continue };
-            let text = &mut texts[at];
-            text.push(if text.is_empty() { b'{' } else { b',' });
-            text.extend_from_slice(serde_json::Value::String(name).to_string().as_bytes());
-            text.push(b':');
-            text.extend_from_slice(value.get().as_bytes());
-        }
-        texts.map(|mut text| {
-            text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
-            text
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for OrderedFields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor;
-
-        impl<'de> Visitor<'de> for FieldsVisitor {
-            type Value = OrderedFields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedFields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(OrderedFields(fields))
-            }
-        }
-
-        deserializer.deserialize_map(FieldsVisitor)
-    }
-}
-
 /// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this
 /// program has them.
 pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {

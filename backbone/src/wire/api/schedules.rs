@@ -4,6 +4,8 @@
 //! The job's payload is carried byte for byte, so that fields are sorted by name as they are read, not by serde's
 //! flattening.
 
+use std::fmt;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use longshore_domain::recurrence::Recurrence;
@@ -11,16 +13,17 @@ use longshore_domain::recurring::{Firing, MISFIRE_AFTER, Misfire, Overlap, Skipp
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, ScheduleId, Tenant, Timestamp, duration};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
-use super::request::{self, OrderedFields};
-use super::{ApiError, Failed, SubmitRequest};
+use super::{ApiError, Failed, SubmitRequest, request};
 
 /// Reads the request of `schedules.put`, so that an error names the field.
 pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
     let fields: OrderedFields = request::read(body)?;
-    let [settings, job] = fields.sorted([&of::<ScheduleSettings>(), &|_| true]);
+    let [settings, job] = fields.sorted([&of(&SETTINGS), &|_| true]);
     Ok(PutRequest { schedule: request::read(&settings)?, job: request::read(&job)? })
 }
 
@@ -154,7 +157,7 @@ pub struct PutRequest {
 
 impl<'de> Deserialize<'de> for PutRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let [settings, job] = OrderedFields::deserialize(deserializer)?.sorted([&of::<ScheduleSettings>(), &|_| true]);
+        let [settings, job] = OrderedFields::deserialize(deserializer)?.sorted([&of(&SETTINGS), &|_| true]);
         Ok(Self { schedule: part(&settings)?, job: part(&job)? })
     }
 }
@@ -271,11 +274,8 @@ pub struct ScheduleState {
 impl<'de> Deserialize<'de> for ScheduleStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // What only a newer node writes is of none of them, and skipped.
-        let [settings, state, job] = OrderedFields::deserialize(deserializer)?.sorted([
-            &of::<ScheduleSettings>(),
-            &of::<ScheduleState>(),
-            &of::<SubmitRequest>(),
-        ]);
+        let [settings, state, job] =
+            OrderedFields::deserialize(deserializer)?.sorted([&of(&SETTINGS), &of(&STATE), &of(&JOB)]);
         Ok(Self { schedule: part(&settings)?, job: part(&job)?, state: part(&state)? })
     }
 }
@@ -284,16 +284,68 @@ fn part<T: DeserializeOwned, E: serde::de::Error>(text: &[u8]) -> Result<T, E> {
     serde_json::from_slice(text).map_err(E::custom)
 }
 
-/// Whether a struct has a field of a name.
-fn of<T: JsonSchema>() -> impl Fn(&str) -> bool {
-    let schema = T::json_schema(&mut SchemaGenerator::default());
-    move |name| schema.get("properties").is_some_and(|fields| fields.get(name).is_some())
+/// The names of the fields of each part, as keys. Made once: a list has many schedules.
+static SETTINGS: LazyLock<Option<Value>> = LazyLock::new(fields::<ScheduleSettings>);
+static STATE: LazyLock<Option<Value>> = LazyLock::new(fields::<ScheduleState>);
+static JOB: LazyLock<Option<Value>> = LazyLock::new(fields::<SubmitRequest>);
+
+fn fields<T: JsonSchema>() -> Option<Value> {
+    T::json_schema(&mut SchemaGenerator::default()).get("properties").cloned()
+}
+
+/// Whether a part has a field of a name.
+fn of(part: &'static LazyLock<Option<Value>>) -> impl Fn(&str) -> bool {
+    move |name| part.as_ref().is_some_and(|fields| fields.get(name).is_some())
+}
+
+/// The fields of an object, in their order, each with its text.
+struct OrderedFields(Vec<(String, Box<RawValue>)>);
+
+impl OrderedFields {
+    /// Objects of those fields that each of `which` takes; the first that does gets it.
+    fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
+        let mut texts = [const { Vec::new() }; N];
+        for (name, value) in self.0 {
+            let Some(at) = which.iter().position(|takes| takes(&name)) else { continue };
+            let text = &mut texts[at];
+            text.push(if text.is_empty() { b'{' } else { b',' });
+            text.extend_from_slice(serde_json::Value::String(name).to_string().as_bytes());
+            text.push(b':');
+            text.extend_from_slice(value.get().as_bytes());
+        }
+        texts.map(|mut text| {
+            text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
+            text
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for OrderedFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = OrderedFields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedFields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(OrderedFields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(FieldsVisitor)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::value::RawValue;
-
     use super::super::{Debounce, Endpoint as _, SchedulesPut};
     use super::*;
 
