@@ -115,7 +115,6 @@ pub(crate) struct EventFiles {
 }
 
 impl EventFiles {
-    /// As [`AuditFiles::new`].
     pub(crate) fn new(path: impl Into<PathBuf>, max_bytes: u64, files: u32) -> Self {
         let lines = AuditFiles::new(path, max_bytes, files);
         let position = lines.path.with_added_extension("position");

@@ -167,7 +167,8 @@ impl Client {
         &self,
         run: &RunId,
     ) -> Result<impl Stream<Item = Result<Event, ClientError>> + use<>, ClientError> {
-        self.events_on(self.client.names().events_of_run(&self.tenant, run)).await
+        let subject = self.client.names().events_where(Some(self.tenant.as_str()), None, None, Some(run.as_str()));
+        self.events_on(subject).await
     }
 
     async fn events_on(

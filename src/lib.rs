@@ -35,7 +35,7 @@ pub mod handlers;
 pub mod http;
 mod json_schema;
 #[cfg(feature = "http")]
-pub mod outbound;
+mod outbound;
 mod own_node;
 pub mod signals;
 #[cfg(feature = "traces")]

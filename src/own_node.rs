@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use longshore_actors::{Handler, Handlers, Node};
 use longshore_backbone::Connection;
 
-use crate::config::{self, Configuration, NatsError, nats};
+use crate::config::{ConfigError, Configuration, NatsError, nats};
 use crate::handlers;
 use crate::signals::Signals;
 
@@ -14,7 +14,7 @@ use crate::signals::Signals;
 pub enum RunError {
     /// The configuration has mistakes.
     #[error(transparent)]
-    Configuration(#[from] config::Error),
+    Configuration(#[from] ConfigError),
     /// The options for NATS cannot be read.
     #[error(transparent)]
     Options(#[from] NatsError),
@@ -24,11 +24,11 @@ pub enum RunError {
     /// HTTP cannot be served.
     #[cfg(feature = "http")]
     #[error(transparent)]
-    Http(#[from] crate::http::Error),
+    Http(#[from] crate::http::HttpError),
     /// Traces cannot be exported as the settings say.
     #[cfg(feature = "traces")]
     #[error(transparent)]
-    Traces(#[from] crate::traces::Error),
+    Traces(#[from] crate::traces::TraceError),
     /// The process cannot listen to signals.
     #[error("cannot listen to signals")]
     Signals(#[source] std::io::Error),
@@ -141,7 +141,6 @@ pub struct RunningNode {
 
 impl RunningNode {
     /// The node itself.
-    #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
     }

@@ -71,7 +71,6 @@ fn of_level(text: &str) -> Option<String> {
     Some(if ["off", "error", "warn"].contains(&level) { level.to_owned() } else { format!("{level}{}", quiet()) })
 }
 
-/// Starts logging to stderr.
 pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage> {
     let human = format == LogFormat::Human || (format == LogFormat::Auto && std::io::stderr().is_terminal());
     let colours = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;

@@ -22,7 +22,7 @@ pub use crate::config::{TraceProtocol as Protocol, TraceSettings as Settings};
 
 /// Why traces cannot be exported as the settings say.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TraceError {
     /// The endpoint, the protocol or another setting is not valid.
     #[error("traces: the exporter cannot be made ([telemetry], OTEL_EXPORTER_OTLP_…)")]
     Exporter(#[from] ExporterBuildError),
@@ -45,7 +45,7 @@ pub enum Error {
 ///
 /// # Errors
 /// A setting or variable is not valid.
-pub fn exporter(settings: &Settings, node: &str) -> Result<Option<Arc<dyn SpanExporter>>, Error> {
+pub fn exporter(settings: &Settings, node: &str) -> Result<Option<Arc<dyn SpanExporter>>, TraceError> {
     exporter_by(settings, node, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
@@ -53,7 +53,7 @@ fn exporter_by(
     settings: &Settings,
     node: &str,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Arc<dyn SpanExporter>>, Error> {
+) -> Result<Option<Arc<dyn SpanExporter>>, TraceError> {
     let is_off = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
         || variable("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
     let own = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
@@ -77,11 +77,11 @@ fn exporter_by(
 
 /// Refuses values of variables that the exporter would pass over without a word. Those that may be secret are not
 /// shown.
-fn mean_something(variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
+fn mean_something(variable: impl Fn(&str) -> Option<String>) -> Result<(), TraceError> {
     let refuse = |names: &[&'static str], right, is_secret, is_right: fn(&str) -> bool| {
         let is_wrong = |name: &&'static str| Some((*name, variable(name).filter(|value| !is_right(value))?));
         let Some((variable, value)) = names.iter().find_map(is_wrong) else { return Ok(()) };
-        Err(Error::Variable { variable, value: if is_secret { "…".to_owned() } else { value }, right })
+        Err(TraceError::Variable { variable, value: if is_secret { "…".to_owned() } else { value }, right })
     };
     let names = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
     let right = "a URL with http:// or https:// and a host, without a user";
@@ -97,25 +97,23 @@ fn mean_something(variable: impl Fn(&str) -> Option<String>) -> Result<(), Error
     })
 }
 
-fn protocol(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Protocol, Error> {
+fn protocol(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Protocol, TraceError> {
     if let Some(protocol) = settings.protocol {
         return Ok(protocol);
     }
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
-        return match variable(name) {
-            None => continue,
-            Some(value) if value == "grpc" => Ok(Protocol::Grpc),
-            Some(value) if value == "http/protobuf" => Ok(Protocol::Http),
-            Some(value) => Err(Error::Variable { variable: name, value, right: "http/protobuf or grpc" }),
-        };
-    }
-    Ok(Protocol::Http)
+    let names = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+    let Some((name, value)) = names.into_iter().find_map(|name| Some((name, variable(name)?))) else {
+        return Ok(Protocol::Http);
+    };
+    let right = "http/protobuf or grpc";
+    Protocol::parse(&value).ok_or(TraceError::Variable { variable: name, value, right })
 }
 
-fn http(settings: &Settings, endpoint: &str) -> Result<opentelemetry_otlp::SpanExporter, Error> {
+fn http(settings: &Settings, endpoint: &str) -> Result<opentelemetry_otlp::SpanExporter, TraceError> {
     let mut builder = opentelemetry_otlp::SpanExporter::builder().with_http();
     if endpoint.starts_with("https:") {
-        let connector = hyper_rustls::HttpsConnectorBuilder::new().with_native_roots().map_err(Error::Certificates)?;
+        let connector =
+            hyper_rustls::HttpsConnectorBuilder::new().with_native_roots().map_err(TraceError::Certificates)?;
         let connector = connector.https_only().enable_http1().build();
         builder = builder.with_http_client(HyperClient::new(connector, SEND_WITHIN, None));
     }
@@ -190,7 +188,7 @@ impl Thinning {
 }
 
 impl Sampling {
-    fn of(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+    fn of(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, TraceError> {
         if let Some(ratio) = settings.sample_ratio {
             return Ok(Self { by_parent: true, root: Sampler::TraceIdRatioBased(ratio), thinning: None });
         }
@@ -208,7 +206,7 @@ impl Sampling {
             "traceidratio" => Sampler::TraceIdRatioBased(ratio(&variable)?),
             _ => {
                 let right = "always_on, always_off or traceidratio, also with parentbased_ before it";
-                return Err(Error::Variable { variable: "OTEL_TRACES_SAMPLER", value: name, right });
+                return Err(TraceError::Variable { variable: "OTEL_TRACES_SAMPLER", value: name, right });
             }
         };
         Ok(Self { by_parent, root, thinning: None })
@@ -234,14 +232,13 @@ fn is_among(sampler: &Sampler, trace: TraceId) -> bool {
     sampler.should_sample(None, trace, "", &kind, &[], &[]).decision == SamplingDecision::RecordAndSample
 }
 
-fn ratio(variable: impl Fn(&str) -> Option<String>) -> Result<f64, Error> {
+fn ratio(variable: impl Fn(&str) -> Option<String>) -> Result<f64, TraceError> {
     const NAME: &str = "OTEL_TRACES_SAMPLER_ARG";
     let Some(value) = variable(NAME) else { return Ok(1.0) };
     let ratio = value.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
-    ratio.ok_or(Error::Variable { variable: NAME, value, right: "a number from 0 to 1" })
+    ratio.ok_or(TraceError::Variable { variable: NAME, value, right: "a number from 0 to 1" })
 }
 
-/// Sends spans by OTLP.
 #[derive(Debug)]
 struct Otlp {
     exporter: opentelemetry_otlp::SpanExporter,

@@ -346,12 +346,13 @@ async fn types_that_anybody_may_invent_do_not_make_the_metrics_grow() {
 #[tokio::test]
 async fn deaths_and_lost_leases_are_counted() {
     let world = world().await;
-    let node = on_a_free_port(world.node()).with("node", "lease = '2s'");
+    // Longer than a busy machine needs to end the attempt whose worker has died: with the lease it would be lost.
+    let node = on_a_free_port(world.node()).with("node", "lease = '10s'");
     let node = node.env("LONGSHORE_FAIL_POINTS", "before-handler=panic@1").start().await;
     let run = world.publish("noop").send("1").await.unwrap().run_id;
     world.wait(&run).await;
     let scrape = shows(&node, &[("longshore_actor_restarts_total", &[("actor", "worker")], 1.0)]).await;
-    assert_eq!(scrape.sum(FAILED, &[("kind", "panic")]) as u64, 1);
+    assert_eq!(scrape.sum(FAILED, &[("kind", "panic")]) as u64, 1, "{}", world.report(&run).await);
     let health = world.try_request("_all", "health", json!({"node": node.name()})).await.unwrap();
     let worker = json!({"part": "worker", "per_queue": true, "restarts": 1});
     assert!(health["parts"].as_array().unwrap().contains(&worker), "{health}");

@@ -48,7 +48,8 @@ async fn is_back(world: &World, stream: &str) -> u64 {
 /// Waits until a node is ready, with what it warns of.
 async fn is_ready(world: &World, node: &Node) -> Vec<String> {
     eventually("a node that is ready", WITHIN, async || {
-        let health = world.try_request("_all", "health", json!({"node": node.name()})).await.unwrap();
+        let health = world.try_request("_all", "health", json!({"node": node.name()})).await;
+        let health = health.map_err(|error| error.to_string())?;
         let texts = |of: &str| -> Vec<String> {
             health[of].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
         };

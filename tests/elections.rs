@@ -114,13 +114,15 @@ async fn what_falls_due_while_replicas_are_added_runs() {
         node.with("storage", &format!("replicas = {replicas}")).start()
     };
     let one = node("one", 1).await;
-    let (mut runs, mut tick) = (Vec::new(), tokio::time::interval(Duration::from_millis(20)));
+    let (mut runs, mut tick) = (Vec::new(), tokio::time::interval(Duration::from_millis(100)));
+    // Several at once, as one without a leader waits for long.
     let load = async {
         loop {
             tick.tick().await;
             let job = json!({"type": "noop", "delay_ms": 2_000}).to_string();
-            let answer = world.ask("default", "submit", job, Duration::from_secs(20)).await;
-            runs.extend(answer.ok().and_then(|answer| answer["run_id"].as_str().map(str::to_owned)));
+            let asked = [(); 5].map(|()| world.ask("default", "submit", job.clone(), Duration::from_secs(20)));
+            let answers = futures_util::future::join_all(asked).await;
+            runs.extend(answers.iter().flatten().filter_map(|answer| answer["run_id"].as_str().map(str::to_owned)));
         }
     };
     let grow = async {

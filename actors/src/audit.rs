@@ -33,7 +33,6 @@ const AT_ONCE: usize = 256;
 /// Maximum bytes of a request in an entry.
 const REQUEST_MAX: usize = 8 * 1024;
 
-/// Writes the audit.
 #[derive(Debug)]
 pub(crate) struct Audit {
     backbone: Backbone,
@@ -126,7 +125,7 @@ impl Audit {
 
     /// Whether the entry is stored. Its id makes a repeat harmless.
     async fn store(&self, entry: &AuditEntry) -> bool {
-        let headers = header::with_message_id(&format!("{} {}", entry.id, entry.stage));
+        let headers = header::single(header::names::MSG_ID, &format!("{} {}", entry.id, entry.stage));
         let subject = self.backbone.names().audit(&entry.tenant);
         match self.backbone.publish(subject, headers, Bytes::from(line(entry))).await {
             Ok(_) => {
@@ -141,7 +140,6 @@ impl Audit {
         }
     }
 
-    /// Appends the entry to the files, if there are any.
     async fn file(&self, entry: &AuditEntry) {
         let Some(file) = self.file.clone() else { return };
         let text = line(entry);

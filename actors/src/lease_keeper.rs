@@ -3,7 +3,7 @@
 //! A job that ends at its handler's first step never gets here; a job that takes longer is entered in the [`Book`], and
 //! struck out when it ends. Renewals go over the control connection, so that a flood of jobs cannot starve them. The
 //! book outlives the keeper, and is bounded by the jobs that the node holds. Workers enter and strike out by function;
-//! other parts stop them by a [`Message`].
+//! other parts stop them by a [`LeaseKeeperMessage`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -85,8 +85,7 @@ pub(crate) struct LeaseEntry {
 }
 
 impl LeaseEntry {
-    /// Whether its lease is lost. The keeper looks now and then, and a node that was frozen may get here before it
-    /// does.
+    /// Whether its lease is lost: in a node that was frozen the keeper may not have looked yet.
     pub(crate) fn is_lost(&self, now: Instant, length: Duration) -> bool {
         self.ends_at(length).is_none_or(|end| end <= now)
     }
@@ -104,7 +103,6 @@ impl Drop for LeaseEntry {
 }
 
 impl LeasedRun {
-    /// Whether it is this run.
     fn is(&self, tenant: &Tenant, run: &RunId) -> bool {
         (&self.run.0, &self.run.1) == (tenant, run)
     }
@@ -156,7 +154,6 @@ impl Book {
         self.held.lock().unpoisoned().len()
     }
 
-    /// Whether a worker works on a run here.
     pub(crate) fn works_on(&self, tenant: &Tenant, run: &RunId) -> bool {
         self.held.lock().unpoisoned().values().any(|held| held.is(tenant, run))
     }
@@ -179,26 +176,24 @@ impl Book {
 }
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct LeaseKeeperPart {
     pub(crate) backbone: Backbone,
     pub(crate) book: Arc<Book>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum LeaseKeeperMessage {
     /// Stop the worker that works on this run, and say whether there is one.
     Cancel(Tenant, RunId, RpcReplyPort<bool>),
     /// The node ends: stop every worker, then answer.
     Release(RpcReplyPort<()>),
 }
 
-/// Keeps the leases until the process ends.
-pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { backbone, book, metrics } = part;
+pub(crate) async fn run(part: LeaseKeeperPart, mut mailbox: Mailbox<LeaseKeeperMessage>) -> LoopEnd {
+    let LeaseKeeperPart { backbone, book, metrics } = part;
     let length = backbone.storage().lease;
-    let mut renewals = Renewals::open(&backbone).await.map_err(|error| error.with_causes())?;
-    let asker = renewals.asker();
+    let (asker, mut renewals) = Renewals::open(&backbone).await.map_err(|error| error.with_causes())?;
     let mut tick = ticks(tick_every(length));
     let mut renewing = Renewing::new(Arc::clone(&book), length);
     loop {
@@ -242,8 +237,7 @@ impl Renewing {
         Self { book, length, asked: HashMap::new(), to_send: VecDeque::new() }
     }
 
-    /// Stops the attempts whose leases are lost, and asks for renewals of those that are due; returns how many are
-    /// lost.
+    /// Stops the attempts whose leases are lost, and says how many; asks for renewals of those that are due.
     pub(crate) fn tick(&mut self, now: Instant) -> u64 {
         let (due, lost) = self.book.due(now, self.length);
         self.asked.extend(due.iter().map(|(number, _)| (*number, now)));
@@ -257,35 +251,30 @@ impl Renewing {
         self.to_send.front()
     }
 
-    /// That one was sent.
     pub(crate) fn sent(&mut self) {
         self.to_send.pop_front();
     }
 
     /// The server's confirmation of a renewal is read at `now`.
     pub(crate) fn confirmed(&mut self, number: u64, now: Instant) {
-        if let Some(asked) = self.asked.remove(&number) {
-            self.book.confirm(number, asked, now, self.length);
+        if let Some(asked) = self.asked.remove(&number)
+            && let Some(held) = self.book.held.lock().unpoisoned().get_mut(&number)
+        {
+            held.lease.confirm(asked, now, self.length);
         }
     }
 }
 
 impl Book {
-    fn heed(&self, message: Message) {
+    fn heed(&self, message: LeaseKeeperMessage) {
         fail_point::pass("before-stop");
         // Who asked may have given up.
         match message {
-            Message::Cancel(tenant, run, reply) => drop(reply.send(self.cancel(&tenant, &run))),
-            Message::Release(reply) => {
+            LeaseKeeperMessage::Cancel(tenant, run, reply) => drop(reply.send(self.cancel(&tenant, &run))),
+            LeaseKeeperMessage::Release(reply) => {
                 self.release();
                 drop(reply.send(()));
             }
-        }
-    }
-
-    fn confirm(&self, number: u64, asked: Instant, now: Instant, length: Duration) {
-        if let Some(held) = self.held.lock().unpoisoned().get_mut(&number) {
-            held.lease.confirm(asked, now, length);
         }
     }
 

@@ -105,7 +105,6 @@ pub(crate) trait Server: Rules + Destination {
     async fn forget_steps(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
     /// Joins the batch of a job that a client published.
     async fn join_batch(&self, job: &Job, batch: &BatchId) -> Result<Result<(), String>, Error>;
-    /// Whether any node declares the queue.
     async fn is_declared(&self, queue: &Queue) -> Result<bool, Error>;
     /// Notes how a run ended, if it has and is a member of a batch.
     async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error>;
@@ -122,8 +121,8 @@ pub(crate) trait Server: Rules + Destination {
     /// Writes the order of a key, to be stored for `lasts`; says whether it was still as it was read.
     async fn write_order(&self, id: &OrderId, order: &Order, expected: u64, lasts: Duration) -> Result<bool, Error>;
     async fn waiting_in_order(&self, id: &OrderId, at: Waits, beyond: u64, up_to: u64) -> Result<Vec<Waiting>, Error>;
-    /// Whether the lane has a message of this sequence.
     async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error>;
+    /// Asks every node to stop the run.
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
     /// Removes the message of a parked run that has ended, if it is found.
     async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error>;
@@ -142,11 +141,9 @@ pub(crate) trait Server: Rules + Destination {
     ) -> Result<(), Error>;
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
 
-    /// Publishes the job of a run that follows another, under the seal of its record; `false`: nobody declares its
-    /// queue any more.
+    /// Publishes the job of a run that follows another, under its seal; `false`: nobody declares its queue any more.
     async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<bool, Error>;
 
-    /// Publishes the live part of these events.
     async fn publish_live(&self, events: &EncodedEvents);
 
     async fn ack(&self, ack_token: AckToken);
@@ -162,7 +159,6 @@ pub(crate) struct Unlogged;
 
 /// What every decision about a run asks of the node that makes it.
 pub(crate) trait RunPorts {
-    /// The servers that this node works with.
     type Server: Server;
 
     fn server(&self) -> &Self::Server;
@@ -199,17 +195,12 @@ pub(crate) trait RunPorts {
     }
 
     /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
-    ///
-    /// # Errors
-    /// The log may lack the events.
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged>;
 
-    /// In whose name records and events are written.
     fn author(&self) -> Author<'_, Self::Server> {
         Author { node: self.node(), server: self.server() }
     }
 
-    /// The policy for jobs of this type.
     fn policy(&self, job: &Job) -> &TypePolicy {
         self.policies().of(&job.job_type)
     }
@@ -241,16 +232,12 @@ pub(crate) struct InLane {
 pub(crate) trait WaitingPorts: RunPorts {
     /// The record of a run that was not found, read so that its absence is certain: a leader that was cut off from
     /// the others answers, too, for a while.
-    ///
-    /// # Errors
-    /// That cannot be found out just now.
     async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError>;
     /// The job that waits in its lane under this derived id.
     async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError>;
     /// The same under an id of the client's own.
     async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<InLane>, ApiError>;
-    /// The message in this place that brings the run on as its record has it: that of the very wait, or its job in its
-    /// lane.
+    /// The message in this place that brings the run on as its record has it: of that wait, or its job in its lane.
     async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error>;
 }
 
@@ -263,8 +250,6 @@ pub(crate) trait CancelPorts: WaitingPorts {
     /// Asks every node to stop the run, or, `only_if_waiting`, not to begin it; waits for a while until each has
     /// received that. Returns whether one of them runs it.
     async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, only_if_waiting: bool) -> Result<bool, ApiError>;
-    /// Asks every node to stop the run.
-    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
     /// Waits for a while until the run has ended.
     async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError>;
     /// Whether the message that carries a running run is gone, so that no node gets it again.

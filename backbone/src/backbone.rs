@@ -41,24 +41,19 @@ pub(crate) struct Inner {
     control: Link,
     api: Link,
     work: Link,
-    jetstream_domain: Option<String>,
-    jetstream_api: String,
     names: Names,
     storage: Storage,
     pub(crate) returns: Returns,
     /// Whether what is returned is to come again at once after a restart of the server.
     pub(crate) outlasts: Arc<AtomicBool>,
     pub(crate) custody: Mutex<HashMap<SmolStr, Arc<Custody>>>,
-    /// Whether the stream of parked jobs refused the last job because it was full.
     pub(crate) parked_space: ParkedSpace,
     /// The room for new keys of concurrency limits, and of rate limits.
     pub(crate) concurrency_space: BucketSpace,
     pub(crate) control_space: BucketSpace,
-    /// How many jobs were published again without their payload, as the server takes no message of that size any more.
     payloads_left_out: AtomicU64,
     /// How many messages were deleted because they cannot be read.
     pub(crate) removed: AtomicU64,
-    /// Which jobs two handlers answered.
     pub(crate) second_replies: SecondReplies,
     unreadable: Unreadable,
     /// Whether the cluster had done work before this node started.
@@ -84,18 +79,14 @@ impl Backbone {
         let control = Link::open(connection, "control", &shown("control")).await?;
         let api = Link::open_filtered(connection, "api", &shown("api"), false).await?;
         let work = Link::open_filtered(connection, "work", &shown("work"), true).await?;
-        let jetstream_domain = connection.jetstream_domain.clone();
-        let jetstream_api = jetstream_domain.as_ref().map(|domain| format!("$JS.{domain}.API"));
-        let jetstream_api = jetstream_api.unwrap_or_else(|| "$JS.API".to_owned());
-        let jetstream = context(&control, jetstream_domain.as_deref());
         let names = Names::new(&storage.namespace);
         let max_payload = jobs.server_info().max_payload;
         let ground = Ground { names: &names, storage: &storage, max_payload };
         let bucket = names.bucket_stream("control");
         // Before the cluster's first start there is nobody to ask yet, and nothing that a clock could harm.
-        let _ = clock::set_first(&control, &jetstream_api, &bucket, Duration::ZERO).await;
-        let had_jobs = provision::everything(&jetstream, ground, &connection.shown_url(), queues).await?;
-        clock::set_first(&control, &jetstream_api, &bucket, CLOCK_SET_WITHIN)
+        let _ = clock::set_first(&control, &bucket, Duration::ZERO).await;
+        let had_jobs = provision::everything(&control.jetstream(), ground, &connection.shown_url(), queues).await?;
+        clock::set_first(&control, &bucket, CLOCK_SET_WITHIN)
             .await
             .map_err(|error| Error::Read { subject: "the server's time".to_owned(), source: error.into() })?;
         let (returns, returned) = mpsc::unbounded_channel();
@@ -107,8 +98,6 @@ impl Backbone {
             control,
             api,
             work,
-            jetstream_domain,
-            jetstream_api,
             names,
             storage,
             returns,
@@ -140,13 +129,11 @@ impl Backbone {
     }
 
     /// The room for new lines and orders of concurrency keys.
-    #[must_use]
     pub fn concurrency_space(&self) -> BucketSpace {
         self.0.concurrency_space.clone()
     }
 
     /// The room for new keys of rate limits.
-    #[must_use]
     pub fn control_space(&self) -> BucketSpace {
         self.0.control_space.clone()
     }
@@ -160,50 +147,42 @@ impl Backbone {
     }
 
     /// How many jobs this node has published again without their payload.
-    #[must_use]
     pub fn payloads_left_out(&self) -> u64 {
         self.0.payloads_left_out.load(Ordering::Relaxed)
     }
 
     /// Every subject, stream and bucket.
-    #[must_use]
     pub fn names(&self) -> &Names {
         &self.0.names
     }
 
     /// What is stored, and for how long.
-    #[must_use]
     pub fn storage(&self) -> &Storage {
         &self.0.storage
     }
 
     /// Changes whenever the connection for jobs has been re-established.
-    #[must_use]
     pub fn connected(&self) -> watch::Receiver<u64> {
         self.0.jobs.connected()
     }
 
     /// All connections.
-    #[must_use]
     pub fn connections(&self) -> [&Link; 4] {
         [&self.0.jobs, &self.0.control, &self.0.api, &self.0.work]
     }
 
     /// Where the servers leave this node's writes unanswered, and for how long they have.
-    #[must_use]
     pub fn silent_writes(&self) -> Vec<(String, Duration)> {
         let now = Instant::now();
         self.connections().into_iter().flat_map(|link| link.silent_writes().list(now)).collect()
     }
 
     /// What this node met in the buckets and could not read.
-    #[must_use]
     pub fn unreadable(&self) -> &Unreadable {
         &self.0.unreadable
     }
 
     /// Whether all connections are up.
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         self.connections().iter().all(|link| link.stands())
     }
@@ -231,39 +210,37 @@ impl Backbone {
 
     /// JetStream over the control connection; call this again for each use.
     pub(crate) fn jetstream(&self) -> jetstream::Context {
-        context(&self.0.control, self.0.jetstream_domain.as_deref())
+        self.0.control.jetstream()
     }
 
     pub(crate) fn api(&self) -> &str {
-        &self.0.jetstream_api
+        self.0.control.api()
     }
 
     /// Maximum size of a submission in bytes, payload and headers together.
-    #[must_use]
     pub fn max_in_submit(&self) -> usize {
-        size_limits::in_submit(self.max_payload())
+        self.max_payload().saturating_sub(size_limits::OF_SUBMIT)
     }
 
-    /// Maximum size of a job as it was published, in bytes, payload and headers together.
-    #[must_use]
+    /// Maximum size of a job as it was published, in bytes, payload and headers together; a larger one can be read, but
+    /// not published again.
     pub fn max_on_arrival(&self) -> usize {
-        size_limits::on_arrival(self.max_payload())
+        self.max_payload().saturating_sub(size_limits::OF_ARRIVAL)
     }
 
-    /// Maximum size of a run record in bytes; its headers come on top.
-    #[must_use]
+    /// Maximum size of a run record in bytes; its headers come on top. Three quarters of a message, so that an answer
+    /// of the API can hold it and more around it.
     pub fn max_in_record(&self) -> usize {
-        size_limits::in_record(self.max_payload())
+        let max = self.max_payload();
+        max - max / 4
     }
 
     /// Maximum size of one message that the server accepts, in bytes.
-    #[must_use]
     pub fn max_payload(&self) -> usize {
         self.0.jobs.server_info().max_payload
     }
 
     /// Whether a node may answer to a reply subject: only to inboxes, never into the namespace or the system's own.
-    #[must_use]
     pub fn may_answer(&self, reply: &str) -> bool {
         let prefix = self.0.storage.reply_prefix.as_str();
         reply.starts_with(prefix) && !reply.starts_with('$') && !self.names().is_ours(reply)
@@ -305,13 +282,5 @@ impl Backbone {
             // A connection that is down has nothing left to send that could be confirmed.
             let _ = link.flush().await;
         }
-    }
-}
-
-pub(crate) fn context(link: &Link, domain: Option<&str>) -> jetstream::Context {
-    let client = async_nats::Client::clone(&link.client());
-    match domain {
-        Some(domain) => jetstream::with_domain(client, domain),
-        None => jetstream::new(client),
     }
 }

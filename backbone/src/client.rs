@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::datetime::DateTime;
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
-use async_nats::{HeaderMap, RequestError, RequestErrorKind};
+use async_nats::{HeaderMap, RequestErrorKind};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use longshore_domain::{JobType, Lane, RunId, Tenant, Timestamp};
@@ -26,7 +26,6 @@ pub const NO_NODE: &str = "no Longshore node is running on this NATS server";
 pub struct Client {
     nats: Link,
     names: Names,
-    jetstream_domain: Option<String>,
     by: Option<String>,
     because: Option<String>,
 }
@@ -38,13 +37,7 @@ impl Client {
     /// The server cannot be reached, or refuses the credentials.
     pub async fn connect(connection: &Connection, namespace: &str) -> Result<Self, Error> {
         let link = Link::open(connection, "client", "longshore client").await?;
-        Ok(Self {
-            nats: link,
-            names: Names::new(namespace),
-            jetstream_domain: connection.jetstream_domain.clone(),
-            by: None,
-            because: None,
-        })
+        Ok(Self { nats: link, names: Names::new(namespace), by: None, because: None })
     }
 
     /// Says who asks, for the audit: nothing proves it.
@@ -65,16 +58,7 @@ impl Client {
         &self.nats
     }
 
-    /// First tokens of JetStream's own subjects.
-    pub(crate) fn jetstream_api(&self) -> String {
-        match &self.jetstream_domain {
-            Some(domain) => format!("$JS.{domain}.API"),
-            None => "$JS.API".to_owned(),
-        }
-    }
-
     /// The subjects of the namespace.
-    #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
     }
@@ -142,8 +126,7 @@ impl Client {
             answer = self.nats.request(subject.as_str(), request) => answer,
             right = refused => return Err(ApiError::new(Code::Forbidden, right.to_string()).hint(MissingRight::HINT)),
         };
-        let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
-        let message = answer.map_err(|error| match kind(&error) {
+        let message = answer.map_err(|error| match request::kind(&error) {
             Some(RequestErrorKind::NoResponders) => ApiError::unavailable(NO_NODE)
                 .hint("start a node: longshore serve, or longshore dev; nodes of another namespace do not answer here"),
             Some(RequestErrorKind::TimedOut) => ApiError::no_answer(timeout),
@@ -228,8 +211,8 @@ impl Client {
             Box::pin(refusals.next(move |refusal| refusal.has_token(&stream) || refusal.is_of_inbox(&inbox)))
         };
         let open = async {
-            let jetstream = crate::backbone::context(&self.nats, self.jetstream_domain.as_deref());
-            let log = jetstream.get_stream_no_info(stream).await.map_err(|error| failed(Box::new(error)))?;
+            let log =
+                self.nats.jetstream().get_stream_no_info(stream).await.map_err(|error| failed(Box::new(error)))?;
             let consumer = log.create_consumer(config).await.map_err(|error| failed(Box::new(error)))?;
             let stored = consumer.cached_info().num_pending;
             Ok((stored, consumer.messages().await.map_err(|error| failed(Box::new(error)))?))
@@ -278,7 +261,6 @@ fn until_refused<T>(
     })
 }
 
-/// A text that a header can carry.
 fn in_one_line(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }

@@ -18,7 +18,6 @@ use crate::streams::info::{self, Unanswered};
 
 /// How often a node that starts asks, so that one slow answer does not count alone.
 const FIRST_QUESTIONS: u32 = 3;
-/// The pause before a question that got no answer is repeated.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 struct Clock {
@@ -35,21 +34,18 @@ static CLOCK: LazyLock<Clock> = LazyLock::new(|| {
 });
 
 /// The cluster's time.
-#[must_use]
 pub fn now() -> Timestamp {
     let passed = i64::try_from(CLOCK.began.elapsed().as_micros()).unwrap_or(i64::MAX);
     Timestamp::from_millis(CLOCK.ahead.load(Ordering::Relaxed).saturating_add(passed) / 1_000)
 }
 
 /// This machine's own time of day: to be shown, never to be judged by.
-#[must_use]
 pub fn own() -> Timestamp {
     Timestamp::from_millis(own_micros() / 1_000)
 }
 
 /// By how many microseconds this machine's time of day is ahead of the monotonic clock: it changes when somebody sets
 /// the one, or the machine was suspended, which stops the other.
-#[must_use]
 pub fn own_ahead() -> i64 {
     own_ahead_of(CLOCK.began)
 }
@@ -69,15 +65,15 @@ impl Backbone {
     /// # Errors
     /// No server answered: the clock goes on as before.
     pub async fn set_clock(&self) -> Result<Skew, Unanswered> {
-        ask(self.control(), self.api(), &self.names().bucket_stream("control")).await
+        ask(self.control(), &self.names().bucket_stream("control")).await
     }
 }
 
 /// Sets the clock of a node that starts, and tries for so long.
-pub(crate) async fn set_first(link: &Link, api: &str, bucket: &str, within: Duration) -> Result<(), Unanswered> {
+pub(crate) async fn set_first(link: &Link, bucket: &str, within: Duration) -> Result<(), Unanswered> {
     let (until, mut answers) = (Instant::now() + within, 0);
     loop {
-        match ask(link, api, bucket).await {
+        match ask(link, bucket).await {
             Ok(_) => answers += 1,
             Err(error) if Instant::now() >= until => return Err(error),
             Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
@@ -88,9 +84,9 @@ pub(crate) async fn set_first(link: &Link, api: &str, bucket: &str, within: Dura
     }
 }
 
-async fn ask(link: &Link, api: &str, bucket: &str) -> Result<Skew, Unanswered> {
+async fn ask(link: &Link, bucket: &str) -> Result<Skew, Unanswered> {
     let sent = CLOCK.began.elapsed();
-    let stream = info::stream(link, api, bucket).await?;
+    let stream = info::stream(link, bucket).await?;
     let received = CLOCK.began.elapsed();
     let server = stream.and_then(|stream| stream.answered_at());
     let server = server.ok_or_else(|| Unanswered(format!("no server says what time it is, of {bucket}")))?;

@@ -12,169 +12,75 @@ pub type Cause = Box<dyn StdError + Send + Sync>;
 
 /// An error of the backbone.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what it is about")]
 pub enum Error {
-    /// No connection.
     #[error("cannot connect to NATS at {url}")]
-    Connect {
-        /// The server's URL.
-        url: String,
-        /// The cause.
-        source: Cause,
-    },
-    /// The server cannot do what is needed.
+    Connect { url: String, source: Cause },
     #[error("nats-server {found} is too old, {needed} or newer is needed")]
-    ServerTooOld {
-        /// Its version.
-        found: String,
-        /// The oldest version that is accepted.
-        needed: &'static str,
-    },
-    /// A newer version has stored what this one cannot read.
+    ServerTooOld { found: String, needed: &'static str },
     #[error(
         "what is stored here needs Longshore {version} or newer (format {needed}; this version knows up to {known}): \
          install that on this node"
     )]
-    TooNew {
-        /// The format that a reader must know.
-        needed: u32,
-        /// The first version that knows it.
-        version: String,
-        /// The newest format that this version knows.
-        known: u32,
-    },
-    /// The server has no JetStream.
+    TooNew { needed: u32, version: String, known: u32 },
     #[error(
         "JetStream is not available at {url}: start nats-server with JetStream (-js), and see that the account may use it"
     )]
-    NoJetStream {
-        /// The server's URL.
-        url: String,
-        /// The cause.
-        source: Cause,
-    },
-    /// A stream has a setting that cannot be changed to the wanted one.
+    NoJetStream { url: String, source: Cause },
     #[error(
         "stream {stream} has {setting} {found}, wanted {wanted}; it cannot be changed in place: choose another namespace, or move its messages away and delete it"
     )]
-    Shape {
-        /// The stream.
-        stream: String,
-        /// The setting.
-        setting: &'static str,
-        /// Its value.
-        found: String,
-        /// The wanted value.
-        wanted: String,
-    },
-    /// The server has not enough storage left to reserve a stream's bytes.
+    Shape { stream: String, setting: &'static str, found: String, wanted: String },
     #[error(
         "the server has no room for stream {stream}: {wanted} MiB are to be reserved for it; raise the server's \
          jetstream max_file_store, or lower storage.jobs_max_bytes (ten lanes per queue), events_max_bytes or dlq_max_bytes"
     )]
-    NoRoom {
-        /// The stream.
-        stream: String,
-        /// Its size limit, in MiB: the server reserves that much.
-        wanted: i64,
-    },
-    /// The account may have no more streams.
+    NoRoom { stream: String, wanted: i64 },
+    /// The account may have no more streams. So many are needed for this node's queues.
     #[error(
         "stream {stream} cannot be made: the account may have no more streams; {needed} are needed in all: {} \
          and ten per queue; raise max_streams", needed % 10
     )]
-    NoStreamLeft {
-        /// The stream.
-        stream: String,
-        /// How many are needed, for this node's queues.
-        needed: usize,
-    },
+    NoStreamLeft { stream: String, needed: usize },
     /// A stream or consumer could not be created or read.
     #[error("cannot {doing} {name}")]
-    Provision {
-        /// What was being done.
-        doing: &'static str,
-        /// The stream or consumer.
-        name: String,
-        /// The cause.
-        source: Cause,
-    },
+    Provision { doing: &'static str, name: String, source: Cause },
     /// A publish was not confirmed.
     #[error("cannot publish to {subject}")]
-    Publish {
-        /// The subject.
-        subject: String,
-        /// The cause.
-        source: Cause,
-    },
-    /// A publish was refused by the stream.
+    Publish { subject: String, source: Cause },
+    /// A publish was refused by the stream, with JetStream's own code and description.
     #[error("the publish to {subject} was refused: {description} (code {code})")]
-    Refused {
-        /// The subject.
-        subject: String,
-        /// JetStream's error code.
-        code: u64,
-        /// JetStream's description.
-        description: String,
-    },
+    Refused { subject: String, code: u64, description: String },
     /// Something stored could not be read.
     #[error("cannot read {subject}")]
-    Read {
-        /// What was read.
-        subject: String,
-        /// The cause.
-        source: Cause,
-    },
-    /// What is stored under a key is not what nodes of this version write there. Asking again does not help.
+    Read { subject: String, source: Cause },
+    /// What is stored under a key is not what nodes of this version write there. Asking again does not help. A
+    /// compare-and-set that is to replace the value must name its revision.
     #[error("what is stored under {subject} is not what nodes write")]
-    Unreadable {
-        /// The key's subject.
-        subject: String,
-        /// Its revision: a compare-and-set that is to replace it must name it.
-        revision: u64,
-        /// What is stored.
-        value: Bytes,
-        /// Why it cannot be read.
-        source: Cause,
-    },
-    /// A subscription failed.
+    Unreadable { subject: String, revision: u64, value: Bytes, source: Cause },
     #[error("cannot subscribe to {subject}")]
-    Subscribe {
-        /// The subject.
-        subject: String,
-        /// The cause.
-        source: Cause,
-    },
-    /// A file of credentials or certificates cannot be used.
+    Subscribe { subject: String, source: Cause },
     #[error("cannot use {path}")]
-    File {
-        /// The file.
-        path: String,
-        /// The cause.
-        source: Cause,
-    },
+    File { path: String, source: Cause },
 }
 
 impl Error {
     /// Whether a stream takes no more, because it is full.
-    #[must_use]
     pub fn is_stream_full(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if STREAM_FULL.contains(code))
     }
 
     /// The revision of a value that nodes did not write, if the error is that one.
-    #[must_use]
     pub fn unreadable_at(&self) -> Option<u64> {
         if let Self::Unreadable { revision, .. } = self { Some(*revision) } else { None }
     }
 
     /// What is stored instead of what nodes write, as a person may look at it.
-    #[must_use]
     pub fn stored_instead(&self) -> Option<String> {
         if let Self::Unreadable { value, .. } = self { Some(unreadable::shown(value)) } else { None }
     }
 
     /// The error with its causes, on one line. Some errors of the client library have their cause's text as their own.
-    #[must_use]
     pub fn with_causes(&self) -> String {
         use std::error::Error as _;
         let mut text = self.to_string();

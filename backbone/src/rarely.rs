@@ -16,7 +16,6 @@ pub struct Rarely {
 
 impl Rarely {
     /// Each thing is said at most once in that time.
-    #[must_use]
     pub const fn once_in(every: Duration) -> Self {
         Self { every, said: Mutex::new(BTreeMap::new()) }
     }

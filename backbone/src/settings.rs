@@ -36,19 +36,16 @@ pub struct Connection {
 
 impl Connection {
     /// The server addresses without users, passwords and tokens: fit to be shown.
-    #[must_use]
     pub fn shown_url(&self) -> String {
         address::read(&self.url).0.join(",")
     }
 
     /// Whether the addresses contain a user or a token.
-    #[must_use]
     pub fn has_login_in_url(&self) -> bool {
         !matches!(address::read(&self.url).1, Ok(None))
     }
 
     /// A server without credentials.
-    #[must_use]
     pub fn to(url: impl Into<String>) -> Self {
         Self { url: url.into(), ..Self::default() }
     }

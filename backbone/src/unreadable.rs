@@ -104,14 +104,12 @@ impl Unreadable {
     }
 
     /// Whether any of these subjects was met lately.
-    #[must_use]
     pub fn has(&self, is_meant: impl Fn(&str) -> bool, now: Instant) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().any(|(subject, seen)| is_meant(subject) && now.duration_since(seen.last) < KEPT)
     }
 
     /// What `health` says of them.
-    #[must_use]
     pub fn warnings(&self, now: Instant) -> Vec<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recent: Vec<_> = all.iter().filter(|(_, seen)| now.duration_since(seen.last) < KEPT).collect();

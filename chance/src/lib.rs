@@ -12,7 +12,6 @@ pub struct Chance(Cell<u64>);
 
 impl Chance {
     /// Chance of this seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Cell::new(seed))
     }

@@ -41,7 +41,6 @@ pub enum Backoff {
 
 impl Backoff {
     /// The delay after attempt `failed` (1 is the first) failed; `chance` is evenly distributed in 0 ≤ chance < 1.
-    #[must_use]
     pub fn delay(&self, failed: u32, chance: f64) -> Duration {
         let before = failed.saturating_sub(1);
         match self {
@@ -49,10 +48,7 @@ impl Backoff {
                 let grown = base.as_secs_f64() * factor.powi(i32::try_from(before).unwrap_or(i32::MAX));
                 jitter.spread(grown.min(max.as_secs_f64()), chance)
             }
-            Self::Delays(delays) => {
-                let at = usize::try_from(before).unwrap_or(usize::MAX).min(delays.len().saturating_sub(1));
-                delays.get(at).copied().unwrap_or_default()
-            }
+            Self::Delays(delays) => delays.get(before as usize).or(delays.last()).copied().unwrap_or_default(),
         }
     }
 }

@@ -41,24 +41,19 @@ impl Clearance {
     /// The settlement if the job may not start; `None` if it may.
     #[must_use]
     pub fn refusal(self) -> Option<Settlement> {
-        match self {
-            Self::Start => None,
-            Self::NotBefore(at) => Some(Settlement::Schedule { at }),
-            Self::Expired => Some(Settlement::Expire),
-            Self::TooLate => {
-                let failure = Failure::new(ErrorKind::Timeout, "the run's deadline had passed before it could start");
-                Some(Settlement::Dead { failure })
-            }
-            Self::NoTimeLeft { left, needs } => {
-                let message = format!(
-                    "not started: the run's deadline leaves {}, and no attempt of its type has succeeded in less than {} \
-                     lately",
-                    DurationText(left),
-                    DurationText(needs)
-                );
-                Some(Settlement::Dead { failure: Failure::new(ErrorKind::Timeout, message) })
-            }
-        }
+        let message = match self {
+            Self::Start => return None,
+            Self::NotBefore(at) => return Some(Settlement::Schedule(at)),
+            Self::Expired => return Some(Settlement::Expire),
+            Self::TooLate => "the run's deadline had passed before it could start".to_owned(),
+            Self::NoTimeLeft { left, needs } => format!(
+                "not started: the run's deadline leaves {}, and no attempt of its type has succeeded in less than {} \
+                 lately",
+                DurationText(left),
+                DurationText(needs)
+            ),
+        };
+        Some(Settlement::Dead(Failure::new(ErrorKind::Timeout, message)))
     }
 }
 
@@ -80,7 +75,6 @@ pub struct JobFacts<'a> {
 }
 
 /// Judges whether the job may start at `now`.
-#[must_use]
 pub fn clear(job: JobFacts<'_>, now: Timestamp) -> Clearance {
     let Some(options) = job.options else { return Clearance::Start };
     let moment = |when: Option<crate::job::When>| when.map(|when| when.from(job.enqueued_at));
@@ -150,7 +144,7 @@ mod tests {
             let refused = judge(Some(500), started_before, 8_501);
             let millis = Duration::from_millis;
             assert_eq!(refused, Clearance::NoTimeLeft { left: millis(499), needs: millis(500) });
-            let Some(Settlement::Dead { failure }) = refused.refusal() else { panic!("{refused:?}") };
+            let Some(Settlement::Dead(failure)) = refused.refusal() else { panic!("{refused:?}") };
             let message = "not started: the run's deadline leaves 499ms, and no attempt of its type has succeeded in less \
                            than 500ms lately";
             assert_eq!((failure.kind, failure.message.as_str()), (ErrorKind::Timeout, message));

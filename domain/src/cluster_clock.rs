@@ -32,7 +32,6 @@ pub struct Comparison {
 
 impl Comparison {
     /// The server's clock showed `server` at some moment after `sent` and before `received` of the monotonic one.
-    #[must_use]
     pub fn new(server: Timestamp, sent: Duration, received: Duration) -> Self {
         let server = server.millis().saturating_mul(1_000);
         // A time stamp is cut to the millisecond.
@@ -69,7 +68,6 @@ impl Comparisons {
 
     /// By how much the cluster's time is ahead of the monotonic clock, and how far the truth may be from that. `own` is
     /// by how much the machine's time of day is: where the two may agree, they do.
-    #[must_use]
     pub fn ahead(&self, own: i64) -> Option<(i64, i64)> {
         // The fastest one is the most exact; the others may cut its ends off.
         let fastest = self.0.iter().copied().min_by_key(|comparison| comparison.takes())?;

@@ -7,7 +7,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
+
+use crate::schema::{reads, schema};
 
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
@@ -56,14 +58,8 @@ impl Serialize for DurationText {
     }
 }
 
-impl<'de> Deserialize<'de> for DurationText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse(&text).map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-crate::schema::schema!(DurationText { "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$", "maxLength": 20 });
+reads!(DurationText => |text| parse(text).map(Self));
+schema!(DurationText { "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$", "maxLength": 20 });
 
 #[cfg(test)]
 mod tests {

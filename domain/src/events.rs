@@ -79,7 +79,6 @@ pub struct Event<'a> {
 
 impl Event<'_> {
     /// The event's id: it stays the same when the event is published again.
-    #[must_use]
     pub fn id(&self) -> String {
         let (run, kind) = (self.run, self.kind);
         let (attempt, nth) = self.numbers();
@@ -89,7 +88,6 @@ impl Event<'_> {
 
     /// The node that it names: the one that ran the attempt, or decided what the event reports. It is the same when
     /// another node publishes the event again; `None` before a record is written, of what the publishing node decided.
-    #[must_use]
     pub fn node(&self) -> Option<&SmolStr> {
         if let Some(attempt) = self.of {
             return Some(&attempt.node);
@@ -105,7 +103,6 @@ impl Event<'_> {
     }
 
     /// Until when the run waits, of an event that says so. An end leaves a deferral's as it was.
-    #[must_use]
     pub fn run_at(&self) -> Option<Timestamp> {
         let waits_until = || match self.run.state.wait() {
             Some(Wait::Until(at)) => Some(at),
@@ -128,7 +125,6 @@ impl Event<'_> {
     }
 
     /// The attempt and the ordinal in its id.
-    #[must_use]
     pub fn numbers(&self) -> (u32, u32) {
         // Deferrals of jobs are counted per round, deferrals by a handler per attempt: their ids must not collide.
         let attempt = if self.kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
@@ -140,7 +136,6 @@ impl Event<'_> {
 pub type Events<'a> = SmallVec<[Event<'a>; 4]>;
 
 /// The events of the run's current round, in the order in which they happened.
-#[must_use]
 pub fn of_round(run: &Run) -> Events<'_> {
     let mut events = Events::new();
     let event = |kind, attempt, at| Event { run, kind, attempt, nth: 1, at, of: None, reason: None };
@@ -163,9 +158,10 @@ pub fn of_round(run: &Run) -> Events<'_> {
     // if a version that did not park jobs wrote the deferral of a parked job, the deferral's number is lost.
     let is_numbered = |deferral: &Deferral| deferral.nth > 0 || !run.state.is_parked();
     let waits = |deferral: &Deferral| {
-        let last = run.attempts_of_round().last().filter(|last| last.ended_at == Some(deferral.at));
-        let put_back = last.and_then(|last| last.put_back).is_some_and(|why| reason_of(why).is_some());
-        let of_attempt = put_back || run.detached_at(deferral.at);
+        let of_attempt = run.attempts_of_round().last().is_some_and(|last| {
+            let put_back = last.put_back.filter(|_| last.ended_at == Some(deferral.at)).and_then(reason_of);
+            put_back.is_some() || last.detached.as_ref().is_some_and(|detached| detached.at == deferral.at)
+        });
         deferral.count == 1 && !of_attempt && run.state != RunState::Running && is_numbered(deferral)
     };
     if let Some(deferral) = run.deferral.as_ref().filter(|deferral| waits(deferral)) {
@@ -198,7 +194,6 @@ pub fn of_round(run: &Run) -> Events<'_> {
 
 /// Whether the run's last deferral has an event of its own: it is published once per reason and wait, not at every
 /// check.
-#[must_use]
 pub fn publishes_last_deferral(run: &Run) -> bool {
     let Some(deferral) = &run.deferral else { return false };
     of_round(run).last().is_some_and(|last| last.kind == EventKind::Deferred && last.at == deferral.at)
@@ -276,7 +271,7 @@ mod tests {
     #[test]
     fn an_end_in_place_of_a_start_has_no_start() {
         let at = Timestamp::from_millis;
-        let late = || Settlement::NotStarted { failure: Failure::new(ErrorKind::Timeout, "late") };
+        let late = || Settlement::NotStarted(Failure::new(ErrorKind::Timeout, "late"));
         let ended = |mut run: Run| {
             run.begin(run.next_attempt(), &"n".into(), at(10));
             run.settle(late(), at(11));
@@ -298,7 +293,7 @@ mod tests {
         failed.settle(Settlement::Retry { at: at(9), failure: failure.clone() }, at(3));
         let first = "r/1/0/enqueued r/1/1/started r/1/1/failed r/1/1/dlq".to_owned();
         assert_eq!(ended(failed), (first, 1, Some(2), 1, ErrorKind::Timeout));
-        replayed.settle(Settlement::Dead { failure }, at(3));
+        replayed.settle(Settlement::Dead(failure), at(3));
         replayed.replay(at(4));
         let again = "r/2/0/replayed r/2/0/enqueued r/2/0/dlq".to_owned();
         assert_eq!(ended(replayed), (again, 0, None, 1, ErrorKind::Timeout));
@@ -340,7 +335,7 @@ mod tests {
         grows(&run);
         run.begin(2, &node, at(9));
         grows(&run);
-        run.settle(Settlement::Dead { failure }, at(10));
+        run.settle(Settlement::Dead(failure), at(10));
         grows(&run);
         let end = ["r/1/0/enqueued", "r/1/1/started/2", "r/1/1/failed/2", "r/1/2/started", "r/1/2/failed", "r/1/2/dlq"];
         assert_eq!(published(&run), end);
@@ -381,7 +376,7 @@ mod tests {
         assert_eq!(said(&run)[3..], ["deferred at 91 by c until 99"]);
 
         let failure = Failure::new(ErrorKind::Timeout, "late");
-        run.settle(Settlement::NotStarted { failure }, at(100));
+        run.settle(Settlement::NotStarted(failure), at(100));
         run.sign(&"c".into(), "5".into());
         let dead = said(&run);
         run.discard(at(200));

@@ -18,15 +18,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Job, JobType, Tenant};
 
-/// Between whom a queue's starts are shared out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FairBy {
-    /// The tenants that have jobs.
-    #[default]
-    Tenant,
-    /// The types of jobs, of all tenants.
-    Type,
+crate::named! {
+    /// Between whom a queue's starts are shared out.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum FairBy {
+        /// The tenants that have jobs.
+        #[default]
+        Tenant = "tenant",
+        /// The types of jobs, of all tenants.
+        Type = "type",
+    }
 }
 
 /// To whom a share belongs.
@@ -59,7 +61,6 @@ const PAID: f64 = 0.9;
 
 impl FairnessKey {
     /// Of which kind it is.
-    #[must_use]
     pub fn by(&self) -> FairBy {
         match self {
             Self::Tenant(_) => FairBy::Tenant,
@@ -176,7 +177,6 @@ impl Account {
 
 /// Shares `total` jobs out by weight among those who want so many each: none gets more than it wants, and what one does
 /// not want goes to the others by their weights. A weight of 0 counts as 1.
-#[must_use]
 pub fn entitlements(total: u64, demands: &[(u64, u32)]) -> Vec<f64> {
     let weight = |of: &(u64, u32)| f64::from(of.1.max(1));
     let mut order: Vec<usize> = (0..demands.len()).collect();

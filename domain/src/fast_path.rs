@@ -30,7 +30,6 @@ pub struct Candidate<'a> {
 }
 
 /// Whether the job begins without its record.
-#[must_use]
 pub fn is_open(known: &Candidate<'_>) -> bool {
     let Arrival { holding, seal, .. } = known.arrival;
     // Straight from a client, and no node had it before.

@@ -3,7 +3,6 @@
 //! The rules alone: which faults may be set, at which moment of an attempt each strikes, and whether it does. Time and
 //! chance are arguments; what a fault does to an attempt is done in `actors/src/attempt/faults.rs`.
 
-use std::fmt;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -80,41 +79,34 @@ impl Fault {
     pub fn check(&self, kind: FaultKind, now: Timestamp) -> Result<(), (&'static str, String)> {
         let only = |of: FaultKind| format!("is of the kind {} alone, which needs it", of.as_str());
         let most = u64::try_from(LONGEST.as_millis()).unwrap_or(u64::MAX);
-        if self.until <= now || self.until.since(now) > LONGEST {
-            return Err(("until", "is not within 24 hours from now".to_owned()));
-        }
-        if !(self.probability > 0.0 && self.probability <= 1.0) {
-            return Err(("probability", "is not above 0 and at most 1".to_owned()));
-        }
-        if self.delay_ms.is_some() != (kind == FaultKind::Latency) {
-            return Err(("delay_ms", only(FaultKind::Latency)));
-        }
-        if self.delay_ms.is_some_and(|delay| !(1..=most).contains(&delay)) {
-            return Err(("delay_ms", format!("is not one of 1 to {most}")));
-        }
-        if self.step.is_some() != (kind == FaultKind::FailAtStep) {
-            return Err(("step", only(FaultKind::FailAtStep)));
-        }
-        if let Some(Err(error)) = self.step.as_ref().map(|step| Queue::parse(step)) {
-            return Err(("step", error.reason));
-        }
-        if self.limit == Some(0) {
-            return Err(("limit", "is 0".to_owned()));
-        }
-        if kind == FaultKind::Storm && (self.limit.is_some() || self.probability < 1.0) {
-            return Err(("kind", "a storm strikes all attempts: it has neither probability nor limit".to_owned()));
-        }
-        Ok(())
+        let wrong = if self.until <= now || self.until.since(now) > LONGEST {
+            ("until", "is not within 24 hours from now".to_owned())
+        } else if !(self.probability > 0.0 && self.probability <= 1.0) {
+            ("probability", "is not above 0 and at most 1".to_owned())
+        } else if self.delay_ms.is_some() != (kind == FaultKind::Latency) {
+            ("delay_ms", only(FaultKind::Latency))
+        } else if self.delay_ms.is_some_and(|delay| !(1..=most).contains(&delay)) {
+            ("delay_ms", format!("is not one of 1 to {most}"))
+        } else if self.step.is_some() != (kind == FaultKind::FailAtStep) {
+            ("step", only(FaultKind::FailAtStep))
+        } else if let Some(Err(error)) = self.step.as_ref().map(|step| Queue::parse(step)) {
+            ("step", error.reason)
+        } else if self.limit == Some(0) {
+            ("limit", "is 0".to_owned())
+        } else if kind == FaultKind::Storm && (self.limit.is_some() || self.probability < 1.0) {
+            ("kind", "a storm strikes all attempts: it has neither probability nor limit".to_owned())
+        } else {
+            return Ok(());
+        };
+        Err(wrong)
     }
 
     /// Whether it is not over at `now`, after it has struck `struck` times on this node.
-    #[must_use]
     pub fn holds(&self, now: Timestamp, struck: u64) -> bool {
         now < self.until && self.limit.is_none_or(|limit| struck < limit)
     }
 
     /// Whether it may strike at this moment of an attempt.
-    #[must_use]
     pub fn is_for(&self, kind: FaultKind, moment: Moment<'_>) -> bool {
         match kind {
             FaultKind::Latency => moment == Moment::Before,
@@ -128,27 +120,16 @@ impl Fault {
             | FaultKind::Storm => moment == Moment::Instead,
         }
     }
-}
 
-/// A fault in words, for people.
-#[derive(Debug, Clone, Copy)]
-pub struct InWords<'a>(pub &'a JobType, pub FaultKind, pub &'a Fault);
-
-impl fmt::Display for InWords<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(job_type, kind, Fault { probability, delay_ms, step, until, limit }) = self;
-        write!(f, "{job_type} meets {}", kind.as_str())?;
-        if let Some(delay) = delay_ms {
-            write!(f, " of {delay} ms")?;
-        }
-        if let Some(step) = step {
-            write!(f, " {step}")?;
-        }
-        if *probability < 1.0 {
-            write!(f, " with probability {probability}")?;
-        }
-        write!(f, " until {until}")?;
-        limit.map_or(Ok(()), |limit| write!(f, ", {limit} times a node at most"))
+    /// What it does to this type, in words, for people.
+    pub fn in_words(&self, job_type: &JobType, kind: FaultKind) -> String {
+        let mut words = format!("{job_type} meets {}", kind.as_str());
+        words.extend(self.delay_ms.map(|delay| format!(" of {delay} ms")));
+        words.extend(self.step.as_ref().map(|step| format!(" {step}")));
+        words.extend((self.probability < 1.0).then(|| format!(" with probability {}", self.probability)));
+        words.extend([format!(" until {}", self.until)]);
+        words.extend(self.limit.map(|limit| format!(", {limit} times a node at most")));
+        words
     }
 }
 
@@ -206,7 +187,7 @@ mod tests {
     fn in_words() {
         let mail = JobType::parse("mail").unwrap();
         let fault = Fault { probability: 0.5, delay_ms: Some(20), limit: Some(3), ..fault() };
-        let words = InWords(&mail, FaultKind::Latency, &fault).to_string();
+        let words = fault.in_words(&mail, FaultKind::Latency);
         let until = "1970-01-01T00:00:01.000Z";
         assert_eq!(
             words,

@@ -16,7 +16,6 @@ const SAYING: [&str; 10] =
 /// An error's text with its particulars taken out: words with digits in them become `#`, but for status codes; quoted
 /// text becomes `"…"`, but for names of fields in JSON and what such fields as `message` have; white space one space.
 /// Failures of one cause mostly share it.
-#[must_use]
 pub fn pattern(message: &str) -> String {
     let mut out = String::with_capacity(message.len().min(PATTERN_MAX));
     for word in unquoted(message).split_whitespace() {
@@ -92,18 +91,14 @@ fn unquoted(message: &str) -> String {
 }
 
 /// A short name for failures of one job type, error kind and pattern: 16 hexadecimal digits (FNV-1a, 64 bits).
-#[must_use]
 pub fn fingerprint(job_type: &JobType, kind: ErrorKind, pattern: &str) -> String {
-    fnv([job_type.as_str(), "\0", kind.as_str(), "\0", pattern])
+    let texts = [job_type.as_str(), "\0", kind.as_str(), "\0", pattern];
+    format!("{:016x}", fnv(texts.into_iter().flat_map(str::bytes)))
 }
 
-/// The hash of texts one after the other: 16 hexadecimal digits (FNV-1a, 64 bits).
-pub(crate) fn fnv<const N: usize>(texts: [&str; N]) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in texts.iter().flat_map(|text| text.bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    format!("{hash:016x}")
+/// The hash FNV-1a in 64 bits.
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -7,15 +7,6 @@
 use crate::run::{State, Wait};
 use crate::{Run, Timestamp};
 
-/// What a node does about a record after its events are in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// The message that the run's next step needs, if any.
-    pub follow_up: Option<FollowUp>,
-    /// What the node does with the delivery, last.
-    pub ack: AckAction,
-}
-
 /// The message that the run's next step needs. The node writes it only after the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FollowUp {
@@ -29,33 +20,26 @@ pub enum FollowUp {
     Then,
 }
 
-/// What the node does with the delivery that led to a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AckAction {
-    /// It acknowledges the delivery: the run has ended, or its next message is durable.
-    Ack,
-    /// It returns the delivery to the server: the run waits, and only this message continues it.
-    Return,
+/// Plans what follows from `run` as it was written.
+pub fn plan(run: &Run) -> Option<FollowUp> {
+    match &run.state {
+        // An erased job does not come back.
+        State::Dead { .. } if run.erased_at.is_none() => Some(FollowUp::DeadLetter),
+        state if state.is_terminal() => run.child().map(|_| FollowUp::Then),
+        state => state.wait().map(|wait| match wait {
+            Wait::Until(at) => FollowUp::Schedule(at),
+            Wait::Parked { since } => FollowUp::Park(since),
+        }),
+    }
 }
 
-/// Plans what follows from `run` as it was written.
-#[must_use]
-pub fn plan(run: &Run) -> Plan {
-    let (follow_up, ack) = match &run.state {
-        State::Scheduled { .. } | State::Enqueued { .. } | State::Retrying { .. } => match run.state.wait() {
-            Some(Wait::Until(at)) => (Some(FollowUp::Schedule(at)), AckAction::Ack),
-            Some(Wait::Parked { since }) => (Some(FollowUp::Park(since)), AckAction::Ack),
-            None => (None, AckAction::Return),
-        },
-        // An erased job does not come back.
-        State::Dead { .. } if run.erased_at.is_none() => (Some(FollowUp::DeadLetter), AckAction::Ack),
-        _ => (run.child().map(|_| FollowUp::Then), AckAction::Ack),
-    };
-    Plan { follow_up, ack }
+/// Whether the node returns the delivery that led to this record to the server: the run waits, and only this message
+/// continues it. Any other it acknowledges: the run has ended, or its next message is durable.
+pub fn returns_delivery(run: &Run) -> bool {
+    matches!(run.state, State::Enqueued { wait: None })
 }
 
 /// Whether the follow-up of `run` leads to a message that needs a seal, and the record does not have one yet.
-#[must_use]
 pub fn needs_seal(run: &Run) -> bool {
     run.state.wait().is_some() && run.seal.is_empty()
 }
@@ -86,30 +70,30 @@ mod tests {
         let failure = || Failure::new(ErrorKind::Retryable, "x");
         let defer = |put_back| Settlement::Defer { at: at(9), reason: DeferReason::Busy, put_back };
         let of = RunId::parse("other").unwrap();
-        let scheduled = Plan { follow_up: Some(FollowUp::Schedule(at(9))), ack: AckAction::Ack };
-        let parked = Plan { follow_up: Some(FollowUp::Park(at(9))), ack: AckAction::Ack };
-        let dead_letter = Plan { follow_up: Some(FollowUp::DeadLetter), ack: AckAction::Ack };
-        let acknowledged = Plan { follow_up: None, ack: AckAction::Ack };
-        let returned = Plan { follow_up: None, ack: AckAction::Return };
+        let scheduled = (Some(FollowUp::Schedule(at(9))), false);
+        let parked = (Some(FollowUp::Park(at(9))), false);
+        let dead_letter = (Some(FollowUp::DeadLetter), false);
+        let acknowledged = (None, false);
+        let returned = (None, true);
         let table = [
             (Settlement::Complete(RunResult::None), true, acknowledged),
             (Settlement::Retry { at: at(9), failure: failure() }, true, scheduled),
-            (Settlement::Dead { failure: failure() }, true, dead_letter),
-            (Settlement::Dead { failure: failure() }, false, dead_letter),
+            (Settlement::Dead(failure()), true, dead_letter),
+            (Settlement::Dead(failure()), false, dead_letter),
             (defer(None), true, scheduled),
             (defer(Some(PutBack::Busy)), true, scheduled),
             (Settlement::Release, true, returned),
-            (Settlement::Schedule { at: at(9) }, false, scheduled),
+            (Settlement::Schedule(at(9)), false, scheduled),
             (Settlement::Park { since: at(9), reason: None }, false, parked),
             (Settlement::Park { since: at(9), reason: Some(DeferReason::RateLimited) }, false, parked),
             (Settlement::Expire, false, acknowledged),
             (Settlement::Cancel, true, acknowledged),
             (Settlement::Cancel, false, acknowledged),
-            (Settlement::Duplicate { of }, false, acknowledged),
+            (Settlement::Duplicate(of), false, acknowledged),
         ];
         for (settlement, runs, expected) in table {
             let run = after(settlement.clone(), runs);
-            assert_eq!(plan(&run), expected, "{settlement:?}");
+            assert_eq!((plan(&run), returns_delivery(&run)), expected, "{settlement:?}");
             assert_eq!(needs_seal(&run), [scheduled, parked].contains(&expected), "{settlement:?}");
         }
     }
@@ -118,29 +102,29 @@ mod tests {
     fn another_job_follows_only_a_run_that_has_completed() {
         let chained = |settlement| Run { then: JobType::parse("next").ok(), ..after(settlement, true) };
         let failure = Failure::new(ErrorKind::Permanent, "x");
-        let follow_up = |settlement| plan(&chained(settlement)).follow_up;
+        let follow_up = |settlement| plan(&chained(settlement));
         assert_eq!(follow_up(Settlement::Complete(RunResult::None)), Some(FollowUp::Then));
-        assert_eq!(follow_up(Settlement::Dead { failure }), Some(FollowUp::DeadLetter));
+        assert_eq!(follow_up(Settlement::Dead(failure)), Some(FollowUp::DeadLetter));
         assert_eq!((follow_up(Settlement::Cancel), follow_up(Settlement::Expire)), (None, None));
     }
 
     #[test]
     fn what_was_erased_becomes_no_dead_letter() {
-        let mut run = after(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") }, true);
+        let mut run = after(Settlement::Dead(Failure::new(ErrorKind::Permanent, "x")), true);
         run.erase(at(5));
-        assert_eq!(plan(&run), Plan { follow_up: None, ack: AckAction::Ack });
+        assert_eq!((plan(&run), returns_delivery(&run)), (None, false));
     }
 
     #[test]
     fn a_cancelled_run_is_not_scheduled_though_its_record_keeps_the_time() {
-        let mut run = after(Settlement::Schedule { at: at(9) }, false);
+        let mut run = after(Settlement::Schedule(at(9)), false);
         run.settle(Settlement::Cancel, at(5));
-        assert_eq!((run.state.wait(), plan(&run).follow_up), (Some(Wait::Until(at(9))), None));
+        assert_eq!((run.state.wait(), plan(&run)), (Some(Wait::Until(at(9))), None));
     }
 
     #[test]
     fn one_seal_is_enough() {
-        let run = after(Settlement::Schedule { at: at(9) }, false);
+        let run = after(Settlement::Schedule(at(9)), false);
         assert!(!needs_seal(&Run { seal: "5ea1".into(), ..run }));
     }
 }

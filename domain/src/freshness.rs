@@ -30,19 +30,16 @@ pub struct Freshness {
 
 impl Freshness {
     /// Nothing was subscribed to before `now`, so nothing is older. Deliveries are leased for `lease`.
-    #[must_use]
     pub fn new(now: Instant, lease: Duration) -> Self {
         Self { since: now, every: (lease / PARTS).min(EVERY_MAX), number: 0, out: None }
     }
 
     /// Every delivery that is read now was sent at this moment or later.
-    #[must_use]
     pub fn since(&self) -> Instant {
         self.since
     }
 
     /// The time between two probes.
-    #[must_use]
     pub fn every(&self) -> Duration {
         self.every
     }

@@ -25,7 +25,6 @@ pub struct Job {
 
 impl Job {
     /// The lane it waits in.
-    #[must_use]
     pub fn lane(&self) -> Lane {
         Lane::new(&self.queue, self.priority)
     }

@@ -51,7 +51,6 @@ pub enum KeyVerdict {
 }
 
 /// Judges whether the run that a claim of the scope `unique` names still has the key; `found` is its record.
-#[must_use]
 pub fn on_claim(found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict {
     let Some(run) = found else {
         // Only a completed run's record may go before its window is over.
@@ -69,13 +68,11 @@ pub fn on_claim(found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> K
 }
 
 /// Whether a run of this scope writes its record before it claims its key, so that its claim implies a record.
-#[must_use]
 pub fn is_recorded_first(unique: Unique) -> bool {
     unique != Unique::Window
 }
 
 /// Whether a dead run has lost its key, so that its next round must claim it again.
-#[must_use]
 pub fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool {
     unique != Unique::Window || release_on.dead
 }
@@ -85,26 +82,22 @@ pub fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool {
 /// Each run makes way for a later one only, in an order that all runs have, so that of several that replace at once all
 /// nodes mean the same one to stay. The time of a submission is its node's; [`replacing_since`] sees to it that it is
 /// later than what it replaces.
-#[must_use]
 pub fn makes_way(run: &Run, since: Timestamp, by: &RunId) -> bool {
     is_replaceable(run) && (run.origin, &run.run_id) < (since, by)
 }
 
 /// The time that a submission counts from which replaces the run `before`: now, or just after that run if this node's
 /// clock is behind.
-#[must_use]
 pub fn replacing_since(before: &Run, now: Timestamp) -> Timestamp {
     now.max(before.origin.plus(Duration::from_millis(1)))
 }
 
 /// Whether it is not known yet if this run has its key, and it may still take it.
-#[must_use]
 pub fn is_undecided(run: &Run) -> bool {
     is_replaceable(run) && run.held_by.is_none() && run.key_claimed_ms.is_none()
 }
 
 /// Whether another run may replace this one: no node has started it, and it was not replayed.
-#[must_use]
 pub fn is_replaceable(run: &Run) -> bool {
     matches!(run.state, State::Scheduled { .. } | State::Enqueued { .. }) && !run.has_started() && run.round == 1
 }
@@ -155,7 +148,7 @@ mod tests {
     #[test]
     fn the_decision_table() {
         use KeyVerdict::{Free, Held};
-        let dead = || Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") };
+        let dead = || Settlement::Dead(Failure::new(ErrorKind::Permanent, "x"));
         let retry = Settlement::Retry { at: at(9), failure: Failure::new(ErrorKind::Retryable, "x") };
         let discarded = {
             let mut run = after(true, Some(dead()));
@@ -170,7 +163,7 @@ mod tests {
         // The run; whether it has its key under window, queued, active; under window if every end frees it.
         let table = [
             ("waits", Some(waiting()), [Held, Held, Held, Held]),
-            ("is scheduled", Some(after(false, Some(Settlement::Schedule { at: at(9) }))), [Held, Held, Held, Held]),
+            ("is scheduled", Some(after(false, Some(Settlement::Schedule(at(9))))), [Held, Held, Held, Held]),
             ("runs", Some(after(true, None)), [Held, Free, Held, Held]),
             ("is retried", Some(after(true, Some(retry))), [Held, Free, Held, Held]),
             ("was put back", Some(after(true, Some(Settlement::Release))), [Held, Free, Held, Held]),
@@ -194,7 +187,7 @@ mod tests {
     #[test]
     fn a_run_that_made_way_says_for_whom() {
         let other = RunId::parse("other").unwrap();
-        let run = after(false, Some(Settlement::Duplicate { of: other.clone() }));
+        let run = after(false, Some(Settlement::Duplicate(other.clone())));
         for unique in [Unique::Window, Unique::Queued, Unique::Active] {
             assert_eq!(on_claim(Some(&run), unique, ReleaseOn::default()), KeyVerdict::PassedTo(other.clone()));
         }
@@ -203,12 +196,12 @@ mod tests {
     #[test]
     fn only_a_run_that_no_node_has_started_is_replaced() {
         assert!(is_replaceable(&waiting()));
-        assert!(is_replaceable(&after(false, Some(Settlement::Schedule { at: at(9) }))));
+        assert!(is_replaceable(&after(false, Some(Settlement::Schedule(at(9))))));
         assert!(is_replaceable(&after(false, Some(Settlement::Park { since: at(1), reason: None }))));
         assert!(!is_replaceable(&after(true, None)));
         assert!(!is_replaceable(&after(true, Some(Settlement::Release))));
         assert!(!is_replaceable(&after(false, Some(Settlement::Cancel))));
-        let mut replayed = after(true, Some(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") }));
+        let mut replayed = after(true, Some(Settlement::Dead(Failure::new(ErrorKind::Permanent, "x"))));
         replayed.replay(at(4));
         assert!(!is_replaceable(&replayed));
     }

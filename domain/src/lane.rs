@@ -16,7 +16,6 @@ pub struct Lane {
 
 impl Lane {
     /// The lane of this priority.
-    #[must_use]
     pub fn new(queue: &Queue, priority: Priority) -> Self {
         Self { queue: queue.clone(), priority }
     }

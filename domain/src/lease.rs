@@ -17,14 +17,12 @@ pub struct Lease {
 
 impl Lease {
     /// A lease that the server counts from `from` or later.
-    #[must_use]
     pub fn new(from: Instant) -> Self {
         Self { confirmed: from, asked: from }
     }
 
     /// Whether a renewal should be sent: a third of `length` has passed since the last one was confirmed, and a ninth
     /// since one was last asked for.
-    #[must_use]
     pub fn is_due(&self, now: Instant, length: Duration) -> bool {
         now.duration_since(self.confirmed) >= length / 3 && now.duration_since(self.asked) >= length / 9
     }
@@ -42,13 +40,11 @@ impl Lease {
     }
 
     /// Whether another node may have the job by now.
-    #[must_use]
     pub fn is_lost(&self, now: Instant, length: Duration) -> bool {
         now >= self.ends_at(length)
     }
 
     /// When it is lost, if no more renewal is confirmed.
-    #[must_use]
     pub fn ends_at(&self, length: Duration) -> Instant {
         self.confirmed + length
     }

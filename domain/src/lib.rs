@@ -14,66 +14,49 @@
 //! [`pressure`] how far a node holds back while its machine is short of memory, [`cluster_clock`] what time it is for
 //! all nodes.
 
-pub mod name;
-mod named;
-mod schema;
-
-pub mod cluster_clock;
-pub mod duration;
-pub mod timestamp;
-
-pub mod fingerprint;
-pub mod job;
-pub mod key;
-pub mod likeness;
-pub mod policy;
-pub mod search;
-
 pub mod admission;
-
-pub mod fairness;
-pub mod lane;
-pub mod merge;
-pub mod rank;
-
+pub mod backoff;
 pub mod breaker;
 pub mod clearance;
+pub mod cluster_clock;
 pub mod concurrency;
-pub mod fast_path;
-pub mod freshness;
-pub mod lease;
-pub mod limit;
-pub mod quickest;
-pub mod two_spans;
-
-pub mod run;
-pub mod trace;
-
-pub mod protocol;
-
-pub mod backoff;
-pub mod served;
-pub mod settlement;
-
+pub mod duration;
 pub mod events;
-
-pub mod publication;
-
+pub mod fairness;
+pub mod fast_path;
+pub mod fault;
+pub mod fingerprint;
 pub mod follow_up;
-
+pub mod freshness;
+pub mod job;
+pub mod key;
+pub mod lane;
+pub mod lease;
+pub mod likeness;
+pub mod limit;
+pub mod merge;
+pub mod name;
+mod named;
+pub mod policy;
+pub mod pressure;
+pub mod protocol;
+pub mod publication;
+pub mod quickest;
+pub mod rank;
 pub mod recurrence;
 pub mod recurring;
-
-pub mod fault;
-pub mod setting;
-
-pub mod pressure;
-
 pub mod repeats;
-
 pub mod restart;
 pub mod retention;
-
+pub mod run;
+mod schema;
+pub mod search;
+pub mod served;
+pub mod setting;
+pub mod settlement;
+pub mod timestamp;
+pub mod trace;
+pub mod two_spans;
 pub mod words;
 
 pub use duration::DurationText;
@@ -86,7 +69,6 @@ pub use timestamp::Timestamp;
 pub use trace::TraceId;
 
 /// Whether a field has the value that it has where it is left out.
-#[must_use]
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -12,14 +12,12 @@ use crate::rank::Rank;
 #[derive(Debug)]
 pub struct Merge<T> {
     lanes: Vec<VecDeque<(Rank, T)>>,
-    held: usize,
 }
 
 impl<T> Merge<T> {
     /// An empty merge of `lanes` lanes.
-    #[must_use]
     pub fn new(lanes: usize) -> Self {
-        Self { lanes: (0..lanes).map(|_| VecDeque::new()).collect(), held: 0 }
+        Self { lanes: (0..lanes).map(|_| VecDeque::new()).collect() }
     }
 
     /// Puts a job in its place in its lane: behind all that are not of a later rank.
@@ -31,7 +29,6 @@ impl<T> Merge<T> {
         let is_last = jobs.back().is_none_or(|(last, _)| *last <= rank);
         let place = if is_last { jobs.len() } else { jobs.partition_point(|(other, _)| *other <= rank) };
         jobs.insert(place, (rank, job));
-        self.held += 1;
     }
 
     /// Takes the job with the smallest rank among the lanes' heads; the more urgent lane wins a tie.
@@ -39,12 +36,10 @@ impl<T> Merge<T> {
         let heads =
             self.lanes.iter().enumerate().filter_map(|(lane, jobs)| jobs.front().map(|(rank, _)| (*rank, lane)));
         let (_, lane) = heads.min()?;
-        self.held -= 1;
         self.lanes[lane].pop_front().map(|(_, job)| job)
     }
 
     /// The smallest rank among the buffered jobs.
-    #[must_use]
     pub fn next_rank(&self) -> Option<Rank> {
         self.lanes.iter().filter_map(|jobs| jobs.front().map(|(rank, _)| *rank)).min()
     }
@@ -55,15 +50,13 @@ impl<T> Merge<T> {
     }
 
     /// How many jobs of `lane` are buffered.
-    #[must_use]
     pub fn held_of(&self, lane: usize) -> usize {
         self.lanes[lane].len()
     }
 
     /// How many jobs are buffered.
-    #[must_use]
     pub fn held(&self) -> usize {
-        self.held
+        self.lanes.iter().map(VecDeque::len).sum()
     }
 
     /// Every job, in no order of lanes.
@@ -80,7 +73,6 @@ impl<T> Merge<T> {
             *lane = keep;
             taken.extend(out.into_iter().map(|(_, job)| job));
         }
-        self.held -= taken.len();
         taken
     }
 }

@@ -8,11 +8,11 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::fingerprint::fnv;
-use crate::schema::schema;
+use crate::schema::{reads, schema};
 use crate::{Lane, Timestamp};
 
 /// The maximum number of bytes in a tenant, queue or schedule id.
@@ -24,7 +24,6 @@ pub const WEBHOOK_ID_MAX: usize = 48;
 /// The maximum number of bytes in a job type.
 pub const TYPE_MAX: usize = 128;
 
-/// Stands for a name that cannot be read.
 const UNREADABLE: &str = "_";
 
 /// A name that does not parse: which one, and why.
@@ -37,6 +36,12 @@ pub struct NameError {
     pub value: String,
     /// Why it is refused.
     pub reason: String,
+}
+
+impl NameError {
+    pub(crate) fn new(what: &'static str, value: &str, reason: impl Into<String>) -> Self {
+        Self { what, value: value.to_owned(), reason: reason.into() }
+    }
 }
 
 /// Which names there are, for the error about one that there is not.
@@ -55,20 +60,18 @@ fn shorten(value: &str) -> String {
 }
 
 fn check_token(what: &'static str, value: &str, max: usize) -> Result<(), NameError> {
-    let refuse = |reason: String| Err(NameError { what, value: value.to_owned(), reason });
-    if value.is_empty() {
-        return refuse("is empty".to_owned());
-    }
-    if value.len() > max {
-        return refuse(format!("has {} bytes, {max} are allowed", value.len()));
-    }
-    if value.starts_with('_') {
-        return refuse("begins with `_`, which is kept for the system".to_owned());
-    }
-    match foreign(value, "_-") {
-        Some(found) => refuse(format!("has {found}; allowed are A-Z a-z 0-9 _ -")),
-        None => Ok(()),
-    }
+    let reason = if value.is_empty() {
+        "is empty".to_owned()
+    } else if value.len() > max {
+        format!("has {} bytes, {max} are allowed", value.len())
+    } else if value.starts_with('_') {
+        "begins with `_`, which is kept for the system".to_owned()
+    } else if let Some(found) = foreign(value, "_-") {
+        format!("has {found}; allowed are A-Z a-z 0-9 _ -")
+    } else {
+        return Ok(());
+    };
+    Err(NameError::new(what, value, reason))
 }
 
 /// The first character that is neither a letter nor a digit nor one of `others`, and where it stands.
@@ -78,7 +81,7 @@ fn foreign(text: &str, others: &str) -> Option<String> {
 }
 
 fn check_type(text: &str) -> Result<(), NameError> {
-    let refuse = |reason: String| Err(NameError { what: "type", value: text.to_owned(), reason });
+    let refuse = |reason: String| Err(NameError::new("type", text, reason));
     if text.len() > TYPE_MAX {
         return refuse(format!("has {} bytes, {TYPE_MAX} are allowed", text.len()));
     }
@@ -99,7 +102,8 @@ fn check_type(text: &str) -> Result<(), NameError> {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $max:expr, $pattern:expr, $check:expr) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(transparent)]
         pub struct $name(SmolStr);
 
         impl $name {
@@ -114,7 +118,6 @@ macro_rules! name {
             }
 
             /// The name as text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -146,26 +149,8 @@ macro_rules! name {
             }
         }
 
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-
         schema!($name { "type": "string", "maxLength": $max, "pattern": $pattern });
     };
-}
-
-/// Names of what a client makes: each is read as it is chosen.
-macro_rules! chosen {
-    ($($name:ident),*) => {$(
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                Self::parse(&text).map_err(serde::de::Error::custom)
-            }
-        }
-    )*};
 }
 
 /// Names that stand in subjects and headers, where somebody may have written what is none.
@@ -173,19 +158,12 @@ macro_rules! met {
     ($($name:ident),*) => {$(
         impl $name {
             /// Stands for a name that cannot be read: `_`, which no client can choose.
-            #[must_use]
             pub fn unreadable() -> Self {
                 Self(SmolStr::new_static(UNREADABLE))
             }
-        }
 
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                if text == UNREADABLE {
-                    return Ok(Self::unreadable());
-                }
-                Self::parse(&text).map_err(serde::de::Error::custom)
+            fn read(text: &str) -> Result<Self, NameError> {
+                if text == UNREADABLE { Ok(Self::unreadable()) } else { Self::parse(text) }
             }
         }
     )*};
@@ -195,7 +173,6 @@ macro_rules! met {
 const ID: &str = "^[A-Za-z0-9-][A-Za-z0-9_-]*$";
 /// The form of a token, or of what stands for one that cannot be read.
 const TOKEN: &str = "^(_|[A-Za-z0-9-][A-Za-z0-9_-]*)$";
-/// The form of a type.
 const TYPE: &str = r"^(_|[A-Za-z0-9-][A-Za-z0-9_-]*(\.[A-Za-z0-9-][A-Za-z0-9_-]*)*)$";
 
 name!(
@@ -220,12 +197,13 @@ name!(
     /// The type of work, for example `email.send`.
     JobType, "type", TYPE_MAX, TYPE, check_type);
 
-chosen!(ScheduleId, WebhookId, BatchId);
 met!(Tenant, Queue, RunId, JobType);
+reads!(Tenant, Queue, RunId, JobType => |text| Self::read(text));
+// A client makes these: each is read as it is chosen.
+reads!(ScheduleId, WebhookId, BatchId => |text| Self::parse(text));
 
 impl RunId {
     /// The id of a bare publish that came without one: `<queue>-p<priority>-<stream sequence>`.
-    #[must_use]
     pub fn derived(lane: &Lane, sequence: u64) -> Self {
         let Lane { queue, priority } = lane;
         Self(format_smolstr!("{queue}-{priority}-{sequence}"))
@@ -239,15 +217,14 @@ impl RunId {
     pub fn parse_chosen(text: &str) -> Result<Self, NameError> {
         let id = Self::parse(text)?;
         if id.derived_parts().is_some() {
-            let reason = "ends like a derived id (`-p5-123`), which clients may not choose".to_owned();
-            return Err(NameError { what: "run_id", value: text.to_owned(), reason });
+            let reason = "ends like a derived id (`-p5-123`), which clients may not choose";
+            return Err(NameError::new("run_id", text, reason));
         }
         Ok(id)
     }
 
     /// The id of a job whose derived id belongs to another run, from a stream that is gone: the derived id with the
     /// time at which the job was stored.
-    #[must_use]
     pub fn derived_at(derived: &Self, at: Timestamp) -> Self {
         let text = format!("{derived}-at-{:x}", at.millis());
         // A queue's name is shortened if the whole would be longer than an id may be.
@@ -259,12 +236,11 @@ impl RunId {
     #[must_use]
     pub fn then(&self) -> Self {
         let text = format_smolstr!("{self}-then");
-        Self(if text.len() > RUN_ID_MAX { format_smolstr!("{}-then", fnv([self.as_str()])) } else { text })
+        Self(if text.len() > RUN_ID_MAX { format_smolstr!("{:016x}-then", fnv(self.0.bytes())) } else { text })
     }
 
     /// The lane and the sequence in a derived id; `None` for an id that a client chose, or that no run can have:
     /// sequences begin at 1, and are written without leading zeros.
-    #[must_use]
     pub fn as_derived(&self) -> Option<(Lane, u64)> {
         let (lane, digits) = self.derived_parts()?;
         let sequence = digits.parse().ok().filter(|_| !digits.starts_with('0'))?;
@@ -283,7 +259,6 @@ impl RunId {
 
 impl Tenant {
     /// The tenant of clients that name none: `default`.
-    #[must_use]
     pub fn default_tenant() -> Self {
         Self(SmolStr::new_static("default"))
     }
@@ -291,14 +266,14 @@ impl Tenant {
 
 impl Queue {
     /// The queue of clients that name none: `main`.
-    #[must_use]
     pub fn main() -> Self {
         Self(SmolStr::new_static("main"))
     }
 }
 
 /// How urgent a job is: 1 (most urgent) to 9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
 pub struct Priority(u8);
 
 impl Priority {
@@ -314,10 +289,7 @@ impl Priority {
     pub fn new(number: u64) -> Result<Self, NameError> {
         match u8::try_from(number) {
             Ok(number @ 1..=9) => Ok(Self(number)),
-            _ => {
-                let reason = "is not one of 1 (most urgent) to 9".to_owned();
-                Err(NameError { what: "priority", value: number.to_string(), reason })
-            }
+            _ => Err(NameError::new("priority", &number.to_string(), "is not one of 1 (most urgent) to 9")),
         }
     }
 
@@ -328,10 +300,7 @@ impl Priority {
     pub fn parse(token: &str) -> Result<Self, NameError> {
         match token.as_bytes() {
             [b'p', digit @ b'1'..=b'9'] => Ok(Self(digit - b'0')),
-            _ => {
-                let reason = "is not one of p1 (most urgent) to p9".to_owned();
-                Err(NameError { what: "priority", value: token.to_owned(), reason })
-            }
+            _ => Err(NameError::new("priority", token, "is not one of p1 (most urgent) to p9")),
         }
     }
 
@@ -350,12 +319,6 @@ impl Priority {
 impl fmt::Display for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "p{}", self.0)
-    }
-}
-
-impl Serialize for Priority {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(self.0)
     }
 }
 

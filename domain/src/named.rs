@@ -26,7 +26,6 @@ macro_rules! named {
             }
 
             /// The one of this name.
-            #[must_use]
             $vis fn parse(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.as_str() == name)
             }

@@ -83,13 +83,11 @@ pub struct TypePolicy {
 
 impl TypePolicy {
     /// Whether a rate limit applies to its jobs.
-    #[must_use]
     pub fn has_limit(&self) -> bool {
         self.rate_limit.is_some() || self.limit.is_some()
     }
 
     /// Whether its concurrency keys have lines ([`crate::concurrency::Line`]).
-    #[must_use]
     pub fn has_lines(&self) -> bool {
         self.on_busy != OnBusy::Wait
     }
@@ -130,14 +128,16 @@ impl Default for TypePolicy {
     }
 }
 
-/// How much is kept of runs that complete at the first attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum History {
-    /// Record and events of every run.
-    #[default]
-    All,
-    /// Neither record nor event log for runs that complete at the first attempt; live events as always.
-    Failures,
+crate::named! {
+    /// How much is kept of runs that complete at the first attempt.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum History {
+        /// Record and events of every run.
+        #[default]
+        All = "all",
+        /// Neither record nor event log for runs that complete at the first attempt; live events as always.
+        Failures = "failures",
+    }
 }
 
 /// How a queue is served.
@@ -173,14 +173,16 @@ pub struct KeyPolicy {
     pub on_mismatch: OnMismatch,
 }
 
-/// What `submit` answers if a key comes again with another job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnMismatch {
-    /// An error: the client has used one key for two jobs.
-    #[default]
-    Reject,
-    /// The run that has the key, as if the jobs were the same.
-    Return,
+crate::named! {
+    /// What `submit` answers if a key comes again with another job.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum OnMismatch {
+        /// An error: the client has used one key for two jobs.
+        #[default]
+        Reject = "reject",
+        /// The run that has the key, as if the jobs were the same.
+        Return = "return",
+    }
 }
 
 /// All policies of a node.
@@ -230,13 +232,11 @@ impl Default for TenantPolicy {
 
 impl Policies {
     /// The policy of `job_type`.
-    #[must_use]
     pub fn of(&self, job_type: &JobType) -> &TypePolicy {
         self.types.get(job_type).unwrap_or(&self.default_type)
     }
 
     /// The configured rate limit of a scope.
-    #[must_use]
     pub fn limit_of(&self, scope: &Scope) -> Option<RateLimit> {
         match scope {
             Scope::Type(job_type) => self.of(job_type).rate_limit,
@@ -246,7 +246,6 @@ impl Policies {
     }
 
     /// The weight of a fairness key beside others.
-    #[must_use]
     pub fn weight_of(&self, key: &FairnessKey) -> u32 {
         match key {
             FairnessKey::Tenant(tenant) => self.tenants.get(tenant).map_or(1, |policy| policy.weight),
@@ -255,19 +254,16 @@ impl Policies {
     }
 
     /// What a run of this type is found by, as its payload has it.
-    #[must_use]
     pub fn searched(&self, job_type: &JobType, payload: &[u8]) -> Vec<String> {
         search::values(&self.of(job_type).search, payload)
     }
 
     /// Whether any type hides its payloads and results.
-    #[must_use]
     pub fn redacts_any(&self) -> bool {
         self.default_type.redact || self.types.values().any(|policy| policy.redact)
     }
 
     /// Maximum number of attempts in a round of this job.
-    #[must_use]
     pub fn max_attempts(&self, job: &Job) -> u32 {
         let asked = job.options.as_ref().and_then(|options| options.max_attempts);
         asked.unwrap_or(self.of(&job.job_type).max_attempts)

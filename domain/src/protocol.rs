@@ -101,7 +101,6 @@ pub enum Verdict {
 }
 
 /// Judges a delivery by the stored record.
-#[must_use]
 pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     let from_a_node = arrival.moved || arrival.seal.is_some();
     let Some(run) = found else {
@@ -155,15 +154,13 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         // It was cancelled while another message carried it, which comes or has come.
         State::Cancelled { left: None, .. } if run.held_by.is_some() && !is_holder => Verdict::Drop,
         State::Cancelled { .. } => Verdict::PublishEnd,
-        // A job of its key ended it, which the message of its last wait publishes: no node may have done so before.
-        State::Duplicate { .. } if !is_holder && was_still_to_come(run) && speaks_for_it => Verdict::PublishEnd,
-        state if state.is_terminal() => {
-            if is_holder && run.round == arrival.round {
-                Verdict::CarryOut
-            } else {
-                Verdict::Drop
-            }
+        // A job of its key ended it before its message came, which that of its last wait publishes: no node may have
+        // done so before.
+        State::Duplicate { left, .. } if !is_holder && speaks_for_it && (run.held_by.is_none() || left.is_some()) => {
+            Verdict::PublishEnd
         }
+        state if state.is_terminal() && is_holder && run.round == arrival.round => Verdict::CarryOut,
+        state if state.is_terminal() => Verdict::Drop,
         // The run waits. Its own message continues where it stopped: a requeued attempt starts again, a schedule is
         // written again.
         _ if is_holder && run.state.wait().is_some() => Verdict::TakeOver,
@@ -184,18 +181,9 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
     }
 }
 
-/// Whether the message of a run was still to come when the run ended as a duplicate: no message had carried it, or it
-/// waited outside of its lane.
-fn was_still_to_come(run: &Run) -> bool {
-    run.held_by.is_none() || run.state.wait().is_some()
-}
-
 /// Whether a message of a wait was scheduled for an earlier time than the one for which the run waits now.
 fn is_before_its_time(run: &Run, arrival: &Arrival) -> bool {
-    match (run.state.wait(), arrival.due_at) {
-        (Some(Wait::Until(at)), Some(due_at)) => due_at < at,
-        _ => false,
-    }
+    matches!((run.state.wait(), arrival.due_at), (Some(Wait::Until(at)), Some(due_at)) if due_at < at)
 }
 
 /// What the judging node knows about the node that holds a running attempt.
@@ -213,7 +201,6 @@ pub enum HolderStatus {
 }
 
 /// Whether the record's running attempt has lost its lease: its holder is gone, or gave no sign of life for one lease.
-#[must_use]
 pub fn lease_is_lost(run: &Run, holder: HolderStatus, now: Timestamp, lease: Duration) -> bool {
     match holder {
         HolderStatus::Holds | HolderStatus::NeverStarted => false,
@@ -224,7 +211,6 @@ pub fn lease_is_lost(run: &Run, holder: HolderStatus, now: Timestamp, lease: Dur
 
 /// When the holder of the record's attempt gave its last sign of life, if its node was last seen at `seen_at`. The
 /// start of the attempt is such a sign.
-#[must_use]
 pub fn last_sign(run: &Run, seen_at: Option<Timestamp>) -> Timestamp {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
     started_at.max(seen_at).unwrap_or(run.origin)
@@ -233,7 +219,6 @@ pub fn last_sign(run: &Run, seen_at: Option<Timestamp>) -> Timestamp {
 /// Whether a run is the one of this very message, by now perhaps in another round: the message holds it, or it began
 /// with the message and has its id. `derived` is the id that the message's position in its lane gives; the run may have
 /// that with the message's time as well. A replayed run has no message until its new one is taken up.
-#[must_use]
 pub fn is_of(run: &Run, arrival: &Arrival, derived: &RunId) -> bool {
     let message = &arrival.holding.message;
     let has_its_id = arrival.has_derived_id || run.run_id == RunId::derived_at(derived, message.at);
@@ -257,7 +242,6 @@ pub enum Repeat {
 /// Judges a repeated submission by the stored record: the node that pre-created the record may have died before the
 /// next step. As long as no message carries the run, a second message does no harm: the first to come claims the run,
 /// the other is dropped.
-#[must_use]
 pub fn on_repeat(run: &Run) -> Repeat {
     if run.published || run.held_by.is_some() || run.has_started() || run.round != 1 {
         return Repeat::Nothing;
@@ -288,7 +272,6 @@ pub enum DeadLetterVerdict {
 
 /// Judges the dead letter of round `round`, of the run that was first published at `origin`, by the stored record. A
 /// node that was frozen may write a dead letter late.
-#[must_use]
 pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
     let Some(run) = found else { return DeadLetterVerdict::Stands };
     match run.origin.cmp(&origin) {
@@ -308,7 +291,6 @@ pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> Dea
 }
 
 /// Whether the write with `token` succeeded, if its answer was a refusal or was lost and the record was read instead.
-#[must_use]
 pub fn was_mine(found: Option<&Run>, token: &str) -> bool {
     found.is_some_and(|run| run.token == token)
 }

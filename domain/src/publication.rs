@@ -71,7 +71,6 @@ impl Carrier {
 
 impl Published {
     /// No event: no node has worked on the run. It has no record, or only the one that `submit` wrote.
-    #[must_use]
     pub const fn nothing() -> Self {
         Self { live: 0, log: 0 }
     }
@@ -81,7 +80,6 @@ impl Published {
     /// The message proves that the log has the events that `found` implies, unless `submit` wrote the record: then no
     /// message carries it. The job of a replay is published once the log has the new round. A job that waited for its
     /// time was never `enqueued` before.
-    #[must_use]
     pub fn at_arrival(found: &Run) -> Self {
         if found.state == RunState::Scheduled {
             return Self::nothing();
@@ -92,7 +90,6 @@ impl Published {
 
     /// Before the next attempt of a retry that this node held locally: the retry waited until the log had every event
     /// of the record that the node wrote.
-    #[must_use]
     pub fn held_locally(run: &Run) -> Self {
         let all = of_round(run).len();
         Self { live: all, log: all }
@@ -100,7 +97,6 @@ impl Published {
 
     /// A claim that is stored although its answer was lost to the node that made it. The start is not published: the
     /// handler was not called.
-    #[must_use]
     pub fn at_unclear_claim(run: &Run) -> Self {
         let events = of_round(run);
         Self { live: events.len().saturating_sub(1), log: proven(run, &events) }
@@ -109,7 +105,6 @@ impl Published {
     /// A record that another node wrote, or this one before it died: redelivered, cancelled through the API, or running
     /// under a lease that was lost. The writer published its events live at once, but may have died before the log had
     /// them.
-    #[must_use]
     pub fn at_redelivery(found: &Run) -> Self {
         let events = of_round(found);
         Self { live: events.len(), log: proven(found, &events) }
@@ -118,7 +113,6 @@ impl Published {
     /// A run that was cancelled through the API before this node could write its own decision: the cancel is published
     /// live, and the log is left to the run's message, which this node has. `before_it` is what was published before
     /// the decision `decided`; it counts if that decision was about the same start that was cancelled.
-    #[must_use]
     pub fn at_overtaken(before_it: Self, decided: &Run, cancelled: &Run) -> Self {
         let start = |run: &Run| (run.round, run.attempt, run.attempts.last().map(|last| last.start));
         let proven = Self::at_redelivery(cancelled);
@@ -130,7 +124,6 @@ impl Published {
     /// node has seen the run, all of its events. If the run was running, the log is left to its message, which comes
     /// again if its node does not log the end, unless it is gone; so it is if its message comes in any case. Were the
     /// log given the end here as well, it would have it twice.
-    #[must_use]
     pub fn at_cancel(before: &Run, cancelled: &Run, carrier: Carrier) -> Self {
         let events = of_round(cancelled);
         let last = events.len().saturating_sub(1);
@@ -144,7 +137,6 @@ impl Published {
     /// A run that made way for another one with its key before it was started, known by its message, or by the schedule
     /// that is to bring it: of a job that waits in its lane nothing is published yet; a wait is published before its
     /// message is written.
-    #[must_use]
     pub fn at_made_way(run: &Run) -> Self {
         let waited_in_its_lane = run.state.wait().is_none();
         let last = if waited_in_its_lane { 0 } else { of_round(run).len().saturating_sub(1) };
@@ -154,7 +146,6 @@ impl Published {
     /// A run whose dead letter of round `round` is replayed, discarded, or deleted because the run is past it. If a
     /// round was just opened, all of its events are new; if it has ended, only its end is. The dead letter was written
     /// once the log had the death that it reports.
-    #[must_use]
     pub fn at_dead_letter(run: &Run, round: u32) -> Self {
         let events = of_round(run);
         let last = events.len().saturating_sub(1);

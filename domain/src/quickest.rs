@@ -19,7 +19,6 @@ pub const ENOUGH: u32 = 20;
 #[derive(Debug, Clone, Copy)]
 pub struct Quickest(TwoSpans<SpanSuccesses>);
 
-/// The successes of one span.
 #[derive(Debug, Clone, Copy)]
 struct SpanSuccesses {
     count: u32,
@@ -34,7 +33,6 @@ impl Default for SpanSuccesses {
 
 impl Quickest {
     /// Nothing was seen so far.
-    #[must_use]
     pub fn new(now: Instant) -> Self {
         Self(TwoSpans::new(now))
     }
@@ -47,14 +45,12 @@ impl Quickest {
     }
 
     /// The least time that a success took lately; `None` if too few were seen.
-    #[must_use]
     pub fn least(&self, now: Instant) -> Option<Duration> {
         let TwoSpans { this, before, .. } = self.0.at(now, SPAN);
         (this.count.saturating_add(before.count) >= ENOUGH).then(|| this.least.min(before.least))
     }
 
     /// Whether all that was seen is forgotten.
-    #[must_use]
     pub fn is_forgotten(&self, now: Instant) -> bool {
         let TwoSpans { this, before, .. } = self.0.at(now, SPAN);
         this.count == 0 && before.count == 0

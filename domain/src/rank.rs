@@ -17,7 +17,6 @@ pub struct Rank(i64, i64);
 impl Rank {
     /// The rank of a job that has waited since `since`. If `aging` is 0, priorities are strict: time decides only
     /// within one priority.
-    #[must_use]
     pub fn new(since: Timestamp, priority: Priority, aging: Duration) -> Self {
         let steps = i64::from(priority.number() - 1);
         if aging.is_zero() {

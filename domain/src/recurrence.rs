@@ -120,7 +120,6 @@ impl Recurrence {
     }
 
     /// The first time after `after` at which it is due; `None`: never again, before the year 2262.
-    #[must_use]
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         let next = match self {
             Self::Cron(times) => times.next_after(after)?,

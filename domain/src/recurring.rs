@@ -16,6 +16,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::fingerprint::fnv;
 use crate::recurrence::Recurrence;
 use crate::{NameError, RunId, ScheduleId, Timestamp};
 
@@ -27,26 +28,30 @@ const APART: Duration = Duration::from_secs(1);
 /// takes 4 to 8 s, costs none.
 pub const MISFIRE_AFTER: Duration = Duration::from_secs(10);
 
-/// What happens to firings that no node could make in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Misfire {
-    /// One run for all of them.
-    #[default]
-    One,
-    /// None.
-    Skip,
+crate::named! {
+    /// What happens to firings that no node could make in time.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Misfire {
+        /// One run for all of them.
+        #[default]
+        One = "one",
+        /// None.
+        Skip = "skip",
+    }
 }
 
-/// What happens if a firing comes while the run before it has not ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Overlap {
-    /// Both run.
-    #[default]
-    Allow,
-    /// The firing is left out.
-    Skip,
+crate::named! {
+    /// What happens if a firing comes while the run before it has not ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Overlap {
+        /// Both run.
+        #[default]
+        Allow = "allow",
+        /// The firing is left out.
+        Skip = "skip",
+    }
 }
 
 /// When a schedule fires, and under which conditions.
@@ -140,7 +145,6 @@ pub struct Clocks {
 
 impl Timing {
     /// The first due time after `after`; `None`: the schedule is over by then.
-    #[must_use]
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         let next = self.recurrence.next_after(after)?;
         self.ends_at.is_none_or(|end| next <= end).then_some(next)
@@ -153,7 +157,6 @@ impl Timing {
 
     /// When the firing due at `due` fires: the same for every node that asks, spread by schedule and due time, and
     /// before the next one is due.
-    #[must_use]
     pub fn fires_at(&self, id: &ScheduleId, due: Timestamp) -> Timestamp {
         if self.jitter.is_zero() {
             return due;
@@ -176,7 +179,6 @@ impl Timing {
 
 impl Progress {
     /// What is to be done about a tick. Repeat it until it says [`TickAction::Wait`] or [`TickAction::Rest`].
-    #[must_use]
     pub fn on_tick(&self, id: &ScheduleId, timing: &Timing, clocks: &Clocks) -> TickAction {
         if let Some(due) = self.pending {
             return TickAction::CarryOut(due);
@@ -250,7 +252,6 @@ impl Progress {
 }
 
 /// The id of a firing's run.
-#[must_use]
 pub fn run_id(id: &ScheduleId, due: Timestamp) -> RunId {
     // A schedule's id is checked so that this is an id which a client may choose.
     RunId::parse(&format!("{id}-{}", due.millis())).unwrap_or_else(|_| RunId::unreadable())
@@ -261,19 +262,16 @@ pub fn run_id(id: &ScheduleId, due: Timestamp) -> RunId {
 /// # Errors
 /// Says what is wrong with the id.
 pub fn check_id(id: &ScheduleId) -> Result<(), NameError> {
-    RunId::parse_chosen(&format!("{id}-{}", Timestamp::default().millis())).map(|_| ()).map_err(|_| NameError {
-        what: "id",
-        value: id.to_string(),
-        reason: "ends like the queue and priority of a derived run id (`-p5`), so its runs would look like those"
-            .to_owned(),
+    RunId::parse_chosen(&format!("{id}-{}", Timestamp::default().millis())).map(|_| ()).map_err(|_| {
+        let reason = "ends like the queue and priority of a derived run id (`-p5`), so its runs would look like those";
+        NameError::new("id", id.as_str(), reason)
     })
 }
 
-/// A number that is the same for the same schedule and due time, and evenly spread otherwise: FNV-1a, then the finish
+/// A number that is the same for the same schedule and due time, and evenly spread otherwise: a hash, then the finish
 /// of splitmix64, which lets every bit change every other.
 fn spread(id: &str, due: Timestamp) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let mut hash = id.bytes().chain(due.millis().to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, step);
+    let mut hash = fnv(id.bytes().chain(due.millis().to_le_bytes()));
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     hash ^ (hash >> 31)

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 /// The first pause; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// The repeats of one line.

@@ -4,15 +4,6 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How a supervisor reacts to a death.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It starts the child again.
-    Restart,
-    /// The child keeps dying: the supervisor ends itself, and its own supervisor decides next.
-    GiveUp,
-}
-
 /// The deaths that still count.
 #[derive(Debug)]
 pub struct Restarts {
@@ -23,16 +14,16 @@ pub struct Restarts {
 
 impl Restarts {
     /// At most `most` deaths within `within`.
-    #[must_use]
     pub fn new(most: usize, within: Duration) -> Self {
         Self { most, within, deaths: VecDeque::new() }
     }
 
-    /// Counts a death at `now` and judges it.
-    pub fn after_death(&mut self, now: Instant) -> Verdict {
+    /// Counts a death at `now`. Says whether the supervisor starts the child again; if not, it ends itself, and its own
+    /// supervisor decides next.
+    pub fn after_death(&mut self, now: Instant) -> bool {
         self.deaths.retain(|&death| now.duration_since(death) <= self.within);
         self.deaths.push_back(now);
-        if self.deaths.len() > self.most { Verdict::GiveUp } else { Verdict::Restart }
+        self.deaths.len() <= self.most
     }
 }
 
@@ -46,6 +37,6 @@ mod tests {
         let start = Instant::now();
         let mut restarts = Restarts::new(2, Duration::from_secs(5));
         let mut at = |second| restarts.after_death(start + Duration::from_secs(second));
-        assert_eq!([at(0), at(1), at(7), at(8), at(9)].map(|v| v == Verdict::Restart), [true, true, true, true, false]);
+        assert_eq!([at(0), at(1), at(7), at(8), at(9)], [true, true, true, true, false]);
     }
 }

@@ -10,7 +10,6 @@ pub const TIGHT: f64 = 0.9;
 /// How long the record of a run that completes now is kept when its storage is filled to `fill` (1: full). Between
 /// [`EASY`] and [`TIGHT`] each step divides the time by the same factor, from `age` down to `least`. If `age` is
 /// shorter than `least`, it is `age`.
-#[must_use]
 pub fn kept(fill: f64, age: Duration, least: Duration) -> Duration {
     if fill <= EASY || age <= least {
         return age;
@@ -45,7 +44,6 @@ impl Threat {
 
 /// The threat to dead letters that fill their storage to `fill` (1: full). `oldest` is the age of the oldest one; they
 /// are kept for `max_age` (zero: for ever). The storage is checked first: it gives less notice.
-#[must_use]
 pub fn threat(fill: f64, oldest: Option<Duration>, max_age: Duration) -> Option<Threat> {
     if fill >= WARN_FROM {
         return Some(Threat::Room);

@@ -1,4 +1,4 @@
-//! JSON schemas of values that are written as text or as a number: their forms, for the API's document.
+//! Values that are written as text or as a number: their forms, for the API's document, and how a text is read.
 
 /// Gives a type its schema.
 macro_rules! schema {
@@ -19,4 +19,17 @@ macro_rules! schema {
     };
 }
 
-pub(crate) use schema;
+/// Says how types are read from a text.
+macro_rules! reads {
+    ($($type:ident),+ => |$text:ident| $read:expr) => {$(
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <smol_str::SmolStr as serde::Deserialize>::deserialize(deserializer)?;
+                let $text = text.as_str();
+                $read.map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
+}
+
+pub(crate) use {reads, schema};

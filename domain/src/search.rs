@@ -65,7 +65,6 @@ impl fmt::Display for JsonPointer {
 }
 
 /// The values at these places, each once. A value that is empty or longer than [`VALUE_MAX`] is left out.
-#[must_use]
 pub fn values(places: &[JsonPointer], payload: &[u8]) -> Vec<String> {
     let mut values = Vec::new();
     for value in places.iter().filter_map(|place| place.value(payload)) {

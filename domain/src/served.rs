@@ -18,7 +18,6 @@ pub const MAX_TYPES: usize = 4_096;
 const LEARNS_FOR: Duration = Duration::from_secs(365 * 86_400);
 
 /// From when on a memory that begins at `now` is complete; `had_jobs`: the cluster has done work before.
-#[must_use]
 pub fn complete_from(had_jobs: bool, now: Timestamp) -> Timestamp {
     if had_jobs { now.plus(LEARNS_FOR) } else { now }
 }
@@ -27,8 +26,8 @@ pub fn complete_from(had_jobs: bool, now: Timestamp) -> Timestamp {
 #[derive(Debug, Clone, Default)]
 pub struct ServedTypes {
     types: HashSet<JobType>,
-    /// Absent until it was read.
-    complete_from: Option<Timestamp>,
+    /// From when on every type that was served is among these; `None` until that was read.
+    pub complete_from: Option<Timestamp>,
 }
 
 impl ServedTypes {
@@ -38,37 +37,22 @@ impl ServedTypes {
     }
 
     /// Whether a handler of this type would be news: it is not known, and there is room for it.
-    #[must_use]
     pub fn is_new(&self, job_type: &JobType) -> bool {
         self.types.len() < MAX_TYPES && !self.has(job_type)
     }
 
-    /// Every type that was served since then is among these.
-    pub fn are_complete_from(&mut self, at: Timestamp) {
-        self.complete_from = Some(at);
-    }
-
-    /// Whether it was read from when on they are complete.
-    #[must_use]
-    pub fn is_dated(&self) -> bool {
-        self.complete_from.is_some()
-    }
-
     /// Whether a handler of the type was online once.
-    #[must_use]
     pub fn has(&self, job_type: &JobType) -> bool {
         self.types.contains(job_type)
     }
 
     /// Whether it is certain at `now` that no handler of the type was ever online.
-    #[must_use]
     pub fn was_never_served(&self, job_type: &JobType, now: Timestamp) -> bool {
         let is_complete = self.types.len() < MAX_TYPES && self.complete_from.is_some_and(|from| from <= now);
         is_complete && !self.has(job_type)
     }
 
     /// The served type whose name is most like this one, if one is so like it that it may be meant.
-    #[must_use]
     pub fn nearest(&self, job_type: &JobType) -> Option<&JobType> {
         let alike = likeness::nearest(job_type.as_str(), self.types.iter().map(JobType::as_str))?;
         self.types.iter().find(|of| of.as_str() == alike)
@@ -88,16 +72,7 @@ pub struct NeverServed {
     pub subjects: [String; 2],
 }
 
-impl NeverServed {
-    /// The same for a sentence that names type and subject anyway.
-    #[must_use]
-    pub fn briefly(&self) -> String {
-        none_ever(self.nearest.as_ref())
-    }
-}
-
-/// That no handler was ever online, and which type may be meant.
-#[must_use]
+/// That no handler was ever online, and which type may be meant: for a sentence that names type and subject anyway.
 pub fn none_ever(nearest: Option<&JobType>) -> String {
     let meant = nearest.map_or_else(String::new, |of| format!(", did you mean {of}?"));
     format!("none was ever online{meant}")
@@ -139,9 +114,9 @@ mod tests {
         let mut served = served(&["report.render"]);
         let never = |served: &ServedTypes, name, now| served.was_never_served(&of(name), now);
         assert!(!never(&served, "report.rendr", at(0)), "nothing was read yet");
-        served.are_complete_from(complete_from(false, at(100)));
+        served.complete_from = Some(complete_from(false, at(100)));
         assert!(never(&served, "report.rendr", at(100)) && !never(&served, "report.render", at(100)));
-        served.are_complete_from(complete_from(true, at(100)));
+        served.complete_from = Some(complete_from(true, at(100)));
         assert!(!never(&served, "report.rendr", at(100)), "jobs were done before anything was remembered");
         assert!(!never(&served, "report.rendr", at(99).plus(LEARNS_FOR)));
         assert!(never(&served, "report.rendr", at(100).plus(LEARNS_FOR)), "a year later it knows");
@@ -149,8 +124,7 @@ mod tests {
 
     #[test]
     fn a_full_memory_is_not_complete() {
-        let mut served = ServedTypes::default();
-        served.are_complete_from(at(0));
+        let mut served = ServedTypes { complete_from: Some(at(0)), ..ServedTypes::default() };
         for number in 0..MAX_TYPES {
             assert!(served.was_never_served(&of("other"), at(0)), "{number}");
             assert!(served.add(of(&format!("t{number}"))));
@@ -182,9 +156,9 @@ mod tests {
         let listen = "its handlers subscribe to l.work.acme.report.rendr, or for all tenants to l.work.*.report.rendr";
         let begins = "no handler of `report.rendr` was ever online; ";
         assert_eq!(never.to_string(), format!("{begins}did you mean `report.render`? {listen}"));
-        assert_eq!(never.briefly(), "none was ever online, did you mean report.render?");
+        assert_eq!(none_ever(never.nearest.as_ref()), "none was ever online, did you mean report.render?");
         never.nearest = None;
-        assert_eq!(never.briefly(), "none was ever online");
+        assert_eq!(none_ever(None), "none was ever online");
         assert_eq!(never.to_string(), format!("{begins}{listen}"));
     }
 }

@@ -42,7 +42,6 @@ pub enum PauseOf {
 
 impl PauseOf {
     /// From a queue, a type or both; `None` if neither is named.
-    #[must_use]
     pub fn of(queue: Option<Queue>, job_type: Option<JobType>) -> Option<Self> {
         match (queue, job_type) {
             (Some(queue), None) => Some(Self::Queue(queue)),
@@ -53,7 +52,6 @@ impl PauseOf {
     }
 
     /// The queue, if it is about one.
-    #[must_use]
     pub fn queue(&self) -> Option<&Queue> {
         match self {
             Self::Queue(queue) | Self::TypeInQueue(_, queue) => Some(queue),
@@ -62,7 +60,6 @@ impl PauseOf {
     }
 
     /// The type, if it is about one.
-    #[must_use]
     pub fn job_type(&self) -> Option<&JobType> {
         match self {
             Self::Type(job_type) | Self::TypeInQueue(job_type, _) => Some(job_type),
@@ -102,13 +99,11 @@ pub struct PutQueue {
 
 impl PutQueue {
     /// Whether a node is to serve it, unless its configuration names the queue.
-    #[must_use]
     pub fn is_for(&self, node: &str) -> bool {
         self.nodes.as_ref().is_none_or(|nodes| nodes.iter().any(|named| named == node))
     }
 
     /// How it is served.
-    #[must_use]
     pub fn policy(&self) -> QueuePolicy {
         // A version with other bounds may have stored it.
         let concurrency = self.concurrency.clamp(1, QueuePolicy::MAX_CONCURRENCY);
@@ -129,7 +124,6 @@ pub struct Pause {
 
 impl Pause {
     /// Whether it holds at `now`.
-    #[must_use]
     pub fn holds(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
@@ -137,7 +131,6 @@ impl Pause {
 
 impl Setting {
     /// When it ends by itself, if it does.
-    #[must_use]
     pub fn ends_at(&self) -> Option<Timestamp> {
         match self {
             Self::Pause(pause) => pause.until,
@@ -161,13 +154,11 @@ const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(3);
 ///
 /// A node's knowledge counts for [`KNOWN_FOR`] from the moment at which it sent its presence, or its question if that
 /// was earlier. So its last presence bounds it.
-#[must_use]
 pub fn may_be_unaware(present_at: Timestamp, stored_at: Timestamp) -> bool {
     present_at.plus(KNOWN_FOR + CLOCKS_DIFFER_BY) > stored_at
 }
 
 /// How long after `now` no node starts attempts any more by what it knew before `stored_at`.
-#[must_use]
 pub fn unaware_for(stored_at: Timestamp, now: Timestamp) -> Duration {
     let over_at = stored_at.plus(KNOWN_FOR + CLOCKS_DIFFER_BY);
     over_at.since(now).min(KNOWN_FOR + CLOCKS_DIFFER_BY)

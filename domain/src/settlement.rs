@@ -8,7 +8,7 @@ use crate::backoff::Backoff;
 use crate::policy::TypePolicy;
 use crate::run::{DeferReason, Late, PutBack, RunResult};
 use crate::served::NeverServed;
-use crate::{ErrorKind, Failure, JobOptions, Run, RunId, Timestamp};
+use crate::{ErrorKind, Failure, Run, RunId, Timestamp};
 
 /// How an attempt ended.
 #[derive(Debug, Clone)]
@@ -68,16 +68,10 @@ pub enum Settlement {
         failure: Failure,
     },
     /// The run has ended with a failure; its job goes to the dead letters.
-    Dead {
-        /// Why.
-        failure: Failure,
-    },
+    Dead(Failure),
     /// The same, but its attempt did not start, because it could do so only when it is too late: it is as if the
     /// attempt had never begun.
-    NotStarted {
-        /// Why.
-        failure: Failure,
-    },
+    NotStarted(Failure),
     /// The job is tried again at `at`; no attempt is used up.
     Defer {
         /// When.
@@ -100,93 +94,45 @@ pub enum Settlement {
         reason: Option<DeferReason>,
     },
     /// The job waits for its time.
-    Schedule {
-        /// When.
-        at: Timestamp,
-    },
+    Schedule(Timestamp),
     /// The job was not started in time.
     Expire,
     /// The run is cancelled.
     Cancel,
     /// The same, because other runs of its concurrency key take precedence; the failure names them.
-    MakeWay {
-        /// Why.
-        failure: Failure,
-    },
-    /// Another run has its idempotency key.
-    Duplicate {
-        /// That run.
-        of: RunId,
-    },
+    MakeWay(Failure),
+    /// This other run has its idempotency key.
+    Duplicate(RunId),
 }
 
-/// The rules by which an attempt is judged.
+/// What an attempt is judged by.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
-    /// The attempt's number, from 1.
-    pub attempt: u32,
-    /// The maximum number of attempts in a round.
-    pub max_attempts: u32,
+    /// Its run, whose last attempt it is.
+    pub run: &'a Run,
+    /// How jobs of its type are treated.
+    pub policy: &'a TypePolicy,
     /// The delays between attempts.
     pub backoff: &'a Backoff,
     /// When the whole run must have ended.
     pub deadline: Option<Timestamp>,
-    /// How often in a row its handler has snoozed the job.
-    pub snoozes: u32,
-    /// How often in a row it may do so.
-    pub max_snoozes: u32,
-    /// How often in a row its handlers had no capacity.
-    pub busy: u32,
-    /// Since when the job has been waiting for a handler, and how often it was deferred; `None` if it was not deferred
-    /// for lack of one before.
-    pub no_handler: Option<(Timestamp, u32)>,
-    /// How long it may wait for a handler.
-    pub no_handler_grace: Duration,
-    /// Since when the job could have been done, and since when nodes have tried to, in this round.
-    pub tried: Tried,
     /// It is certain that no handler of the type was ever online.
     pub never_served: Option<&'a NeverServed>,
-    /// How long it may wait then; `None`: as long as any other.
-    pub never_served_grace: Option<Duration>,
 }
 
-/// Since when a job waits for somebody to do it.
-#[derive(Debug, Clone, Copy)]
-pub struct Tried {
-    /// When it was due first.
-    pub due: Timestamp,
-    /// When a node tried it first, as far as the record says.
-    pub first: Option<Timestamp>,
-}
+impl Terms<'_> {
+    fn in_a_row(&self, reason: DeferReason) -> u32 {
+        self.run.deferred_for(reason).map_or(0, |deferral| deferral.count)
+    }
 
-impl<'a> Terms<'a> {
-    /// The rules for the current attempt of `run`, from its record, its job and the limits of its type.
-    #[must_use]
-    pub fn of(run: &Run, options: Option<&JobOptions>, backoff: &'a Backoff, policy: &TypePolicy) -> Self {
-        let in_a_row = |reason| run.deferred_for(reason).map_or(0, |deferral| deferral.count);
-        let unserved = run.deferred_for(DeferReason::NoHandlerOnline);
-        let first_attempt = run.attempts_of_round().map(|attempt| attempt.started_at).next();
-        let first = first_attempt.into_iter().chain(unserved.map(|deferral| deferral.since)).min();
-        Self {
-            attempt: run.attempt,
-            max_attempts: run.max_attempts,
-            backoff,
-            deadline: run.deadline(options),
-            snoozes: in_a_row(DeferReason::Snoozed),
-            max_snoozes: policy.max_snoozes,
-            busy: in_a_row(DeferReason::Busy),
-            no_handler: unserved.map(|deferral| (deferral.since, deferral.count)),
-            no_handler_grace: policy.no_handler_grace,
-            tried: Tried { due: run.waits_since(), first },
-            never_served: None,
-            never_served_grace: policy.never_served_grace,
-        }
+    /// Since when the job has been deferred for lack of a handler.
+    fn unserved_since(&self) -> Option<Timestamp> {
+        self.run.deferred_for(DeferReason::NoHandlerOnline).map(|deferral| deferral.since)
     }
 
     /// Whether an attempt that found no handler at `now` fails, and does not only wait.
-    #[must_use]
     pub fn has_waited_for_handler(&self, now: Timestamp) -> bool {
-        now.since(self.no_handler.map_or(now, |(since, _)| since)) >= self.no_handler_grace
+        now.since(self.unserved_since().unwrap_or(now)) >= self.policy.no_handler_grace
     }
 }
 
@@ -201,13 +147,12 @@ const BUSY_MAX: Duration = Duration::from_secs(30);
 const NOT_STARTED: Duration = Duration::from_millis(500);
 
 /// Judges `outcome` at `now`; `chance` is evenly distributed in 0 ≤ chance < 1.
-#[must_use]
 pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
     match outcome {
         Outcome::Completed(result) => Settlement::Complete(result),
         Outcome::Failed { failure, retry_after } => fail(failure, retry_after, terms, now, chance),
-        Outcome::Snoozed(_) if terms.snoozes >= terms.max_snoozes => {
-            let message = format!("its handler snoozed the job more than {} times in a row", terms.max_snoozes);
+        Outcome::Snoozed(_) if terms.in_a_row(DeferReason::Snoozed) >= terms.policy.max_snoozes => {
+            let message = format!("its handler snoozed the job more than {} times in a row", terms.policy.max_snoozes);
             fail(Failure::new(ErrorKind::Retryable, message), None, terms, now, chance)
         }
         Outcome::Snoozed(wait) => {
@@ -216,7 +161,7 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
         }
         Outcome::Detached { token, lasts } => Settlement::Detach(Box::new(Late::new(token, lasts, terms.deadline))),
         Outcome::Busy { started } => {
-            let pause = (BUSY * (1 << terms.busy.min(5))).min(BUSY_MAX);
+            let pause = (BUSY * (1 << terms.in_a_row(DeferReason::Busy).min(5))).min(BUSY_MAX);
             let put_back = started.then_some(PutBack::Busy);
             defer(now.plus(spread(pause, chance)), DeferReason::Busy, put_back, terms)
         }
@@ -224,9 +169,9 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             if terms.has_waited_for_handler(now) {
                 return without_handler(terms, now, chance);
             }
-            let count = terms.no_handler.map_or(0, |(_, count)| count);
+            let count = terms.in_a_row(DeferReason::NoHandlerOnline);
             let wait = Duration::from_millis(250 << count.min(5)).min(NO_HANDLER_MAX);
-            let wait = spread(wait, chance).min(terms.no_handler_grace);
+            let wait = spread(wait, chance).min(terms.policy.no_handler_grace);
             defer(now.plus(wait), DeferReason::NoHandlerOnline, None, terms)
         }
         Outcome::OverLimit(reason) => defer(now.plus(NOT_STARTED), reason, None, terms),
@@ -247,7 +192,7 @@ fn defer(at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, terms: T
     if terms.deadline.is_some_and(|deadline| at >= deadline) {
         let message = format!("the run's deadline comes before the end of its wait ({})", reason.as_str());
         let failure = Failure::new(ErrorKind::Timeout, message);
-        return if put_back.is_some() { Settlement::Dead { failure } } else { Settlement::NotStarted { failure } };
+        return if put_back.is_some() { Settlement::Dead(failure) } else { Settlement::NotStarted(failure) };
     }
     Settlement::Defer { at, reason, put_back }
 }
@@ -258,18 +203,19 @@ fn defer(at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, terms: T
 fn without_handler(terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
     let failed = |message| Failure::new(ErrorKind::NoHandler, message);
     let Some(never) = terms.never_served else {
-        let grace = crate::DurationText(terms.no_handler_grace);
+        let grace = crate::DurationText(terms.policy.no_handler_grace);
         return fail(failed(format!("no handler was online for {grace}")), None, terms, now, chance);
     };
-    let Some(grace) = terms.never_served_grace else {
+    let Some(grace) = terms.policy.never_served_grace else {
         return fail(failed(never.to_string()), None, terms, now, chance);
     };
     // Jobs that wait behind thousands of their type, or were published before any node was there, are looked at late:
     // for the first the node's own looks count, for the second no time before.
-    let tried = terms.tried.first.map_or(never.missing_since, |first| first.min(never.missing_since));
-    let until = tried.max(terms.tried.due).plus(grace);
+    let first_attempt = terms.run.attempts_of_round().map(|attempt| attempt.started_at).next();
+    let tried = first_attempt.into_iter().chain(terms.unserved_since()).fold(never.missing_since, Timestamp::min);
+    let until = tried.max(terms.run.waits_since()).plus(grace);
     if until <= now {
-        return Settlement::Dead { failure: failed(never.to_string()) };
+        return Settlement::Dead(failed(never.to_string()));
     }
     match fail(failed(never.to_string()), None, terms, now, chance) {
         Settlement::Retry { at, failure } => {
@@ -282,14 +228,14 @@ fn without_handler(terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement 
 
 fn fail(failure: Failure, after: Option<Duration>, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
     let for_good = matches!(failure.kind, ErrorKind::Permanent | ErrorKind::Invalid | ErrorKind::Cancelled);
-    if for_good || terms.attempt >= terms.max_attempts {
-        return Settlement::Dead { failure };
+    if for_good || terms.run.attempt >= terms.run.max_attempts {
+        return Settlement::Dead(failure);
     }
-    let at = now.plus(after.unwrap_or_else(|| terms.backoff.delay(terms.attempt, chance)));
+    let at = now.plus(after.unwrap_or_else(|| terms.backoff.delay(terms.run.attempt, chance)));
     if terms.deadline.is_some_and(|deadline| at >= deadline) {
         let message =
             format!("the run's deadline comes before its next attempt; the last one said: {}", failure.message);
-        return Settlement::Dead { failure: Failure::new(ErrorKind::Timeout, message) };
+        return Settlement::Dead(Failure::new(ErrorKind::Timeout, message));
     }
     Settlement::Retry { at, failure }
 }
@@ -297,30 +243,29 @@ fn fail(failure: Failure, after: Option<Duration>, terms: Terms<'_>, now: Timest
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Deferral;
 
     const NOW: i64 = 1_000_000;
 
-    fn judge(outcome: Outcome, attempt: u32, change: impl FnOnce(&mut Terms<'_>)) -> String {
+    /// What a test changes: the run and when it must have ended.
+    type Judged = (Run, Option<Timestamp>);
+
+    fn deferred(reason: DeferReason, since: i64, count: u32) -> Option<Deferral> {
+        let since = Timestamp::from_millis(since);
+        Some(Deferral { reason, since, at: since, count, nth: count, run_at: None, node: None })
+    }
+
+    fn judge(outcome: Outcome, attempt: u32, change: impl FnOnce(&mut Judged)) -> String {
         let backoff = Backoff::Delays(vec![Duration::from_secs(2)]);
-        let mut terms = Terms {
-            attempt,
-            max_attempts: 3,
-            backoff: &backoff,
-            deadline: None,
-            snoozes: 0,
-            max_snoozes: 3,
-            busy: 0,
-            no_handler: None,
-            no_handler_grace: Duration::from_secs(60),
-            tried: Tried { due: Timestamp::from_millis(NOW), first: None },
-            never_served: None,
-            never_served_grace: Some(Duration::from_secs(900)),
-        };
-        change(&mut terms);
+        let policy = TypePolicy { max_snoozes: 3, ..TypePolicy::default() };
+        let mut judged = (Run { attempt, ..run() }, None);
+        change(&mut judged);
+        let terms =
+            Terms { run: &judged.0, policy: &policy, backoff: &backoff, deadline: judged.1, never_served: None };
         match settle(outcome, terms, Timestamp::from_millis(NOW), 0.5) {
             Settlement::Retry { at, failure } => format!("retry +{} {:?}", at.millis() - NOW, failure.kind),
-            Settlement::Dead { failure } => format!("dead {:?}", failure.kind),
-            Settlement::NotStarted { failure } => format!("not started {:?}", failure.kind),
+            Settlement::Dead(failure) => format!("dead {:?}", failure.kind),
+            Settlement::NotStarted(failure) => format!("not started {:?}", failure.kind),
             Settlement::Defer { at, reason, put_back } => {
                 format!("defer +{} {reason:?} {put_back:?}", at.millis() - NOW)
             }
@@ -339,9 +284,10 @@ mod tests {
             failure: Failure::new(ErrorKind::Retryable, "x"),
             retry_after: Some(Duration::from_secs(30)),
         };
-        let soon = |terms: &mut Terms<'_>| terms.deadline = Some(Timestamp::from_millis(NOW + 1_999));
-        let waited =
-            |millis| move |terms: &mut Terms<'_>| terms.no_handler = Some((Timestamp::from_millis(NOW - millis), 9));
+        let soon = |judged: &mut Judged| judged.1 = Some(Timestamp::from_millis(NOW + 1_999));
+        let waited = |millis| {
+            move |judged: &mut Judged| judged.0.deferral = deferred(DeferReason::NoHandlerOnline, NOW - millis, 9)
+        };
         assert_eq!(judge(Outcome::Completed(RunResult::None), 1, |_| ()), "complete");
         assert_eq!(judge(failed(ErrorKind::Retryable), 1, |_| ()), "retry +2000 Retryable");
         assert_eq!(judge(failed(ErrorKind::LeaseExpired), 2, |_| ()), "retry +2000 LeaseExpired");
@@ -350,10 +296,14 @@ mod tests {
         assert_eq!(judge(failed(ErrorKind::Permanent), 1, |_| ()), "dead Permanent");
         assert_eq!(judge(failed(ErrorKind::Retryable), 1, soon), "dead Timeout");
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 3, |_| ()), "defer +5000 Snoozed Some(Snoozed)");
-        let snoozed = |times| move |terms: &mut Terms<'_>| terms.snoozes = times;
+        let snoozed = |times| move |judged: &mut Judged| judged.0.deferral = deferred(DeferReason::Snoozed, NOW, times);
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(2)), "defer +5000 Snoozed Some(Snoozed)");
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(3)), "retry +2000 Retryable");
-        let busy = |times| move |terms: &mut Terms<'_>| (terms.busy, terms.snoozes, terms.attempt) = (times, 3, 3);
+        let busy = |times| {
+            move |judged: &mut Judged| {
+                (judged.0.deferral, judged.0.attempt) = (deferred(DeferReason::Busy, NOW, times), 3);
+            }
+        };
         let pauses = [(0, 1), (1, 2), (4, 16), (5, 30), (1_000_000, 30)];
         for (times, pause) in pauses {
             assert_eq!(judge(Outcome::Busy { started: false }, 1, busy(times)), format!("defer +{pause}000 Busy None"));
@@ -367,7 +317,7 @@ mod tests {
             "dead Timeout",
             "it could not start again"
         );
-        let at_once = |terms: &mut Terms<'_>| terms.deadline = Some(Timestamp::from_millis(NOW + 100));
+        let at_once = |judged: &mut Judged| judged.1 = Some(Timestamp::from_millis(NOW + 100));
         assert_eq!(judge(Outcome::Busy { started: true }, 1, at_once), "dead Timeout");
         let over_limit = Outcome::OverLimit(DeferReason::RateLimited);
         for outcome in [Outcome::NoHandler, Outcome::Busy { started: false }, over_limit, Outcome::Paused] {
@@ -379,7 +329,13 @@ mod tests {
 
     /// What follows when an attempt found no handler for a minute; the job was due, first tried and its handler missed
     /// by this node for so many seconds, and `grace` is how long a type may be tried that was never served.
-    fn unserved(due: i64, first: i64, missing: i64, grace: Option<u64>, change: impl FnOnce(&mut Terms<'_>)) -> String {
+    fn unserved(
+        due: i64,
+        first: i64,
+        missing: i64,
+        grace: Option<u64>,
+        change: impl FnOnce(&mut Run, &mut Option<NeverServed>),
+    ) -> String {
         let ago = |seconds: i64| Timestamp::from_millis(NOW - seconds * 1_000);
         let never = NeverServed {
             job_type: crate::JobType::parse("rendr").unwrap(),
@@ -388,19 +344,17 @@ mod tests {
             subjects: ["l.work.acme.rendr", "l.work.*.rendr"].map(str::to_owned),
         };
         let backoff = Backoff::Delays(vec![Duration::from_secs(600)]);
-        let mut terms = Terms {
-            attempt: 1,
-            max_attempts: 3,
-            no_handler: Some((ago(60), 9)),
-            tried: Tried { due: ago(due), first: Some(ago(first)) },
-            never_served: Some(&never),
-            never_served_grace: grace.map(Duration::from_secs),
-            ..Terms::of(&run(), None, &backoff, &TypePolicy::default())
-        };
-        change(&mut terms);
+        let policy = TypePolicy { never_served_grace: grace.map(Duration::from_secs), ..TypePolicy::default() };
+        let mut run = Run { enqueued_at: Some(ago(due)), ..run() };
+        run.begin(1, &"n".into(), ago(first));
+        run.deferral = deferred(DeferReason::NoHandlerOnline, NOW - 60_000, 9);
+        let mut never = Some(never);
+        change(&mut run, &mut never);
+        let terms =
+            Terms { run: &run, policy: &policy, backoff: &backoff, deadline: None, never_served: never.as_ref() };
         match settle(Outcome::NoHandler, terms, Timestamp::from_millis(NOW), 0.5) {
             Settlement::Retry { at, failure } => format!("retry +{} {}", (at.millis() - NOW) / 1_000, failure.message),
-            Settlement::Dead { failure } => format!("dead {:?} {}", failure.kind, failure.message),
+            Settlement::Dead(failure) => format!("dead {:?} {}", failure.kind, failure.message),
             other => format!("{other:?}"),
         }
     }
@@ -422,26 +376,26 @@ mod tests {
         let never = "no handler of `rendr` was ever online; its handlers subscribe to l.work.acme.rendr, or for all \
                      tenants to l.work.*.rendr";
         let whole = |said: String| said.split("; if none comes").next().unwrap().to_owned();
-        assert_eq!(unserved(900, 900, 900, Some(900), |_| ()), format!("dead NoHandler {never}"));
-        let soon = unserved(899, 899, 899, Some(900), |_| ());
+        assert_eq!(unserved(900, 900, 900, Some(900), |_, _| ()), format!("dead NoHandler {never}"));
+        let soon = unserved(899, 899, 899, Some(900), |_, _| ());
         assert_eq!(whole(soon.clone()), format!("retry +1 {never}"), "no attempt waits beyond the end of the grace");
         let until = Timestamp::from_millis(NOW + 1_000);
         assert!(soon.ends_with(&format!("; if none comes, the run is dead after {until}")), "{soon}");
-        assert_eq!(whole(unserved(60, 60, 60, Some(900), |_| ())), format!("retry +600 {never}"));
+        assert_eq!(whole(unserved(60, 60, 60, Some(900), |_, _| ())), format!("retry +600 {never}"));
         // Of thousands of jobs the last is tried late; a job that was published days before any node was there is not.
-        assert!(unserved(2_000, 60, 900, Some(900), |_| ()).starts_with("dead"), "this node has looked for long");
-        assert!(unserved(2_000, 900, 60, Some(900), |_| ()).starts_with("dead"), "other nodes have");
-        assert!(unserved(2_000, 60, 60, Some(900), |_| ()).starts_with("retry"), "none has");
+        assert!(unserved(2_000, 60, 900, Some(900), |_, _| ()).starts_with("dead"), "this node has looked for long");
+        assert!(unserved(2_000, 900, 60, Some(900), |_, _| ()).starts_with("dead"), "other nodes have");
+        assert!(unserved(2_000, 60, 60, Some(900), |_, _| ()).starts_with("retry"), "none has");
         assert!(
-            unserved(60, 60, 2_000, Some(900), |_| ()).starts_with("retry"),
+            unserved(60, 60, 2_000, Some(900), |_, _| ()).starts_with("retry"),
             "the job is new, and a replayed one is"
         );
-        assert_eq!(unserved(9_000, 9_000, 9_000, None, |_| ()), format!("retry +600 {never}"), "off");
-        let last = unserved(60, 60, 60, Some(900), |terms| terms.attempt = 3);
+        assert_eq!(unserved(9_000, 9_000, 9_000, None, |_, _| ()), format!("retry +600 {never}"), "off");
+        let last = unserved(60, 60, 60, Some(900), |run, _| run.attempt = 3);
         assert_eq!(last, format!("dead NoHandler {never}"), "its attempts are used up");
-        let served = unserved(9_000, 9_000, 9_000, Some(900), |terms| terms.never_served = None);
+        let served = unserved(9_000, 9_000, 9_000, Some(900), |_, never| *never = None);
         assert_eq!(served, "retry +600 no handler was online for 1m");
-        let first_look = |terms: &mut Terms<'_>| terms.no_handler = None;
+        let first_look = |run: &mut Run, _: &mut Option<NeverServed>| run.deferral = None;
         assert!(unserved(9_000, 9_000, 9_000, Some(900), first_look).starts_with("Defer"), "the next one may find one");
     }
 }

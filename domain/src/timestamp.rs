@@ -4,9 +4,12 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use jiff::civil::{self, DateTime};
 use jiff::fmt::temporal::Pieces;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
+
+use crate::schema::{reads, schema};
 
 /// Milliseconds since 1970-01-01T00:00:00Z. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -27,7 +30,6 @@ impl Timestamp {
     pub const LAST_SCHEDULE: Self = Self(i64::MAX / 1_000_000);
 
     /// From milliseconds since 1970 UTC; a moment before 1970 or after the year 9999 becomes that bound.
-    #[must_use]
     pub fn from_millis(millis: i64) -> Self {
         Self(millis.clamp(0, LATEST))
     }
@@ -70,9 +72,7 @@ impl Timestamp {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
     }
-}
 
-impl Timestamp {
     /// The time as text, in ASCII.
     ///
     /// Written by hand, because every job's record and events contain three to six of these. Most fall into the same
@@ -92,34 +92,16 @@ impl Timestamp {
         text
     }
 
-    /// The same, written completely. The civil date from a day count follows H. Hinnant, "chrono-Compatible Low-Level
-    /// Date Algorithms", `civil_from_days`.
+    /// The same, written completely.
     fn written(self) -> [u8; 24] {
-        // Days of 10,000 years and seconds of a day fit into 32 bits, where division is cheaper.
-        let small = |number: i64| u32::try_from(number).unwrap_or(0);
-        let seconds = self.0 / 1_000;
-        let (days, second) = (small(seconds / 86_400 + 719_468), small(seconds % 86_400));
-        let era = days / 146_097;
-        let day_of_era = days % 146_097;
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted_month = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-        let year = year_of_era + era * 400 + u32::from(month <= 2);
-
+        let at = EPOCH.saturating_add(SignedDuration::from_millis(self.0));
         let mut text = *b"0000-00-00T00:00:00.000Z";
-        let digit = |number: u32| b'0' + (number % 10) as u8;
-        let mut put = |at: usize, number: u32| {
-            text[at] = digit(number / 10);
-            text[at + 1] = digit(number);
-        };
-        put(0, year / 100);
-        put(2, year % 100);
-        put(5, month);
-        put(8, day);
-        put(11, second / 3_600);
-        put(14, second / 60 % 60);
+        put(&mut text, 0, at.year() / 100);
+        put(&mut text, 2, at.year() % 100);
+        put(&mut text, 5, at.month().into());
+        put(&mut text, 8, at.day().into());
+        put(&mut text, 11, at.hour().into());
+        put(&mut text, 14, at.minute().into());
         within_minute(text, self.0)
     }
 }
@@ -136,15 +118,17 @@ fn last_hours(text: &str) -> Option<i64> {
 
 /// The text of a time, with the seconds and milliseconds of another time in the same minute.
 fn within_minute(mut text: [u8; 24], millis: i64) -> [u8; 24] {
-    // Below 60,000, so nothing is lost.
-    let millis = (millis % 60_000) as u32;
-    let digit = |number: u32| b'0' + (number % 10) as u8;
-    text[17] = digit(millis / 10_000);
-    text[18] = digit(millis / 1_000);
-    text[20] = digit(millis / 100);
-    text[21] = digit(millis / 10);
-    text[22] = digit(millis);
+    let (second, millis) = (millis / 1_000 % 60, millis % 1_000);
+    put(&mut text, 17, second as i16);
+    put(&mut text, 20, (millis / 10) as i16);
+    text[22] = b'0' + (millis % 10) as u8;
     text
+}
+
+/// Writes the two digits of a number below 100.
+fn put(text: &mut [u8; 24], at: usize, number: i16) {
+    text[at] = b'0' + (number / 10) as u8;
+    text[at + 1] = b'0' + (number % 10) as u8;
 }
 
 impl fmt::Display for Timestamp {
@@ -166,14 +150,8 @@ impl Serialize for Timestamp {
     }
 }
 
-impl<'de> Deserialize<'de> for Timestamp {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).map_err(serde::de::Error::custom)
-    }
-}
-
-crate::schema::schema!(Timestamp { "type": "string", "format": "date-time" });
+reads!(Timestamp => |text| Self::parse(text));
+schema!(Timestamp { "type": "string", "format": "date-time" });
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,8 @@
 //! The id of the trace that a run belongs to, in the terms of W3C Trace Context.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
+
+use crate::schema::{reads, schema};
 
 /// A trace's id. Written as 32 lower-case hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,34 +17,22 @@ pub fn write_hex(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-impl TraceId {
-    fn digits(self) -> [u8; 32] {
-        let mut digits = [0; 32];
-        write_hex(&self.0.to_be_bytes(), &mut digits);
-        digits
-    }
-}
-
 impl std::fmt::Display for TraceId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(std::str::from_utf8(&self.digits()).unwrap_or_default())
+        let mut digits = [0; 32];
+        write_hex(&self.0.to_be_bytes(), &mut digits);
+        f.pad(std::str::from_utf8(&digits).unwrap_or_default())
     }
 }
 
 impl Serialize for TraceId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(std::str::from_utf8(&self.digits()).unwrap_or_default())
+        serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for TraceId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
-        u128::from_str_radix(&text, 16).map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-crate::schema::schema!(TraceId { "type": "string", "pattern": "^[0-9a-f]{1,32}$" });
+reads!(TraceId => |text| u128::from_str_radix(text, 16).map(Self));
+schema!(TraceId { "type": "string", "pattern": "^[0-9a-f]{1,32}$" });
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,6 @@ pub struct TwoSpans<T> {
 
 impl<T: Copy + Default> TwoSpans<T> {
     /// Nothing was seen so far.
-    #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { since: now, this: T::default(), before: T::default() }
     }

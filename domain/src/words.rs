@@ -4,7 +4,6 @@ use crate::Timestamp;
 use crate::run::whole_millis;
 
 /// `12345` as `12,345`.
-#[must_use]
 pub fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -18,7 +17,6 @@ pub fn number(number: u64) -> String {
 }
 
 /// Milliseconds as people write them: `12 ms`, `1.2 s`, `3 min 5 s`, `2 h 10 min`.
-#[must_use]
 pub fn took(millis: u64) -> String {
     let seconds = millis / 1_000;
     match millis {
@@ -30,13 +28,11 @@ pub fn took(millis: u64) -> String {
 }
 
 /// The time between two moments, in the form of [`took`].
-#[must_use]
 pub fn span(from: Timestamp, to: Timestamp) -> String {
     took(whole_millis(to.since(from)))
 }
 
 /// How long ago, in one unit: `12 s`, `5 min`, `7 h`, `3 d`.
-#[must_use]
 pub fn age(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.since(at).as_secs();
     match seconds {
@@ -48,19 +44,16 @@ pub fn age(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// The same with the word: `12 s ago`.
-#[must_use]
 pub fn ago(at: Timestamp, now: Timestamp) -> String {
     format!("{} ago", age(at, now))
 }
 
 /// A time with its distance from now: `2026-11-21T12:00:00.000Z (5 min ago)`, `… (in 2 h)`.
-#[must_use]
 pub fn moment(at: Timestamp, now: Timestamp) -> String {
     if at > now { format!("{at} (in {})", age(now, at)) } else { format!("{at} ({})", ago(at, now)) }
 }
 
 /// Text without control characters, which could control the terminal, cut if it is long.
-#[must_use]
 pub fn cut(text: &str, most: usize) -> String {
     let mut plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let head: String = plain.by_ref().take(most).collect();

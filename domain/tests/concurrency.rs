@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use longshore_domain::concurrency::session::{Session, Watch};
-use longshore_domain::concurrency::{Ask, Block, Holder, SlotRecord};
+use longshore_domain::concurrency::{Ask, Block, Holder, SlotRecord, SlotVersion};
 use longshore_domain::lease::Lease;
 use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 
@@ -395,9 +395,9 @@ impl World {
         let watches = &node.watches;
         let is_over = |of: &str, block: &Block| watches.get(of).is_some_and(|watch| watch.is_over(block, time));
         match (won, is_known) {
-            (Some(revision), true) => node.holder.won(ask, (record, revision), now, is_over),
+            (Some(revision), true) => node.holder.won(ask, SlotVersion { record, revision }, now, is_over),
             (_, false) if self.mutation == Some(Mutation::LostAnswerTakenForGranted) => {
-                node.holder.won(ask, (record, self.revision), now, is_over);
+                node.holder.won(ask, SlotVersion { record, revision: self.revision }, now, is_over);
             }
             (None, true) => node.holder.lost(ask),
             (_, false) => node.holder.unclear(ask),
@@ -419,7 +419,7 @@ impl World {
                 .record
                 .as_ref()
                 .map_or((SlotRecord::default(), 0), |(record, revision, _)| (record.clone(), *revision));
-            node.holder.learned(record, revision, is_over);
+            node.holder.learned(SlotVersion { record, revision }, is_over);
         }
         if node.lease.is_none() {
             return;
@@ -481,13 +481,13 @@ fn what_a_long_attempt_asked_for_goes_soon_after_it() {
     let (start, long, short) = (Instant::now(), Duration::from_secs(3_600), Duration::from_secs(60));
     let nobody = |_: &str, _: &Block| false;
     let mut holder = Holder::new("a".into(), 1, start);
-    holder.learned(SlotRecord::default(), 0, nobody);
+    holder.learned(SlotVersion { record: SlotRecord::default(), revision: 0 }, nobody);
     let mut revision = 0;
     let mut write = |holder: &mut Holder, now| {
         let (ask, base, _) = holder.ask(now)?;
         revision += 1;
         let next = base.after(&ask, 1, nobody);
-        holder.won(&ask, (next.clone(), revision), now, nobody);
+        holder.won(&ask, SlotVersion { record: next.clone(), revision }, now, nobody);
         Some(next.of("a"))
     };
     assert!(holder.take(start, long).is_err());

@@ -9,7 +9,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use longshore_domain::Timestamp;
-use longshore_domain::limit::{Answer, Ask, Holder, RateLimit, Record, Window};
+use longshore_domain::limit::{Answer, Ask, Asked, Holder, RateLimit, Record, Window};
 
 use crate::support::Chance;
 
@@ -246,11 +246,11 @@ impl World {
                 let is_granted = wins && arrives && !is_lost;
                 if is_granted || self.is(Mutation::LostGrantTakenForGranted) {
                     node.last = Some((ask.clone(), lease.tokens, self.now));
-                    node.holder.granted(ask.number, lease, (sent, time), holders);
+                    node.holder.granted(ask.number, lease, Asked { sent, time }, holders);
                 }
             }
-            Answer::Has(lease) if !is_lost => node.holder.granted(ask.number, lease, (sent, time), 1),
-            Answer::NotBefore(at) if !is_lost => node.holder.refused(ask.number, at, (sent, time)),
+            Answer::Has(lease) if !is_lost => node.holder.granted(ask.number, lease, Asked { sent, time }, 1),
+            Answer::NotBefore(at) if !is_lost => node.holder.refused(ask.number, at, Asked { sent, time }),
             Answer::Has(_) | Answer::NotBefore(_) => {}
         }
     }

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use longshore_domain::backoff::Backoff;
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::run::{DeferReason, PutBack, RunResult};
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
@@ -41,12 +40,12 @@ fn in_state(state: RunState) -> Run {
     run.enqueued_at = Some(at(1));
     match state {
         RunState::Enqueued => {}
-        RunState::Scheduled => run.settle(Settlement::Schedule { at: at(9) }, at(2)),
+        RunState::Scheduled => run.settle(Settlement::Schedule(at(9)), at(2)),
         _ => run.begin(1, &"node".into(), at(2)),
     }
     match state {
         RunState::Retrying => run.settle(Settlement::Retry { at: at(9), failure: failure() }, at(3)),
-        RunState::Dead => run.settle(Settlement::Dead { failure: failure() }, at(3)),
+        RunState::Dead => run.settle(Settlement::Dead(failure()), at(3)),
         _ => {}
     }
     assert_eq!(run.state, state);
@@ -61,17 +60,19 @@ fn happen(run: &mut Run, what: &str) {
         "falls due" => return run.fall_due(at(5)),
         "is replayed" => return run.replay(at(5)),
         "is discarded" => return run.discard(at(5)),
-        "is scheduled again" => Settlement::Schedule { at: at(9) },
+        "is scheduled again" => Settlement::Schedule(at(9)),
         "is deferred" => Settlement::Defer { at: at(9), reason: DeferReason::Snoozed, put_back },
         "is detached" => {
             let detached = Outcome::Detached { token: "t".into(), lasts: Duration::from_secs(1) };
-            settle(detached, Terms::of(run, None, &Backoff::Delays(Vec::new()), &TypePolicy::default()), at(5), 0.5)
+            let policy = TypePolicy::default();
+            let terms = Terms { run, policy: &policy, backoff: &policy.backoff, deadline: None, never_served: None };
+            settle(detached, terms, at(5), 0.5)
         }
         "is parked" => Settlement::Park { since: at(1), reason: Some(DeferReason::RateLimited) },
         "expires" => Settlement::Expire,
         "is cancelled" => Settlement::Cancel,
-        "is a duplicate" => Settlement::Duplicate { of: run_id() },
-        "fails for good" => Settlement::Dead { failure: failure() },
+        "is a duplicate" => Settlement::Duplicate(run_id()),
+        "fails for good" => Settlement::Dead(failure()),
         "fails, attempts are left" => Settlement::Retry { at: at(9), failure: failure() },
         "completes" => Settlement::Complete(RunResult::default()),
         "is released" => Settlement::Release,

@@ -213,7 +213,6 @@ async fn grpc(stream: TcpStream, into: Arc<Mutex<Received>>, protocol: Protocol)
 }
 
 /// The value of an attribute, as text; empty if there is none.
-#[must_use]
 pub fn attribute(span: &Span, key: &str) -> String {
     span.attributes.iter().find(|pair| pair.key == key).map(text).unwrap_or_default()
 }
@@ -228,7 +227,6 @@ fn text(pair: &KeyValue) -> String {
 }
 
 /// An id as others write it.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -9,7 +9,7 @@ use super::output;
 use super::{Ended, Global};
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct AuditArguments {
     /// Every tenant's entries and those of operators, for operators: the same as --tenant _all
     #[arg(long)]
     all: bool,
@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
-    let Arguments { all: is_operator, action, since, json } = arguments;
+pub(crate) async fn run(global: &Global, arguments: AuditArguments) -> anyhow::Result<Ended> {
+    let AuditArguments { all: is_operator, action, since, json } = arguments;
     let tenant = if is_operator { OPERATOR.to_owned() } else { global.tenant.clone() };
     let global = &Global { tenant, ..global.clone() };
     let api = Api::connect(global).await?;

@@ -94,7 +94,6 @@ struct StoredEntry {
     snapshot: Snapshot,
 }
 
-/// Runs `longshore backup`.
 pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyhow::Result<Ended> {
     let BackupArguments { dir, wait, pause } = arguments;
     let mut signals = Signals::listen().context(UNHEARD)?;
@@ -108,28 +107,17 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
     let mut hold =
         Standstill { api: &api, streams: &streams, until: began_at.plus(pause), has_nodes: true, queues: Vec::new() };
     let cut = tokio::select! {
-        cut = cut(&mut hold, &dir, wait) => cut,
+        cut = cut(&mut hold, &dir, wait, began_at) => cut,
         word = signals.next() => Err(anyhow::anyhow!("ended by {word}; the folder is no backup")),
     };
     hold.release().await;
-    let Cut { at: cut_at, running, marks, mut entries, fired } = cut?;
+    let mut manifest = cut?;
     eprintln!("jobs go on; they were paused for {}", output::span(began_at, now()));
     for stream in streams.iter().filter(|stream| !stream.is_of_cut()) {
-        entries.push(written(&api, stream, &dir).await?);
+        manifest.streams.push(written(&api, stream, &dir).await?);
     }
-    let (messages, bytes) = sums(&entries);
-    let manifest = Manifest {
-        version: VERSION,
-        longshore: env!("CARGO_PKG_VERSION").to_owned(),
-        namespace: global.namespace(),
-        began_at,
-        cut_at,
-        ended_at: now(),
-        running,
-        marks,
-        streams: entries,
-        fired,
-    };
+    manifest.ended_at = now();
+    let (messages, bytes) = sums(&manifest.streams);
     let text = serde_json::to_vec_pretty(&manifest)?;
     in_place(&dir, MANIFEST, async |mut file: &File| Ok(file.write_all(&text)?)).await?;
     let streams = manifest.streams.len();
@@ -137,32 +125,36 @@ pub(crate) async fn backup(global: &Global, arguments: BackupArguments) -> anyho
     Ok(Ended::Success)
 }
 
-struct Cut {
-    at: Timestamp,
-    running: usize,
-    marks: Marks,
-    entries: Vec<StoredEntry>,
-    fired: Option<FiredFile>,
-}
-
 /// Has everything stand still, and reads the streams among which messages move.
-async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration) -> anyhow::Result<Cut> {
+async fn cut(hold: &mut Standstill<'_>, dir: &Path, wait: Duration, began_at: Timestamp) -> anyhow::Result<Manifest> {
     let until = hold.take().await?;
     let running = hold.calm(wait).await?;
     if running > 0 {
         eprintln!("{PENDING}warning:{PENDING:#} {running} attempts run on; after a restore they are tried again");
     }
     let marks = hold.api.client.marks().await?;
-    let (mut entries, mut fired) = (Vec::new(), None);
+    let (mut streams, mut fired) = (Vec::new(), None);
     for stream in hold.cut() {
         let entry = written(hold.api, stream, dir).await?;
         if stream.has_times() {
             fired = Some(fired_since(hold.api, &entry, dir).await?);
         }
-        entries.push(entry);
+        streams.push(entry);
         ensure!(Instant::now() < until, "it takes longer than jobs may be paused: raise --pause");
     }
-    Ok(Cut { at: now(), running, marks, entries, fired })
+    let cut_at = now();
+    Ok(Manifest {
+        version: VERSION,
+        longshore: env!("CARGO_PKG_VERSION").to_owned(),
+        namespace: hold.api.client.names().namespace().to_owned(),
+        began_at,
+        cut_at,
+        ended_at: cut_at,
+        running,
+        marks,
+        streams,
+        fired,
+    })
 }
 
 /// What stands still while the cut is read.
@@ -267,7 +259,6 @@ impl<'a> Standstill<'a> {
     }
 }
 
-/// Writes the snapshot of a stream.
 async fn written(api: &Api, stream: &StoredStream, dir: &Path) -> anyhow::Result<StoredEntry> {
     let file = format!("{}.snapshot", stream.name);
     let snapshot = in_place(dir, &file, async |to| Ok(api.client.snapshot(stream, to).await?)).await?;
@@ -300,7 +291,6 @@ async fn in_place<T>(dir: &Path, name: &str, write: impl AsyncFnOnce(&File) -> a
     Ok(written)
 }
 
-/// Runs `longshore restore`.
 pub(crate) async fn restore(global: &Global, arguments: RestoreArguments) -> anyhow::Result<Ended> {
     let RestoreArguments { dir, replicas } = arguments;
     let manifest = read(&dir, &global.namespace())?;

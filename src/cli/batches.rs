@@ -13,7 +13,7 @@ use super::target::one_of;
 use super::{Ended, Global, Json, One};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BatchesCommand {
     /// The batches of --tenant, or with --tenant _all of all
     List(Json),
     /// One batch, with the members that it waits for
@@ -39,19 +39,19 @@ pub(crate) enum Command {
     Cancel(One<BatchId>),
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: BatchesCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     let asked = |one: &One<BatchId>| OneBatchRequest { id: one.id.clone(), tenant: None };
     match command {
-        Command::List(Json { json }) => api.show::<BatchesList>(BatchesRequest::default(), json, list).await,
-        Command::Get(one) => api.show::<BatchesGet>(asked(&one), one.json, shown).await,
-        Command::Create { one, on_complete, on_failure, deadline } => {
+        BatchesCommand::List(Json { json }) => api.show::<BatchesList>(BatchesRequest::default(), json, list).await,
+        BatchesCommand::Get(one) => api.show::<BatchesGet>(asked(&one), one.json, shown).await,
+        BatchesCommand::Create { one, on_complete, on_failure, deadline } => {
             let on_complete = Some(on_complete);
             let request = CreateBatchRequest { id: one.id, tenant: None, on_complete, on_failure, deadline };
             api.show::<BatchesCreate>(request, one.json, shown).await
         }
-        Command::Seal(one) => api.show::<BatchesSeal>(asked(&one), one.json, shown).await,
-        Command::Cancel(one) => api.show::<BatchesCancel>(asked(&one), one.json, shown).await,
+        BatchesCommand::Seal(one) => api.show::<BatchesSeal>(asked(&one), one.json, shown).await,
+        BatchesCommand::Cancel(one) => api.show::<BatchesCancel>(asked(&one), one.json, shown).await,
     }
 }
 

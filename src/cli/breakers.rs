@@ -12,19 +12,12 @@ use longshore_domain::{JobType, SmolStr, Tenant, Timestamp, duration};
 use super::client::Api;
 use super::output::{self, BAD, GOOD, PENDING};
 use super::target::now;
-use super::{Ended, Global, Usage};
+use super::{Ended, Global, OfType, Usage};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BreakersCommand {
     /// Breakers that have seen failures lately, or are not closed
-    List {
-        /// Of this job type
-        #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]
-        job_type: Option<JobType>,
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    List(OfType),
     /// Close a breaker: its jobs start again (operators)
     Reset {
         #[command(flatten)]
@@ -56,9 +49,9 @@ pub(crate) struct WhichBreaker {
     key: Option<SmolStr>,
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: BreakersCommand) -> anyhow::Result<Ended> {
     match command {
-        Command::List { job_type, json } => {
+        BreakersCommand::List(OfType { job_type, json }) => {
             let request = BreakersRequest { job_type, limit: Some(500), ..BreakersRequest::default() };
             let asked = |cursor| BreakersRequest { cursor, ..request.clone() };
             let taken = |page: Breakers| (page.breakers, page.cursor);
@@ -66,11 +59,11 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             let page = Breakers { breakers, cursor: None };
             output::answer(&page, json, || output::say_table(&rows(page.breakers.clone(), now()), &[4]))
         }
-        Command::Reset { which: WhichBreaker { job_type, key }, json } => {
+        BreakersCommand::Reset { which: WhichBreaker { job_type, key }, json } => {
             let request = ResetRequest { tenant: tenant(global)?, job_type, key };
             Api::connect(global).await?.show::<BreakersReset>(request, json, show).await
         }
-        Command::Trip { which: WhichBreaker { job_type, key }, lasts, json } => {
+        BreakersCommand::Trip { which: WhichBreaker { job_type, key }, lasts, json } => {
             let until = lasts.map(|lasts| now().plus(lasts));
             let request = TripRequest { tenant: tenant(global)?, job_type, key, until };
             Api::connect(global).await?.show::<BreakersTrip>(request, json, show).await
@@ -78,7 +71,6 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
     }
 }
 
-/// The tenant whose breaker is meant.
 fn tenant(global: &Global) -> Result<Tenant, Usage> {
     Tenant::parse(&global.tenant).map_err(|_| Usage("--tenant must name the tenant whose breaker is meant".to_owned()))
 }

@@ -164,7 +164,6 @@ impl BulkProgress {
         answer
     }
 
-    /// The last line.
     fn line<E: Bulk>(&self, dry_run: bool) -> String {
         let what = if dry_run { format!("would be {}", E::DONE) } else { E::DONE.to_owned() };
         let mut line = format!("{} {what}", several(self.done, E::NOUN));
@@ -177,7 +176,6 @@ impl BulkProgress {
         line
     }
 
-    /// The first failures, by name.
     fn failures(&self) -> Vec<String> {
         let text = |failure: &Failed| format!("{}: {}", failure.run_id, output::cut(&failure.error, 400));
         let mut lines: Vec<String> = self.listed.iter().take(MAX_NAMED).map(text).collect();
@@ -194,7 +192,6 @@ fn several(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
-/// Runs of one call at this rate.
 fn per_call(rate: Option<f64>) -> u64 {
     match rate {
         // A float is cut to the bounds before it becomes a number.
@@ -314,9 +311,6 @@ async fn all<E: Bulk>(
 
 /// Asks for confirmation; if not given, says that nothing was done. Where no person can answer, a script has to say it
 /// beforehand: it may be run in the wrong place, or with an empty variable in its filter.
-///
-/// # Errors
-/// There is no terminal to ask on, or the output is for machines.
 pub(crate) fn confirmed(question: &str, for_machines: bool) -> anyhow::Result<bool> {
     if for_machines || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(Usage(format!("{question} There is no terminal to ask on; --yes says so beforehand")).into());

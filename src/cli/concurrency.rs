@@ -10,22 +10,15 @@ use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use super::client::Api;
 use super::output::{self, GOOD};
 use super::target::now;
-use super::{Ended, Global, Usage};
+use super::{Ended, Global, OfType, Usage};
 
 /// So many runs of a holder are named.
 const RUNS_NAMED: usize = 3;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ConcurrencyCommand {
     /// Limits of which slots are taken, with the nodes that have them and the runs that work with them
-    List {
-        /// Of this job type
-        #[arg(long = "type", value_name = "TYPE", value_parser = super::name::<JobType>)]
-        job_type: Option<JobType>,
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    List(OfType),
     /// Take slots away from those that have them; what still works with one goes on (operators)
     Free {
         /// The job type, for example email.send
@@ -49,9 +42,9 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: ConcurrencyCommand) -> anyhow::Result<Ended> {
     match command {
-        Command::List { job_type, json } => {
+        ConcurrencyCommand::List(OfType { job_type, json }) => {
             let request = ConcurrencyRequest { job_type, limit: Some(500), ..ConcurrencyRequest::default() };
             let asked = |cursor| ConcurrencyRequest { cursor, ..request.clone() };
             let taken = |page: ConcurrencyLimits| (page.limits, page.cursor);
@@ -59,7 +52,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             let page = ConcurrencyLimits { cursor: None, limits };
             output::answer(&page, json, || output::say_table(&rows(page.limits.clone(), now()), &[]))
         }
-        Command::Free { job_type, key: concurrency_key, key_hash, node, session, json } => {
+        ConcurrencyCommand::Free { job_type, key: concurrency_key, key_hash, node, session, json } => {
             let has_key = concurrency_key.is_some() || key_hash.is_some();
             let tenant = has_key.then(|| Tenant::parse(&global.tenant)).transpose();
             let tenant = tenant.map_err(|_| Usage("--tenant must name the tenant whose key is meant".to_owned()))?;

@@ -21,20 +21,19 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Whether a file is named.
     pub(crate) fn is_given(&self) -> bool {
         self.config.as_deref().is_some_and(|path| !path.as_os_str().is_empty())
     }
 
     /// Reads file, environment and command line.
-    pub(crate) fn load(&self, global: &Global) -> Result<Configuration, config::Error> {
+    pub(crate) fn load(&self, global: &Global) -> Result<Configuration, config::ConfigError> {
         let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
         Configuration::load(file, &global.settings(), &handlers::built_in())
     }
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ConfigCommand {
     /// Check file and environment: every mistake with its place and remedy
     Check(File),
     /// Every setting in force, with the place where it was set
@@ -49,9 +48,9 @@ pub(crate) enum Command {
     Print,
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: ConfigCommand) -> anyhow::Result<Ended> {
     match command {
-        Command::Check(file) => {
+        ConfigCommand::Check(file) => {
             let configuration = file.load(global)?;
             warn(&configuration);
             let policies = &configuration.settings().policies;
@@ -61,13 +60,13 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
                 "The configuration is right. Queues: {queues}; types with settings of their own: {types}."
             ))?;
         }
-        Command::Show { file, run_time } => {
+        ConfigCommand::Show { file, run_time } => {
             let configuration = file.load(global)?;
             warn(&configuration);
             let set = if run_time { limits::set_at_run_time(&Api::connect(global).await?).await? } else { Vec::new() };
             output::say(configuration.in_force_with(set).trim_end())?;
         }
-        Command::Print => output::say(config::reference().trim_end())?,
+        ConfigCommand::Print => output::say(config::reference().trim_end())?,
     }
     Ok(Ended::Success)
 }

@@ -5,14 +5,14 @@ use longshore_backbone::wire::api::{
     self, Change, DeadJob, DeadLetter, DiscardRequest, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Encoded,
     Group, Groups, GroupsRequest, ListRequest, Page, ReplayRequest, RunRequest, Selection, Target,
 };
-use longshore_domain::{Queue, RunId, Timestamp};
+use longshore_domain::{Queue, Timestamp};
 use serde_json::value::RawValue;
 
 use super::bulk::{self, Bulk};
 use super::client::Api;
 use super::output::{self, ago, cut, number};
 use super::target::{self, FilterOptions, Which};
-use super::{Ended, Global, Usage, exact, runs, submit};
+use super::{Ended, Global, OneRun, Usage, exact, runs, submit};
 
 /// At most so many dead letters on a page of the API, or groups in its answer.
 const PAGE: u64 = 500;
@@ -20,7 +20,7 @@ const PAGE: u64 = 500;
 const GROUPING: std::time::Duration = std::time::Duration::from_secs(110);
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum DlqCommand {
     /// List dead letters, the oldest first
     List(List),
     /// Group dead letters whose errors are alike, the largest group first
@@ -35,14 +35,7 @@ pub(crate) enum Command {
         json: bool,
     },
     /// One dead letter: its run with every attempt, its headers, its payload
-    Get {
-        /// The run's id
-        #[arg(value_parser = super::name::<RunId>)]
-        id: RunId,
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    Get(OneRun),
     /// Run the jobs again: each run begins its next round, with its history
     Replay(Replay),
     /// Delete dead letters: their runs end as discarded
@@ -96,25 +89,25 @@ pub(crate) struct Discard {
     options: bulk::Options,
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: DlqCommand) -> anyhow::Result<Ended> {
     match command {
-        Command::List(arguments) => list(&Api::connect(global).await?, arguments).await,
-        Command::Groups { filter, limit, json } => {
+        DlqCommand::List(arguments) => list(&Api::connect(global).await?, arguments).await,
+        DlqCommand::Groups { filter, limit, json } => {
             let asked = GroupsRequest { filter: filter.wanted(), limit: Some(limit), ..GroupsRequest::default() };
             Api::connect(global).await?.show_within::<DlqGroups>(asked, GROUPING, json, say_groups).await
         }
-        Command::Get { id, json } => {
+        DlqCommand::Get(OneRun { id, json }) => {
             let asked = RunRequest { run_id: id, tenant: None };
             let shown = |dead_letter: DeadLetter| output::say(show(&dead_letter).trim_end());
             Api::connect(global).await?.show::<DlqGet>(asked, json, shown).await
         }
-        Command::Replay(arguments) => {
+        DlqCommand::Replay(arguments) => {
             // With a payload from stdin, nothing can be asked there.
             let set = arguments.set(submit::payload(arguments.set_payload.as_deref())?);
             let request = |selection| ReplayRequest { selection, rate_per_s: None, set };
             bulk_or_one::<DlqReplay>(global, arguments.discard, request).await
         }
-        Command::Discard(arguments) => {
+        DlqCommand::Discard(arguments) => {
             let request = |selection| DiscardRequest { selection, rate_per_s: None };
             bulk_or_one::<DlqDiscard>(global, arguments, request).await
         }
@@ -168,7 +161,6 @@ fn rate(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "is not 0.001 or more".into())
 }
 
-/// Page after page, up to the limit.
 async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     let List { filter, limit, cursor, json } = arguments;
     let mut asked = ListRequest { filter: filter.wanted(), cursor, ..ListRequest::default() };
@@ -282,7 +274,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::super::{Cli, Command as Any, Noun};
+    use super::super::{Cli, Command, Noun};
     use super::*;
 
     fn now() -> Timestamp {
@@ -350,7 +342,9 @@ f            12,345  email.send  3 d ago  30 s ago  main-p5-7    timeout: after 
         let line = "longshore dlq replay --type a --set-queue bulk --set-priority 2 --set-payload [1] \
                     --set-header X-A=b=c --set-header X-B= --rate 2.5 --limit 3 --yes";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-        let Any::Dlq(Noun { command: Some(Command::Replay(replay)), .. }) = cli.command else { panic!("not replay") };
+        let Command::Dlq(Noun { command: Some(DlqCommand::Replay(replay)), .. }) = cli.command else {
+            panic!("not replay")
+        };
         let set = replay.set(submit::payload(replay.set_payload.as_deref()).unwrap());
         let expected = json!({"queue": "bulk", "priority": 2, "payload": [1], "headers": {"X-A": "b=c", "X-B": null}});
         let set: Value = serde_json::to_value(set).unwrap();

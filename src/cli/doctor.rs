@@ -27,7 +27,7 @@ use findings::{Facts, Finding, Level, Monitored};
 const WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct DoctorArguments {
     #[command(flatten)]
     file: File,
     /// Where the NATS server answers HTTP (its `http` setting): only there it says how it syncs its files
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, arguments: DoctorArguments) -> anyhow::Result<Ended> {
     let configuration = arguments.file.load(global)?;
     let namespace = &configuration.settings().storage.namespace;
     check_namespace(namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;

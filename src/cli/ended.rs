@@ -2,16 +2,11 @@
 
 use std::process::ExitCode;
 
-/// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// With success.
     Success,
-    /// With a failure.
     Failure,
-    /// The run ended other than completed.
     RunNotCompleted,
-    /// The time-out came first.
     TimedOut,
     /// There are warnings, and no failure.
     Warned,
@@ -52,7 +47,6 @@ pub(crate) fn text_of(error: &anyhow::Error) -> String {
     text
 }
 
-/// The exit code of an error.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> Ended {
     let gave_up = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(longshore_actors::Error::GaveUp(_))));
     match (error.is::<Usage>(), gave_up) {

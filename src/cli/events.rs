@@ -15,7 +15,7 @@ use super::output::{self, FAINT, style_of, styled, text};
 use super::{Ended, Global, exact};
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct EventsArguments {
     /// Only this job type, for example email.send; email.> means every type that begins with it
     #[arg(long = "type", value_name = "TYPE", value_parser = type_filter)]
     job_type: Option<String>,
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-impl Arguments {
+impl EventsArguments {
     /// All filters are tokens of the subject, so the server does the filtering.
     fn subject(&self, names: &Names, tenant: &str) -> String {
         let tenant = Some(tenant).filter(|tenant| *tenant != "_all");
@@ -72,7 +72,7 @@ impl Arguments {
     }
 }
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, arguments: EventsArguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     let events = async {
         match arguments.since {
@@ -87,7 +87,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     }
 }
 
-async fn live(api: &Api, tenant: &str, arguments: &Arguments) -> anyhow::Result<Ended> {
+async fn live(api: &Api, tenant: &str, arguments: &EventsArguments) -> anyhow::Result<Ended> {
     let subject = arguments.subject(api.client.names(), tenant);
     let mut events = std::pin::pin!(api.client.subscribe(subject.clone()).await?);
     eprintln!("listening to {subject}; Ctrl-C ends");
@@ -104,7 +104,7 @@ async fn live(api: &Api, tenant: &str, arguments: &Arguments) -> anyhow::Result<
 /// How far the events of several nodes and tenants may be out of order in the log.
 const DISORDER: Duration = Duration::from_secs(30);
 
-async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments) -> anyhow::Result<Ended> {
+async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &EventsArguments) -> anyhow::Result<Ended> {
     let tenant = if tenant == "_all" { "*" } else { tenant };
     let filter = arguments.filter();
     let (stored, batches) = api.client.event_log(tenant, since).await?;
@@ -166,7 +166,6 @@ pub(crate) fn line_within(event: &Value, columns: usize) -> String {
     laid_out(&short, if is_better { narrow } else { 20 })
 }
 
-/// The event's further fields.
 fn details(event: &Value) -> String {
     let mut details = Vec::new();
     let millis = |field: &str| event.get(field).and_then(Value::as_u64).map(output::took);

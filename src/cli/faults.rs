@@ -17,7 +17,7 @@ use super::target::now;
 use super::{Ended, Global, Json};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum FaultsCommand {
     /// The faults that are set (operators)
     List(Json),
     /// Have attempts of a type meet a fault, in place of the one of that kind (operators)
@@ -68,15 +68,15 @@ fn kind(word: &str) -> Result<FaultKind, String> {
     FaultKind::parse(word).ok_or_else(|| format!("one of {}", FaultKind::NAMES.join(", ")))
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: FaultsCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::List(Json { json }) => {
+        FaultsCommand::List(Json { json }) => {
             let heading = ["type", "kind", "of", "share", "limit", "until"];
             let shown = |Faults { faults }| output::say_table(&output::rows(heading, faults.into_iter().map(row)), &[]);
             api.show::<FaultsList>(Nothing {}, json, shown).await
         }
-        Command::Set { job_type, kind, lasts, until, probability, delay, step, limit, json } => {
+        FaultsCommand::Set { job_type, kind, lasts, until, probability, delay, step, limit, json } => {
             let until = until.unwrap_or_else(|| now().plus(lasts.unwrap_or_default()));
             let delay_ms = delay.map(whole_millis);
             let request = SetFaultRequest { job_type, kind, probability, delay_ms, step, until, limit };
@@ -86,7 +86,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             };
             api.show::<FaultsSet>(request, json, shown).await
         }
-        Command::Clear { job_type, kind, json } => {
+        FaultsCommand::Clear { job_type, kind, json } => {
             let shown = |FaultsCleared { faults, unconfirmed }| {
                 let ended = faults.iter().map(|fault| format!("ended: {} {}", fault.job_type, fault.kind));
                 let ended = ended.collect::<Vec<_>>().join("\n");

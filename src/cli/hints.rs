@@ -13,93 +13,6 @@ use longshore_domain::duration;
 
 use super::{Cli, submit};
 
-/// Where `dev` says that it cannot keep its data.
-const DEV: &str = "cannot make the folder";
-const SERVER: &str = "no private NATS server";
-/// Where a connection to NATS is refused.
-const CONNECT: &str = "cannot connect to NATS";
-
-/// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port
-/// says nothing of whose it is; so the first part names what was being done.
-const TEXTS: [(&str, &str, &str); 24] = [
-    (
-        SERVER,
-        "in use by another running server",
-        "a longshore dev runs in this folder already, and commands here reach it; --dir FOLDER, or --ephemeral, starts one more",
-    ),
-    ("", "cannot write to stdout", "the output goes to a file or a program that takes no more"),
-    (
-        "",
-        "uthorization violation",
-        "NATS refuses the login: --user and --password, --creds, --nkey, --nats-token or a --context give one, or the address itself: nats://user:password@host",
-    ),
-    (
-        "",
-        "nvalid peer certificate",
-        "--tlsca names a file with the certificate of the authority that signed the server's",
-    ),
-    (CONNECT, "CertificateRequired", "the server wants a client certificate: --tlscert and --tlskey name its files"),
-    (CONNECT, "BadCertificate", OTHER_CERTIFICATE),
-    (CONNECT, "UnknownCA", OTHER_CERTIFICATE),
-    (CONNECT, "CertificateUnknown", OTHER_CERTIFICATE),
-    (CONNECT, "CertificateExpired", OTHER_CERTIFICATE),
-    (
-        CONNECT,
-        "KeyMismatch",
-        "the key that --tlskey names is not that of the certificate that --tlscert names: give the two that belong together",
-    ),
-    (CONNECT, "invalid scheme", "a NATS address is nats://host:4222, or tls://host:4222; what serves HTTP is not NATS"),
-    (
-        CONNECT,
-        "failed to lookup address",
-        "no such host is known here: is its name spelt right? --server or NATS_URL names it",
-    ),
-    (
-        CONNECT,
-        "InvalidContentType",
-        "what listens there does not speak TLS: take nats:// instead of tls://, and leave out --tlsca, --tlscert and --tlskey",
-    ),
-    (
-        CONNECT,
-        "failed signing nonce",
-        "the file that --nkey or NATS_NKEY names holds no seed of an nkey, which begins with SU",
-    ),
-    (
-        CONNECT,
-        "timed out",
-        "nothing there answers as NATS does: has another program this port, or does a firewall stand between? \
-         --server or NATS_URL names another address",
-    ),
-    (
-        "",
-        "ermissions violation",
-        "the NATS user may not do that: docs/operations.md lists the permissions that each role needs",
-    ),
-    (
-        // JetStream's code for "insufficient storage resources": it reserves the size that every stream may grow to.
-        "",
-        "error code 10047",
-        "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
-         storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
-    ),
-    ("not restored", "non-clustered mode", "this server is alone and keeps one copy of each stream: --replicas 1"),
-    (DEV, "o space left on device", NO_ROOM),
-    (SERVER, "o space left on device", NO_ROOM),
-    ("", "o space left on device", "free some space there"),
-    (DEV, "Read-only file system", "keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
-    (DEV, "Permission denied", UNWRITABLE),
-    (SERVER, "Permission denied", UNWRITABLE),
-];
-
-/// Said where the server refuses the client's certificate.
-const OTHER_CERTIFICATE: &str = "the server does not accept the certificate that --tlscert names: it must be valid now, and signed by an authority \
-                                 that the server trusts (ca_file in its tls section)";
-
-const NO_ROOM: &str =
-    "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none";
-
-const UNWRITABLE: &str = "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none";
-
 /// What to do next about an error, if that is not plain from its message.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<Cow<'static, str>> {
     if let Some(answer) = error.chain().find_map(|cause| cause.downcast_ref::<ApiError>()) {
@@ -108,16 +21,66 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<Cow<'static, str>> {
     if error.chain().any(|cause| cause.is::<MissingRight>()) {
         return Some(MissingRight::HINT.into());
     }
-    let text = super::ended::text_of(error);
-    let fits = |(doing, says, _): &&(&str, &str, &'static str)| text.contains(doing) && text.contains(says);
-    let hint = TEXTS.iter().find(fits).map(|(_, _, hint)| *hint).or_else(|| {
-        let connects = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(Backbone::Connect { .. })));
-        connects.then_some(
-            "is a NATS server running there? longshore dev starts one together with a node; --server or NATS_URL names \
-             another",
-        )
-    });
-    hint.map(Cow::Borrowed)
+    let connects = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(Backbone::Connect { .. })));
+    of_text(&super::ended::text_of(error), connects).map(Cow::Borrowed)
+}
+
+/// The hint for an error's text, of which no type of ours stands for what NATS and the system say. What the system says
+/// of a file or a port says nothing of whose it is; so what was being done is looked at, too.
+fn of_text(text: &str, connects: bool) -> Option<&'static str> {
+    let says = |part: &str| text.contains(part);
+    let no_connection = |parts: &[&str]| says("cannot connect to NATS") && parts.iter().any(|part| says(part));
+    let no_server = says("no private NATS server");
+    // Where `dev` cannot keep its data.
+    let no_folder = says("cannot make the folder");
+    Some(if no_server && says("in use by another running server") {
+        "a longshore dev runs in this folder already, and commands here reach it; --dir FOLDER, or --ephemeral, starts one more"
+    } else if says("cannot write to stdout") {
+        "the output goes to a file or a program that takes no more"
+    } else if says("uthorization violation") {
+        "NATS refuses the login: --user and --password, --creds, --nkey, --nats-token or a --context give one, or the \
+         address itself: nats://user:password@host"
+    } else if says("nvalid peer certificate") {
+        "--tlsca names a file with the certificate of the authority that signed the server's"
+    } else if no_connection(&["CertificateRequired"]) {
+        "the server wants a client certificate: --tlscert and --tlskey name its files"
+    } else if no_connection(&["BadCertificate", "UnknownCA", "CertificateUnknown", "CertificateExpired"]) {
+        "the server does not accept the certificate that --tlscert names: it must be valid now, and signed by an authority \
+         that the server trusts (ca_file in its tls section)"
+    } else if no_connection(&["KeyMismatch"]) {
+        "the key that --tlskey names is not that of the certificate that --tlscert names: give the two that belong together"
+    } else if no_connection(&["invalid scheme"]) {
+        "a NATS address is nats://host:4222, or tls://host:4222; what serves HTTP is not NATS"
+    } else if no_connection(&["failed to lookup address"]) {
+        "no such host is known here: is its name spelt right? --server or NATS_URL names it"
+    } else if no_connection(&["InvalidContentType"]) {
+        "what listens there does not speak TLS: take nats:// instead of tls://, and leave out --tlsca, --tlscert and --tlskey"
+    } else if no_connection(&["failed signing nonce"]) {
+        "the file that --nkey or NATS_NKEY names holds no seed of an nkey, which begins with SU"
+    } else if no_connection(&["timed out"]) {
+        "nothing there answers as NATS does: has another program this port, or does a firewall stand between? \
+         --server or NATS_URL names another address"
+    } else if says("ermissions violation") {
+        "the NATS user may not do that: docs/operations.md lists the permissions that each role needs"
+    } else if says("error code 10047") {
+        // JetStream's code for "insufficient storage resources": it reserves the size that every stream may grow to.
+        "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
+         storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's"
+    } else if says("not restored") && says("non-clustered mode") {
+        "this server is alone and keeps one copy of each stream: --replicas 1"
+    } else if (no_folder || no_server) && says("o space left on device") {
+        "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"
+    } else if says("o space left on device") {
+        "free some space there"
+    } else if no_folder && says("Read-only file system") {
+        "keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"
+    } else if (no_folder || no_server) && says("Permission denied") {
+        "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none"
+    } else if connects {
+        "is a NATS server running there? longshore dev starts one together with a node; --server or NATS_URL names another"
+    } else {
+        return None;
+    })
 }
 
 /// Words that other programs have for what is here under another: behind which command, the word, and what is meant.

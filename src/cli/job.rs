@@ -50,7 +50,7 @@ pub(super) struct Job {
     retry: Option<String>,
     /// Time limit of each attempt, not of waiting for the run
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// When the whole run must have ended: 1h from when it is enqueued; for one job also 2027-01-31T09:30:00Z
     #[arg(long, value_name = "TIME", value_parser = time_or_span)]
     deadline: Option<String>,
@@ -79,11 +79,6 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// The time limit of an attempt.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
     /// The fields of a job of this type; options that were not given are left out, so that the node's defaults apply.
     pub(super) fn request(&self, job_type: String, payload: Option<Box<RawValue>>) -> SubmitRequest {
         SubmitRequest {

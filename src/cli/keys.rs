@@ -14,7 +14,7 @@ use super::target::{now, one_of};
 use super::{Ended, Global, Json};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum KeysCommand {
     /// The keys: for whom, with which permissions, until when (operators)
     List(Json),
     /// Make a key for --tenant, or with --tenant _all for the operator; it is printed this once (operators)
@@ -43,22 +43,22 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: KeysCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::List(Json { json }) => {
+        KeysCommand::List(Json { json }) => {
             let shown = |Keys { keys }| {
                 let heading = ["id", "name", "tenant", "scopes", "expires", "last used"];
                 output::say_table(&output::rows(heading, keys.into_iter().map(|key| row(key, now()))), &[])
             };
             api.show::<KeysList>(Nothing {}, json, shown).await
         }
-        Command::Create { name, scopes, expires_in, json } => {
+        KeysCommand::Create { name, scopes, expires_in, json } => {
             let expires_at = expires_in.map(|span| now().plus(span));
             let request = CreateKeyRequest { name, tenant: global.tenant.clone(), scopes, expires_at };
             api.show::<KeysCreate>(request, json, |created| output::say(&created.key)).await
         }
-        Command::Revoke { id, json } => {
+        KeysCommand::Revoke { id, json } => {
             // Who gives the whole key here is not to send its secret.
             let id = id_of_key(&id).map_or_else(|| id.clone(), str::to_owned);
             let shown = |KeyStatus { id, name, .. }| output::say(&format!("revoked {id} ({name})"));

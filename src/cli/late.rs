@@ -18,7 +18,7 @@ use super::{Ended, Global, output, runs};
 const LATE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum LateCommand {
     /// End the detached attempt of a run: it has succeeded
     Complete {
         #[command(flatten)]
@@ -69,20 +69,20 @@ fn json(text: &str) -> Result<Box<RawValue>, String> {
     serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: LateCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::Complete { late: Late { id: run_id, token, json }, result } => {
+        LateCommand::Complete { late: Late { id: run_id, token, json }, result } => {
             let asked = CompleteRequest { run_id, tenant: None, token, result };
             runs::print(&api.ask_within::<RunsComplete>(asked, LATE).await?, json)
         }
-        Command::Fail { late: Late { id: run_id, token, json }, error, permanent, retry_after } => {
+        LateCommand::Fail { late: Late { id: run_id, token, json }, error, permanent, retry_after } => {
             let retry_after_ms = retry_after.map(whole_millis);
             let retryable = permanent.then_some(false);
             let asked = FailRequest { run_id, tenant: None, token, error, retryable, retry_after_ms };
             runs::print(&api.ask_within::<RunsFail>(asked, LATE).await?, json)
         }
-        Command::Progress { late: Late { id: run_id, token, json }, progress } => {
+        LateCommand::Progress { late: Late { id: run_id, token, json }, progress } => {
             let asked = ProgressRequest { run_id, tenant: None, token, progress };
             let shown = |goes: Goes| match goes.deadline {
                 Some(deadline) => output::say(&format!("goes on until {deadline}")),

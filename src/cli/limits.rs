@@ -17,7 +17,7 @@ use super::target::{now, one_of};
 use super::{Ended, Global, Json};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum LimitsCommand {
     /// What limits allow, what is left of them, and where they were set
     List(Json),
     /// Another limit on all nodes, from now on and after restarts (operators)
@@ -68,32 +68,30 @@ fn tenant(text: &str) -> Result<Tenant, String> {
     Tenant::parse(text).map_err(|error| error.to_string())
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: LimitsCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::Set { which, rate, per, burst, window, json } => {
+        LimitsCommand::Set { which, rate, per, burst, window, json } => {
             let WhichLimit { job_type, name, of_tenant: tenant } = which;
             let (per_ms, window) = (Some(whole_millis(per)), Some(window));
             let request = SetLimitRequest { job_type, name, tenant, rate, per_ms, burst, window };
             api.show::<LimitsSet>(request, json, show).await
         }
-        Command::Reset { which: WhichLimit { job_type, name, of_tenant: tenant }, json } => {
+        LimitsCommand::Reset { which: WhichLimit { job_type, name, of_tenant: tenant }, json } => {
             api.show::<LimitsReset>(ResetLimitRequest { job_type, name, tenant }, json, show).await
         }
-        Command::List(Json { json }) => {
+        LimitsCommand::List(Json { json }) => {
             let page = Limits { limits: all(&api).await?, cursor: None };
             output::answer(&page, json, || output::say_table(&rows(&page.limits, now()), &[2, 3]))
         }
     }
 }
 
-/// All limits that the cluster has.
 async fn all(api: &Api) -> Result<Vec<LimitStatus>, ApiError> {
     let asked = |cursor| LimitsRequest { limit: Some(500), cursor };
     api.all::<LimitsList, _>(asked, |page| (page.limits, page.cursor)).await
 }
 
-/// The limits that were set at run time.
 pub(crate) async fn set_at_run_time(api: &Api) -> anyhow::Result<Vec<(Scope, RateLimit)>> {
     let limits = all(api).await?.into_iter();
     let set = limits.filter(|limit| limit.origin.as_ref().is_some_and(|by| by.known() == Some(&SetBy::RunTime)));

@@ -7,9 +7,8 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 
 use anyhow::Context as _;
-use clap::parser::ValueSource;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use longshore_domain::NameError;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, parser::ValueSource};
+use longshore_domain::{JobType, NameError, RunId};
 
 mod client;
 pub(crate) mod ended;
@@ -53,9 +52,14 @@ mod permissions;
 #[cfg(test)]
 mod tests;
 
-use config::File;
+use self::{
+    audit::AuditArguments, batches::BatchesCommand, breakers::BreakersCommand, concurrency::ConcurrencyCommand,
+    config::ConfigCommand, config::File, dlq::DlqCommand, doctor::DoctorArguments, events::EventsArguments,
+    faults::FaultsCommand, global::Global, keys::KeysCommand, limits::LimitsCommand, nodes::NodesCommand,
+    permissions::PermissionsArguments, queues::QueuesCommand, runs::RunsCommand, schedules::SchedulesCommand,
+    serve::ServeArguments, submit::SubmitArguments, webhooks::WebhooksCommand, why::WhyArguments, work::WorkArguments,
+};
 use ended::{Ended, Usage};
-use global::Global;
 pub(crate) use hints::hint;
 
 const EXIT_CODES: &str = "\
@@ -100,43 +104,43 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a node
-    Serve(serve::Arguments),
+    Serve(ServeArguments),
     /// Run a node and, unless --server or --context is given, a private NATS server, and watch the jobs live
-    Dev(crate::dev::Arguments),
+    Dev(crate::dev::DevArguments),
     /// Submit a job
-    Submit(Box<submit::Arguments>),
+    Submit(Box<SubmitArguments>),
     /// List and count runs; show one, wait for its end, reschedule, cancel or erase it
-    Runs(Noun<runs::Command>),
+    Runs(Noun<RunsCommand>),
     /// Take a job; runs complete or fail ends it, runs progress keeps it
-    Work(work::Arguments),
+    Work(WorkArguments),
     /// What happened to one run: what it waited for, where it was tried, why it failed, when it goes on
-    Why(why::Arguments),
+    Why(WhyArguments),
     /// Dead letters: jobs that failed for good; show, replay or discard them
-    Dlq(Noun<dlq::Command>),
+    Dlq(Noun<DlqCommand>),
     /// Recurring schedules: make, show, pause, remove them; run them now or for times that are over
-    Schedules(Noun<schedules::Command>),
+    Schedules(Noun<SchedulesCommand>),
     /// Follow events, live or from the event log
-    Events(events::Arguments),
+    Events(EventsArguments),
     /// Waiting and running jobs of each queue; pause and resume queues and types
-    Queues(Noun<queues::Command>),
+    Queues(Noun<QueuesCommand>),
     /// Rate limits: what is left of each; set one for the whole cluster, or reset it
-    Limits(Noun<limits::Command>),
+    Limits(Noun<LimitsCommand>),
     /// Circuit breakers: list them, close or open one
-    Breakers(Noun<breakers::Command>),
+    Breakers(Noun<BreakersCommand>),
     /// Keys for clients that ask over HTTP: make, list, revoke them
-    Keys(Noun<keys::Command>),
+    Keys(Noun<KeysCommand>),
     /// Batches: jobs that belong together, and one that runs when all have ended
-    Batches(Noun<batches::Command>),
+    Batches(Noun<BatchesCommand>),
     /// Webhooks: URLs that are called for the events of runs
-    Webhooks(Noun<webhooks::Command>),
+    Webhooks(Noun<WebhooksCommand>),
     /// Concurrency limits: which nodes and runs have their slots; free some
-    Concurrency(Noun<concurrency::Command>),
+    Concurrency(Noun<ConcurrencyCommand>),
     /// Faults on purpose, to rehearse failure: have attempts of a type meet one, list them, end them
-    Faults(Noun<faults::Command>),
+    Faults(Noun<FaultsCommand>),
     /// What was asked of the nodes beyond reading and submitting: by whom, when, from where, and how it was answered
-    Audit(audit::Arguments),
+    Audit(AuditArguments),
     /// The cluster's nodes and their load
-    Nodes(Noun<nodes::Command>),
+    Nodes(Noun<NodesCommand>),
     /// Whether the node that answers takes work, and if not, why
     Health(nodes::HealthArguments),
     /// Write all streams and buckets into a folder; jobs are paused meanwhile, for seconds where the event log is small
@@ -144,12 +148,12 @@ pub(crate) enum Command {
     /// Make all streams and buckets anew from such a folder, on a server that has none, before nodes start
     Restore(backup::RestoreArguments),
     /// Look for faults in the set-up: server, rights, streams, storage, clocks, durability, nodes; each with its remedy
-    Doctor(doctor::Arguments),
+    Doctor(DoctorArguments),
     /// Print what a user of NATS may publish and subscribe to in a role, for the server's configuration
-    Permissions(permissions::Arguments),
+    Permissions(PermissionsArguments),
     /// Check, show or print the configuration
     #[command(subcommand)]
-    Config(config::Command),
+    Config(ConfigCommand),
     /// The options for NATS that every command has: credentials, TLS, JetStream
     Nats,
     /// Print completions for a shell: longshore completions bash > /etc/bash_completion.d/longshore
@@ -185,6 +189,28 @@ pub(crate) struct One<I: FromStr<Err = NameError> + Clone + Send + Sync + 'stati
     json: bool,
 }
 
+/// One run.
+#[derive(Debug, Args)]
+pub(crate) struct OneRun {
+    /// The run's id
+    #[arg(value_parser = name::<RunId>)]
+    id: RunId,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is of a type, or of all.
+#[derive(Debug, Args)]
+pub(crate) struct OfType {
+    /// Of this job type
+    #[arg(long = "type", value_name = "TYPE", value_parser = name::<JobType>)]
+    job_type: Option<JobType>,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
 /// A command that takes nothing else.
 #[derive(Debug, Args)]
 pub(crate) struct Json {
@@ -210,7 +236,6 @@ impl<C: Subcommand> Noun<C> {
     }
 }
 
-/// Runs one command.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
     let Cli { global, command } = cli;
     match command {

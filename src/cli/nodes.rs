@@ -18,7 +18,7 @@ use super::output::{self, BAD, GOOD, PENDING, number, took};
 use super::{Ended, Global, Json};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum NodesCommand {
     /// The nodes: what the command shows without a subcommand
     List(Json),
     /// What all nodes have counted together in the last hour (operators)
@@ -63,16 +63,16 @@ pub(crate) struct HealthArguments {
     json: bool,
 }
 
-pub(crate) async fn nodes(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn nodes(global: &Global, command: NodesCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::List(Json { json }) => {
+        NodesCommand::List(Json { json }) => {
             api.show::<NodesList>(Nothing {}, json, |nodes| output::say_table(&rows(&nodes), &[3])).await
         }
-        Command::Stats { json } => {
+        NodesCommand::Stats { json } => {
             api.show::<NodesStats>(Nothing {}, json, |stats| output::say(counted(&stats).trim_end())).await
         }
-        Command::Settings { node, json } => {
+        NodesCommand::Settings { node, json } => {
             let row = |one: InForce| [one.section, one.name, one.value.unwrap_or_else(|| "–".to_owned()), one.from];
             let shown = |NodeSettings { settings, .. }| {
                 let heading = ["section", "setting", "value", "from"];
@@ -80,14 +80,13 @@ pub(crate) async fn nodes(global: &Global, command: Command) -> anyhow::Result<E
             };
             api.show::<NodesSettings>(SettingsRequest { node }, json, shown).await
         }
-        Command::LogLevel { node, level, json } => {
+        NodesCommand::LogLevel { node, level, json } => {
             let shown = |LogLevel { node, level }| output::say(&format!("{node} logs by {level} until it ends"));
             api.show::<NodesLogLevel>(LogLevelRequest { node, level }, json, shown).await
         }
     }
 }
 
-/// The spans that are added up.
 const SPANS: [(&str, Duration); 3] = [
     ("minute", Duration::from_secs(60)),
     ("10 minutes", Duration::from_secs(600)),

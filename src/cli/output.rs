@@ -50,7 +50,6 @@ pub(crate) fn field(name: &str, value: &str) -> String {
     format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
 }
 
-/// The rows of a table, the heading first.
 pub(crate) fn rows<const N: usize>(
     heading: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -78,7 +77,6 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// The width of each column.
 fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -125,7 +123,6 @@ pub(crate) fn narrowed(mut rows: Vec<Vec<String>>, columns: usize, spare: &[usiz
     rows
 }
 
-/// Prints a table.
 pub(crate) fn say_table(rows: &[Vec<String>], right: &[usize]) -> anyhow::Result<()> {
     say(table(rows, right).trim_end())
 }
@@ -270,10 +267,8 @@ pub(crate) async fn reader_has_gone() {
     }
 }
 
-/// Writes a line to stdout.
-///
-/// # Errors
-/// None if the reader has gone (`longshore events | head`): that is the usual end of a pipe, and the program succeeds.
+/// Writes a line to stdout. If the reader has gone (`longshore events | head`), the program succeeds: that is the usual
+/// end of a pipe.
 pub(crate) fn say(line: &str) -> anyhow::Result<()> {
     write_to(anstream::stdout().lock(), format!("{line}\n").as_bytes())
 }
@@ -290,7 +285,7 @@ pub(crate) fn say_changed(line: &str, unconfirmed: &[String]) -> anyhow::Result<
     Ok(())
 }
 
-/// Writes bytes to stdout as they are; errors as [`say`].
+/// Writes bytes to stdout as they are.
 pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     write_to(std::io::stdout().lock(), bytes)
 }

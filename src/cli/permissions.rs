@@ -11,7 +11,7 @@ use longshore_domain::policy::Policies;
 use super::{Ended, File, Global, Usage, output};
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct PermissionsArguments {
     /// What the user is there for; of producers and handlers --tenant says whose they are
     role: Role,
     #[command(flatten)]
@@ -29,7 +29,8 @@ enum Role {
 }
 
 /// Prints it in the form that stands between the braces of `permissions`.
-pub(crate) fn run(global: &Global, Arguments { role, file }: &Arguments) -> anyhow::Result<Ended> {
+pub(crate) fn run(global: &Global, arguments: &PermissionsArguments) -> anyhow::Result<Ended> {
+    let PermissionsArguments { role, file } = arguments;
     let configuration = file.load(global)?;
     let tenant = global.tenant.as_str();
     if tenant.starts_with('_') {

@@ -26,7 +26,7 @@ pub(crate) const PAUSES_WITHIN: Duration = Duration::from_secs(20);
 const PUT_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum QueuesCommand {
     /// The queues, with their waiting and running jobs: what the command shows without a subcommand
     List(Json),
     /// How the starts of a queue are shared out between tenants, or types, beside what each is owed (operators)
@@ -112,30 +112,32 @@ fn whom() -> [PossibleValue; 2] {
     [tenant.help("The tenants that have jobs, by their weight"), job_type.help("The types of jobs, by their weight")]
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: QueuesCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match command {
-        Command::Put { queue, concurrency, aging, fair_by, nodes, no_node, json } => {
+        QueuesCommand::Put { queue, concurrency, aging, fair_by, nodes, no_node, json } => {
             let nodes = (no_node || !nodes.is_empty()).then_some(nodes);
             let aging_ms = aging.map(whole_millis);
             let request = PutQueueRequest { queue, concurrency, aging_ms, nodes, fair_by };
             let shown = |put: QueuePut| output::say_changed(&put_said(&put), &put.unconfirmed);
             api.show_within::<QueuesPut>(request, PUT_WITHIN, json, shown).await
         }
-        Command::Pause { which: WhichQueue { queue, job_type }, until, lasts, json } => {
+        QueuesCommand::Pause { which: WhichQueue { queue, job_type }, until, lasts, json } => {
             let until = until.or_else(|| lasts.map(|lasts| now().plus(lasts)));
             let request = PauseRequest { queue, job_type, until };
             api.show_within::<QueuesPause>(request, PAUSES_WITHIN, json, show_pause).await
         }
-        Command::Resume { which: WhichQueue { queue, job_type }, json } => {
+        QueuesCommand::Resume { which: WhichQueue { queue, job_type }, json } => {
             api.show::<QueuesResume>(ResumeRequest { queue, job_type }, json, show_pause).await
         }
-        Command::Purge { queue, options } => {
+        QueuesCommand::Purge { queue, options } => {
             let request = PurgeRequest { confirm: Some(queue.clone()), queue, limit: None, dry_run: false };
             bulk::run::<QueuesPurge>(&api, request, None, &options).await
         }
-        Command::Shares { queue, json } => api.show::<QueuesShares>(SharesRequest { queue }, json, show_shares).await,
-        Command::List(Json { json }) => api.show::<QueuesList>(QueuesRequest::default(), json, show_list).await,
+        QueuesCommand::Shares { queue, json } => {
+            api.show::<QueuesShares>(SharesRequest { queue }, json, show_shares).await
+        }
+        QueuesCommand::List(Json { json }) => api.show::<QueuesList>(QueuesRequest::default(), json, show_list).await,
     }
 }
 

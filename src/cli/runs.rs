@@ -18,25 +18,19 @@ use tokio::time::Instant;
 
 use super::bulk::Bulk;
 use super::client::Api;
+use super::late::{self, LateCommand};
 use super::output::{self, BAD, STRONG, styled};
 use super::target::{Which, now, word};
-use super::{Ended, Global, Usage, bulk, exact, late, run_lists};
+use super::{Ended, Global, OneRun, Usage, bulk, exact, run_lists};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum RunsCommand {
     /// List runs, those that changed last first
     List(run_lists::List),
     /// Count runs by queue, type and state
     Count(run_lists::Counting),
     /// Show a run: state, attempts, result or error
-    Get {
-        /// The run's id
-        #[arg(value_parser = super::name::<RunId>)]
-        id: RunId,
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
+    Get(OneRun),
     /// Write the payload of a run's job to stdout, while it is stored: the job waits or works, or is a dead letter
     Payload {
         /// The run's id
@@ -62,7 +56,7 @@ pub(crate) enum Command {
     /// Start such runs at another time, with another priority or in another queue
     Reschedule(Reschedule),
     #[command(flatten)]
-    Late(late::Command),
+    Late(LateCommand),
     /// Erase personal data of runs: payload, result, error texts, progress, checkpoints, dead letter; times stay
     Erase {
         /// The runs' ids; runs that have ended
@@ -118,39 +112,39 @@ impl WaitingRuns {
     }
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: RunsCommand) -> anyhow::Result<Ended> {
     match command {
-        Command::List(arguments) => run_lists::list(&Api::connect(global).await?, arguments).await,
-        Command::Count(arguments) => run_lists::count(&Api::connect(global).await?, arguments).await,
-        Command::Get { id, json } => {
+        RunsCommand::List(arguments) => run_lists::list(&Api::connect(global).await?, arguments).await,
+        RunsCommand::Count(arguments) => run_lists::count(&Api::connect(global).await?, arguments).await,
+        RunsCommand::Get(OneRun { id, json }) => {
             let asked = RunRequest { run_id: id, tenant: None };
             print(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)
         }
-        Command::Payload { id } => {
+        RunsCommand::Payload { id } => {
             let asked = RunRequest { run_id: id, tenant: None };
             let payload = Api::connect(global).await?.ask::<RunsPayload>(asked).await?.read()?;
             output::bytes(&STANDARD.decode(payload.payload_base64)?)?;
             Ok(Ended::Success)
         }
-        Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
-        Command::Cancel(which) => {
+        RunsCommand::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
+        RunsCommand::Cancel(which) => {
             let (selection, options) = which.chosen()?;
             let cancelled = |id: &RunId, _: &Encoded<_>| output::say(&format!("{id} is cancelled"));
             change::<RunsCancel>(&Api::connect(global).await?, selection, &options, cancelled).await
         }
-        Command::RunNow(which) => {
+        RunsCommand::RunNow(which) => {
             let (selection, options) = which.chosen()?;
             change::<RunsRunNow>(&Api::connect(global).await?, selection, &options, show_rescheduled).await
         }
-        Command::Reschedule(Reschedule { which, at, delay, set_priority, set_queue }) => {
+        RunsCommand::Reschedule(Reschedule { which, at, delay, set_priority, set_queue }) => {
             let run_at = at.or_else(|| delay.map(|delay| now().plus(delay)));
             let set = NewStart { run_at, priority: set_priority, queue: set_queue };
             let (selection, options) = which.chosen()?;
             let asked = RescheduleRequest { selection, set };
             change::<RunsReschedule>(&Api::connect(global).await?, asked, &options, show_rescheduled).await
         }
-        Command::Late(command) => late::run(global, command).await,
-        Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
+        RunsCommand::Late(command) => late::run(global, command).await,
+        RunsCommand::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
     }
 }
 
@@ -265,7 +259,6 @@ pub(super) fn print(record: &Encoded<Record>, json: bool) -> anyhow::Result<Ende
     output::answer(record, json, || output::say(show(&record.read()?, now()).trim_end()))
 }
 
-/// The record for people.
 pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     let state = output::cut(&record.state.to_string(), 40);
     let mut lines = vec![
@@ -307,7 +300,10 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, output::cut(text?, 200)))));
     lines.extend(said(record));
     lines.extend(record.log.iter().map(|line| ("log", format!("{} {}", line.at, output::plain(&line.line)))));
-    let step = |step: &Step| format!("{} {} in attempt {}", step.at, step_name(step), step.attempt);
+    let step = |Step { at, name, n, attempt }: &Step| match n {
+        1 => format!("{at} {name} in attempt {attempt}"),
+        n => format!("{at} {name}#{n} in attempt {attempt}"),
+    };
     lines.extend(record.steps.iter().map(|done| ("step", step(done))));
     if let Some(RunError { kind, message }) = &record.error {
         let kind = styled(&output::cut(&kind.to_string(), 40), output::BAD, 0);
@@ -315,10 +311,6 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     }
     let lines = lines.into_iter().map(|(name, value)| output::field(name, &value));
     lines.collect::<String>() + &attempts(&record.attempts)
-}
-
-fn step_name(step: &Step) -> String {
-    if step.n == 1 { step.name.to_string() } else { format!("{}#{}", step.name, step.n) }
 }
 
 /// Fields that the job's client and handler wrote.

@@ -27,7 +27,7 @@ use super::target::{self, now};
 use super::{Ended, File, Global, Json, exact};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum SchedulesCommand {
     /// Make a schedule, or change the one of that id
     Put(Box<Put>),
     /// Show a schedule
@@ -140,23 +140,23 @@ pub(crate) struct Backfill {
 /// A backfill submits a thousand runs at most.
 const FILLING: Duration = Duration::from_secs(50);
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: SchedulesCommand) -> anyhow::Result<Ended> {
     match command {
-        Command::Put(put) => {
+        SchedulesCommand::Put(put) => {
             let request = put.request(payload(put.payload.as_deref())?);
             let api = Api::connect(global).await?;
             let answer = api.ask::<SchedulesPut>(request).await.context("the schedule was not stored")?;
             print(&answer, put.json)
         }
-        Command::Get(one) => ask::<SchedulesGet>(global, one, None).await,
-        Command::Delete(one) => ask::<SchedulesDelete>(global, one, Some("is removed")).await,
-        Command::Pause(one) => ask::<SchedulesPause>(global, one, Some("is paused")).await,
-        Command::Resume(one) => ask::<SchedulesResume>(global, one, None).await,
-        Command::RunNow(one) => run_now(global, one).await,
-        Command::List(Json { json }) => list(&Api::connect(global).await?, json).await,
-        Command::Backfill(asked) => backfill(&Api::connect(global).await?, asked).await,
-        Command::Next { limit, json } => next(&Api::connect(global).await?, usize::from(limit), json).await,
-        Command::Diff { file, json } => {
+        SchedulesCommand::Get(one) => ask::<SchedulesGet>(global, one, None).await,
+        SchedulesCommand::Delete(one) => ask::<SchedulesDelete>(global, one, Some("is removed")).await,
+        SchedulesCommand::Pause(one) => ask::<SchedulesPause>(global, one, Some("is paused")).await,
+        SchedulesCommand::Resume(one) => ask::<SchedulesResume>(global, one, None).await,
+        SchedulesCommand::RunNow(one) => run_now(global, one).await,
+        SchedulesCommand::List(Json { json }) => list(&Api::connect(global).await?, json).await,
+        SchedulesCommand::Backfill(asked) => backfill(&Api::connect(global).await?, asked).await,
+        SchedulesCommand::Next { limit, json } => next(&Api::connect(global).await?, usize::from(limit), json).await,
+        SchedulesCommand::Diff { file, json } => {
             let mut declared = file.load(global)?.settings().schedules.clone();
             declared.schedules.retain(|(of, _)| [of.as_str(), "_all"].contains(&global.tenant.as_str()));
             diff(&Api::connect(global).await?, &declared, json).await
@@ -373,7 +373,6 @@ fn print(status: &Encoded<ScheduleStatus>, json: bool) -> anyhow::Result<Ended> 
     output::answer(status, json, || output::say(show(&status.read()?).trim_end()))
 }
 
-/// A schedule for people.
 fn show(status: &ScheduleStatus) -> String {
     let ScheduleStatus { schedule, job, state } = status;
     let ScheduleState { last_run, last_skipped, next_run, .. } = state;
@@ -427,12 +426,14 @@ mod tests {
     use clap::Parser as _;
     use serde_json::Value;
 
-    use super::super::{Cli, Command as Commands, Noun};
+    use super::super::{Cli, Command, Noun};
     use super::*;
 
     fn body(line: &[&str]) -> Value {
         let cli = Cli::try_parse_from(["longshore", "schedules", "put"].iter().chain(line)).unwrap();
-        let Commands::Schedules(Noun { command: Some(Command::Put(put)), .. }) = cli.command else { panic!("not put") };
+        let Command::Schedules(Noun { command: Some(SchedulesCommand::Put(put)), .. }) = cli.command else {
+            panic!("not put")
+        };
         let payload = payload(put.payload.as_deref()).unwrap();
         serde_json::to_value(put.request(payload)).unwrap()
     }

@@ -14,7 +14,7 @@ use crate::telemetry::{self, LogFormat};
 pub(crate) const UNHEARD: &str = "cannot listen to signals";
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ServeArguments {
     #[command(flatten)]
     file: File,
     /// Form of the log on stderr; with json, the ready line on stdout is an object, too
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     log_format: LogFormat,
 }
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, arguments: ServeArguments) -> anyhow::Result<Ended> {
     let log = telemetry::to_stderr(arguments.log_format)?;
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));

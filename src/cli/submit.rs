@@ -19,7 +19,7 @@ use super::{Ended, Global, Usage, output, runs};
 mod lines;
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SubmitArguments {
     /// The job type, for example email.send
     #[arg(value_name = "TYPE", value_parser = super::name::<JobType>, required_unless_present = "lines")]
     job_type: Option<JobType>,
@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WaitFor(Option<Duration>);
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, arguments: SubmitArguments) -> anyhow::Result<Ended> {
     if let Some(file) = &arguments.lines {
         return lines::run(global, &arguments.job(None), file, arguments.json).await;
     }
@@ -84,7 +84,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     if !arguments.json {
         let bound = most.map(|most| format!(", at most {}", DurationText(most))).unwrap_or_default();
         eprintln!("{run_id}: {}; waiting for its end{bound}", summary(&submitted));
-        if let Some(timeout) = arguments.job.timeout().filter(|_| most.is_none()) {
+        if let Some(timeout) = arguments.job.timeout.filter(|_| most.is_none()) {
             let timeout = DurationText(timeout);
             eprintln!("--timeout {timeout} is the limit of an attempt; --wait={timeout} would be that of the waiting");
         }
@@ -97,7 +97,7 @@ fn summary(submitted: &Submitted) -> String {
     if submitted.deduplicated { format!("not a new run: {state}") } else { state }
 }
 
-impl Arguments {
+impl SubmitArguments {
     /// The request; options that were not given are left out, so that the node's defaults apply.
     fn job(&self, payload: Option<Box<RawValue>>) -> SubmitRequest {
         let job_type = self.job_type.as_ref().map(JobType::to_string).unwrap_or_default();

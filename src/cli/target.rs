@@ -61,9 +61,6 @@ impl FilterOptions {
 
 impl Which {
     /// The choice; `further` is of commands that narrow it by a state or fingerprint, too.
-    ///
-    /// # Errors
-    /// No option was given, or two that exclude each other.
     pub(crate) fn chosen(self, further: api::Filter) -> Result<Target, Usage> {
         let api::Filter { state, fingerprint, .. } = further;
         let filter = api::Filter { state, fingerprint, ..self.filter.wanted() };

@@ -156,16 +156,16 @@ fn every_noun_has_a_list() {
             assert!(Noun::<C> { json, command: None }.chosen().is_ok());
         }
     }
-    lists::<runs::Command>();
-    lists::<dlq::Command>();
-    lists::<schedules::Command>();
-    lists::<queues::Command>();
-    lists::<limits::Command>();
-    lists::<breakers::Command>();
-    lists::<keys::Command>();
-    lists::<batches::Command>();
-    lists::<webhooks::Command>();
-    lists::<concurrency::Command>();
-    lists::<faults::Command>();
-    lists::<nodes::Command>();
+    lists::<RunsCommand>();
+    lists::<DlqCommand>();
+    lists::<SchedulesCommand>();
+    lists::<QueuesCommand>();
+    lists::<LimitsCommand>();
+    lists::<BreakersCommand>();
+    lists::<KeysCommand>();
+    lists::<BatchesCommand>();
+    lists::<WebhooksCommand>();
+    lists::<ConcurrencyCommand>();
+    lists::<FaultsCommand>();
+    lists::<NodesCommand>();
 }

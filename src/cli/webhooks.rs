@@ -13,7 +13,7 @@ use super::target::one_of;
 use super::{Ended, Global, Json, One};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum WebhooksCommand {
     /// The webhooks of --tenant, or with --tenant _all of all
     List(Json),
     /// One webhook
@@ -61,26 +61,26 @@ fn secret(text: &str) -> Result<WebhookSecret, String> {
     secret.key().map(|_| secret).map_err(str::to_owned)
 }
 
-pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, command: WebhooksCommand) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     let asked = |one: &One<WebhookId>| WebhookRequest { id: one.id.clone(), tenant: None };
     match command {
-        Command::List(Json { json }) => api.show::<WebhooksList>(WebhooksRequest::default(), json, list).await,
-        Command::Get(one) => api.show::<WebhooksGet>(asked(&one), one.json, shown).await,
-        Command::Put(arguments) => {
+        WebhooksCommand::List(Json { json }) => api.show::<WebhooksList>(WebhooksRequest::default(), json, list).await,
+        WebhooksCommand::Get(one) => api.show::<WebhooksGet>(asked(&one), one.json, shown).await,
+        WebhooksCommand::Put(arguments) => {
             let PutArguments { one, url, events, types, queues, format, secret } = *arguments;
             let One { id, json } = one;
             let request =
                 PutWebhookRequest { id, tenant: None, url, events, types, queues, format, secret, paused: None };
             api.show::<WebhooksPut>(request, json, shown).await
         }
-        Command::Pause(one) => pause(&api, &one, true).await,
-        Command::Resume(one) => pause(&api, &one, false).await,
-        Command::Test(one) => {
+        WebhooksCommand::Pause(one) => pause(&api, &one, true).await,
+        WebhooksCommand::Resume(one) => pause(&api, &one, false).await,
+        WebhooksCommand::Test(one) => {
             api.show::<WebhooksTest>(asked(&one), one.json, |test| output::say(test.run_id.as_str())).await
         }
-        Command::Rotate(one) => api.show::<WebhooksRotate>(asked(&one), one.json, shown).await,
-        Command::Delete(one) => {
+        WebhooksCommand::Rotate(one) => api.show::<WebhooksRotate>(asked(&one), one.json, shown).await,
+        WebhooksCommand::Delete(one) => {
             let answer = api.ask::<WebhooksDelete>(asked(&one)).await?;
             output::answer(&answer, one.json, || output::say(&format!("deleted {}", one.id)))
         }

@@ -12,7 +12,7 @@ use super::output::{self, FAINT, STRONG, style_of, styled};
 use super::{Ended, Global};
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct WhyArguments {
     /// The run's id
     #[arg(value_parser = super::name::<RunId>)]
     id: RunId,
@@ -24,8 +24,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
-    let Arguments { id, within, json } = arguments;
+pub(crate) async fn run(global: &Global, WhyArguments { id, within, json }: WhyArguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     let asked = WaitRequest { run_id: id, tenant: None, timeout_ms: Some(whole_millis(within)) };
     api.show_within::<RunsWhy>(asked, within, json, |why| output::say(shown(&why.run, &why.lines).trim_end())).await

@@ -11,7 +11,7 @@ use super::client::Api;
 use super::{Ended, Global, output};
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct WorkArguments {
     /// The types of the job: one of them
     #[arg(required = true, value_name = "TYPE", value_parser = super::name::<JobType>)]
     types: Vec<JobType>,
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     lease: Duration,
 }
 
-pub(crate) async fn run(global: &Global, Arguments { types, wait, lease }: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, WorkArguments { types, wait, lease }: WorkArguments) -> anyhow::Result<Ended> {
     let (wait_ms, lease_ms) = (Some(whole_millis(wait)), Some(whole_millis(lease)));
     let asked = NextRequest { types, tenant: None, wait_ms, lease_ms };
     let next = Api::connect(global).await?.ask_within::<WorkNext>(asked, wait).await?;

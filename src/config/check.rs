@@ -84,7 +84,7 @@ pub(crate) fn check(
     (settings, checker.handlers, checker.problems)
 }
 
-/// Settings whose effect is hardly wanted. One sentence each.
+/// One sentence for each setting whose effect is hardly wanted.
 pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
     let mut warnings = Vec::new();
     let storage = &settings.storage;
@@ -176,7 +176,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks what is to become of jobs whose key is busy.
     fn busy_keys(&mut self, section: &Section<'_>) {
         let (on_busy, most) = (section.get(&TYPE.on_busy), section.get(&TYPE.key_concurrency));
         if on_busy != OnBusy::Wait && most > MAX_IN_LINE {
@@ -229,7 +228,6 @@ impl Checker<'_> {
         Some(grace.max(least))
     }
 
-    /// The rate limit of a section, if it has one.
     fn rate_limit(&mut self, section: &Section<'_>) -> Option<RateLimit> {
         let table = section.table("rate_limit");
         table.tree?;

@@ -34,10 +34,7 @@ settings! {
     permanent_exit: Vec<u16>, example("[64, 65]");
 }
 
-/// The handler that the table describes.
-///
-/// # Errors
-/// The setting that is wrong, and why.
+/// The handler that the table describes, or the setting that is wrong, and why.
 pub(super) fn read(section: &Section<'_>) -> Result<CommandRun, (&'static str, String)> {
     let Some(Text(program)) = section.get(&COMMAND.program) else {
         return Err((COMMAND.program.name, "is missing".to_owned()));

@@ -13,65 +13,46 @@ use super::nats::DEFAULT_URL;
 
 /// Why a context cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ContextError {
     /// The name could lead out of the folder.
     #[error("the NATS context {0:?} is not a valid name: it may not hold .. or a path separator")]
     Name(String),
-    /// Neither `XDG_CONFIG_HOME` nor `HOME` is set.
     #[error("there is no folder of NATS contexts, since neither XDG_CONFIG_HOME nor HOME is set")]
     NoFolder,
-    /// The file cannot be read.
     #[error("cannot read the NATS context {}", path.display())]
     Read {
-        /// The context's file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// It is not a JSON object.
     #[error("the NATS context {} is not a JSON object", path.display())]
     Json {
-        /// The context's file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// It asks for something that is not supported here.
     #[error("the NATS context {} sets {key}, which Longshore does not support", path.display())]
-    Unsupported {
-        /// The context's file.
-        path: PathBuf,
-        /// What it sets.
-        key: String,
-    },
-    /// A value is not a text.
+    Unsupported { path: PathBuf, key: String },
     #[error("in the NATS context {}, {key} is not a text", path.display())]
-    NoText {
-        /// The context's file.
-        path: PathBuf,
-        /// What it sets.
-        key: String,
-    },
+    NoText { path: PathBuf, key: String },
 }
 
 /// Reads the context of that name: the connection that it describes, to the default address if it has none.
-pub(crate) fn load(name: &str) -> Result<Connection, Error> {
+pub(crate) fn load(name: &str) -> Result<Connection, ContextError> {
     if name.contains("..") || name.contains(['/', '\\']) {
-        return Err(Error::Name(name.to_owned()));
+        return Err(ContextError::Name(name.to_owned()));
     }
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = set("HOME");
     let folder = set("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
-    let path = folder.ok_or(Error::NoFolder)?.join("nats/context").join(format!("{name}.json"));
-    let text = std::fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let path = folder.ok_or(ContextError::NoFolder)?.join("nats/context").join(format!("{name}.json"));
+    let text = std::fs::read(&path).map_err(|source| ContextError::Read { path: path.clone(), source })?;
     parse(&text, &path, home.as_deref())
 }
 
-fn parse(text: &[u8], path: &Path, home: Option<&Path>) -> Result<Connection, Error> {
+fn parse(text: &[u8], path: &Path, home: Option<&Path>) -> Result<Connection, ContextError> {
     let object: Map<String, Value> =
-        serde_json::from_slice(text).map_err(|source| Error::Json { path: path.to_owned(), source })?;
+        serde_json::from_slice(text).map_err(|source| ContextError::Json { path: path.to_owned(), source })?;
     let mut context = Connection::to(DEFAULT_URL);
     for (key, value) in object {
         // Tools write every key they know; a value that is empty or off asks for nothing.
@@ -79,7 +60,7 @@ fn parse(text: &[u8], path: &Path, home: Option<&Path>) -> Result<Connection, Er
             continue;
         }
         let text = || {
-            let no_text = || Error::NoText { path: path.to_owned(), key: key.clone() };
+            let no_text = || ContextError::NoText { path: path.to_owned(), key: key.clone() };
             value.as_str().map(str::to_owned).ok_or_else(no_text)
         };
         let file = || text().map(|text| Some(expand(&text, home)));
@@ -96,7 +77,7 @@ fn parse(text: &[u8], path: &Path, home: Option<&Path>) -> Result<Connection, Er
             "ca" => context.ca = file()?,
             "cert" => context.cert = file()?,
             "key" => context.key = file()?,
-            _ => return Err(Error::Unsupported { path: path.to_owned(), key }),
+            _ => return Err(ContextError::Unsupported { path: path.to_owned(), key }),
         }
     }
     // Of several credentials, the first in the order of the `nats` tool: user, creds, nkey, token.
@@ -151,6 +132,6 @@ mod tests {
         assert_eq!(parse(r#"{"tls_first":true}"#), Err(refusal("tls_first")));
         assert_eq!(parse("[]"), Err("the NATS context x.json is not a JSON object".to_owned()));
         assert_eq!(parse(r#"{"url":1}"#), Err("in the NATS context x.json, url is not a text".to_owned()));
-        assert!(matches!(load("../x"), Err(Error::Name(_))));
+        assert!(matches!(load("../x"), Err(ContextError::Name(_))));
     }
 }

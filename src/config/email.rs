@@ -28,21 +28,16 @@ settings! {
     from: Option<Text>, example("\"Shop <orders@shop.example>\"");
 }
 
-/// How the connection is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Encryption {
-    /// After a greeting in the clear; the server has to offer it.
-    StartTls,
-    /// From the first byte.
-    Tls,
-    /// Never.
-    None,
+longshore_domain::named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Encryption {
+        StartTls = "starttls",
+        Tls = "tls",
+        None = "none",
+    }
 }
 
 /// The handler that the table describes; `None`: no server is set.
-///
-/// # Errors
-/// What is wrong with it.
 #[cfg(feature = "email")]
 pub(super) fn read(root: &Section<'_>) -> Result<Option<crate::handlers::email_send::EmailSend>, Problem> {
     use std::sync::OnceLock;

@@ -319,7 +319,7 @@ settings! {
 
 /// No breaker, although `[defaults]` has one.
 pub(crate) static OFF: Entry<Off> =
-    Entry::new("breaker", || Off, "\"off\": a type has none, although [defaults] has one.");
+    Entry::new("breaker", || Off("off".to_owned()), "\"off\": a type has none, although [defaults] has one.");
 
 // [defaults] and [types.<name>]
 

@@ -17,9 +17,6 @@ pub(super) const DECLARED: [&str; 1] = [command::HANDLER];
 
 /// Adds the handler that the type's table describes; its name. `None`: there is no such table, and it needs none. No
 /// type has such a name, so only those that are given the handler have it.
-///
-/// # Errors
-/// What is wrong in the table.
 pub(super) fn add(handlers: &mut Handlers, name: &str, section: &Section<'_>) -> Option<Result<String, Problem>> {
     if name == email::HANDLER && handlers.get(name).is_none() {
         return Some(Err(section.problem(TYPE.handler.name, format!("{name:?} needs email.server"))));

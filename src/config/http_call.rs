@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use toml::Value;
 
-use super::kind::{Kind, LEFT_OUT, Size, Text, shown};
+use super::kind::{Kind, LEFT_OUT, Size, Text, refuse};
 use super::problem::Origin;
 use super::schema::settings;
 use super::schemas::relative_to;
@@ -43,14 +43,11 @@ settings! {
     ca: Option<Text>, example("\"ca.pem\"");
 }
 
-/// A status, or a class of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Statuses(pub(crate) RangeInclusive<u16>);
 
 impl Kind for Statuses {
-    fn noun() -> String {
-        "a status such as 204, or a class such as \"2xx\"".to_owned()
-    }
+    const NOUN: &'static str = "a status such as 204, or a class such as \"2xx\"";
 
     fn read(value: &Value) -> Result<Self, String> {
         let class = |text: &str| text.strip_suffix("xx")?.parse::<u16>().ok();
@@ -60,7 +57,7 @@ impl Kind for Statuses {
             _ => None,
         };
         let known = statuses.filter(|statuses| (200..=599).contains(statuses.start()));
-        known.map(Self).ok_or_else(|| format!("{} is not {}", shown(value), Self::noun()))
+        known.map_or_else(|| refuse(value, Self::NOUN), |statuses| Ok(Self(statuses)))
     }
 
     fn write(&self) -> Option<Value> {
@@ -75,7 +72,6 @@ impl Kind for Statuses {
 /// Where a text is found that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Secret {
-    /// Here.
     Plain(String),
     /// In this variable.
     Env(String),
@@ -84,10 +80,7 @@ pub(crate) enum Secret {
 }
 
 impl Secret {
-    /// The text itself.
-    ///
-    /// # Errors
-    /// It is not there.
+    /// The text itself, or why it is not there.
     pub(super) fn text(&self, origin: Option<&Origin>) -> Result<String, String> {
         match self {
             Self::Plain(text) => Ok(text.clone()),
@@ -103,11 +96,8 @@ impl Secret {
 }
 
 impl Kind for Secret {
+    const NOUN: &'static str = "a text, { env = \"VARIABLE\" } or { file = \"name\" }";
     const TAKES_TABLES: bool = true;
-
-    fn noun() -> String {
-        "a text, { env = \"VARIABLE\" } or { file = \"name\" }".to_owned()
-    }
 
     fn read(value: &Value) -> Result<Self, String> {
         let of_table = |table: &toml::Table| match table.iter().next() {
@@ -124,7 +114,7 @@ impl Kind for Secret {
             _ => None,
         };
         // What is written there may be the secret itself.
-        secret.ok_or_else(|| format!("the value is not {}", Self::noun()))
+        secret.ok_or_else(|| format!("the value is not {}", Self::NOUN))
     }
 
     fn shown(value: &Value) -> Value {
@@ -133,16 +123,6 @@ impl Kind for Secret {
             _ => Value::String(LEFT_OUT.to_owned()),
         }
     }
-
-    fn write(&self) -> Option<Value> {
-        let table =
-            |key: &str, name: &String| Value::Table([(key.to_owned(), name.clone().into())].into_iter().collect());
-        Some(match self {
-            Self::Plain(text) => Value::String(text.clone()),
-            Self::Env(name) => table("env", name),
-            Self::File(name) => table("file", name),
-        })
-    }
 }
 
 /// Texts by name, some of which may be secrets.
@@ -150,10 +130,7 @@ impl Kind for Secret {
 pub(crate) struct Secrets(BTreeMap<String, Secret>);
 
 impl Secrets {
-    /// The texts themselves.
-    ///
-    /// # Errors
-    /// One is not there.
+    /// The texts themselves, or why one is not there.
     pub(super) fn texts(&self, origin: Option<&Origin>) -> Result<BTreeMap<String, String>, String> {
         let text = |(name, secret): (&String, &Secret)| {
             secret.text(origin).map(|text| (name.clone(), text)).map_err(|reason| format!("{name}: {reason}"))
@@ -166,11 +143,11 @@ impl Kind for Secrets {
     const TAKES_TABLES: bool = true;
 
     fn noun() -> String {
-        format!("a table, each value {}", Secret::noun())
+        format!("a table, each value {}", Secret::NOUN)
     }
 
     fn read(value: &Value) -> Result<Self, String> {
-        let table = value.as_table().ok_or_else(|| format!("{} is not {}", shown(value), Self::noun()))?;
+        let Some(table) = value.as_table() else { return refuse(value, &Self::noun()) };
         let read = |(name, value): (&String, &Value)| {
             Secret::read(value).map(|secret| (name.clone(), secret)).map_err(|reason| format!("{name}: {reason}"))
         };
@@ -182,9 +159,9 @@ impl Kind for Secrets {
         Value::Table(table.iter().map(|(name, value)| (name.clone(), Secret::shown(value))).collect())
     }
 
+    /// Of the default alone, which is none.
     fn write(&self) -> Option<Value> {
-        let write = |(name, secret): (&String, &Secret)| Some((name.clone(), secret.write()?));
-        Some(Value::Table(self.0.iter().filter_map(write).collect()))
+        self.0.is_empty().then(|| Value::Table(toml::Table::new()))
     }
 }
 
@@ -202,13 +179,10 @@ mod reading {
     use super::{CALL, Statuses, relative_to};
     use crate::config::schema::Entry;
     use crate::config::section::Section;
-    use crate::handlers::http_call::{CallTarget, HttpCall, Meaning, method, request_headers};
+    use crate::handlers::http_call::{CallTarget, HttpCall, method, request_headers};
     use crate::outbound::{Allow, Outbound, system_roots};
 
-    /// The handler that the table describes.
-    ///
-    /// # Errors
-    /// The setting that is wrong, and why.
+    /// The handler that the table describes, or the setting that is wrong, and why.
     pub(in crate::config) fn read(section: &Section<'_>) -> Result<HttpCall, (&'static str, String)> {
         let allow = section.get(&CALL.allow);
         let allow = Allow::read(allow.iter().map(|entry| entry.0.as_str()));
@@ -223,11 +197,9 @@ mod reading {
         };
         Ok(HttpCall {
             target,
-            meaning: Meaning {
-                success: statuses(&CALL.success),
-                permanent: statuses(&CALL.permanent),
-                retryable: statuses(&CALL.retryable),
-            },
+            success: statuses(&CALL.success),
+            permanent: statuses(&CALL.permanent),
+            retryable: statuses(&CALL.retryable),
             outbound: Some(Outbound::trusting(allow, roots)),
             max_response: usize::try_from(section.get(&CALL.max_response).0).unwrap_or(usize::MAX),
             redirects: section.get(&CALL.redirects),

@@ -23,22 +23,27 @@ pub(crate) const LEFT_OUT: &str = "left out";
 
 /// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
 pub(crate) trait Kind: Sized + 'static {
+    /// The expected value, as a noun phrase: "a duration".
+    const NOUN: &'static str = "";
     /// Whether a value may be a table.
     const TAKES_TABLES: bool = false;
     /// Whether a variable's text is the value itself, also where it could be read as TOML.
     const IS_TEXT: bool = false;
+    /// Whether the noun names all values that there are.
+    const IS_CHOICE: bool = false;
 
-    /// The expected value, as a noun phrase: "a duration".
-    fn noun() -> String;
+    /// The same where it is made of others.
+    fn noun() -> String {
+        Self::NOUN.to_owned()
+    }
 
-    /// Reads the written value.
-    ///
-    /// # Errors
-    /// Says what was found and what to write instead.
+    /// Reads the written value; an error says what was found and what to write instead.
     fn read(value: &Value) -> Result<Self, String>;
 
-    /// The value as it is written; `None` for "not set".
-    fn write(&self) -> Option<Value>;
+    /// The value as it is written; `None` for "not set", and of kinds that no default and no bound has.
+    fn write(&self) -> Option<Value> {
+        None
+    }
 
     /// The written value without what is secret in it. Addresses with passwords are refused.
     fn shown(value: &Value) -> Value {
@@ -53,12 +58,6 @@ pub(crate) trait Kind: Sized + 'static {
         }
     }
 
-    /// The words to choose from, if the value is one of a few; quoted.
-    fn words() -> &'static [&'static str] {
-        &[]
-    }
-
-    /// Compares with a bound.
     fn order(&self, _bound: &Self) -> Option<Ordering> {
         None
     }
@@ -80,14 +79,11 @@ pub(super) fn text<'a>(value: &'a Value, wanted: &str) -> Result<&'a str, String
 }
 
 impl Kind for Duration {
+    const NOUN: &'static str = "a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\"";
     const IS_TEXT: bool = true;
 
-    fn noun() -> String {
-        "a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\"".to_owned()
-    }
-
     fn read(value: &Value) -> Result<Self, String> {
-        duration::parse(text(value, &Self::noun())?).map_err(|error| error.to_string())
+        duration::parse(text(value, Self::NOUN)?).map_err(|error| error.to_string())
     }
 
     fn write(&self) -> Option<Value> {
@@ -102,13 +98,11 @@ impl Kind for Duration {
 macro_rules! whole_number {
     ($($number:ty),*) => {$(
         impl Kind for $number {
-            fn noun() -> String {
-                "a whole number".to_owned()
-            }
+            const NOUN: &'static str = "a whole number";
 
             fn read(value: &Value) -> Result<Self, String> {
                 let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
-                number.map_or_else(|| refuse(value, &Self::noun()), Ok)
+                number.map_or_else(|| refuse(value, Self::NOUN), Ok)
             }
 
             fn write(&self) -> Option<Value> {
@@ -124,12 +118,10 @@ macro_rules! whole_number {
 whole_number!(u16, u32, u64, usize);
 
 impl Kind for bool {
-    fn noun() -> String {
-        "true or false".to_owned()
-    }
+    const NOUN: &'static str = "true or false";
 
     fn read(value: &Value) -> Result<Self, String> {
-        value.as_bool().map_or_else(|| refuse(value, &Self::noun()), Ok)
+        value.as_bool().map_or_else(|| refuse(value, Self::NOUN), Ok)
     }
 
     fn write(&self) -> Option<Value> {
@@ -138,15 +130,13 @@ impl Kind for bool {
 }
 
 impl Kind for f64 {
-    fn noun() -> String {
-        "a number".to_owned()
-    }
+    const NOUN: &'static str = "a number";
 
     fn read(value: &Value) -> Result<Self, String> {
         // Whole numbers are exact in a double far beyond any bound in use.
         let whole = |value: &Value| value.as_integer().and_then(|n| i32::try_from(n).ok()).map(Self::from);
         let number = value.as_float().or_else(|| whole(value)).filter(|number| number.is_finite());
-        number.map_or_else(|| refuse(value, &Self::noun()), Ok)
+        number.map_or_else(|| refuse(value, Self::NOUN), Ok)
     }
 
     fn write(&self) -> Option<Value> {
@@ -177,9 +167,7 @@ impl From<Size> for u64 {
 }
 
 impl Kind for Size {
-    fn noun() -> String {
-        "a number of bytes such as \"64MiB\" or \"4GiB\" (KiB, MiB, GiB, TiB)".to_owned()
-    }
+    const NOUN: &'static str = "a number of bytes such as \"64MiB\" or \"4GiB\" (KiB, MiB, GiB, TiB)";
 
     fn read(value: &Value) -> Result<Self, String> {
         let of_text = |text: &str| {
@@ -193,7 +181,7 @@ impl Kind for Size {
         };
         // JetStream keeps bounds in signed 64-bit numbers.
         let size = size.filter(|bytes| i64::try_from(*bytes).is_ok());
-        size.map_or_else(|| refuse(value, &Self::noun()), |bytes| Ok(Self(bytes)))
+        size.map_or_else(|| refuse(value, Self::NOUN), |bytes| Ok(Self(bytes)))
     }
 
     fn write(&self) -> Option<Value> {
@@ -216,11 +204,8 @@ macro_rules! checked_text {
         pub(crate) struct $name(pub(crate) String);
 
         impl $crate::config::kind::Kind for $name {
+            const NOUN: &'static str = $noun;
             const IS_TEXT: bool = true;
-
-            fn noun() -> String {
-                $noun.to_owned()
-            }
 
             fn read(value: &toml::Value) -> Result<Self, String> {
                 let is_right: fn(&str) -> Result<bool, String> = $is_right;
@@ -251,16 +236,10 @@ pub(crate) fn check_token(text: &str) -> Result<(), String> {
 }
 
 impl Kind for JobType {
-    fn noun() -> String {
-        "a job type such as \"email.send\"".to_owned()
-    }
+    const NOUN: &'static str = "a job type such as \"email.send\"";
 
     fn read(value: &Value) -> Result<Self, String> {
-        Self::parse(text(value, &Self::noun())?).map_err(|error| error.to_string())
-    }
-
-    fn write(&self) -> Option<Value> {
-        Some(Value::String(self.to_string()))
+        Self::parse(text(value, Self::NOUN)?).map_err(|error| error.to_string())
     }
 }
 
@@ -269,11 +248,8 @@ impl Kind for JobType {
 pub(crate) struct Json(pub(crate) Box<RawValue>);
 
 impl Kind for Json {
+    const NOUN: &'static str = "any value";
     const TAKES_TABLES: bool = true;
-
-    fn noun() -> String {
-        "any value".to_owned()
-    }
 
     fn shown(_: &Value) -> Value {
         Value::String(LEFT_OUT.to_owned()) // as the audit does with payloads
@@ -282,10 +258,6 @@ impl Kind for Json {
     fn read(value: &Value) -> Result<Self, String> {
         let text = serde_json::to_string(&json(value)).map_err(|error| error.to_string())?;
         RawValue::from_string(text).map(Self).map_err(|error| error.to_string())
-    }
-
-    fn write(&self) -> Option<Value> {
-        serde_json::from_str(self.0.get()).ok()
     }
 }
 
@@ -312,136 +284,76 @@ pub(crate) enum Spread {
 }
 
 impl Kind for Spread {
-    fn noun() -> String {
-        "a number from 0 to 1 (proportional) or a duration such as \"2s\" (additive)".to_owned()
-    }
+    const NOUN: &'static str = "a number from 0 to 1 (proportional) or a duration such as \"2s\" (additive)";
 
     fn read(value: &Value) -> Result<Self, String> {
         if value.is_str() {
             return Duration::read(value).map(Self::Time);
         }
         let share = f64::read(value).ok().filter(|share| (0.0..=1.0).contains(share));
-        share.map_or_else(|| refuse(value, &Self::noun()), |share| Ok(Self::Share(share)))
-    }
-
-    fn write(&self) -> Option<Value> {
-        match self {
-            Self::Share(share) => share.write(),
-            Self::Time(time) => time.write(),
-        }
+        share.map_or_else(|| refuse(value, Self::NOUN), |share| Ok(Self::Share(share)))
     }
 }
 
-/// A kind that is one word of a few.
-macro_rules! choice {
-    ($kind:ty { $($word:literal => $value:path),* $(,)? }) => {
-        impl Kind for $kind {
-            fn noun() -> String {
-                format!("one of {}", Self::words().join(", "))
-            }
+longshore_domain::named! {
+    /// How spans are sent.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Protocol {
+        /// Protobuf over HTTP.
+        Http = "http/protobuf",
+        /// gRPC.
+        Grpc = "grpc",
+    }
+}
 
-            fn words() -> &'static [&'static str] {
-                &[$(concat!("\"", $word, "\"")),*]
+longshore_domain::named! {
+    /// The form of jitter; [`Spread`] says how far.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum JitterForm {
+        /// Evenly within ± a share of the delay.
+        Proportional = "proportional",
+        /// The delay and up to so much more.
+        Additive = "additive",
+        /// Evenly between nothing and the delay.
+        Full = "full",
+        /// Exactly the delay.
+        None = "none",
+    }
+}
+
+longshore_domain::named! {
+    /// An end of a run that frees its idempotency key before the window is over.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum ReleasingEnd {
+        Dead = "dead",
+        Cancelled = "cancelled",
+        Expired = "expired",
+    }
+}
+
+/// Kinds that are one word of a few.
+macro_rules! choices {
+    ($($kind:ident)+) => {$(
+        impl Kind for $kind {
+            const IS_CHOICE: bool = true;
+
+            fn noun() -> String {
+                format!("one of {}", Self::NAMES.map(|name| format!("{name:?}")).join(", "))
             }
 
             fn read(value: &Value) -> Result<Self, String> {
-                match value.as_str() {
-                    $(Some($word) => Ok($value),)*
-                    _ => refuse(value, &Self::noun()),
-                }
+                value.as_str().and_then(Self::parse).map_or_else(|| refuse(value, &Self::noun()), Ok)
             }
 
             fn write(&self) -> Option<Value> {
-                let word = match self {
-                    $($value => $word,)*
-                };
-                Some(Value::String(word.to_owned()))
+                Some(Value::String(self.as_str().to_owned()))
             }
         }
-    };
+    )+};
 }
-
-choice!(Auth { "off" => Auth::Off, "keys" => Auth::Keys });
-choice!(Encryption {
-    "starttls" => Encryption::StartTls,
-    "tls" => Encryption::Tls,
-    "none" => Encryption::None,
-});
-choice!(Misfire { "one" => Misfire::One, "skip" => Misfire::Skip });
-choice!(Overlap { "allow" => Overlap::Allow, "skip" => Overlap::Skip });
-choice!(FairBy { "tenant" => FairBy::Tenant, "type" => FairBy::Type });
-choice!(History { "all" => History::All, "failures" => History::Failures });
-
-/// How spans are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// Protobuf over HTTP.
-    Http,
-    /// gRPC.
-    Grpc,
+choices! {
+    Auth Encryption FairBy History Hold JitterForm Misfire OnBusy OnMismatch Overlap Protocol ReleasingEnd Window
 }
-
-choice!(Protocol { "http/protobuf" => Protocol::Http, "grpc" => Protocol::Grpc });
-
-/// The form of jitter; [`Spread`] says how far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum JitterForm {
-    /// Evenly within ± a share of the delay.
-    Proportional,
-    /// The delay and up to so much more.
-    Additive,
-    /// Evenly between nothing and the delay.
-    Full,
-    /// Exactly the delay.
-    None,
-}
-
-choice!(JitterForm {
-    "proportional" => JitterForm::Proportional,
-    "additive" => JitterForm::Additive,
-    "full" => JitterForm::Full,
-    "none" => JitterForm::None,
-});
-
-choice!(Window {
-    "bucket" => Window::Bucket,
-    "fixed" => Window::Fixed,
-    "sliding" => Window::Sliding,
-});
-
-/// An end of a run that frees its idempotency key before the window is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReleasingEnd {
-    /// It failed for good.
-    Dead,
-    /// It was cancelled.
-    Cancelled,
-    /// It did not start in time.
-    Expired,
-}
-
-choice!(ReleasingEnd {
-    "dead" => ReleasingEnd::Dead,
-    "cancelled" => ReleasingEnd::Cancelled,
-    "expired" => ReleasingEnd::Expired,
-});
-
-choice!(Hold {
-    "lease" => Hold::Lease,
-    "timeout" => Hold::Timeout,
-});
-
-choice!(OnBusy {
-    "wait" => OnBusy::Wait,
-    "drop_new" => OnBusy::DropNew,
-    "keep_newest" => OnBusy::KeepNewest,
-    "cancel_running" => OnBusy::CancelRunning,
-});
-
-choice!(OnMismatch {
-    "reject" => OnMismatch::Reject,
-    "return" => OnMismatch::Return,
-});
 
 impl<K: Kind> Kind for Vec<K> {
     fn noun() -> String {
@@ -463,6 +375,7 @@ impl<K: Kind> Kind for Vec<K> {
 impl<K: Kind> Kind for Option<K> {
     const TAKES_TABLES: bool = K::TAKES_TABLES;
     const IS_TEXT: bool = K::IS_TEXT;
+    const IS_CHOICE: bool = K::IS_CHOICE;
 
     fn noun() -> String {
         K::noun()
@@ -478,10 +391,6 @@ impl<K: Kind> Kind for Option<K> {
 
     fn shown(value: &Value) -> Value {
         K::shown(value)
-    }
-
-    fn words() -> &'static [&'static str] {
-        K::words()
     }
 
     fn order(&self, bound: &Self) -> Option<Ordering> {

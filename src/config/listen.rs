@@ -52,9 +52,6 @@ pub struct JwtSettings {
 }
 
 /// The keys of a JWK set (RFC 7517), of whatever kinds.
-///
-/// # Errors
-/// It is none.
 pub(crate) fn jwk_set(text: &[u8]) -> Result<Vec<serde_json::Value>, String> {
     let mut set: serde_json::Value = serde_json::from_slice(text).map_err(|error| format!("is no JSON: {error}"))?;
     match set.get_mut("keys").map(serde_json::Value::take) {
@@ -87,13 +84,15 @@ pub struct TraceSettings {
     pub sample_ratio: Option<f64>,
 }
 
-/// Who may ask the API over HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Auth {
-    /// Everybody who reaches the listener, as the operator.
-    Off,
-    /// Who has an API key, as its tenant.
-    Keys,
+longshore_domain::named! {
+    /// Who may ask the API over HTTP.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Auth {
+        /// Everybody who reaches the listener, as the operator.
+        Off = "off",
+        /// Who has an API key, as its tenant.
+        Keys = "keys",
+    }
 }
 
 /// Where to serve HTTP.

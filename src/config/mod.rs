@@ -50,7 +50,7 @@ pub use kind::Protocol as TraceProtocol;
 #[cfg(feature = "http")]
 pub(crate) use listen::jwk_set;
 pub use listen::{Auth, Http, JwtSettings, Listen, TlsFiles, TraceSettings};
-pub use nats::Error as NatsError;
+pub use nats::NatsError;
 #[cfg(feature = "traces")]
 pub(crate) use own_kinds::not_a_collector;
 pub use problem::Problems;
@@ -62,7 +62,7 @@ use section::Section;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {}", path.display())]
     Read {
@@ -94,11 +94,11 @@ impl Configuration {
     ///
     /// # Errors
     /// All mistakes at once, each with file, line and key, or variable, and what would be right.
-    pub fn load(file: Option<&Path>, extra: &[(String, String)], handlers: &Handlers) -> Result<Self, Error> {
+    pub fn load(file: Option<&Path>, extra: &[(String, String)], handlers: &Handlers) -> Result<Self, ConfigError> {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
-            let text = text.map_err(|source| Error::Read { path: path.to_owned(), source })?;
-            Ok::<_, Error>(Source { path: path.to_owned(), text })
+            let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+            Ok::<_, ConfigError>(Source { path: path.to_owned(), text })
         };
         // A name that is not Unicode is not a setting's; a value that is not Unicode is reported when it is read.
         let variables = std::env::vars_os();
@@ -111,7 +111,7 @@ impl Configuration {
         source: Option<Source>,
         variables: impl Iterator<Item = (String, String)>,
         handlers: &Handlers,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ConfigError> {
         let (mut tree, broken) = source.map(|source| raw::parse(&Arc::new(source))).unwrap_or_default();
         // After a broken table header nothing means what it says: mistakes found in the rest would be noise.
         if !broken.is_empty() {
@@ -134,50 +134,42 @@ impl Configuration {
     }
 
     /// The settings for [`Node::start`](longshore_actors::Node::start).
-    #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// The handlers for [`Node::start`](longshore_actors::Node::start): those that were there, and those that have
     /// settings.
-    #[must_use]
     pub fn handlers(&self) -> Handlers {
         self.handlers.clone()
     }
 
     /// How the node serves HTTP, for `http::Server::start`.
-    #[must_use]
     pub fn http(&self) -> &Http {
         &self.http
     }
 
     /// Where traces go, for `traces::exporter`.
-    #[must_use]
     pub fn telemetry(&self) -> &TraceSettings {
         &self.telemetry
     }
 
     /// Whether the file or the environment sets this key of a section.
-    #[must_use]
     pub fn sets(&self, section: &str, key: &str) -> bool {
         raw::inside(&self.tree, section).contains_key(key)
     }
 
     /// Settings that have no effect yet, or an effect that is hardly wanted: one sentence each.
-    #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
     /// Every setting in force, with the place where it was set, as TOML.
-    #[must_use]
     pub fn in_force(&self) -> String {
         reference::in_force(&self.tree)
     }
 
     /// The same with rate limits that were set for the cluster at run time in place of those that are written.
-    #[must_use]
     pub fn in_force_with(&self, limits: impl IntoIterator<Item = (Scope, RateLimit)>) -> String {
         let mut tree = self.tree.clone();
         for (scope, limit) in limits {

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 
 use longshore_backbone::Connection;
 
-use super::context;
+use super::context::{self, ContextError};
 
 /// The address of NATS if nothing else is set.
 pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 
 /// Why there are no options, or no connection of them.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum NatsError {
     /// A variable is not Unicode.
     #[error("{0} is not Unicode")]
     NotUnicode(&'static str),
     /// The NATS context cannot be used.
     #[error(transparent)]
-    Context(#[from] context::Error),
+    Context(#[from] ContextError),
     /// Half of a client certificate.
     #[error("a client certificate needs both its file and its key: --tlscert and --tlskey, or NATS_CERT and NATS_KEY")]
     HalfCertificate,
@@ -90,11 +90,11 @@ impl Options {
     ///
     /// # Errors
     /// A variable is not Unicode.
-    pub fn from_environment() -> Result<Self, Error> {
+    pub fn from_environment() -> Result<Self, NatsError> {
         let text = |name| match std::env::var(name) {
             Ok(text) => Ok(Some(text)),
             Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => Err(Error::NotUnicode(name)),
+            Err(std::env::VarError::NotUnicode(_)) => Err(NatsError::NotUnicode(name)),
         };
         let path = |name| std::env::var_os(name).map(PathBuf::from);
         Ok(Self {
@@ -114,7 +114,6 @@ impl Options {
     }
 
     /// Whether an option or a variable names a server.
-    #[must_use]
     pub fn names_a_server(&self) -> bool {
         some(&self.server).is_some() || some(&self.context).is_some()
     }
@@ -124,17 +123,17 @@ impl Options {
     /// # Errors
     /// The context cannot be read, or asks for something that is not supported here; half of a client certificate; an
     /// inbox prefix that nobody answers to.
-    pub fn connection(&self) -> Result<Connection, Error> {
+    pub fn connection(&self) -> Result<Connection, NatsError> {
         let context = match some(&self.context) {
             Some(name) => context::load(&name)?,
             None => Connection::to(DEFAULT_URL),
         };
         let connection = self.over(context);
         if connection.cert.is_some() != connection.key.is_some() {
-            return Err(Error::HalfCertificate);
+            return Err(NatsError::HalfCertificate);
         }
         match &connection.inbox_prefix {
-            Some(prefix) if !is_an_inbox_prefix(prefix) => Err(Error::InboxPrefix(prefix.clone())),
+            Some(prefix) if !is_an_inbox_prefix(prefix) => Err(NatsError::InboxPrefix(prefix.clone())),
             _ => Ok(connection),
         }
     }

@@ -10,7 +10,6 @@ use super::problem::Problem;
 use super::schema::Entry;
 use super::section::Section;
 
-/// How to serve HTTP.
 pub(crate) fn http(section: &Section<'_>) -> Http {
     let listen = match section.get(&HTTP.listen).0 {
         addresses if addresses.is_empty() => Listen::Off,
@@ -51,7 +50,6 @@ fn jwt(http: &Section<'_>) -> Option<JwtSettings> {
     })
 }
 
-/// Where traces go.
 pub(crate) fn traces(section: &Section<'_>) -> TraceSettings {
     TraceSettings {
         endpoint: section.get(&TELEMETRY.endpoint).map(|collector| collector.0),

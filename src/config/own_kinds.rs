@@ -13,9 +13,7 @@ use super::kind::{Kind, checked_text, refuse, text};
 pub(crate) struct Listen(pub(crate) Vec<SocketAddr>);
 
 impl Kind for Listen {
-    fn noun() -> String {
-        "an address and port such as \"127.0.0.1:8080\", a list of them, or \"off\"".to_owned()
-    }
+    const NOUN: &'static str = "an address and port such as \"127.0.0.1:8080\", a list of them, or \"off\"";
 
     fn read(value: &Value) -> Result<Self, String> {
         let address = |value: &Value| value.as_str()?.parse().ok();
@@ -24,7 +22,7 @@ impl Kind for Listen {
             Value::Array(entries) if !entries.is_empty() => entries.iter().map(address).collect(),
             one => address(one).map(|address| vec![address]),
         };
-        addresses.map_or_else(|| refuse(value, &Self::noun()), |addresses| Ok(Self(addresses)))
+        addresses.map_or_else(|| refuse(value, Self::NOUN), |addresses| Ok(Self(addresses)))
     }
 
     fn write(&self) -> Option<Value> {
@@ -68,29 +66,8 @@ checked_text! {
         let is_hashed = matches!(bits, "256" | "384") || (bits == "512" && kind != "ES");
         Ok(text == "EdDSA" || (matches!(kind, "RS" | "PS" | "ES" | "HS") && is_hashed))
     };
-}
-
-/// The word `off`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Off;
-
-impl Kind for Off {
-    const IS_TEXT: bool = true;
-
-    fn noun() -> String {
-        "\"off\", or a table such as { failures = 5, cool_down = \"30s\" }".to_owned()
-    }
-
-    fn read(value: &Value) -> Result<Self, String> {
-        match value.as_str() {
-            Some("off") => Ok(Self),
-            _ => refuse(value, &Self::noun()),
-        }
-    }
-
-    fn write(&self) -> Option<Value> {
-        Some(Value::String("off".to_owned()))
-    }
+    /// The word `off`.
+    Off: "\"off\", or a table such as { failures = 5, cool_down = \"30s\" }", |text| Ok(text == "off");
 }
 
 /// A duration, or `"off"`.
@@ -139,20 +116,14 @@ pub(crate) fn not_a_collector(address: &str) -> Option<&'static str> {
 }
 
 impl Kind for Collector {
-    fn noun() -> String {
-        "a URL such as \"http://localhost:4318\"".to_owned()
-    }
+    const NOUN: &'static str = "a URL such as \"http://localhost:4318\"";
 
     fn read(value: &Value) -> Result<Self, String> {
-        let address = text(value, &Self::noun())?;
+        let address = text(value, Self::NOUN)?;
         match not_a_collector(address) {
             Some(reason) => Err(reason.to_owned()),
             None => Ok(Self(address.to_owned())),
         }
-    }
-
-    fn write(&self) -> Option<Value> {
-        Some(Value::String(self.0.clone()))
     }
 }
 
@@ -174,11 +145,6 @@ impl Kind for Places {
             JsonPointer::parse(text).map_err(|reason| format!("{text:?} {reason}"))
         };
         entries.iter().map(place).collect::<Result<_, _>>().map(Self)
-    }
-
-    fn write(&self) -> Option<Value> {
-        let places: Vec<Value> = self.0.iter().map(|place| Value::String(place.to_string())).collect();
-        (!places.is_empty()).then_some(Value::Array(places))
     }
 }
 

@@ -9,9 +9,7 @@ use std::sync::Arc;
 /// A configuration file: its name, as the user gave it, and its text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// The path, as given.
     pub(crate) path: PathBuf,
-    /// Its content.
     pub(crate) text: String,
 }
 
@@ -20,7 +18,7 @@ pub(crate) struct Source {
 pub(crate) enum Origin {
     /// In the file, at these bytes.
     File(Arc<Source>, Range<usize>),
-    /// In this environment variable.
+    /// In this variable.
     Environment(String),
     /// By an operator, for the cluster that runs.
     RunTime,
@@ -31,7 +29,8 @@ impl Origin {
     pub(crate) fn brief(&self) -> String {
         match self {
             Self::File(source, span) => {
-                format!("{}:{}", source.path.display(), TextPosition::of(&source.text, span.start).line)
+                let (line, ..) = position(&source.text, span.start);
+                format!("{}:{line}", source.path.display())
             }
             Self::Environment(variable) => variable.clone(),
             Self::RunTime => "run time".to_owned(),
@@ -39,7 +38,6 @@ impl Origin {
     }
 }
 
-/// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     /// Where it was written; `None` if something is missing altogether.
@@ -61,22 +59,13 @@ impl Problem {
     }
 }
 
-struct TextPosition<'a> {
-    /// From 1.
-    line: usize,
-    /// From 1, in characters.
-    column: usize,
-    text: &'a str,
-}
-
-impl<'a> TextPosition<'a> {
-    fn of(text: &'a str, at: usize) -> Self {
-        let before = text.get(..at).unwrap_or(text);
-        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line = before.matches('\n').count() + 1;
-        let column = before[start..].chars().count() + 1;
-        Self { line, column, text: text[start..].lines().next().unwrap_or_default() }
-    }
+/// Line and column of a byte, both from 1, the column in characters; and the text of that line.
+fn position(text: &str, at: usize) -> (usize, usize, &str) {
+    let before = text.get(..at).unwrap_or(text);
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = before.matches('\n').count() + 1;
+    let column = before[start..].chars().count() + 1;
+    (line, column, text[start..].lines().next().unwrap_or_default())
 }
 
 impl fmt::Display for Problem {
@@ -84,7 +73,7 @@ impl fmt::Display for Problem {
         let key = if self.key.is_empty() { String::new() } else { format!("{}: ", self.key) };
         match &self.origin {
             Some(Origin::File(source, span)) => {
-                let TextPosition { line, column, text } = TextPosition::of(&source.text, span.start);
+                let (line, column, text) = position(&source.text, span.start);
                 writeln!(f, "{}:{line}:{column}: {key}{}", source.path.display(), self.reason)?;
                 let margin = line.to_string();
                 // The marker never runs beyond the line's end, however long the value is.

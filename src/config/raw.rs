@@ -20,7 +20,6 @@ pub(crate) struct Node {
     pub(crate) origin: Origin,
     /// Where the key was written, to point at keys that should not be there at all.
     pub(crate) key_origin: Origin,
-    /// Its value, or the keys below it.
     pub(crate) content: Content,
 }
 
@@ -29,7 +28,6 @@ pub(crate) struct Node {
 pub(crate) enum Content {
     /// Anything but a table.
     Value(Value),
-    /// Keys with their contents.
     Table(Tree),
 }
 
@@ -105,7 +103,6 @@ pub(crate) fn key(path: &[&str]) -> String {
     path.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(".")
 }
 
-/// One part of a key.
 pub(crate) fn quoted(part: &str) -> String {
     let bare = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     if bare { part.to_owned() } else { Value::String(part.to_owned()).to_string() }

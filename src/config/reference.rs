@@ -29,18 +29,16 @@ const HEAD: &str = "\
 
 /// The commented file with every setting at its default. Unchanged it sets nothing; with every setting uncommented it
 /// is valid, too.
-#[must_use]
 pub fn file() -> String {
     let mut out = HEAD.to_owned();
     for field in ROOT.fields {
         match field {
-            Field::Setting(setting) => describe(&mut out, *setting, &[]),
             Field::Table { name, table, .. } => {
                 comment(&mut out, "\n", table.doc);
                 let _ = writeln!(out, "[{name}]");
                 table.fields.iter().for_each(|field| describe_field(&mut out, field, &[name]));
             }
-            Field::Named(named) => describe_named(&mut out, named),
+            other => describe_field(&mut out, other, &[]),
         }
     }
     out
@@ -56,18 +54,13 @@ fn describe_field(out: &mut String, field: &Field, path: &[&str]) {
             }
             comment(out, "\n", &doc);
             if path.first() == Some(&"defaults") && *name != "backoff" {
-                table.fields.iter().for_each(|field| explain(out, field));
+                for setting in table.settings() {
+                    comment(out, "", &format!("  {}: {}", setting.name(), lower_first(setting.doc())));
+                }
             }
-            assign(out, name, &inline(table), &[path, &[name]].concat());
+            assign(out, name, &inline(table), path);
         }
         Field::Named(named) => describe_named(out, named),
-    }
-}
-
-/// A line for a setting that stands within an inline table.
-fn explain(out: &mut String, field: &Field) {
-    if let Field::Setting(setting) = field {
-        comment(out, "", &format!("  {}: {}", setting.name(), lower_first(setting.doc())));
     }
 }
 
@@ -80,22 +73,14 @@ fn describe_named(out: &mut String, named: &Named) {
     let terse = named.fallback.is_some();
     for field in named.table.fields.iter().filter(|field| shown.contains(&field.name())) {
         match field {
-            Field::Setting(setting) if terse => {
-                assign(out, setting.name(), &setting.example(), &[&path[..], &[setting.name()]].concat());
-            }
-            Field::Table { name, or: Some(or), .. } if terse => {
-                assign(out, name, &or.example(), &[&path[..], &[name]].concat());
-            }
+            Field::Setting(setting) if terse => assign(out, setting.name(), &setting.example(), &path),
+            Field::Table { name, or: Some(or), .. } if terse => assign(out, name, &or.example(), &path),
             field => describe_field(out, field, &path),
         }
     }
-    for field in named.table.fields {
-        if let Field::Setting(setting) = field
-            && setting.alone()
-        {
-            comment(out, "\n", &format!("Or {}", lower_first(setting.doc())));
-            let _ = writeln!(out, "# {} = {}", setting.name(), setting.example());
-        }
+    for setting in named.table.settings().filter(|setting| setting.alone()) {
+        comment(out, "\n", &format!("Or {}", lower_first(setting.doc())));
+        let _ = writeln!(out, "# {} = {}", setting.name(), setting.example());
     }
 }
 
@@ -105,20 +90,18 @@ fn describe(out: &mut String, setting: &dyn Setting, path: &[&str]) {
         let _ = write!(doc, " {}.", upper_first(&setting.range()));
     }
     comment(out, "\n", &doc);
-    assign(out, setting.name(), &setting.example(), &[path, &[setting.name()]].concat());
+    assign(out, setting.name(), &setting.example(), path);
 }
 
 fn assign(out: &mut String, name: &str, value: &str, path: &[&str]) {
     let line = format!("#{name} = {value}");
-    let _ = writeln!(out, "{line:<44} # {}", variable(path));
+    let _ = writeln!(out, "{line:<44} # {}", variable(&[path, &[name]].concat()));
 }
 
 fn inline(table: &Table) -> String {
-    let part = |field: &Field| match field {
-        Field::Setting(setting) if !setting.alone() => Some(format!("{} = {}", setting.name(), setting.example())),
-        _ => None,
-    };
-    format!("{{ {} }}", table.fields.iter().filter_map(part).collect::<Vec<_>>().join(", "))
+    let parts = table.settings().filter(|setting| !setting.alone());
+    let parts = parts.map(|setting| format!("{} = {}", setting.name(), setting.example()));
+    format!("{{ {} }}", parts.collect::<Vec<_>>().join(", "))
 }
 
 fn comment(out: &mut String, before: &str, text: &str) {
@@ -193,7 +176,6 @@ pub(crate) fn written(tree: &Tree, for_operators: bool) -> Vec<InForce> {
     writer.out
 }
 
-/// Collects the settings in force.
 struct Writer {
     section: String,
     for_operators: bool,

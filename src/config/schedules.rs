@@ -27,55 +27,26 @@ pub(crate) static SCHEDULES: Named = Named {
     fallback: None,
 };
 
-const fn none<T>() -> Option<T> {
-    None
-}
-
-static TENANT: Entry<Token> =
-    Entry::new("tenant", || Token(Tenant::default_tenant().to_string()), "Whose schedule it is.");
-static CRON: Entry<Option<Text>> = Entry::new(
-    "cron",
-    none,
-    "When it is due: second (may be left out: 0), minute, hour, day of month, month, day of week. In its place, every = \"5m\" is an interval, counted from 1970 UTC.",
-)
-.example("\"0 30 3 * * *\"");
-static TIME_ZONE: Entry<Option<Text>> =
-    Entry::new("time_zone", none, "The zone in which cron is read; UTC if it is not set.").example("\"Europe/Berlin\"");
 static EVERY: Entry<Option<Duration>> =
-    Entry::new("every", none, "An interval, counted from 1970 UTC, in place of cron.").example("\"5m\"");
-static MISFIRE: Entry<Misfire> = Entry::new(
-    "misfire",
-    Misfire::default,
-    "Times that were missed, because no server or no node was there, get one run together, or none.",
-);
-static MISFIRE_AFTER_ENTRY: Entry<Duration> =
-    Entry::new("misfire_after", || MISFIRE_AFTER, "A time that is over for longer than this is missed.");
-static OVERLAP: Entry<Overlap> =
-    Entry::new("overlap", Overlap::default, "Whether it fires while its last run has not ended.");
-static JITTER: Entry<Duration> = Entry::new(
-    "jitter",
-    || Duration::ZERO,
-    "Each run starts up to this much later, so that many schedules do not fire at once.",
-);
-static ENDS_AT: Entry<Option<Text>> =
-    Entry::new("ends_at", none, "It is over after this time.").example("\"2027-12-31T23:59:59Z\"");
-static PAUSED: Entry<Option<bool>> =
-    Entry::new("paused", none, "Whether it is paused; if not set, the API decides.").example("false");
-static TYPE: Entry<Option<Text>> = Entry::new("type", none, "The type of its jobs.").example("\"report.send\"");
+    Entry::new("every", || None, "An interval, counted from 1970 UTC, in place of cron.").example("\"5m\"");
 
-/// A schedule's table: the settings of its times, then a row for each option of its jobs with the field of `submit`
-/// that it sets.
+/// A schedule's table: the settings of its times, what the reference does not show, then a row for each option of its
+/// jobs with the field of `submit` that it sets.
 macro_rules! schedule {
     (
-        [$($name_of_time:literal: $time:ident)+] [$unshown:ident]
+        $($time_name:literal: $time:ident $time_kind:ty = $default:expr, $time_doc:literal $(.$how:ident($by:expr))*;)+
+        [$unshown:ident]
         $($name:literal: $option:ident $kind:ty => $field:ident by $read:expr, $doc:literal $(.$rest:ident($value:expr))*;)+
     ) => {
+        $(
+            static $time: Entry<$time_kind> = Entry::new($time_name, || $default, $time_doc) $(.$how($by))*;
+        )+
         $(
             static $option: Entry<$kind> = Entry::new($name, || <$kind>::default(), $doc) $(.$rest($value))*;
         )+
 
         /// What the reference shows.
-        const SHOWN: &[&str] = &[$($name_of_time,)+ $($name),+];
+        const SHOWN: &[&str] = &[$($time_name,)+ $($name),+];
 
         static SCHEDULE: Table = Table::of("", &[$(One(&$time),)+ One(&$unshown), $(One(&$option)),+]);
 
@@ -87,10 +58,22 @@ macro_rules! schedule {
 }
 
 schedule! {
-    [
-        "tenant": TENANT "cron": CRON "time_zone": TIME_ZONE "misfire": MISFIRE "misfire_after": MISFIRE_AFTER_ENTRY
-        "overlap": OVERLAP "jitter": JITTER "ends_at": ENDS_AT "paused": PAUSED "type": TYPE
-    ] [EVERY]
+    "tenant": TENANT Token = Token(Tenant::default_tenant().to_string()), "Whose schedule it is.";
+    "cron": CRON Option<Text> = None,
+        "When it is due: second (may be left out: 0), minute, hour, day of month, month, day of week. In its place, every = \"5m\" is an interval, counted from 1970 UTC."
+        .example("\"0 30 3 * * *\"");
+    "time_zone": TIME_ZONE Option<Text> = None, "The zone in which cron is read; UTC if it is not set."
+        .example("\"Europe/Berlin\"");
+    "misfire": MISFIRE Misfire = Misfire::default(),
+        "Times that were missed, because no server or no node was there, get one run together, or none.";
+    "misfire_after": MISFIRE_AFTER_ENTRY Duration = MISFIRE_AFTER, "A time that is over for longer than this is missed.";
+    "overlap": OVERLAP Overlap = Overlap::default(), "Whether it fires while its last run has not ended.";
+    "jitter": JITTER Duration = Duration::ZERO,
+        "Each run starts up to this much later, so that many schedules do not fire at once.";
+    "ends_at": ENDS_AT Option<Text> = None, "It is over after this time.".example("\"2027-12-31T23:59:59Z\"");
+    "paused": PAUSED Option<bool> = None, "Whether it is paused; if not set, the API decides.".example("false");
+    "type": TYPE Option<Text> = None, "The type of its jobs.".example("\"report.send\"");
+    [EVERY]
     "payload": PAYLOAD Option<Json> => payload by |json: Option<Json>| json.map(|json| json.0),
         "Their payload: any value, written as JSON.".example("{ report = \"daily\" }");
     "queue": QUEUE Option<Token> => queue by |queue: Option<Token>| queue.map(|queue| queue.0),
@@ -134,7 +117,6 @@ fn millis(span: Option<Duration>) -> Option<u64> {
     span.map(whole_millis)
 }
 
-/// The schedules that are written.
 pub(crate) fn declared(root: &Section<'_>, problems: &mut Vec<Problem>) -> DeclaredSchedules {
     let is_said = root.node(SCHEDULES.name).is_some();
     let (mut schedules, presets) = (Vec::new(), root.named("retries", None));

@@ -11,7 +11,6 @@ use super::kind::{Kind, shown};
 
 /// One setting, with everything that is known about it.
 pub(crate) struct Entry<K> {
-    /// The key, last part.
     pub(crate) name: &'static str,
     doc: &'static str,
     default: fn() -> K,
@@ -49,15 +48,11 @@ impl<K: Kind> Entry<K> {
         self
     }
 
-    /// The value that applies if none is written.
     pub(crate) fn default(&self) -> K {
         (self.default)()
     }
 
-    /// Reads the written value and checks its bounds.
-    ///
-    /// # Errors
-    /// Says what is wrong and what would be right.
+    /// Reads the written value and checks its bounds; an error says what is wrong and what would be right.
     pub(crate) fn read(&self, value: &Value) -> Result<K, String> {
         let read = K::read(value)?;
         let beyond = |bound: Option<fn() -> K>, wrong| bound.is_some_and(|bound| read.order(&bound()) == Some(wrong));
@@ -86,9 +81,7 @@ fn plain(value: &Value) -> String {
 
 /// A setting of any kind.
 pub(crate) trait Setting: Sync {
-    /// The key, last part.
     fn name(&self) -> &'static str;
-    /// Its purpose.
     fn doc(&self) -> &'static str;
     /// The kind of value, as a noun: "a duration".
     fn noun(&self) -> String;
@@ -96,20 +89,13 @@ pub(crate) trait Setting: Sync {
     fn range(&self) -> String;
     /// The value that applies if none is written; `None` if there is none.
     fn default_value(&self) -> Option<Value>;
-    /// A value to show.
     fn example(&self) -> String;
-    /// Whether it stands in place of all other settings of its table.
     fn alone(&self) -> bool;
-    /// Reads an environment variable's text.
     fn environment_value(&self, text: &str) -> Value;
     /// The written value without what is secret in it.
     fn shown(&self, value: &Value) -> Value;
-    /// Whether its value may be a table.
     fn takes_tables(&self) -> bool;
-    /// Checks the written value.
-    ///
-    /// # Errors
-    /// Says what is wrong and what would be right.
+    /// Says what is wrong with the written value, and what would be right.
     fn check(&self, value: &Value) -> Result<(), String>;
 }
 
@@ -127,10 +113,7 @@ impl<K: Kind> Setting for Entry<K> {
     }
 
     fn range(&self) -> String {
-        match K::words() {
-            [] => self.bounds(),
-            words => format!("one of {}", words.join(", ")),
-        }
+        if K::IS_CHOICE { K::noun() } else { self.bounds() }
     }
 
     fn default_value(&self) -> Option<Value> {
@@ -167,33 +150,35 @@ impl<K: Kind> Setting for Entry<K> {
 
 /// Some settings under one key.
 pub(crate) struct Table {
-    /// Their common purpose.
     pub(crate) doc: &'static str,
-    /// The settings, in reading order.
     pub(crate) fields: &'static [Field],
     /// The table applies only if it is written: its defaults fill in the settings that it leaves out.
     pub(crate) optional: bool,
 }
 
 impl Table {
-    /// A table that applies by its defaults.
     pub(crate) const fn of(doc: &'static str, fields: &'static [Field]) -> Self {
         Self { doc: doc.trim_ascii_start(), fields, optional: false }
     }
 
-    /// The table applies only if it is written.
     pub(crate) const fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// The field of that name.
+    /// Its settings, without those of its tables.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = &'static dyn Setting> + use<> {
+        self.fields.iter().filter_map(|field| match field {
+            Field::Setting(setting) => Some(*setting),
+            Field::Table { .. } | Field::Named(_) => None,
+        })
+    }
+
     pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name() == name)
     }
 }
 
-/// One field of a table.
 pub(crate) enum Field {
     /// A setting.
     Setting(&'static dyn Setting),
@@ -207,20 +192,16 @@ pub(crate) enum Field {
 pub(crate) struct Named {
     /// The key before the name.
     pub(crate) name: &'static str,
-    /// What the names stand for.
     pub(crate) doc: &'static str,
     /// A name for the reference, and the settings shown under it.
     pub(crate) example: (&'static str, &'static [&'static str]),
-    /// Checks a name.
     pub(crate) check: fn(&str) -> Result<(), String>,
-    /// The settings of each.
     pub(crate) table: &'static Table,
     /// Key of the table that has the settings that these leave out.
     pub(crate) fallback: Option<&'static str>,
 }
 
 impl Field {
-    /// The key, last part.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Setting(setting) => setting.name(),

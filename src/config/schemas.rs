@@ -21,21 +21,14 @@ use crate::json_schema::JsonSchema;
 pub(crate) struct Files(BTreeMap<String, String>);
 
 impl Kind for Files {
+    const NOUN: &'static str = "a table of files by version, such as { \"1\" = \"email.json\" }";
     const TAKES_TABLES: bool = true;
 
-    fn noun() -> String {
-        "a table of files by version, such as { \"1\" = \"email.json\" }".to_owned()
-    }
-
     fn read(value: &Value) -> Result<Self, String> {
-        let wrong = || format!("{} is not {}", shown(value), Self::noun());
+        let wrong = || format!("{} is not {}", shown(value), Self::NOUN);
         let table = value.as_table().filter(|table| !table.is_empty()).ok_or_else(wrong)?;
         let file = |(version, file): (&String, &Value)| Some((version.clone(), file.as_str()?.to_owned()));
         table.iter().map(file).collect::<Option<_>>().map(Self).ok_or_else(wrong)
-    }
-
-    fn write(&self) -> Option<Value> {
-        Some(Value::Table(self.0.iter().map(|(name, file)| (name.clone(), file.clone().into())).collect()))
     }
 }
 
@@ -53,19 +46,15 @@ impl Compiled {
     }
 
     /// The schemas of a type.
-    ///
-    /// # Errors
-    /// What is wrong with them, and where that was written.
     pub(crate) fn schemas(&mut self, section: &Section<'_>) -> Result<Option<Schemas>, Problem> {
         // What the type sets wins over what [defaults] sets, whichever of the two it is.
         let (one, several) = (section.origin(TYPE.schema.name), section.origin(TYPE.schemas.name));
-        let version = section.get(&TYPE.schema_version).map(|version| version.0);
         match (one, several) {
             (None, None) => Ok(None),
-            (Some((true, _)), Some((true, _))) | (Some((false, _)), Some((false, _))) => {
+            (Some((one, _)), Some((other, _))) if one == other => {
                 Err(section.problem(TYPE.schema.name, "stands beside schemas; one of them is enough".to_owned()))
             }
-            (Some((own, origin)), several) if own || several.is_none() => {
+            (Some((own, origin)), None | Some((false, _))) => {
                 // A value of the wrong kind is reported already.
                 let Some(Text(file)) = section.get(&TYPE.schema) else { return Ok(None) };
                 if section.origin(TYPE.schema_version.name).is_some_and(|(of_type, _)| of_type == own) {
@@ -75,17 +64,11 @@ impl Compiled {
                 let schema = self.of(&relative_to(origin, &file));
                 schema.map(Schemas::one).map(Some).map_err(|reason| section.problem(TYPE.schema.name, reason))
             }
-            (_, Some((_, origin))) => self.versions(section, origin, version),
-            (Some(_), None) => Ok(None),
+            (_, Some((_, origin))) => self.versions(section, origin),
         }
     }
 
-    fn versions(
-        &mut self,
-        section: &Section<'_>,
-        origin: &Origin,
-        version: Option<String>,
-    ) -> Result<Option<Schemas>, Problem> {
+    fn versions(&mut self, section: &Section<'_>, origin: &Origin) -> Result<Option<Schemas>, Problem> {
         let Some(Files(files)) = section.get(&TYPE.schemas) else { return Ok(None) };
         let mut versions = BTreeMap::new();
         for (version, file) in &files {
@@ -94,6 +77,7 @@ impl Compiled {
                 schema.map_err(|reason| section.problem(TYPE.schemas.name, format!("{version:?}: {reason}")))?;
             versions.insert(SmolStr::new(version), schema);
         }
+        let version = section.get(&TYPE.schema_version).map(|version| version.0);
         let Some(default) = version.as_deref().or_else(|| newest(files.keys().map(String::as_str))) else {
             let reason = "which version is the newest is not clear, as not all are numbers; set schema_version";
             return Err(section.problem(TYPE.schemas.name, reason.to_owned()));

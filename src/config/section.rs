@@ -13,12 +13,10 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The whole tree.
     pub(super) fn root(tree: &'a Tree) -> Self {
         Self { path: vec![], tree: Some(tree), fallback: None }
     }
 
-    /// The table's key.
     pub(super) fn key(&self) -> String {
         key(&self.path)
     }

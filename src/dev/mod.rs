@@ -41,7 +41,7 @@ use tally::Tally;
 use view::{Screen, View};
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct DevArguments {
     #[command(flatten)]
     file: File,
     /// Keep nothing: jobs and records are lost when the server ends
@@ -69,7 +69,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How often the node is asked how many jobs wait in its queues.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, arguments: DevArguments) -> anyhow::Result<Ended> {
     let screen = Screen::new(std::io::stdout().is_terminal());
     telemetry::beside_a_view(screen.writer(), screen.has_colours(), if screen.live { LIVE_LOG } else { LOG })?;
     let configuration = arguments.file.load(global)?;

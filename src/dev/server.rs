@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use longshore::config::nats::DEFAULT_URL;
-use longshore_domain::restart::{Restarts, Verdict};
+use longshore_domain::restart::Restarts;
 use longshore_natsd::{Error, Options, Server};
 
 /// The port on which clients expect NATS.
@@ -25,7 +25,6 @@ const ROOM: u64 = 1 << 40;
 const MAX_DEATHS: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A nats-server of our own.
 pub(crate) struct PrivateServer {
     server: Server,
     kept: Option<PathBuf>,
@@ -56,7 +55,6 @@ impl PrivateServer {
         self.kept.as_deref()
     }
 
-    /// Ends it.
     pub(crate) async fn stop(&self) -> anyhow::Result<()> {
         self.server.stop().await.context("the private NATS server did not end cleanly")
     }
@@ -84,7 +82,7 @@ pub(crate) async fn supervise(server: Option<&PrivateServer>) -> anyhow::Error {
     let mut restarts = Restarts::new(MAX_DEATHS, WITHIN);
     loop {
         let status = server.ended().await;
-        if restarts.after_death(Instant::now()) == Verdict::GiveUp {
+        if !restarts.after_death(Instant::now()) {
             let log = server.dir().join("nats-server.log");
             return anyhow::anyhow!("the private NATS server keeps dying ({status}); its log: {}", log.display());
         }

@@ -18,7 +18,6 @@ const WINDOW: Duration = Duration::from_secs(5);
 /// At most so many runs are followed by id; beyond it, runs that wait for a retry are no longer counted exactly.
 const FOLLOWED: usize = 100_000;
 
-/// The counts of one type.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) running: u64,
@@ -49,7 +48,6 @@ enum LiveState {
     WithoutHandler,
 }
 
-/// All counts.
 #[derive(Debug)]
 pub(crate) struct Tally {
     start: Instant,
@@ -62,7 +60,6 @@ impl Tally {
         Self { start, types: BTreeMap::new(), runs: HashMap::new() }
     }
 
-    /// Counts an event.
     pub(crate) fn count(&mut self, event: &Value, now: Instant) {
         let (job_type, run_id) = (text(event, "type"), text(event, "run_id"));
         if job_type.is_empty() || run_id.is_empty() {
@@ -105,7 +102,6 @@ impl Tally {
         types
     }
 
-    /// How many jobs run.
     pub(crate) fn running(&self) -> u64 {
         self.types.values().map(|counts| counts.running).sum()
     }
@@ -117,12 +113,9 @@ impl Tally {
         let within = || counts.recent.iter().filter(|(first, _)| first.as_secs() >= since.as_secs());
         let Some((began, _)) = within().next() else { return 0.0 };
         let completed: u64 = within().map(|(_, count)| count).sum();
-        #[allow(clippy::cast_precision_loss, reason = "a count of a few seconds is far below 2^52")]
-        let completed = completed as f64;
-        completed / elapsed.saturating_sub(*began).as_secs_f64().max(1.0)
+        completed as f64 / elapsed.saturating_sub(*began).as_secs_f64().max(1.0)
     }
 
-    /// How long it has been counting.
     pub(crate) fn elapsed(&self, now: Instant) -> Duration {
         now.duration_since(self.start)
     }

@@ -92,8 +92,7 @@ impl Screen {
     /// A message for people that stays, above the picture.
     pub(crate) fn say(&self, words: &str) {
         let inner = self.lock();
-        let out = inner.above(&format!("{words}\n"));
-        inner.write(&out);
+        inner.write(&format!("{}{words}\n{}", inner.erase(), inner.picture));
     }
 
     /// No log from now on: connections end with the server, which is expected.
@@ -108,12 +107,8 @@ impl Screen {
 }
 
 impl Drawing {
-    /// What writes `lines` above the picture.
-    fn above(&self, lines: &str) -> String {
-        self.erase() + lines + &self.picture
-    }
-
-    /// The same for lines of the log, which stay in sight: until the next picture this one has so many rows less.
+    /// What writes lines of the log above the picture, which stay in sight: until the next picture this one has so many
+    /// rows less.
     fn logged(&mut self, lines: &str) -> String {
         let (columns, height) = (usize::from(self.size.0).max(1), usize::from(self.size.1));
         let before = self.erase();
@@ -196,7 +191,6 @@ pub(crate) struct View<'s> {
     queues: Vec<String>,
     /// Types without a handler, as the node knows them: also those of which no event came yet.
     no_handler: Vec<NoHandler>,
-    /// The faults on purpose that are set.
     faults: Vec<String>,
 }
 
@@ -207,7 +201,6 @@ impl<'s> View<'s> {
         Self { screen, live, namespace, address, latest, queues, no_handler, faults }
     }
 
-    /// Adds an event.
     pub(crate) fn happened(&mut self, event: Value) {
         if !self.live {
             self.screen.say(&events::line(&event));
@@ -219,7 +212,6 @@ impl<'s> View<'s> {
         self.latest.push_back(event); // made a line only if it is drawn
     }
 
-    /// Adds an answer of `queues.list`.
     pub(crate) fn queues(&mut self, answer: &Queues) {
         let queue = |queue: &QueueStatus| {
             let [waiting, running] = [queues::waiting(queue), queue.running].map(number);
@@ -245,7 +237,6 @@ impl<'s> View<'s> {
         self.faults = faults;
     }
 
-    /// Draws the present state.
     pub(crate) fn draw(&mut self, tally: &Tally, now: Instant) {
         if self.live {
             let (columns, rows) = terminal_size();
@@ -378,7 +369,6 @@ fn shown_width(text: &str) -> usize {
     without_colours(text).chars().count()
 }
 
-/// A column of counts.
 #[derive(Clone, Copy)]
 struct Column {
     heading: &'static str,

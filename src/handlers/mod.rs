@@ -15,7 +15,6 @@ mod trial;
 
 /// The handlers that every node has: `noop`, `echo`, `sleep`, `fail`, and with HTTP `http.call`. Those that have
 /// settings are made with them, by [`Configuration`](crate::Configuration).
-#[must_use]
 pub fn built_in() -> Handlers {
     let handlers = trial::add(Handlers::new());
     #[cfg(feature = "http")]
@@ -23,10 +22,7 @@ pub fn built_in() -> Handlers {
     handlers
 }
 
-/// The payload, which is a JSON object.
-///
-/// # Errors
-/// Permanent: the field that is wrong, and why, as the API says it.
+/// The payload, a JSON object; a field that is wrong fails the job for good.
 #[cfg(any(feature = "http", feature = "email"))]
 fn payload<T: serde::de::DeserializeOwned>(context: &Context) -> Result<T, HandlerError> {
     longshore_backbone::wire::api::read(&context.payload)

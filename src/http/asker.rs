@@ -24,7 +24,6 @@ use crate::config::{Auth, Http};
 /// How often a long answer looks whether its asker may still have it.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
-/// What the guard needs.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     pub(super) address: SocketAddr,
@@ -34,7 +33,6 @@ pub(super) struct Guard {
     pub(super) doctor: doctor::Known,
 }
 
-/// Who asks.
 #[derive(Clone)]
 pub(super) struct Asker(Option<Arc<HeldKey>>);
 
@@ -57,7 +55,7 @@ enum Judge {
 impl Judge {
     async fn holder(&self, text: &str) -> Result<KeyStatus, ApiError> {
         let holder = match self {
-            Self::Node(node) => node.api().holder(text).await?,
+            Self::Node(node) => node.api().keys().holder(text).await?,
             Self::Jwt(jwt) => jwt.holder(text).await?,
         };
         holder.ok_or_else(unauthorized)
@@ -83,8 +81,7 @@ impl Asker {
         own.filter(|own| *own != OPERATOR).unwrap_or("default")
     }
 
-    /// # Errors
-    /// 403: it may not ask as this tenant.
+    /// 403 if it may not ask as this tenant.
     pub(super) fn must_be(&self, tenant: &str) -> Result<(), ApiError> {
         match self.0.as_ref().map(|held| held.key.tenant.as_str()) {
             Some(own) if own != OPERATOR && own != tenant => {
@@ -98,8 +95,7 @@ impl Asker {
         }
     }
 
-    /// # Errors
-    /// 403: its key lacks this scope.
+    /// 403 if its key lacks this scope.
     pub(super) fn must_have(&self, scope: Scope) -> Result<(), ApiError> {
         let scope = Word::Known(scope);
         match &self.0 {
@@ -110,8 +106,7 @@ impl Asker {
         }
     }
 
-    /// # Errors
-    /// 401: its key does not count any more; 503: nobody can say.
+    /// 401 if its key does not count any more, 503 if nobody can say.
     pub(super) async fn must_still_be(&self) -> Result<(), ApiError> {
         let Some(held) = &self.0 else { return Ok(()) };
         held.judge.holder(&held.text).await.map(drop)
@@ -153,16 +148,12 @@ pub(super) async fn must_read_all(request: Request, next: Next) -> Answered {
 }
 
 impl Guard {
-    /// # Errors
-    /// 503: the node starts.
+    /// 503 while the node starts.
     pub(super) fn node(&self) -> Result<&Observer, ApiError> {
         self.node.get().ok_or_else(|| ApiError::unavailable("the node is starting"))
     }
 
-    /// Whether a request without a key may ask.
-    ///
-    /// # Errors
-    /// 403: it may be a page's, or come by a proxy.
+    /// 403 if a request without a key may be a page's, or come by a proxy.
     pub(super) fn may_ask(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let allowed = cors::allowed(&self.http.cors_origins, headers).is_some();
         let scheme = if self.http.tls.is_some() { "https://" } else { "http://" };
@@ -196,8 +187,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// The one answer to a request without a key that counts.
 pub(super) fn unauthorized() -> ApiError {
-    let message = "Authorization: Bearer with a key that counts is needed";
-    of_http(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    of_http(StatusCode::UNAUTHORIZED, "unauthorized", "Authorization: Bearer with a key that counts is needed")
 }
 
 /// `allowed`: the page that sent it, if one did, may ask.

@@ -41,7 +41,6 @@ impl fmt::Debug for Doctor {
 /// Known once the program has said it.
 pub(super) type Known = Arc<OnceLock<Doctor>>;
 
-/// The route.
 pub(super) fn router(guard: Guard) -> Router {
     Router::new().route("/v1/doctor", get(found)).with_state(guard)
 }

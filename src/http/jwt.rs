@@ -34,7 +34,6 @@ const LEEWAY: u64 = 30;
 /// Characters of a name.
 const NAME: usize = 64;
 
-/// Judges tokens.
 #[derive(Debug)]
 pub(super) struct Jwt {
     settings: JwtSettings,
@@ -66,10 +65,7 @@ impl Jwt {
         text.split('.').count() == 3
     }
 
-    /// Who has this token; `None`: it does not count.
-    ///
-    /// # Errors
-    /// 503: the keys cannot be read.
+    /// Who has this token; `None`: it does not count. 503 if the keys cannot be read.
     pub(super) async fn holder(&self, token: &str) -> Result<Option<KeyStatus>, ApiError> {
         let Ok(header) = decode_header(token) else { return Ok(None) };
         // RFC 7515, 4.1.11: nothing is known here that could be.

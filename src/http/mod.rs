@@ -59,7 +59,7 @@ type Node = Arc<OnceLock<Observer>>;
 
 /// Why HTTP cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum HttpError {
     /// An address cannot be used.
     #[error(
         "cannot listen on {address} (http.listen, LONGSHORE_HTTP__LISTEN): set another port, or \"off\" for neither probes nor metrics"
@@ -80,7 +80,6 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    moved_from: Option<SocketAddr>,
     is_tls: bool,
     node: Node,
     doctor: doctor::Known,
@@ -92,7 +91,7 @@ impl Server {
     ///
     /// # Errors
     /// An address, or a file of TLS, cannot be used.
-    pub async fn start(http: &Http) -> Result<Option<Self>, Error> {
+    pub async fn start(http: &Http) -> Result<Option<Self>, HttpError> {
         let (wanted, may_move) = match &http.listen {
             Listen::Off => return Ok(None),
             Listen::At(addresses) => (addresses.clone(), false),
@@ -101,7 +100,7 @@ impl Server {
         let tls = http.tls.as_ref().map(Tls::read).transpose()?;
         let mut listeners = Vec::new();
         for address in wanted {
-            let failed = |source| Error::Listen { address, source };
+            let failed = |source| HttpError::Listen { address, source };
             let listener = match TcpListener::bind(address).await {
                 Err(error) if may_move && error.kind() == std::io::ErrorKind::AddrInUse => {
                     TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
@@ -110,24 +109,24 @@ impl Server {
             };
             let listener = listener.map_err(failed)?;
             let bound = listener.local_addr().map_err(failed)?;
-            let moved_from = (may_move && bound != address).then_some(address);
-            match moved_from {
-                Some(wanted) => tracing::warn!(
+            if may_move && bound != address {
+                tracing::warn!(
                     address = %bound,
-                    "serving HTTP at a free port, because {wanted} is taken: http.listen (LONGSHORE_HTTP__LISTEN) sets one, \"off\" none"
-                ),
-                None => tracing::info!(address = %bound, "serving HTTP"),
+                    "serving HTTP at a free port, because {address} is taken: http.listen (LONGSHORE_HTTP__LISTEN) sets one, \"off\" none"
+                );
+            } else {
+                tracing::info!(address = %bound, "serving HTTP");
             }
-            listeners.push((listener, bound, moved_from));
+            listeners.push((listener, bound));
         }
         raise_limit_of_files();
         // The kind has read one address at least.
-        let Some(&(_, address, moved_from)) = listeners.first() else { return Ok(None) };
+        let Some(&(_, address)) = listeners.first() else { return Ok(None) };
         let (node, is_tls, mut tasks) = (Arc::default(), tls.is_some(), JoinSet::new());
         let doctor = doctor::Known::default();
         let (http, bodies) = (Arc::new(http.clone()), Bodies::new(http.max_body));
         let jwt = http.jwt.as_ref().map(Jwt::new);
-        for (listener, address, _) in listeners {
+        for (listener, address) in listeners {
             let (http, jwt) = (Arc::clone(&http), jwt.clone());
             let guard = Guard { address, http, jwt, node: Arc::clone(&node), doctor: Arc::clone(&doctor) };
             tasks.spawn(serve(listener, tls.clone(), guard, bodies.clone()));
@@ -135,25 +134,17 @@ impl Server {
         if let Some(tls) = tls {
             tasks.spawn(async move { match tls.follow().await {} });
         }
-        Ok(Some(Self { address, moved_from, is_tls, node, doctor, _tasks: tasks }))
+        Ok(Some(Self { address, is_tls, node, doctor, _tasks: tasks }))
     }
 
     /// Where it listens: the first address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// What its URLs begin with.
-    #[must_use]
     pub fn scheme(&self) -> &'static str {
         if self.is_tls { "https" } else { "http" }
-    }
-
-    /// The address that it was to have and that was taken.
-    #[must_use]
-    pub fn moved_from(&self) -> Option<SocketAddr> {
-        self.moved_from
     }
 
     /// Shows this node from now on. Only the first call has an effect.
@@ -171,7 +162,6 @@ impl Server {
 /// How long to wait before a listener that died is started again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Everything that is answered.
 fn router(guard: &Guard, bodies: &Bodies) -> Router {
     let (node, http) = (&guard.node, &guard.http);
     let gateway = Gateway { guard: guard.clone(), bodies: bodies.clone() };

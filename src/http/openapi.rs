@@ -19,7 +19,6 @@ use crate::config::{Auth, Http};
 
 type Fields = Map<String, Value>;
 
-/// The route of the document.
 pub(super) fn router(http: &Http) -> Router {
     let text = document(http).to_string();
     let answer =
@@ -27,7 +26,6 @@ pub(super) fn router(http: &Http) -> Router {
     Router::new().route("/openapi.json", get(|| async { answer }))
 }
 
-/// The whole document.
 pub(super) fn document(http: &Http) -> Value {
     let settings = SchemaSettings::draft2020_12().for_deserialize();
     let settings = settings.with(|settings| settings.definitions_path = "/components/schemas".into());
@@ -73,7 +71,6 @@ struct Document {
     paths: Fields,
 }
 
-/// One operation to be.
 #[derive(Default)]
 struct Operation {
     id: String,
@@ -94,7 +91,6 @@ impl Operation {
 }
 
 impl Document {
-    /// The routes of one endpoint.
     fn endpoint(&mut self, declaration: &'static Declaration, request: &Value, answer: &Value) {
         let schema = self.resolved(request);
         let needs = Some((declaration.scope(), declaration.for_operators));
@@ -222,7 +218,6 @@ impl Document {
         );
     }
 
-    /// The streams of events.
     fn streams(&mut self) {
         let words = ["event", "type", "queue", "run_id", "tag"];
         let words = words.map(|name| query(name, &json!({"type": "string", "description": "Words with commas."})));
@@ -243,7 +238,6 @@ impl Document {
         self.add(Method::Get, "/v1/runs/{run_id}/stream", of_run);
     }
 
-    /// Sessions of browsers.
     fn sessions(&mut self) {
         let key = json!({"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"], "additionalProperties": false});
         let whose = json_answer(&json!({"type": "object", "required": ["auth", "tenant", "scopes"]}));

@@ -31,7 +31,6 @@ pub(super) fn router(node: Node) -> Router {
     Router::new().route("/healthz", get(alive)).route("/readyz", get(ready)).fallback(unknown).with_state(node)
 }
 
-/// The metrics.
 pub(super) fn metrics_router(node: Node) -> Router {
     let shown = Shown { node, scrapes: Arc::new(Semaphore::new(1)) };
     Router::new().route("/metrics", get(metrics)).with_state(shown)

@@ -16,19 +16,14 @@ const WITHIN: Duration = Duration::from_secs(3);
 /// Bytes of an answer that are read.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Nobody listens there, or the connection was cut off.
+pub enum ProbeError {
     #[error("no node answers at {address}")]
     NoAnswer {
-        /// The address that was asked.
         address: SocketAddr,
-        /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The answer takes too long.
     #[error("the node at {0} does not answer in time")]
     TooLate(SocketAddr),
 }
@@ -37,9 +32,9 @@ pub enum Error {
 ///
 /// # Errors
 /// There is no answer within 3 s.
-pub async fn page(address: SocketAddr, path: &str) -> Result<String, Error> {
-    let answer = tokio::time::timeout(WITHIN, ask(address, path)).await.map_err(|_| Error::TooLate(address))?;
-    answer.map_err(|source| Error::NoAnswer { address, source })
+pub async fn page(address: SocketAddr, path: &str) -> Result<String, ProbeError> {
+    let answer = tokio::time::timeout(WITHIN, ask(address, path)).await.map_err(|_| ProbeError::TooLate(address))?;
+    answer.map_err(|source| ProbeError::NoAnswer { address, source })
 }
 
 async fn ask(address: SocketAddr, path: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {

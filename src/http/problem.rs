@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::requests;
 
-/// What a route answers.
 pub(super) type Answered = Result<Response, Problem>;
 
 /// An error as a route's answer.

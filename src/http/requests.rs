@@ -55,9 +55,9 @@ pub(super) async fn observe(State(node): State<Node>, mut request: Request, next
     let (status, took) = (answer.status().as_u16(), begun.elapsed());
     if let Some(node) = node.get() {
         node.count_request(route, method, status, took);
-        if let Some(span) = &span {
-            node.end_request_span(span, method, route, status);
-        }
+    }
+    if let Some(span) = span {
+        span.end(method, route, status);
     }
     let who = answer.extensions().get::<Asker>().map(Asker::by).unwrap_or_default();
     let ms = took.as_secs_f64() * 1_000.0;

@@ -20,10 +20,8 @@ use super::gateway::{self, Gateway};
 use super::problem::Answered;
 use crate::config::Auth;
 
-/// The name of the cookie.
 const COOKIE: &str = "longshore_session";
 
-/// The routes.
 pub(super) fn router(gateway: Gateway) -> Router {
     // Who logs in has no session yet.
     let of_asker = get(shown).delete(log_out).layer(from_fn_with_state(gateway.guard.clone(), admit));
@@ -45,7 +43,7 @@ async fn log_in(State(Gateway { guard, bodies }): State<Gateway>, request: Reque
     same_site(&parts.headers)?;
     let body = bodies.json(&parts.headers, body).await?;
     let LogIn { key } = read(&body.bytes)?;
-    let (text, key) = guard.node()?.api().log_in(key.trim()).await?.ok_or_else(unauthorized)?;
+    let (text, key) = guard.node()?.api().keys().log_in(key.trim()).await?.ok_or_else(unauthorized)?;
     tracing::info!(key = %key.id, "a session was opened");
     let mut answer = whose(&guard, Some(&key));
     set_cookie(&mut answer, &guard, &text, SESSION_SECONDS, &parts.headers);
@@ -54,7 +52,7 @@ async fn log_in(State(Gateway { guard, bodies }): State<Gateway>, request: Reque
 
 async fn log_out(State(Gateway { guard, .. }): State<Gateway>, parts: Parts) -> Answered {
     if let Some(session) = of_cookie(&parts.headers) {
-        guard.node()?.api().log_out(session).await?;
+        guard.node()?.api().keys().log_out(session).await?;
     }
     let mut answer = StatusCode::NO_CONTENT.into_response();
     set_cookie(&mut answer, &guard, "", 0, &parts.headers);
@@ -69,7 +67,7 @@ async fn shown(State(Gateway { guard, .. }): State<Gateway>, parts: Parts) -> An
 fn whose(guard: &Guard, key: Option<&KeyStatus>) -> Response {
     let all = || [Scope::Submit, Scope::Read, Scope::Operate, Scope::Reveal].map(Into::into).to_vec();
     let answer = json!({
-        "auth": if guard.http.auth == Auth::Keys { "keys" } else { "off" },
+        "auth": guard.http.auth.as_str(),
         "environment": guard.http.environment,
         "environment_color": guard.http.environment_color,
         "trace_url": guard.http.trace_url,
@@ -80,7 +78,6 @@ fn whose(guard: &Guard, key: Option<&KeyStatus>) -> Response {
     gateway::shown(StatusCode::OK, answer.to_string().into_bytes())
 }
 
-/// The session of a request.
 pub(super) fn of_cookie(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
@@ -88,9 +85,6 @@ pub(super) fn of_cookie(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// A request that changes something and brings a cookie must say that it comes from the same site: browsers do.
-///
-/// # Errors
-/// 403: it does not.
 pub(super) fn changes_from_own_page(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     match site {

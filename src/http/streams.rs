@@ -35,7 +35,6 @@ const RETRY: std::ops::RangeInclusive<u32> = 1_500..=2_500;
 /// Bytes that are sent at once.
 const CHUNK: usize = 64 << 10;
 
-/// Both routes.
 pub(super) fn router(guard: Guard) -> Router {
     Router::new().route("/v1/events", get(events)).route("/v1/runs/{run_id}/stream", get(of_run)).with_state(guard)
 }

@@ -30,7 +30,6 @@ pub struct TlsError {
     reason: String,
 }
 
-/// What the files have.
 type Contents = [Vec<u8>; 3];
 
 /// The listener's side of TLS.
@@ -40,8 +39,6 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// # Errors
-    /// The file that cannot be used, and why.
     pub(super) fn read(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
         let current = ArcSwap::from(configuration(files, &contents(files)?)?);
         Ok(Arc::new(Self { files: files.clone(), current }))

@@ -11,36 +11,25 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Why an address is not called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The URL itself cannot be called.
+pub(crate) enum Refused {
     #[error("{0}")]
     Url(&'static str),
-    /// The name cannot be resolved.
     #[error("the name {0:?} cannot be resolved")]
     Unknown(String),
-    /// The address is not globally routable, and the allow list does not have it.
     #[error("{host} is {address}, which is not globally routable, and is not on the allow list")]
-    Address {
-        /// As the URL names it.
-        host: String,
-        /// What that is.
-        address: IpAddr,
-    },
+    Address { host: String, address: IpAddr },
 }
 
 /// Addresses and hosts that may be called beyond the globally routable ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allow {
+pub(crate) struct Allow {
     networks: Vec<IpNet>,
     hosts: Vec<String>,
 }
 
 impl Allow {
     /// Reads a list: networks such as `10.0.0.0/8`, addresses, and host names.
-    ///
-    /// # Errors
-    /// The entry that is none of these.
-    pub fn read<'e>(entries: impl IntoIterator<Item = &'e str>) -> Result<Self, String> {
+    pub(crate) fn read<'e>(entries: impl IntoIterator<Item = &'e str>) -> Result<Self, String> {
         let mut allow = Self::default();
         for entry in entries {
             if let Ok(network) = entry.parse::<IpNet>() {
@@ -59,10 +48,7 @@ impl Allow {
     }
 
     /// Judges an address that a host has.
-    ///
-    /// # Errors
-    /// It may not be called.
-    pub fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
+    pub(crate) fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
         let canonical = address.to_canonical();
         let is_allowed = is_global(canonical)
             || self.networks.iter().any(|network| network.contains(&canonical))
@@ -71,19 +57,13 @@ impl Allow {
     }
 
     /// Judges a URL as far as that is possible without asking for the address of its name.
-    ///
-    /// # Errors
-    /// It cannot be called, or it names an address that is refused.
-    pub fn check_url(&self, url: &Uri) -> Result<(), Refused> {
+    pub(crate) fn check_url(&self, url: &Uri) -> Result<(), Refused> {
         let (host, _) = target(url)?;
         bare(host).parse::<IpAddr>().map_or(Ok(()), |address| self.check(host, address))
     }
 
     /// The addresses under which a URL may be called, each of them judged: at least one.
-    ///
-    /// # Errors
-    /// It is no URL that can be called, its name is not known, or one of its addresses is refused.
-    pub async fn resolve(&self, url: &Uri) -> Result<Vec<SocketAddr>, Refused> {
+    pub(crate) async fn resolve(&self, url: &Uri) -> Result<Vec<SocketAddr>, Refused> {
         let (host, port) = target(url)?;
         let addresses: Vec<SocketAddr> = match bare(host).parse::<IpAddr>() {
             Ok(address) => vec![SocketAddr::new(address, port)],
@@ -97,11 +77,8 @@ impl Allow {
     }
 }
 
-/// Host and port of a URL that can be called.
-///
-/// # Errors
-/// It has another scheme than http or https, a user, no host, or port 0.
-pub fn target(url: &Uri) -> Result<(&str, u16), Refused> {
+/// Host and port of a URL that can be called: of http or https, without a user, not at port 0.
+pub(crate) fn target(url: &Uri) -> Result<(&str, u16), Refused> {
     let standard = match url.scheme_str() {
         Some("http") => 80,
         Some("https") => 443,

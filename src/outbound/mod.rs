@@ -24,9 +24,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
-pub mod guard;
+mod guard;
 
-pub use guard::{Allow, Refused};
+pub(crate) use guard::{Allow, Refused};
 
 /// How long one address may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -36,11 +36,9 @@ const IDLE_OF_A_HOST: usize = 8;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The address may not be called.
+pub(crate) enum NoAnswer {
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The time limit was over.
     #[error("no answer within {} ms", .0.as_millis())]
     TooLate(Duration),
     /// There is no connection, or it broke.
@@ -48,22 +46,19 @@ pub enum Error {
     Failed(String),
 }
 
-/// An answer.
 #[derive(Debug)]
-pub struct Answer {
-    /// Its status.
-    pub status: u16,
-    /// Its headers.
-    pub headers: HeaderMap,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
     /// Its body, as far as it was read.
-    pub body: Bytes,
+    pub(crate) body: Bytes,
     /// Whether there was more of it.
-    pub truncated: bool,
+    pub(crate) truncated: bool,
 }
 
 /// The client. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
-pub struct Outbound {
+pub(crate) struct Outbound {
     allow: Arc<Allow>,
     client: Client<HttpsConnector<Connector>, Full<Bytes>>,
 }
@@ -71,20 +66,12 @@ pub struct Outbound {
 impl Outbound {
     /// A client that may call what is globally routable, and what `allow` has. It trusts the certificates of the
     /// system; where there are none, no https can be called.
-    ///
-    /// # Panics
-    /// Never: the crypto provider has the protocol versions that are asked for.
-    #[must_use]
-    pub fn new(allow: Allow) -> Self {
+    pub(crate) fn new(allow: Allow) -> Self {
         Self::trusting(allow, system_roots())
     }
 
     /// The same, trusting these certificates instead of the system's.
-    ///
-    /// # Panics
-    /// Never: the crypto provider has the protocol versions that are asked for.
-    #[must_use]
-    pub fn trusting(allow: Allow, roots: RootCertStore) -> Self {
+    pub(crate) fn trusting(allow: Allow, roots: RootCertStore) -> Self {
         let tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("the provider has the default versions");
@@ -101,10 +88,7 @@ impl Outbound {
     }
 
     /// Whether a URL may be called as its name resolves now. One that resolves to nothing now may.
-    ///
-    /// # Errors
-    /// It may not.
-    pub async fn check(&self, url: &Uri) -> Result<(), Refused> {
+    pub(crate) async fn check(&self, url: &Uri) -> Result<(), Refused> {
         match self.allow.resolve(url).await {
             Ok(_) | Err(Refused::Unknown(_)) => Ok(()),
             Err(refused) => Err(refused),
@@ -112,17 +96,19 @@ impl Outbound {
     }
 
     /// Sends a request and reads at most `most` bytes of the answer's body; all of it within the time limit.
-    ///
-    /// # Errors
-    /// The address is refused, or there is no answer in time.
-    pub async fn send(&self, request: Request<Full<Bytes>>, within: Duration, most: usize) -> Result<Answer, Error> {
+    pub(crate) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        within: Duration,
+        most: usize,
+    ) -> Result<Answer, NoAnswer> {
         let deadline = Instant::now() + within;
         // Before a connection from the pool is used, too: the guard speaks for every request.
         guard::target(request.uri())?;
-        let sent = timeout_at(deadline, self.client.request(request)).await.map_err(|_| Error::TooLate(within))?;
+        let sent = timeout_at(deadline, self.client.request(request)).await.map_err(|_| NoAnswer::TooLate(within))?;
         let (head, mut body) = sent.map_err(|error| reason(&error))?.into_parts();
         let (mut read, mut truncated) = (Vec::new(), false);
-        while let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(|_| Error::TooLate(within))? {
+        while let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(|_| NoAnswer::TooLate(within))? {
             let Ok(data) = frame.map_err(|error| reason(&error))?.into_data() else { continue };
             let room = most - read.len();
             read.extend_from_slice(&data[..data.len().min(room)]);
@@ -136,24 +122,23 @@ impl Outbound {
 }
 
 /// The certificates that the system trusts; those that cannot be read are left out.
-#[must_use]
-pub fn system_roots() -> RootCertStore {
+pub(crate) fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
 /// What a client's error says: the refusal, or the last of its causes.
-fn reason(error: &(dyn std::error::Error + 'static)) -> Error {
+fn reason(error: &(dyn std::error::Error + 'static)) -> NoAnswer {
     let (mut cause, mut text) = (error.source(), error.to_string());
     while let Some(error) = cause {
         if let Some(refused) = error.downcast_ref::<Refused>() {
-            return Error::Refused(refused.clone());
+            return NoAnswer::Refused(refused.clone());
         }
         text = error.to_string();
         cause = error.source();
     }
-    Error::Failed(text)
+    NoAnswer::Failed(text)
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -226,7 +211,7 @@ mod tests {
         port
     }
 
-    async fn ask(allow: &[&str], url: String, within: Duration) -> Result<Answer, Error> {
+    async fn ask(allow: &[&str], url: String, within: Duration) -> Result<Answer, NoAnswer> {
         let client = Outbound::new(Allow::read(allow.iter().copied()).unwrap());
         client.send(Request::get(url).body(Full::default()).unwrap(), within, 1_000).await
     }
@@ -240,7 +225,7 @@ mod tests {
         let elsewhere = ask(&own, format!("http://127.0.0.1:{port}/elsewhere"), Duration::from_secs(20)).await.unwrap();
         assert_eq!((elsewhere.status, elsewhere.truncated), (307, false));
         let never = ask(&own, format!("http://127.0.0.1:{port}/never"), Duration::from_millis(200)).await;
-        assert!(matches!(never, Err(Error::TooLate(_))), "{never:?}");
+        assert!(matches!(never, Err(NoAnswer::TooLate(_))), "{never:?}");
     }
 
     #[tokio::test]
@@ -248,7 +233,7 @@ mod tests {
         let port = served().await;
         for host in ["127.0.0.1", "localhost", "127.1", "[::ffff:127.0.0.1]"] {
             let refused = ask(&[], format!("http://{host}:{port}/large"), Duration::from_secs(20)).await;
-            assert!(matches!(refused, Err(Error::Refused(Refused::Address { .. }))), "{host}: {refused:?}");
+            assert!(matches!(refused, Err(NoAnswer::Refused(Refused::Address { .. }))), "{host}: {refused:?}");
         }
         let by_name = ask(&["localhost"], format!("http://localhost:{port}/large"), Duration::from_secs(20)).await;
         assert_eq!(by_name.unwrap().status, 200);

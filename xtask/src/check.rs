@@ -138,11 +138,6 @@ fn beside(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> anyhow::
 /// How many worlds the simulation plays: a million runs.
 const WORLDS: &str = "84000";
 
-/// Plays the simulation in full: the worlds, then every mutation, about as long again.
-pub(crate) fn simulation(root: &Path) -> anyhow::Result<()> {
-    play(root, "simulation")
-}
-
 /// The seeds of the chaos, on one server and on three.
 const SEEDS: [&str; 3] = ["7", "107", "206"];
 
@@ -181,10 +176,12 @@ const CALLED: [&str; 11] = [
     "bytes",
 ];
 
+/// Plays the simulation in full: the worlds, then every mutation, about as long again.
+///
 /// What it calls is compiled with optimisation for it, which would only slow down everybody's builds elsewhere. Level 3
 /// takes a sixth longer to compile than level 2, and plays no faster. Overflows are found as elsewhere; the other
 /// assertions of a debug build are those of the standard library about unsafe code.
-fn play(root: &Path, tests: &str) -> anyhow::Result<()> {
+pub(crate) fn simulation(root: &Path) -> anyhow::Result<()> {
     let mut configs = Vec::new();
     for name in CALLED {
         configs.push(format!("profile.dev.package.{name}.opt-level=2"));
@@ -197,7 +194,7 @@ fn play(root: &Path, tests: &str) -> anyhow::Result<()> {
     // takes longer than the dependencies that have other features then.
     let test = ["test", "-p", "longshore-actors", "--lib"].into_iter();
     let test = test.chain(configs.iter().flat_map(|config| ["--config", config.as_str()]));
-    let test: Vec<&str> = test.chain([tests, "--", "--include-ignored"]).collect();
+    let test: Vec<&str> = test.chain(["simulation", "--", "--include-ignored"]).collect();
     let worlds = std::env::var_os("LONGSHORE_SIM_WORLDS").unwrap_or_else(|| WORLDS.into());
     cargo(root, &test, &[("LONGSHORE_SIM_WORLDS", worlds)])
 }

@@ -3,10 +3,8 @@
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, AuditEntry, AuditPage, AuditRequest, Encoded, OPERATOR};
 
-use crate::api::filter;
-use crate::api::{Answered, Api};
+use crate::api::{Answered, Api, filter};
 
-/// Serves `audit.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Answered<AuditPage> {
     let AuditRequest { since, limit, cursor } = asked;
     let limit = filter::page_size(limit)?;

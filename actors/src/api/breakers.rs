@@ -10,15 +10,13 @@ use longshore_backbone::wire::api::{
 use longshore_domain::breaker::record::{BreakerKey, BreakerStep};
 use longshore_domain::duration::MAX_DURATION;
 
-use crate::api::filter;
-use crate::api::{Answered, Api};
-use crate::limits::breaker::keeper::Message;
+use crate::api::{Answered, Api, filter};
+use crate::limits::breaker::keeper::BreakerMessage;
 use crate::runtime::now;
 
 /// How long an order may take.
 const ORDERED_WITHIN: Duration = Duration::from_secs(8);
 
-/// The endpoint `breakers.list`.
 pub(crate) async fn list(backbone: &Backbone, asker: &str, asked: BreakersRequest) -> Answered<Listed> {
     let BreakersRequest { tenant, job_type, limit, cursor } = asked;
     let tenant = filter::whose(asker, tenant.as_ref())?;
@@ -45,36 +43,29 @@ pub(crate) async fn list(backbone: &Backbone, asker: &str, asked: BreakersReques
     Ok(Encoded::of(&listed))
 }
 
-/// The endpoint `breakers.reset`.
-pub(crate) async fn reset(api: &Api, asked: ResetRequest) -> Answered<BreakerStatus> {
-    let ResetRequest { tenant, job_type, key } = asked;
+pub(crate) async fn reset(api: &Api, ResetRequest { tenant, job_type, key }: ResetRequest) -> Answered<BreakerStatus> {
     order(api, BreakerKey { tenant, job_type, key }, BreakerStep::Reset).await
 }
 
-/// The endpoint `breakers.trip`.
 pub(crate) async fn trip(api: &Api, asked: TripRequest) -> Answered<BreakerStatus> {
     let TripRequest { tenant, job_type, key, until } = asked;
     let now = now();
     if until.is_some_and(|until| until <= now || until.since(now) > MAX_DURATION) {
-        let days = MAX_DURATION.as_secs() / 86_400;
-        return Err(ApiError::malformed(format!("until: is not within {days} days from now")));
+        return Err(ApiError::malformed("until: is not within 3650 days from now"));
     }
     order(api, BreakerKey { tenant, job_type, key }, BreakerStep::Trip { until }).await
 }
 
 async fn order(api: &Api, of: BreakerKey, step: BreakerStep) -> Answered<BreakerStatus> {
-    let wrong = |message: String| Err(ApiError::new(Code::WrongState, message));
-    match api.breakers.policy(&of.job_type) {
-        None => return wrong(format!("type: {} has no circuit breaker (setting breaker of the type)", of.job_type)),
+    let (job_type, refused) = (&of.job_type, |message| Err(ApiError::new(Code::WrongState, message)));
+    match api.breakers.policy(job_type) {
+        None => return refused(format!("type: {job_type} has no circuit breaker (setting breaker of the type)")),
         Some(policy) if of.key.is_some() && !policy.per_key => {
-            return wrong(format!(
-                "key: {} has one circuit breaker for all keys (setting breaker.per_key)",
-                of.job_type
-            ));
+            return refused(format!("key: {job_type} has one circuit breaker for all keys (setting breaker.per_key)"));
         }
         Some(_) => {}
     }
-    let order = |reply| Message::Order(of.clone(), step.clone(), reply);
+    let order = |reply| BreakerMessage::Order(of.clone(), step.clone(), reply);
     match api.circuit_breaker.ask(ORDERED_WITHIN, order).await {
         Some(Ok(breaker)) => Ok(Encoded::of(&BreakerStatus::from(breaker))),
         Some(Err(error)) => Err(error.into()),

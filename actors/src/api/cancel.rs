@@ -24,7 +24,6 @@ const AT_ONCE: usize = 32;
 /// How many times one request reads all sources: it ends even if jobs are published as fast as they are cancelled.
 const LOOKS: usize = 10;
 
-/// The endpoint `runs.cancel`.
 pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<Cancelled> {
     let (limit, dry_run) = (asked.limit, asked.dry_run);
     match filter::which(asker, asked)? {
@@ -35,8 +34,9 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<
         },
         Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+            let count = Pass { only_counts: true, spares_running: false };
             let outcome = match dry_run {
-                true => cancel_those(api, &filter, limit, Pass::Count, Pass::Count).await?,
+                true => cancel_those(api, &filter, limit, [count; 2]).await?,
                 false => all(api, &filter, limit).await?,
             };
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
@@ -45,28 +45,14 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Answered<
 }
 
 /// What is done to the runs that fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Count,
-    CountWaiting,
-    /// Cancel those that wait. Running ones are left for later: when they stop, their workers take waiting jobs, which
-    /// should be gone by then.
-    Waiting,
-    All,
+#[derive(Clone, Copy)]
+struct Pass {
+    only_counts: bool,
+    /// Leaves a run alone whose attempt runs, or for later: when it stops, its worker takes a waiting job, which should
+    /// be gone by then.
+    spares_running: bool,
 }
 
-impl Pass {
-    /// Leaves a run alone whose attempt runs.
-    fn spares_running(self) -> bool {
-        matches!(self, Self::CountWaiting | Self::Waiting)
-    }
-
-    fn only_counts(self) -> bool {
-        matches!(self, Self::Count | Self::CountWaiting)
-    }
-}
-
-/// The result of cancelling many runs.
 #[derive(Default)]
 struct Many {
     cancelled: usize,
@@ -75,7 +61,8 @@ struct Many {
 
 /// Cancels the runs that fit: those that wait first.
 pub(crate) async fn all<P: FilterPorts>(ports: &P, filter: &RunFilter, limit: usize) -> Result<Outcome, ApiError> {
-    cancel_those(ports, filter, limit, Pass::Waiting, Pass::All).await
+    let pass = |spares_running| Pass { only_counts: false, spares_running };
+    cancel_those(ports, filter, limit, [true, false].map(pass)).await
 }
 
 /// Cancels the runs that fit and whose attempt does not run.
@@ -85,8 +72,7 @@ pub(crate) async fn cancel_waiting<P: FilterPorts>(
     limit: usize,
     dry: bool,
 ) -> Result<Outcome, ApiError> {
-    let pass = if dry { Pass::CountWaiting } else { Pass::Waiting };
-    cancel_those(ports, filter, limit, pass, pass).await
+    cancel_those(ports, filter, limit, [Pass { only_counts: dry, spares_running: true }; 2]).await
 }
 
 /// Cancels the runs that fit, by a first look and others.
@@ -94,8 +80,7 @@ async fn cancel_those<P: FilterPorts>(
     ports: &P,
     filter: &RunFilter,
     limit: usize,
-    first: Pass,
-    others: Pass,
+    [first, others]: [Pass; 2],
 ) -> Result<Outcome, ApiError> {
     let mut many = Many::default();
     for number in 0..LOOKS {
@@ -104,7 +89,7 @@ async fn cancel_those<P: FilterPorts>(
         many.failed.clear(); // met again
         let more = page_through(ports, filter, limit, pass, &mut many).await?;
         let is_last = ports.server().is_last_pass(number, many.cancelled > before);
-        if more || pass.only_counts() || is_last {
+        if more || pass.only_counts || is_last {
             return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
         }
     }
@@ -137,13 +122,11 @@ async fn page_through<P: FilterPorts>(
                 }
                 let place = &place;
                 let each = some.into_iter().map(|(tenant, run, message)| async move {
-                    let result = match pass {
-                        Pass::Count | Pass::CountWaiting => would(ports, &tenant, &run, filter, pass).await,
-                        Pass::Waiting | Pass::All => {
-                            let only_if_waiting = pass.spares_running();
-                            let only = Only { filter, only_if_waiting, place, message: &message };
-                            cancellation::one(ports, &tenant, &run, Some(only)).await
-                        }
+                    let result = if pass.only_counts {
+                        would(ports, &tenant, &run, filter, pass).await
+                    } else {
+                        let only = Only { filter, only_if_waiting: pass.spares_running, place, message: &message };
+                        cancellation::one(ports, &tenant, &run, Some(only)).await
                     };
                     (result, run)
                 });
@@ -172,7 +155,7 @@ async fn would<P: FilterPorts>(
     pass: Pass,
 ) -> Result<Option<Run>, ApiError> {
     let found = present(ports, tenant, run_id).await?.map(|present| present.run);
-    let spared = |run: &Run| pass.spares_running() && run.state == RunState::Running;
+    let spared = |run: &Run| pass.spares_running && run.state == RunState::Running;
     Ok(found.filter(|run| !run.state.is_terminal() && !spared(run) && filter.fits(run)))
 }
 
@@ -191,7 +174,7 @@ async fn places<P: FilterPorts>(ports: &P, filter: &RunFilter, pass: Pass) -> Re
     let (mut places, mut again) = (Vec::new(), Vec::new());
     for queue in queues {
         places.extend(QueueLane::all().map(|lane| filter.in_lane(names, &queue, lane)));
-        again.extend((!pass.only_counts()).then(|| filter.in_lane(names, &queue, QueueLane::Returned)));
+        again.extend((!pass.only_counts).then(|| filter.in_lane(names, &queue, QueueLane::Returned)));
     }
     let parked = names.parked_where(tenant, filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     places.push((Source::Parked, parked));

@@ -75,7 +75,7 @@ pub(crate) async fn one<P: CancelPorts>(
         };
         if before.state == RunState::Cancelled {
             // The node that cancelled it may have died before any other was notified.
-            ports.notify_cancelled(tenant, run_id).await;
+            ports.server().notify_cancelled(tenant, run_id).await;
             if let Some(only) = only.filter(|_| !asked) {
                 publish_again(ports, &before, only).await;
             }
@@ -116,15 +116,12 @@ pub(crate) async fn one<P: CancelPorts>(
         run.settle(Settlement::Cancel, ports.now());
         run.leave_end_log(carrier.logs_end_of(&before));
         ports.sign(&mut run);
-        match ports.server().write_record(&run, expected).await? {
-            Written::Won(revision) => {
-                ports.metrics().run_ended(&run);
-                fail_point::pass("after-cancel");
-                let (before, after) = (Present { run: before, expected, job }, Found { run, revision });
-                finish(ports, &before, &after, carrier, carried_on).await;
-                return Ok(Some(after.run));
-            }
-            Written::Lost(_) => {}
+        if let Written::Won(revision) = ports.server().write_record(&run, expected).await? {
+            ports.metrics().run_ended(&run);
+            fail_point::pass("after-cancel");
+            let (before, after) = (Present { run: before, expected, job }, Found { run, revision });
+            finish(ports, &before, &after, carrier, carried_on).await;
+            return Ok(Some(after.run));
         }
     }
 }
@@ -164,10 +161,10 @@ async fn finish<P: CancelPorts>(
     let (Present { run: before, job, .. }, Found { run, revision }) = (before, after);
     let (tenant, run_id) = (&run.tenant, &run.run_id);
     let known = job.as_deref().or_else(|| carried_on.as_ref()?.job.as_ref());
-    let line = known.and_then(|job| line::of_job(ports.policies(), job));
+    let line = known.and_then(|job| line::of(ports.policies(), job));
     let published = ports.server().published_at_cancel(before, run, carrier);
     let logged = ports.publish(run, published).await;
-    ports.notify_cancelled(tenant, run_id).await;
+    ports.server().notify_cancelled(tenant, run_id).await;
     // If the log may lack events, of this run or of one whose key a node took over for it, the message stays where it
     // is: its delivery publishes them.
     if logged.is_ok() {

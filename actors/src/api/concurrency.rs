@@ -15,11 +15,10 @@ use longshore_backbone::wire::api::{
 };
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{ConcurrencyId, SlotRecord, SlotScope};
+use longshore_domain::concurrency::{ConcurrencyId, SlotRecord};
 use longshore_domain::{SmolStr, Tenant, Timestamp, format_smolstr};
 
-use crate::api::filter;
-use crate::api::{Answered, Api};
+use crate::api::{Answered, Api, filter};
 use crate::runtime::now;
 
 /// How long a node has to say which runs work with its slots.
@@ -32,7 +31,6 @@ const TRIES: usize = 20;
 /// The sessions that were read, with the times at which they were stored.
 type Sessions = HashMap<SmolStr, Option<(Session, Timestamp)>>;
 
-/// The endpoint `concurrency.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: ConcurrencyRequest) -> Answered<ConcurrencyLimits> {
     let ConcurrencyRequest { tenant, job_type, limit, cursor } = asked;
     let own = filter::whose(asker, tenant.as_ref())?;
@@ -41,8 +39,8 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ConcurrencyRequest) -> A
     let mut found = api.backbone.slots().all().await?;
     // In the order in which they were written: one that changes meanwhile comes again, and none is left out.
     found.sort_unstable_by_key(|found| found.revision);
-    let is_seen = |id: &ConcurrencyId| match (&id.scope, &own) {
-        (SlotScope::Key(tenant, _), Some(own)) => tenant == own,
+    let is_seen = |id: &ConcurrencyId| match (&id.key, &own) {
+        (Some((tenant, _)), Some(own)) => tenant == own,
         _ => true,
     };
     let wanted = found.into_iter().filter(|FoundSlots { id, revision, .. }| {
@@ -66,7 +64,6 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ConcurrencyRequest) -> A
     Ok(Encoded::of(&ConcurrencyLimits { cursor: next, limits }))
 }
 
-/// The endpoint `concurrency.free`.
 pub(crate) async fn free(api: &Api, asked: FreeRequest) -> Answered<Freed> {
     let (id, records) = (limit_of(&asked)?, api.backbone.slots());
     for _ in 0..TRIES {
@@ -95,11 +92,10 @@ pub(crate) async fn free(api: &Api, asked: FreeRequest) -> Answered<Freed> {
     Err(ApiError::unavailable("nodes kept writing this limit's record; ask again"))
 }
 
-/// The limit that is meant.
 fn limit_of(asked: &FreeRequest) -> Result<ConcurrencyId, ApiError> {
     let FreeRequest { job_type, tenant, concurrency_key, key_hash, .. } = asked;
     let key = match (concurrency_key, key_hash) {
-        (None, None) => return Ok(ConcurrencyId { job_type: job_type.clone(), scope: SlotScope::Type }),
+        (None, None) => return Ok(ConcurrencyId { job_type: job_type.clone(), key: None }),
         (Some(key), None) => KindKey::of_keys(None, Some(key)),
         (None, Some(hash)) => KindKey::read(&format!("k{hash}"))
             .ok_or_else(|| ApiError::malformed("key_hash: is not a hash as concurrency.list shows it"))?,
@@ -108,7 +104,7 @@ fn limit_of(asked: &FreeRequest) -> Result<ConcurrencyId, ApiError> {
     let tenant =
         tenant.clone().ok_or_else(|| ApiError::malformed("tenant: is missing; a key belongs to one tenant"))?;
     let hash = key.concurrency_key().unwrap_or_default().into();
-    Ok(ConcurrencyId { job_type: job_type.clone(), scope: SlotScope::Key(tenant, hash) })
+    Ok(ConcurrencyId { job_type: job_type.clone(), key: Some((tenant, hash)) })
 }
 
 async fn read_sessions(records: &SlotRecords, record: &SlotRecord, sessions: &mut Sessions) -> Result<(), Error> {
@@ -136,10 +132,7 @@ async fn status(
         let (node, session) = (found.node.clone(), session.clone());
         (!is_over).then_some(SlotHolder { node, runs: None, session, slots: block.slots, until })
     });
-    let (tenant, key_hash) = match &id.scope {
-        SlotScope::Type => (None, None),
-        SlotScope::Key(tenant, hash) => (Some(tenant.clone()), Some(hash.clone())),
-    };
+    let (tenant, key_hash) = id.key.clone().unzip();
     let max = api.slots.max_of(id).unwrap_or_default();
     Ok(ConcurrencyStatus { holders: holders.collect(), key_hash, max, tenant, job_type: id.job_type.clone() })
 }

@@ -25,7 +25,6 @@ const AT_ONCE: usize = 64;
 /// Dead letters that one call groups; the next call goes on from the cursor.
 const GROUPED: usize = 100_000;
 
-/// The subject of the dead letters that may fit.
 pub(crate) fn subject(api: &Api, filter: &RunFilter) -> String {
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     api.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
@@ -49,17 +48,12 @@ async fn recorded(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<R
 /// A dead letter with its run as stored, which has the whole history, if the dead letter still stands: if its run went
 /// on, it is about to be deleted.
 pub(crate) fn stands(found: Option<Run>, dead_letter: StoredDeadLetter) -> Option<(StoredDeadLetter, Run)> {
-    match on_dead_letter(found.as_ref(), dead_letter.run.round, dead_letter.run.origin) {
-        DeadLetterVerdict::Stands => {
-            let run = found.unwrap_or_else(|| dead_letter.run.clone());
-            Some((dead_letter, run))
-        }
-        DeadLetterVerdict::OtherRun => {
-            let run = dead_letter.run.clone();
-            Some((dead_letter, run))
-        }
-        DeadLetterVerdict::Replayed | DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord => None,
-    }
+    let run = match on_dead_letter(found.as_ref(), dead_letter.run.round, dead_letter.run.origin) {
+        DeadLetterVerdict::Stands => found.unwrap_or_else(|| dead_letter.run.clone()),
+        DeadLetterVerdict::OtherRun => dead_letter.run.clone(),
+        DeadLetterVerdict::Replayed | DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord => return None,
+    };
+    Some((dead_letter, run))
 }
 
 /// The dead letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
@@ -73,7 +67,6 @@ fn those_that_stand(
     futures_util::stream::iter(dead_letters.map(|dead_letter| standing(api, dead_letter))).buffered(AT_ONCE)
 }
 
-/// The endpoint `dlq.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Answered<Page> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = page_size(asked.limit)?;
@@ -101,7 +94,6 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Answered
     Ok(Page { entries, cursor: None }.into())
 }
 
-/// The endpoint `dlq.get`.
 pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Answered<DeadLetter> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     let (dead_letter, run) = find(api, &tenant, &run_id).await?;

@@ -6,15 +6,13 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadLetter, RunRequest};
 use longshore_backbone::wire::record;
 
-use crate::api::filter;
-use crate::api::{Answered, Api};
+use crate::api::{Answered, Api, filter};
 use crate::runtime::now;
 
-/// The endpoint `runs.erase`.
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered<Erased> {
     let Api { backbone, identity, .. } = api;
     let (tenant, run_id) = filter::one(asker, asked)?;
-    let mut dead_letters = 0;
+    let mut has_erased = false;
     loop {
         let (mut found, unreadable) = match backbone.read_record(&tenant, &run_id).await {
             Err(error) if error.unreadable_at().is_some() => (None, error.unreadable_at()),
@@ -34,22 +32,20 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered
         // First the dead letter and the checkpoints, which cannot be found again without the record.
         if let Some(dead_letter) = dead_letter {
             backbone.erase_message(&Source::DeadLetters, dead_letter.sequence).await?;
-            dead_letters += 1;
+            has_erased = true;
             continue;
         }
         backbone.purge_checkpoints(&tenant, run_id.as_str()).await?;
         if let Some(revision) = unreadable {
             // Nobody can say what of it is the run's identity, and what is not: all goes.
             backbone.remove_record(&tenant, &run_id, revision).await?;
-            return Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })));
         }
         let Some(found) = found else {
-            // The record is gone already, by its age; but a dead letter was erased.
-            return if dead_letters > 0 {
-                Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })))
-            } else {
-                Err(ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record")))
-            };
+            // The record is gone, by now or by its age.
+            if unreadable.is_none() && !has_erased {
+                return Err(ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record")));
+            }
+            return Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })));
         };
         let mut run = found.run;
         run.erase(now());

@@ -25,7 +25,6 @@ fn allowed(api: &Api) -> Result<(), ApiError> {
     Err(ApiError::new(Code::Forbidden, message).hint("[faults] allowed = true, on each node that is to meet them"))
 }
 
-/// The endpoint `faults.set`.
 pub(crate) async fn set(api: &Api, asked: SetFaultRequest) -> Answered<FaultSet> {
     allowed(api)?;
     let SetFaultRequest { job_type, kind, probability, delay_ms, step, until, limit } = asked;
@@ -41,14 +40,12 @@ pub(crate) async fn set(api: &Api, asked: SetFaultRequest) -> Answered<FaultSet>
     Ok(Encoded::of(&FaultSet { fault: FaultStatus::of(job_type, kind, fault), unconfirmed }))
 }
 
-/// The endpoint `faults.list`.
 pub(crate) fn list(api: &Api) -> Answered<Faults> {
     allowed(api)?;
     let faults = api.run_time_settings.faults.all(now()).into_iter().map(status).collect();
     Ok(Encoded::of(&Faults { faults }))
 }
 
-/// The endpoint `faults.clear`.
 pub(crate) async fn clear(api: &Api, asked: ClearFaultsRequest) -> Answered<FaultsCleared> {
     allowed(api)?;
     let ClearFaultsRequest { job_type, kind } = asked;

@@ -85,7 +85,6 @@ const PAGE: usize = 100;
 /// Maximum number of entries on a page, or groups in an answer.
 const PAGE_MAX: usize = 500;
 
-/// The checked limit of a request.
 pub(super) fn limit(asked: Option<u64>) -> Result<Option<usize>, ApiError> {
     match asked.map(usize::try_from) {
         Some(Ok(limit)) if (1..=PAGE_MAX).contains(&limit) => Ok(Some(limit)),
@@ -94,7 +93,6 @@ pub(super) fn limit(asked: Option<u64>) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// How many entries a page has at most.
 pub(crate) fn page_size(asked: Option<u64>) -> Result<usize, ApiError> {
     Ok(limit(asked)?.unwrap_or(PAGE))
 }

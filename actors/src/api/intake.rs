@@ -29,9 +29,7 @@ use crate::trace::Tracer;
 
 /// Takes one job, and counts it.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
-    let then = submit.then.clone();
-    let checked = check(&Given::of(api), tenant, submit)?;
-    links_go_somewhere(api, then).await?;
+    let checked = checked(api, tenant, submit).await?;
     let due = due(&checked.job);
     let place = match due {
         Some(_) => None,
@@ -103,40 +101,32 @@ async fn take_member(
 
 /// Checks a job as [`submit`] would, and its queue; it is not submitted.
 pub(crate) async fn may_be_submitted(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<(), ApiError> {
-    let then = submit.then.clone();
-    let checked = check(&Given::of(api), tenant, submit)?;
-    links_go_somewhere(api, then).await?;
+    let checked = checked(api, tenant, submit).await?;
     must_be_declared(api, &checked.job.queue).await
 }
 
-/// The queue of each job that is to follow must be declared.
-async fn links_go_somewhere(api: &Api, then: Option<Box<SubmitRequest>>) -> Result<(), ApiError> {
-    for (field, job) in chain::links(then.as_deref()) {
+async fn checked(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission, ApiError> {
+    let Api { policies, backbone, tracer, .. } = api;
+    let checked = check(policies, backbone.max_in_submit(), tracer.as_deref(), tenant, &submit)?;
+    // The queue of each job that is to follow must be declared.
+    for (field, job) in chain::links(submit.then.as_deref()) {
         let (queue, ..) = names(job)?;
         must_be_declared(api, &queue).await.map_err(|error| error.within(&field))?;
     }
-    Ok(())
+    Ok(checked)
 }
 
-/// By what a job is judged before a server is asked.
-struct Given<'a> {
-    policies: &'a Policies,
-    /// Maximum size of payload and headers together, in bytes.
+/// Judges a job before a server is asked. `room`: maximum size of payload and headers together, in bytes.
+fn check(
+    policies: &Policies,
     room: usize,
-    tracer: Option<&'a Tracer>,
-}
-
-impl<'a> Given<'a> {
-    fn of(api: &'a Api) -> Self {
-        Self { policies: &api.policies, room: api.backbone.max_in_submit(), tracer: api.tracer.as_deref() }
-    }
-}
-
-fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission, ApiError> {
-    let Given { policies, room, tracer } = *given;
-    let (queue, priority, job_type) = names(&submit)?;
+    tracer: Option<&Tracer>,
+    tenant: &Tenant,
+    submit: &SubmitRequest,
+) -> Result<Submission, ApiError> {
+    let (queue, priority, job_type) = names(submit)?;
     let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
-    let debounce = Debounced::read(&submit)?;
+    let debounce = Debounced::read(submit)?;
     if submit.idempotency_key.is_none() && debounce.is_none() {
         let asks_for_key =
             [("unique", submit.unique.is_some()), ("idempotency_window_ms", submit.idempotency_window_ms.is_some())];
@@ -144,19 +134,19 @@ fn check(given: &Given<'_>, tenant: &Tenant, submit: SubmitRequest) -> Result<Su
             return Err(wrong(field, "needs an idempotency_key"));
         }
     }
-    let on_conflict = if debounce.is_some() { OnConflict::Replace } else { on_conflict(&submit)? };
-    let payload = payload(&submit)?;
-    admission::admit(policies, tenant, &job_type, version(&submit)?, &payload).map_err(|refusal| refused(&refusal))?;
-    known_preset(policies, &submit)?;
+    let on_conflict = if debounce.is_some() { OnConflict::Replace } else { on_conflict(submit)? };
+    let payload = payload(submit)?;
+    admission::admit(policies, tenant, &job_type, version(submit)?, &payload).map_err(|refusal| refused(&refusal))?;
+    known_preset(policies, submit)?;
     if let Some(then) = &submit.then {
         chain::check(policies, tenant, then)?;
     }
-    let mut options = options(&submit, own_id.is_some())?;
+    let mut options = options(submit, own_id.is_some())?;
     if let (Some(debounce), Some(asked)) = (debounce, &submit.debounce) {
         options.idempotency_key = key("debounce.key", Some(&asked.key))?;
         debounce.set(&mut options);
     }
-    let mut headers = headers(&submit, &options)?;
+    let mut headers = headers(submit, &options)?;
     let own = header::size_of(&headers);
     let trace = tracer.map(|tracer| traced::begun(tracer, &mut headers));
     if trace.is_none() {

@@ -51,8 +51,7 @@ pub(crate) async fn submit<P: SubmitPorts + WaitingPorts>(
         };
         let tenant = &submission.job.tenant;
         let mut claim = key.claim_of(submission.job.run_id.clone(), submission.print().clone(), false);
-        let claimed = ports.server().claim_key(tenant, key.text, &claim, key.window).await;
-        let found = match claimed? {
+        let found = match ports.server().claim_key(tenant, key.text, &claim, key.window).await? {
             Claimed::Mine(revision) => {
                 let claim = OwnClaim { revision, taken_from: Vec::new() };
                 return begin(ports, &submission, claim, due).await;
@@ -89,8 +88,7 @@ pub(crate) async fn repeated<P: SubmitPorts + WaitingPorts>(
         return Ok(Some(before));
     }
     let (tenant, Some(key)) = (&submission.job.tenant, keys::key_of(ports, &submission.job)) else { return Ok(None) };
-    let claimed = ports.server().read_claim(tenant, key.text).await;
-    let Some(found) = claimed? else { return Ok(None) };
+    let Some(found) = ports.server().read_claim(tenant, key.text).await? else { return Ok(None) };
     match next(ports, submission, &found).await? {
         ClaimStep::Is(run_id, record) => is_taken(ports, found, tenant, run_id, record).await.map(Some),
         ClaimStep::GoOn | ClaimStep::Take(_) | ClaimStep::Replace(_) => Ok(None),
@@ -286,10 +284,8 @@ async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
     if is_as_before
         && run.state.duplicate_of() == Some(of)
         && ports.publish(&run, Published::at_made_way(&run)).await.is_ok()
+        && let Err(error) = ports.unschedule(&before).await
     {
-        let removed = ports.unschedule(&before).await;
-        if let Err(error) = removed {
-            log_run!(warn, About::run(&before), "the schedule of a replaced run stays: {}", error.with_causes());
-        }
+        log_run!(warn, About::run(&before), "the schedule of a replaced run stays: {}", error.with_causes());
     }
 }

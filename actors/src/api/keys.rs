@@ -33,7 +33,6 @@ const KNOWN: usize = 1_024;
 /// Keys that are looked up at once; more wait.
 const AT_ONCE: usize = 16;
 
-/// The endpoint `keys.create`.
 pub(crate) async fn create(api: &Api, asked: CreateKeyRequest) -> Answered<KeyCreated> {
     let CreateKeyRequest { name, tenant, mut scopes, expires_at } = asked;
     if !(1..=NAME).contains(&name.chars().count()) || name.chars().any(char::is_control) {
@@ -75,7 +74,6 @@ async fn store(backbone: &Backbone, key: KeyStatus, session_of: Option<String>) 
     Ok((id, text))
 }
 
-/// The endpoint `keys.list`.
 pub(crate) async fn list(api: &Api) -> Answered<Keys> {
     let stored = api.backbone.api_keys().all().await?;
     let keys = stored.into_iter().filter(|stored| stored.session_of.is_none());
@@ -103,7 +101,7 @@ fn not_over(key: &KeyStatus) -> bool {
 
 /// Says whose a key is.
 #[derive(Debug)]
-pub(crate) struct KeyCheck {
+pub struct KeyCheck {
     backbone: Backbone,
     known: Mutex<HashMap<String, (Instant, Option<StoredKey>)>>,
     room: Semaphore,
@@ -114,8 +112,11 @@ impl KeyCheck {
         Self { backbone, known: Mutex::default(), room: Semaphore::new(AT_ONCE) }
     }
 
-    /// As [`ApiHandle::holder`](crate::ApiHandle::holder).
-    pub(crate) async fn holder(&self, text: &str) -> Result<Option<KeyStatus>, ApiError> {
+    /// Who has this API key, or the key of this session; `None`: it is unknown, wrong, revoked or expired.
+    ///
+    /// # Errors
+    /// 503: NATS does not answer, so that nobody can say.
+    pub async fn holder(&self, text: &str) -> Result<Option<KeyStatus>, ApiError> {
         let Some(mut stored) = self.counted(text).await? else { return Ok(None) };
         if let Some(id) = &stored.session_of {
             let key = self.stored(id).await?.filter(|stored| not_over(&stored.key));
@@ -146,8 +147,11 @@ impl KeyCheck {
         });
     }
 
-    /// As [`ApiHandle::log_in`](crate::ApiHandle::log_in).
-    pub(crate) async fn log_in(&self, text: &str) -> Result<Option<(String, KeyStatus)>, ApiError> {
+    /// Opens a session of an API key: its text, and whose it is. `None`: that is no key that counts.
+    ///
+    /// # Errors
+    /// 503: there are too many sessions, or NATS does not answer.
+    pub async fn log_in(&self, text: &str) -> Result<Option<(String, KeyStatus)>, ApiError> {
         let key = self.counted(text).await?.filter(|stored| stored.session_of.is_none());
         let Some(StoredKey { key, .. }) = key else { return Ok(None) };
         if count(&self.backbone, true).await? >= SESSIONS {
@@ -160,7 +164,10 @@ impl KeyCheck {
     }
 
     /// Ends a session. What is none is left as it is.
-    pub(crate) async fn log_out(&self, text: &str) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// 503: NATS does not answer.
+    pub async fn log_out(&self, text: &str) -> Result<(), ApiError> {
         let session = self.counted(text).await?.filter(|stored| stored.session_of.is_some());
         let Some(session) = session else { return Ok(()) };
         let id = session.key.id;

@@ -26,14 +26,12 @@ const STORED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a node waits before it looks again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// `runs.complete`
 pub(crate) async fn complete(api: &Api, asker: &str, asked: CompleteRequest) -> Answered<Record> {
     let CompleteRequest { run_id, tenant, token, result } = asked;
     let result = fitting("result", result, RESULT_MAX)?;
     end(api, asker, RunRequest { run_id, tenant }, &token, &LateEnd::Completed(result)).await
 }
 
-/// `runs.fail`
 pub(crate) async fn fail(api: &Api, asker: &str, asked: FailRequest) -> Answered<Record> {
     let FailRequest { run_id, tenant, token, error, retryable, retry_after_ms } = asked;
     let kind = if retryable.unwrap_or(true) { ErrorKind::Retryable } else { ErrorKind::Permanent };
@@ -61,7 +59,6 @@ async fn end(api: &Api, asker: &str, of: RunRequest, token: &str, end: &LateEnd)
     Ok(record::show(&run.await?))
 }
 
-/// `runs.progress`
 pub(crate) async fn progress(api: &Api, asker: &str, asked: ProgressRequest) -> Answered<Goes> {
     let ProgressRequest { run_id, tenant, token, progress } = asked;
     let progress = fitting("progress", progress, MAX_BYTES)?;

@@ -26,7 +26,6 @@ use crate::runtime::now;
 /// Records that are read at once.
 const READ_AT_ONCE: usize = 16;
 
-/// The endpoint `limits.list`.
 pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Answered<Listed> {
     let limit = filter::page_size(asked.limit)?;
     // The number of the page's first limit, from 1.
@@ -52,14 +51,12 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Answer
     Ok(Encoded::of(&Listed { cursor, limits }))
 }
 
-/// The endpoint `limits.set`.
 pub(crate) async fn set(api: &Api, asked: SetLimitRequest) -> Answered<LimitChanged> {
     let (scope, limit) = (asked.scope()?, asked.limit()?);
     must_exist(api, &scope)?;
     change(api, scope, Some(Setting::Limit(limit))).await
 }
 
-/// The endpoint `limits.reset`.
 pub(crate) async fn reset(api: &Api, asked: ResetLimitRequest) -> Answered<LimitChanged> {
     change(api, asked.scope()?, None).await
 }

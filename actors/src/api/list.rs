@@ -9,13 +9,12 @@ use longshore_backbone::wire::api::{
     Code, Count, CountRequest, Counts, Encoded, ListRequest, Record, RunRequest, Runs, RunsRequest,
 };
 use longshore_backbone::wire::record;
-use longshore_domain::{JobType, Queue, Run, RunState, Tenant, Timestamp};
+use longshore_domain::{Tenant, Timestamp};
 use tokio::time::Instant;
 
 use crate::api::filter::{self, RunFilter};
-use crate::api::runs;
-use crate::api::walk::Walk;
-use crate::api::{Answered, Api};
+use crate::api::walk::{Seen, Walk};
+use crate::api::{Answered, Api, runs};
 use crate::attempt::keys;
 
 /// Messages that one call of a list looks at, and for how long: it is answered soon also if nothing fits.
@@ -25,7 +24,6 @@ const COUNTING: (usize, Duration) = (100_000, Duration::from_secs(5));
 /// Groups that one call counts: types are named by clients, and an answer is one message.
 const GROUPS: usize = 1_000;
 
-/// `runs.list`
 pub(crate) async fn list(api: &Api, asker: &str, asked: RunsRequest) -> Answered<Runs> {
     match asked {
         RunsRequest::Those(asked) => those(api, asker, asked).await,
@@ -57,8 +55,7 @@ async fn those(api: &Api, asker: &str, asked: ListRequest) -> Answered<Runs> {
     let mut room = api.backbone.max_payload() * 3 / 4;
     let (until, mut runs) = (Instant::now() + LISTING.1, Vec::new());
     while let Some(position) = walk.position() {
-        let is_full = runs.len() == limit;
-        if is_full || walk.inspected >= LISTING.0 || Instant::now() >= until {
+        if runs.len() == limit || walk.inspected >= LISTING.0 || Instant::now() >= until {
             return Ok(page(runs, Some(position.to_string()), walk.searched_until, walk.unreadable));
         }
         for seen in walk.step().await? {
@@ -85,35 +82,27 @@ fn page(
     Runs { runs, cursor, complete, searched_until, unreadable }.into()
 }
 
-/// `runs.count`
 pub(crate) async fn count(api: &Api, asker: &str, asked: CountRequest) -> Answered<Counts> {
     let filter = RunFilter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
-    let (until, mut groups) = (Instant::now() + COUNTING.1, BTreeMap::new());
-    while let Some(position) = walk.position() {
+    let (until, mut groups) = (Instant::now() + COUNTING.1, BTreeMap::<_, u64>::new());
+    let cursor = 'walk: loop {
+        let Some(position) = walk.position() else { break None };
         if walk.inspected >= COUNTING.0 || Instant::now() >= until {
-            return Ok(counts(groups, Some(position.to_string()), walk.unreadable));
+            break Some(position);
         }
-        for seen in walk.step().await? {
-            let group = group(&seen.run);
+        for Seen { run, here } in walk.step().await? {
+            let group = (run.queue, run.job_type, run.state.name());
             if groups.len() == GROUPS && !groups.contains_key(&group) {
-                return Ok(counts(groups, Some(seen.here.to_string()), walk.unreadable));
+                break 'walk Some(here);
             }
             *groups.entry(group).or_default() += 1;
         }
-    }
-    Ok(counts(groups, None, walk.unreadable))
-}
-
-type Group = (Queue, JobType, RunState);
-
-fn group(run: &Run) -> Group {
-    (run.queue.clone(), run.job_type.clone(), run.state.name())
-}
-
-fn counts(groups: BTreeMap<Group, u64>, cursor: Option<String>, unreadable: u64) -> Encoded<Counts> {
-    let count = |((queue, job_type, state), count): (Group, u64)| Count { count, queue, state: state.into(), job_type };
-    Encoded::of(&Counts { cursor, counts: groups.into_iter().map(count).collect(), unreadable })
+    };
+    let counts = groups.into_iter();
+    let counts = counts.map(|((queue, job_type, state), count)| Count { count, queue, state: state.into(), job_type });
+    let cursor = cursor.map(|position| position.to_string());
+    Ok(Encoded::of(&Counts { cursor, counts: counts.collect(), unreadable: walk.unreadable }))
 }
 
 #[cfg(test)]

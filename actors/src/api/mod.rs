@@ -11,25 +11,35 @@
 //!
 //! They share `filter` (which runs are meant), `refusals`, `traced` and `ports`. `audit_log` shows what was asked.
 
-pub(crate) mod filter;
-
 pub(crate) mod audit_log;
-
 pub(crate) mod breakers;
 pub(crate) mod cancel;
 pub(crate) mod cancellation;
 pub(crate) mod concurrency;
+pub(crate) mod dead_letter;
+pub(crate) mod dead_letters;
 mod debounce;
 pub(crate) mod erase;
 pub(crate) mod faults;
+pub(crate) mod filter;
 pub(crate) mod intake;
 pub(crate) mod keyed;
 pub(crate) mod keys;
 pub(crate) mod late;
 pub(crate) mod limits;
 pub(crate) mod list;
+pub(crate) mod pauses;
+pub(crate) mod payload;
+mod ports;
+pub(crate) mod purge;
+pub(crate) mod put_queue;
+pub(crate) mod queues;
 mod refusals;
+pub(crate) mod replay;
+pub(crate) mod reschedule;
 pub(crate) mod runs;
+pub(crate) mod shares;
+pub(crate) mod stats;
 pub(crate) mod stranded;
 pub(crate) mod submission;
 pub(crate) mod traced;
@@ -37,21 +47,6 @@ pub(crate) mod wait_permits;
 pub(crate) mod waiting_for;
 pub(crate) mod waits;
 mod walk;
-
-pub(crate) mod dead_letter;
-pub(crate) mod dead_letters;
-pub(crate) mod replay;
-
-pub(crate) mod pauses;
-pub(crate) mod payload;
-mod ports;
-pub(crate) mod purge;
-pub(crate) mod put_queue;
-pub(crate) mod queues;
-pub(crate) mod shares;
-pub(crate) mod stats;
-
-pub(crate) mod reschedule;
 
 use std::sync::Arc;
 
@@ -66,7 +61,8 @@ use crate::cluster::put_queues::PutQueues;
 use crate::cluster::waiting::WaitingJobs;
 use crate::commit::handle::Committer;
 use crate::handlers::routing::Routing;
-use crate::limits::breaker::{self, Breakers};
+use crate::limits::breaker::Breakers;
+use crate::limits::breaker::keeper::BreakerMessage;
 use crate::limits::concurrency::Slots;
 use crate::limits::rate::Limits;
 use crate::limits::settings::RunTimeSettings;
@@ -78,7 +74,6 @@ use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookSettings;
 use crate::trace::Tracer;
 
-/// What an endpoint answers.
 pub(crate) type Answered<T> = Result<Encoded<T>, ApiError>;
 
 /// What the endpoints use. They start no job and hold no lease.
@@ -101,7 +96,7 @@ pub(crate) struct Api {
     pub(crate) system_events: SystemEvents,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) breakers: Arc<Breakers>,
-    pub(crate) circuit_breaker: Address<breaker::keeper::Message>,
+    pub(crate) circuit_breaker: Address<BreakerMessage>,
     pub(crate) audit: Arc<Audit>,
     /// How webhooks are delivered, if this node can call anybody.
     pub(crate) webhooks: Option<WebhookSettings>,

@@ -16,8 +16,7 @@ use serde_json::json;
 use crate::api::{Answered, Api};
 use crate::cluster::run_time_settings::resumed;
 use crate::handlers::served_types;
-use crate::runtime::fail_point;
-use crate::runtime::now;
+use crate::runtime::{fail_point, now};
 
 /// For how long a write is tried.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(8);
@@ -35,14 +34,11 @@ pub(super) struct Stored {
     earlier: Option<Timestamp>,
 }
 
-/// The endpoint `queues.pause`.
-pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Answered<PauseStatus> {
-    let PauseRequest { queue, job_type, until } = asked;
+pub(crate) async fn pause(api: &Api, PauseRequest { queue, job_type, until }: PauseRequest) -> Answered<PauseStatus> {
     let of = which(api, queue, job_type).await?;
     let since = now();
     if until.is_some_and(|until| until <= since || until.since(since) > MAX_DURATION) {
-        let days = MAX_DURATION.as_secs() / 86_400;
-        return Err(ApiError::malformed(format!("until: is not within {days} days from now")));
+        return Err(ApiError::malformed("until: is not within 3650 days from now"));
     }
     let key = SettingKey::Pause(of.clone());
     let is_paused =
@@ -64,9 +60,7 @@ pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Answered<PauseStatu
     Ok(Encoded::of(&PauseStatus { warning, ..status(of, Some(Pause { since, until }), true) }))
 }
 
-/// The endpoint `queues.resume`.
-pub(crate) async fn resume(api: &Api, asked: ResumeRequest) -> Answered<PauseStatus> {
-    let ResumeRequest { queue, job_type } = asked;
+pub(crate) async fn resume(api: &Api, ResumeRequest { queue, job_type }: ResumeRequest) -> Answered<PauseStatus> {
     let of = which(api, queue, job_type).await?;
     let stored = write(api, &SettingKey::Pause(of.clone()), None, |_| false).await?;
     let before = stored.before.and_then(|before| if let Setting::Pause(pause) = before { Some(pause) } else { None });

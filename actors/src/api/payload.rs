@@ -9,11 +9,9 @@ use longshore_backbone::wire::api::{ApiError, Code, Encoded, Payload, RunRequest
 use longshore_backbone::wire::header::{self, names};
 use longshore_domain::{QueueLane, Run, RunId, State, Tenant};
 
-use crate::api::filter;
-use crate::api::{Answered, Api, dead_letters, runs};
+use crate::api::{Answered, Api, dead_letters, filter, runs};
 use crate::ports::WaitingPorts as _;
 
-/// The endpoint `runs.payload`.
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Answered<Payload> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     let run = match runs::known(api, &tenant, &run_id).await {

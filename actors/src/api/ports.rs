@@ -127,7 +127,6 @@ impl WaitingPorts for Api {
 impl CancelPorts for Api {
     passed_on! { self.backbone =>
         async fn forget_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
-        async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
         async fn has_no_message(&self, run: &Run) -> Result<bool, Error>;
         async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
         async fn remove_record(&self, tenant: &Tenant, run: &RunId, revision: u64) -> Result<(), Error>;

@@ -16,7 +16,6 @@ use crate::runtime::now;
 /// jobs are published all the time would never be over. As much as the clocks of servers and nodes may differ by.
 const STORED_WITHIN: Duration = Duration::from_secs(3);
 
-/// The endpoint `queues.purge`.
 pub(crate) async fn purge(api: &Api, asked: PurgeRequest) -> Answered<CancelledRuns> {
     let PurgeRequest { queue, confirm, limit, dry_run } = asked;
     if !dry_run && confirm.as_ref() != Some(&queue) {

@@ -25,7 +25,6 @@ const SERVED_WITHIN: Duration = Duration::from_secs(3);
 /// How often it looks whether they serve it.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// The endpoint `queues.put`.
 pub(crate) async fn put(api: &Api, asked: PutQueueRequest) -> Answered<QueuePut> {
     let wanted = asked.setting()?;
     // What stands for an unreadable queue can be named, but not made.

@@ -15,14 +15,11 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::setting::{Pause, PauseOf};
 use longshore_domain::{JobType, Priority, Queue, QueueLane, Tenant, Timestamp};
 
-use crate::api::filter;
-use crate::api::{Answered, Api};
+use crate::api::{Answered, Api, filter};
 use crate::cluster::counts::{StoredQueue, counts_of, stored};
 use crate::runtime::now;
 
-/// Serves the endpoint.
-pub(crate) async fn list(api: &Api, asker: &str, asked: QueuesRequest) -> Answered<Queues> {
-    let QueuesRequest { queue, tenant } = asked;
+pub(crate) async fn list(api: &Api, asker: &str, QueuesRequest { queue, tenant }: QueuesRequest) -> Answered<Queues> {
     let tenant = filter::whose(asker, tenant.as_ref())?;
     let only = queue.as_deref().map(Queue::parse).transpose();
     let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;

@@ -15,16 +15,24 @@ use longshore_backbone::wire::header;
 use longshore_domain::{Priority, Queue};
 
 use crate::api::dead_letter::{Action, ReplayChange, one, would};
-use crate::api::dead_letters;
 use crate::api::filter::{self, Chosen};
-use crate::api::{Answered, Api};
+use crate::api::{Answered, Api, dead_letters, intake};
 
 /// Dead letters that one call works on at once, if no rate is set.
 const AT_ONCE: usize = 64;
 /// Minimum rate, one in 1,000 s: a client waits for the answer, and much slower rates do not fit into a duration.
 const SLOWEST: f64 = 0.001;
+/// The headers whose values were decided with the run's first round.
+const SETTLED: [&str; 7] = [
+    "longshore-run-id",
+    "longshore-idempotency-key",
+    "longshore-idempotency-key-base64",
+    "longshore-idempotency-window",
+    "longshore-unique",
+    "longshore-run-at",
+    "longshore-delay",
+];
 
-/// The endpoint `dlq.replay`.
 pub(crate) async fn replay(api: &Api, asker: &str, asked: ReplayRequest) -> Answered<Replayed> {
     let ReplayRequest { selection, rate_per_s, set } = asked;
     let change = change(api, set.unwrap_or_default()).await?;
@@ -32,7 +40,6 @@ pub(crate) async fn replay(api: &Api, asker: &str, asked: ReplayRequest) -> Answ
     Ok(Encoded::of(&Replayed::from(outcome)))
 }
 
-/// The endpoint `dlq.discard`.
 pub(crate) async fn discard(api: &Api, asker: &str, asked: DiscardRequest) -> Answered<Discarded> {
     let outcome = attend(api, asker, asked.selection, asked.rate_per_s, &Action::Discard).await?;
     Ok(Encoded::of(&Discarded::from(outcome)))
@@ -44,7 +51,7 @@ async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
     let queue = set.queue.as_deref().map(Queue::parse).transpose().map_err(within)?;
     let priority = set.priority.map(Priority::new).transpose().map_err(within)?;
     if let Some(queue) = &queue {
-        crate::api::intake::must_be_declared(api, queue).await?;
+        intake::must_be_declared(api, queue).await?;
     }
     let mut headers = Headers::new();
     for (name, value) in &set.headers {
@@ -52,9 +59,8 @@ async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
         if header::is_servers(name) {
             return Err(ApiError::malformed(format!("{field}: is the server's, not a client's")));
         }
-        let plain = |text: &str| !text.contains(['\r', '\n']);
         let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
-        if !named || value.as_deref().is_some_and(|value| !plain(value)) {
+        if !named || value.as_deref().is_some_and(|value| value.contains(['\r', '\n'])) {
             return Err(ApiError::malformed(format!("{field}: is not a valid header")));
         }
         if let Some(value) = value {
@@ -62,6 +68,7 @@ async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
         }
     }
     let read = header::read_job(&headers).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
+    let is_settled = |name: &str| SETTLED.iter().any(|settled| settled.eq_ignore_ascii_case(name));
     if let Some((name, _)) = set.headers.iter().find(|(name, value)| value.is_some() && is_settled(name)) {
         let reason = "is settled once a run has begun; a replay cannot change it";
         return Err(ApiError::malformed(format!("set.headers.{name}: {reason}")));
@@ -73,20 +80,6 @@ async fn change(api: &Api, set: api::Change) -> Result<ReplayChange, ApiError> {
         headers: set.headers.into_iter().collect(),
         options: read.options,
     })
-}
-
-/// Whether a header's value was decided with the run's first round.
-fn is_settled(name: &str) -> bool {
-    const SETTLED: [&str; 7] = [
-        "longshore-run-id",
-        "longshore-idempotency-key",
-        "longshore-idempotency-key-base64",
-        "longshore-idempotency-window",
-        "longshore-unique",
-        "longshore-run-at",
-        "longshore-delay",
-    ];
-    SETTLED.iter().any(|settled| settled.eq_ignore_ascii_case(name))
 }
 
 /// Carries the action out on the dead letters that are meant; says on how many, which failed, and whether the limit
@@ -104,20 +97,23 @@ async fn attend(
         None => None,
     };
     let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
+    let work_on = |dead_letter: StoredDeadLetter| async move {
+        let run_id = dead_letter.run.run_id.clone();
+        let result = if dry_run { would(api, &dead_letter, action).await } else { one(api, dead_letter, action).await };
+        result.map_err(|error| Failed { error, run_id })
+    };
     let filter = match filter::which(asker, asked)? {
         Chosen::One(tenant, run_id) => {
             let (dead_letter, _) = dead_letters::find(api, &tenant, &run_id).await?;
-            let result =
-                if dry_run { would(api, &dead_letter, action).await } else { one(api, dead_letter, action).await };
-            return Ok(match result {
+            return Ok(match work_on(dead_letter).await {
                 Ok(done) => Outcome::new(u64::from(done), Vec::new(), false),
-                Err(error) => Outcome::new(0, vec![Failed { error, run_id }], false),
+                Err(failed) => Outcome::new(0, vec![failed], false),
             });
         }
         Chosen::Those(filter) => filter,
     };
     // A run that dies again meanwhile is not taken again.
-    let last = api.backbone.last_sequence(&Source::DeadLetters).await?;
+    let last = api.backbone.sequences(&Source::DeadLetters).await?.1;
     let subject = dead_letters::subject(api, &filter);
     let (mut done, mut failed, mut from) = (0, Vec::new(), Some(1));
     while let Some(at) = from.filter(|at| *at <= last) {
@@ -135,12 +131,7 @@ async fn attend(
             let some: Vec<StoredDeadLetter> =
                 dead_letters.by_ref().take(at_once.min(usize::try_from(room).unwrap_or(at_once))).collect();
             let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
-            let each = some.into_iter().map(|dead_letter| async {
-                let run_id = dead_letter.run.run_id.clone();
-                let result =
-                    if dry_run { would(api, &dead_letter, action).await } else { one(api, dead_letter, action).await };
-                result.map_err(|error| Failed { error, run_id })
-            });
+            let each = some.into_iter().map(work_on);
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
             done += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
             failed.extend(results.into_iter().filter_map(Result::err));

@@ -19,13 +19,11 @@ use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp}
 use crate::api::filter::{self, Chosen, RunFilter};
 use crate::api::{Answered, Api, intake, runs};
 use crate::ports::{Server as _, WaitingPorts};
-use crate::runtime::fail_point;
-use crate::runtime::now;
+use crate::runtime::{fail_point, now};
 
 /// Runs of one request that are rescheduled at once.
 const AT_ONCE: usize = 32;
 
-/// What is to change.
 #[derive(Debug, Default)]
 pub(crate) struct Change {
     pub(crate) run_at: Option<Timestamp>,
@@ -43,7 +41,6 @@ impl Change {
     }
 }
 
-/// `runs.run_now`
 pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Answered<Rescheduled> {
     let (limit, dry_run) = (asked.limit, asked.dry_run);
     let chosen = filter::which(asker, asked)?;
@@ -59,7 +56,6 @@ pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Answere
     attend(api, chosen, limit, dry_run, &change).await
 }
 
-/// `runs.reschedule`
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RescheduleRequest) -> Answered<Rescheduled> {
     let RescheduleRequest { selection, set: NewStart { run_at, priority, queue } } = asked;
     let priority = priority.map(Priority::new).transpose().map_err(|error| ApiError::malformed(error.to_string()))?;
@@ -97,7 +93,7 @@ async fn attend(
 /// Reschedules the runs that fit and whose schedules were written before this call: what it writes itself comes behind
 /// them, so that each is met once.
 async fn those(api: &Api, filter: &RunFilter, limit: u64, dry_run: bool, change: &Change) -> Result<Outcome, ApiError> {
-    let last = api.backbone.last_sequence(&Source::Schedules).await?;
+    let last = api.backbone.sequences(&Source::Schedules).await?.1;
     let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
     let (mut done, mut failed) = (0, Vec::new());
     for subject in [schedules, retries] {
@@ -207,8 +203,7 @@ pub(crate) async fn alter<P: WaitingPorts>(
         }
         // Without a schedule the job is on its way into its lane, and finds the record.
         if let Some(Stored { headers, payload, .. }) = standing {
-            let written = ports.server().schedule(&run, at, Some(&headers), payload).await;
-            written?;
+            ports.server().schedule(&run, at, Some(&headers), payload).await?;
         }
         return Ok(run);
     }

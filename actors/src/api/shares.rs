@@ -18,9 +18,7 @@ const OVER: Duration = Duration::from_secs(1);
 /// So many are listed.
 const LISTED: usize = 100;
 
-/// Serves the endpoint.
-pub(crate) async fn serve(api: &Api, asked: SharesRequest) -> Answered<QueueShares> {
-    let SharesRequest { queue } = asked;
+pub(crate) async fn serve(api: &Api, SharesRequest { queue }: SharesRequest) -> Answered<QueueShares> {
     intake::must_be_declared(api, &queue).await?;
     let (backbone, nodes) = (&api.backbone, api.backbone.nodes());
     let serving: Vec<String> =

@@ -7,7 +7,6 @@ use crate::api::{Answered, Api, queues};
 use crate::cluster::node_name;
 use crate::metrics::history::{self, SLOT};
 
-/// The endpoint `nodes.stats`.
 pub(crate) async fn serve(api: &Api) -> Answered<Stats> {
     let present = queues::present(api).await?;
     let (nodes, own) = (api.backbone.nodes(), &*api.identity.node);

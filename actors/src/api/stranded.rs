@@ -32,26 +32,20 @@ pub(crate) fn grace(lease: Duration) -> Duration {
     (lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// Before when a run's time must have been for the run to be looked at: its schedule is swept first, and its lane may
-/// be long.
-fn overdue_before(lease: Duration, now: Timestamp) -> Timestamp {
-    now.minus(grace(lease) * 3)
-}
-
-/// Whether the run's attempt has been running for longer than a lease lasts that nobody renews.
-fn is_past_a_lease(run: &Run, lease: Duration, now: Timestamp) -> bool {
-    let before = now.minus(lease + grace(lease));
-    run.attempts.last().is_some_and(|last| last.started_at < before)
-}
-
 /// What a run may have lost, as its record and the time say; the servers know whether it has.
 pub(crate) fn suspected(run: &Run, lease: Duration, now: Timestamp) -> Option<Lost> {
+    // A lease that nobody renews does not last until then.
+    let started_before = now.minus(lease + grace(lease));
+    // Its schedule is swept first, and its lane may be long.
+    let due_before = now.minus(grace(lease) * 3);
     match &run.state {
-        State::Running if is_past_a_lease(run, lease, now) => Some(Lost::Message),
+        State::Running if run.attempts.last().is_some_and(|last| last.started_at < started_before) => {
+            Some(Lost::Message)
+        }
         State::Scheduled { at }
         | State::Enqueued { wait: Some(Wait::Until(at)) }
         | State::Retrying { wait: Wait::Until(at) }
-            if *at < overdue_before(lease, now) =>
+            if *at < due_before =>
         {
             Some(Lost::Schedule)
         }
@@ -117,7 +111,7 @@ mod tests {
     fn a_run_that_waits_is_suspected_once_its_time_is_over_by_more_than_servers_are_ever_late() {
         let failure = Failure::new(ErrorKind::Retryable, "no");
         let waits = [
-            settled(fresh(), Settlement::Schedule { at: at(200) }),
+            settled(fresh(), Settlement::Schedule(at(200))),
             settled(running(), Settlement::Retry { at: at(200), failure }),
             settled(fresh(), Settlement::Defer { at: at(200), reason: DeferReason::Paused, put_back: None }),
         ];

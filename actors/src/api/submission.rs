@@ -62,7 +62,6 @@ pub(crate) struct Submission {
     pub(crate) job: Job,
     /// The id that the client chose for its run.
     pub(crate) own_id: Option<RunId>,
-    /// What happens if another run has the job's key.
     pub(crate) on_conflict: OnConflict,
     /// It waits for others of its key, which take its place.
     pub(crate) debounce: Option<Debounced>,
@@ -185,7 +184,9 @@ async fn mark<P: SubmitPorts>(
     let holder = match before.as_ref().map(|own| (own, own.state.duplicate_of())) {
         Some((_, Some(of))) => of.clone(),
         // Its key was free again before it was taken: this run is not a duplicate.
-        Some((own, None)) if has_begun(own) => return Ok(answer(&job.run_id, own.state.name(), false)),
+        Some((own, None)) if own.has_started() || own.round > 1 || own.state.is_terminal() => {
+            return Ok(answer(&job.run_id, own.state.name(), false));
+        }
         // The other submission has died, or is under way: whose run has the key in the end is not known yet.
         _ if !taken_by.published => return Err(changes()),
         // Nor whether this job, which is another one, will run: that is known once it has begun, or ended as a
@@ -211,11 +212,6 @@ pub(super) fn is_mismatch<P: SubmitPorts>(ports: &P, submission: &Submission, cl
 pub(super) fn mismatch(of: &RunId) -> ApiError {
     let message = format!("idempotency_key: came before with another type or payload, for run {of}");
     ApiError::new(Code::IdempotencyMismatch, message)
-}
-
-/// Whether an attempt of the run has started, or it has ended.
-fn has_begun(run: &Run) -> bool {
-    run.has_started() || run.round > 1 || run.state.is_terminal()
 }
 
 /// Marks a record as published, so that it does not go away by itself. If another write was first, returns that record:
@@ -280,7 +276,7 @@ async fn schedule_again<P: SubmitPorts>(
 
 /// Stores the run as scheduled, publishes its events, and writes its schedule; in this order, by the committer.
 async fn schedule<P: SubmitPorts>(ports: &P, submission: &Submission, run: &mut Run, at: Timestamp) -> Option<u64> {
-    run.settle(Settlement::Schedule { at }, ports.now());
+    run.settle(Settlement::Schedule(at), ports.now());
     let written = Box::new(run.clone());
     let mut commit = Commit::to_write(written, submission.payload(), 0, Published::nothing(), ports.author());
     commit.follow_up = Some(FollowUp::Schedule(at));

@@ -19,7 +19,7 @@ pub(super) fn begun(tracer: &Tracer, headers: &mut Headers) -> Submission {
     let outer = OUTER.try_with(Clone::clone).ok().flatten();
     let submission = Submission::new(tracer, headers, outer.as_ref());
     submission.trace.put(submission.trace.parent, headers);
-    submission.trace.put_state(headers);
+    context::put_state(submission.trace.state.as_deref(), headers);
     submission
 }
 

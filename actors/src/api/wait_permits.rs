@@ -8,18 +8,14 @@ use longshore_backbone::wire::api::{ApiError, Code};
 
 use crate::runtime::Unpoisoned as _;
 
-/// Maximum number of waits of one tenant.
 const MAX_PER_TENANT: usize = 1_024;
-/// Maximum number of waits of all tenants.
 const MAX_PER_NODE: usize = 16_384;
 /// When the caller may try again.
 const COME_AGAIN_MS: u64 = 1_000;
 
-/// The waits for ends on this node.
+/// How many wait of each tenant.
 #[derive(Debug, Default)]
-pub(crate) struct WaitPermits {
-    by_tenant: Mutex<HashMap<String, usize>>,
-}
+pub(crate) struct WaitPermits(Mutex<HashMap<String, usize>>);
 
 /// A wait; over when this is dropped.
 #[derive(Debug)]
@@ -34,7 +30,7 @@ impl WaitPermits {
     /// # Errors
     /// 429 if the tenant has too many already, 503 if the node has.
     pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<WaitPermit, ApiError> {
-        let mut by_tenant = self.by_tenant.lock().unpoisoned();
+        let mut by_tenant = self.0.lock().unpoisoned();
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
         let refused = |code, whose: &str, max: usize| ApiError {
             retry_after_ms: Some(COME_AGAIN_MS),
@@ -54,7 +50,7 @@ impl WaitPermits {
 
 impl Drop for WaitPermit {
     fn drop(&mut self) {
-        let mut by_tenant = self.waits.by_tenant.lock().unpoisoned();
+        let mut by_tenant = self.waits.0.lock().unpoisoned();
         if let Some(count) = by_tenant.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {
@@ -81,6 +77,6 @@ mod tests {
         own.pop();
         assert!(waits.enter("acme").is_ok());
         drop((own, others));
-        assert!(waits.by_tenant.lock().unwrap().is_empty(), "tenants without waits are forgotten");
+        assert!(waits.0.lock().unwrap().is_empty(), "tenants without waits are forgotten");
     }
 }

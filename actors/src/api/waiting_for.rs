@@ -9,9 +9,10 @@ use longshore_backbone::backlog::LaneBacklog;
 use longshore_backbone::control::{MissingHandler, Presence};
 use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{STRANDED, WaitingFor};
-use longshore_domain::breaker::record::{BreakerKey, State as BreakerState};
+use longshore_domain::breaker::record::{BreakerKey, Circuit};
 use longshore_domain::limit::{LimitId, Scope};
 use longshore_domain::run::{DeferReason, Wait};
+use longshore_domain::served::none_ever;
 use longshore_domain::setting::Pause;
 use longshore_domain::{QueueLane, Run, RunId, State, Timestamp};
 
@@ -24,7 +25,11 @@ use crate::runtime::now;
 /// What a run waits for; `None`: it runs, has ended, or is about to start. A job in its lane has no revision: 0.
 pub(crate) async fn of(api: &Api, found: &Found) -> Option<WaitingFor> {
     let run = &found.run;
-    if let Some(lost) = lost(api, found).await {
+    let lost = stranded::of(&api.backbone, run, found.revision).await.unwrap_or_else(|error| {
+        tracing::debug!("cannot say whether a run is stranded: {}", error.with_causes());
+        None
+    });
+    if let Some(lost) = lost {
         let what = match lost {
             Lost::Schedule => "nothing: its time is over, and neither a schedule nor a message of it is left",
             Lost::Message => "nothing: no node works on it, and no message of it is left",
@@ -69,17 +74,6 @@ fn by_record(run: &Run, now: Timestamp) -> Recorded {
         }
         State::Enqueued { .. } | State::Retrying { .. } => Recorded::Waits,
         _ => Recorded::Nothing,
-    }
-}
-
-/// What the run has lost, if nothing can bring it on.
-async fn lost(api: &Api, Found { run, revision }: &Found) -> Option<Lost> {
-    match stranded::of(&api.backbone, run, *revision).await {
-        Ok(lost) => lost,
-        Err(error) => {
-            tracing::debug!("cannot say whether a run is stranded: {}", error.with_causes());
-            None
-        }
     }
 }
 
@@ -168,7 +162,8 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
     if slots::taken_by(api, run).await?.is_some() {
         return Ok(Some(put_off(api, run, DeferReason::Concurrency, None).await));
     }
-    in_lane(api, run).await
+    let lane = api.backbone.lane_backlog(&run.queue, QueueLane::Of(run.priority), None).await?;
+    Ok(behind(run, &lane))
 }
 
 /// Whether no token is left of the rate limit of its type, or of the one that its type shares, and when there is the
@@ -186,13 +181,7 @@ async fn spent(api: &Api, run: &Run) -> Result<Option<Option<Timestamp>>, Error>
     Ok(None)
 }
 
-/// What the jobs in its lane wait for that can start: a worker, and those before it.
-async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
-    let lane = api.backbone.lane_backlog(&run.queue, QueueLane::Of(run.priority), None).await?;
-    Ok(behind(run, &lane))
-}
-
-/// The jobs of its lane behind which a run waits; `None`: its lane is empty, so it has gone on.
+/// The jobs of its lane behind which a run waits for a worker; `None`: its lane is empty, so it has gone on.
 fn behind(run: &Run, lane: &LaneBacklog) -> Option<WaitingFor> {
     let own = run.run_id.as_derived().map(|(.., sequence)| sequence);
     let own = own.or_else(|| run.held_by.as_ref().map(|held| held.message.sequence));
@@ -222,10 +211,8 @@ fn with_room(run: &Run) -> WaitingFor {
 /// Another run comes first in the order of its key.
 fn its_turn(first: &RunId, before: Option<&Run>) -> WaitingFor {
     let stands = before.map_or_else(|| "waits in its lane".to_owned(), slots::stands);
-    said(
-        DeferReason::Concurrency,
-        format!("its turn in the order of its key: run {first} comes first and has not ended ({stands})"),
-    )
+    let what = format!("its turn in the order of its key: run {first} comes first and has not ended ({stands})");
+    said(DeferReason::Concurrency, what)
 }
 
 fn paused(what: &str, Pause { until, .. }: Pause) -> WaitingFor {
@@ -243,7 +230,7 @@ fn missing<'n>(nodes: &'n [Presence], run: &Run) -> Option<&'n MissingHandler> {
 fn no_handler(routing: &Routing, run: &Run, since: Timestamp) -> WaitingFor {
     let (job_type, subject) = (&run.job_type, routing.subject_of(&run.tenant, &run.job_type));
     let never = routing.never_served(&run.tenant, job_type);
-    let never = never.map_or_else(String::new, |of| format!(" ({})", of.briefly()));
+    let never = never.map_or_else(String::new, |of| format!(" ({})", none_ever(of.nearest.as_ref())));
     let what = format!("a handler of {job_type}: none online since {since}{never}; handlers subscribe to {subject}");
     said(DeferReason::NoHandlerOnline, what)
 }
@@ -255,15 +242,15 @@ fn breaker(api: &Api, run: &Run) -> Option<WaitingFor> {
 }
 
 /// What a breaker in this state has a run wait for.
-fn in_words(state: &BreakerState, run: &Run, now: Timestamp) -> Option<WaitingFor> {
+fn in_words(state: &Circuit, run: &Run, now: Timestamp) -> Option<WaitingFor> {
     let what = match state {
-        BreakerState::Open { until, .. } if *until > now => {
+        Circuit::Open { until, .. } if *until > now => {
             format!("the breaker of {}, open until {until}", run.job_type)
         }
-        BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => {
+        Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
             format!("the breaker of {}, which lets a few jobs try", run.job_type)
         }
-        BreakerState::Closed { .. } => return None,
+        Circuit::Closed { .. } => return None,
     };
     Some(said(DeferReason::BreakerOpen, what))
 }

@@ -8,12 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use longshore_backbone::nodes::Nodes;
 use longshore_backbone::wire::api::{Encoded, Record};
 use longshore_domain::{RunId, Tenant};
 
 use crate::api::Api;
-use crate::attempt::unstored_ends::UnstoredEnds;
 use crate::runtime::supervision::LoopEnd;
 
 /// How long the other nodes have to answer that they saw an end.
@@ -30,13 +28,14 @@ pub(crate) async fn end_of(api: &Api, tenant: &Tenant, run_id: &RunId) -> Option
 }
 
 /// Answers other nodes that ask for such ends, until the process ends.
-pub(crate) async fn answer((nodes, unstored_ends): (Nodes, Arc<UnstoredEnds>)) -> LoopEnd {
+pub(crate) async fn answer(api: Arc<Api>) -> LoopEnd {
+    let nodes = api.backbone.nodes();
     let questions = nodes.listen(nodes.names().ends()).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
     while let Some(question) = questions.next().await {
         let asked = nodes.names().read_end(&question.subject);
         let asked = asked.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
-        if let Some(end) = asked.and_then(|(tenant, run)| unstored_ends.find(&tenant, &run)) {
+        if let Some(end) = asked.and_then(|(tenant, run)| api.unstored_ends.find(&tenant, &run)) {
             nodes.answer(question, Bytes::from(end.into_bytes())).await;
         }
     }

@@ -9,7 +9,7 @@
 //!
 //! A walk has no state beside its cursor, reads from any replica, and decides nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -23,9 +23,8 @@ use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::header::names;
 use longshore_domain::{Priority, Queue, QueueLane, Run, RunId, RunState, Tenant, Timestamp};
 
-use crate::api::Api;
-use crate::api::dead_letters;
 use crate::api::filter::{self, RunFilter};
+use crate::api::{Api, dead_letters};
 use crate::attempt::assignment::Assignment;
 use crate::runtime::now;
 
@@ -69,7 +68,6 @@ pub(crate) struct Seen {
     pub(crate) here: Position,
 }
 
-/// A walk, and where it stands.
 pub(crate) struct Walk<'a> {
     api: &'a Api,
     filter: &'a RunFilter,
@@ -83,14 +81,12 @@ pub(crate) struct Walk<'a> {
     pub(crate) inspected: usize,
     /// When the last of them was stored.
     pub(crate) searched_until: Option<Timestamp>,
-    /// Records that could not be read.
     pub(crate) unreadable: u64,
 }
 
 /// A job's message: its run, as far as the message says.
 struct LaneMessage {
-    tenant: Tenant,
-    run_id: RunId,
+    run: (Tenant, RunId),
     sequence: u64,
     /// The run as it is if it has no record; `None`: it must have one.
     waiting: Option<Run>,
@@ -165,11 +161,10 @@ impl<'a> Walk<'a> {
         }
         let before = if self.at == 0 { self.top + 1 } else { self.at };
         let past = self.back(before).await?;
-        let reached = past.messages.iter().any(|stored| self.is_before_all(stored));
         let runs = self.read_records(&past.messages);
         let fit = runs.into_iter().filter(|(run, _)| self.filter.fits(run));
         let seen = fit.map(|(run, sequence)| Seen { run, here: self.there(Leg::Records, sequence + 1) }).collect();
-        self.go_on(past.next.filter(|_| !reached));
+        self.go_on(past.next);
         Ok(seen)
     }
 
@@ -196,14 +191,11 @@ impl<'a> Walk<'a> {
             self.at = if self.at == 0 { last + 1 } else { self.at };
         }
         let past = self.back(self.at).await?;
-        let reached = past.messages.iter().any(|stored| self.is_before_all(stored));
         let dead_letters = past.messages.into_iter().filter_map(StoredDeadLetter::read);
         let dead_letters: Vec<StoredDeadLetter> =
             dead_letters.filter(|dead_letter| self.filter.fits(&dead_letter.run)).collect();
-        let ids: Vec<_> = dead_letters
-            .iter()
-            .map(|dead_letter| (dead_letter.run.tenant.clone(), dead_letter.run.run_id.clone()))
-            .collect();
+        let id = |StoredDeadLetter { run, .. }: &StoredDeadLetter| (run.tenant.clone(), run.run_id.clone());
+        let ids: Vec<_> = dead_letters.iter().map(id).collect();
         let mut records = backbone.records_of(&ids).await?;
         let mut seen = Vec::new();
         for (at, dead_letter) in dead_letters.into_iter().enumerate() {
@@ -212,29 +204,28 @@ impl<'a> Walk<'a> {
                 seen.push(Seen { run, here: self.there(Leg::DeadLetters, sequence + 1) });
             }
         }
-        self.go_on(past.next.filter(|_| !reached));
+        self.go_on(past.next);
         Ok(seen)
     }
 
+    /// The window before a sequence. Nothing comes before it if nothing there can fit.
     async fn back(&mut self, before: u64) -> Result<Past, ApiError> {
         let Some(backwards) = &mut self.backwards else {
             return Ok(Past { messages: Vec::new(), next: None, read: 0 });
         };
-        let past = backwards.before(&self.api.backbone, before).await?;
+        let mut past = backwards.before(&self.api.backbone, before).await?;
+        let oldest = past.messages.iter().map(stored_at).min();
         self.inspected += past.read;
-        self.searched_until = past.messages.iter().map(stored_at).min().or(self.searched_until);
+        self.searched_until = oldest.or(self.searched_until);
+        // What is compared with `since` is earlier than when its message was stored.
+        let may_go_on = |since: Timestamp| oldest.is_none_or(|oldest| oldest >= since.minus(APART));
+        past.next = past.next.filter(|_| self.filter.wanted.since.is_none_or(may_go_on));
         Ok(past)
     }
 
     fn has_read(&mut self, messages: &[Stored]) {
         self.inspected += messages.len();
         self.searched_until = messages.last().map(stored_at).or(self.searched_until);
-    }
-
-    /// Whether nothing that was stored before this message can fit: what is compared with `since` is earlier than that.
-    fn is_before_all(&self, stored: &Stored) -> bool {
-        let since = self.filter.wanted.since;
-        since.is_some_and(|since| stored_at(stored) < since.minus(APART))
     }
 
     async fn since(&mut self) -> Result<Vec<Seen>, ApiError> {
@@ -263,12 +254,11 @@ impl<'a> Walk<'a> {
         let may_fit =
             page.messages.into_iter().filter(|stored| !is_over(stored) && self.may_fit(&source, stored, delivered));
         let messages: Vec<LaneMessage> = may_fit.filter_map(|stored| self.read(&source, stored)).collect();
-        let ids: Vec<_> = messages.iter().map(|message| (message.tenant.clone(), message.run_id.clone())).collect();
+        let ids: Vec<_> = messages.iter().map(|message| message.run.clone()).collect();
         let mut records = backbone.records_of(&ids).await?;
         let mut seen = Vec::new();
-        for (at, message) in messages.into_iter().enumerate() {
-            let sequence = message.sequence;
-            let run = self.standing(message, at, &mut records);
+        for (at, LaneMessage { run: (_, run_id), sequence, waiting }) in messages.into_iter().enumerate() {
+            let run = self.standing(&run_id, waiting, records.remove(&at));
             if let Some(run) = run.filter(|run| self.filter.fits(run)) {
                 seen.push(Seen { run, here: self.there(leg.clone(), sequence) });
             }
@@ -284,7 +274,7 @@ impl<'a> Walk<'a> {
             return Ok(u64::MAX);
         }
         let stream = self.api.backbone.names().lane_stream(queue, *lane);
-        self.api.backbone.delivered_up_to(&stream).await.map_err(ApiError::from)
+        Ok(self.api.backbone.position_in(&stream).await?.unwrap_or(0))
     }
 
     /// Whether the run of a message can be in the wanted state, as far as the message alone says.
@@ -302,22 +292,19 @@ impl<'a> Walk<'a> {
     fn read(&self, source: &Source, stored: Stored) -> Option<LaneMessage> {
         let (sequence, backbone) = (stored.sequence, &self.api.backbone);
         let Source::Lane(queue, lane) = source else {
-            let (tenant, run_id) = filter::run_of(&stored)?;
-            return Some(LaneMessage { tenant, run_id, sequence, waiting: None });
+            return Some(LaneMessage { run: filter::run_of(&stored)?, sequence, waiting: None });
         };
         let is_moved = stored.headers.get(names::SEAL).is_some();
         let stream = backbone.names().lane_stream(queue, *lane);
         let read =
             Assignment::read(backbone.as_delivered(stored, &stream), backbone.names(), 0, backbone.max_on_arrival());
         let waiting = (!is_moved).then(|| read.waiting_run(&self.api.policies));
-        let job = read.job;
-        Some(LaneMessage { tenant: job.tenant.clone(), run_id: job.run_id.clone(), sequence, waiting })
+        Some(LaneMessage { run: (read.job.tenant.clone(), read.job.run_id.clone()), sequence, waiting })
     }
 
     /// The run of a message as it stands. Without a state, only jobs are meant that have no record.
-    fn standing(&self, message: LaneMessage, at: usize, records: &mut HashMap<usize, Found>) -> Option<Run> {
-        let LaneMessage { run_id, waiting, .. } = message;
-        let Some(Found { run, .. }) = records.remove(&at) else { return waiting };
+    fn standing(&self, run_id: &RunId, waiting: Option<Run>, found: Option<Found>) -> Option<Run> {
+        let Some(Found { run, .. }) = found else { return waiting };
         // The record under a derived id may belong to a lane that is gone.
         let is_others = run.state.is_terminal() && run_id.as_derived().is_some();
         match waiting {
@@ -331,7 +318,6 @@ fn stored_at(stored: &Stored) -> Timestamp {
     Timestamp::parse(&stored.at).unwrap_or_default()
 }
 
-/// The legs of a walk, in order.
 async fn legs(api: &Api, filter: &RunFilter) -> Result<VecDeque<Leg>, ApiError> {
     let wanted = &filter.wanted;
     let mut legs: VecDeque<Leg> = match wanted.state {
@@ -360,7 +346,6 @@ async fn legs(api: &Api, filter: &RunFilter) -> Result<VecDeque<Leg>, ApiError> 
     Ok(legs)
 }
 
-/// Where the messages of a leg are.
 fn place(api: &Api, filter: &RunFilter, leg: &Leg) -> (Source, String) {
     let (names, tenant) = (api.backbone.names(), filter.tenant.as_ref());
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());

@@ -19,7 +19,7 @@ pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {
         }
         let run = &attempt_state.run;
         let lines = EncodedEvents::of(run, attempt_state.published, ports.author());
-        if lines.enqueues() {
+        if lines.enqueues {
             metrics.enqueued.inc();
         }
         crate::commit::lines::write(run, &assignment.payload, &lines);

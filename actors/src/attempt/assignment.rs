@@ -71,7 +71,10 @@ impl Assignment {
         let is_returned = names.is_returned(&subject);
         let said = read_headers(&parsed, is_returned, headers.as_ref(), &payload);
         let (said, mut start) = match said {
-            Ok(said) if waited_detached(&said) => (said, Start::Detached),
+            // A node published it for an attempt that ends late, or has not ended in time.
+            Ok(said) if said.moved.is_some_and(|moved| moved.deferred_for == Some(DeferReason::Detached)) => {
+                (said, Start::Detached)
+            }
             Ok(said) => (said, Start::Unread { mark }),
             Err(reason) => (JobHeaders::default(), Start::Invalid(reason)),
         };
@@ -116,8 +119,7 @@ impl Assignment {
         }
     }
 
-    /// Waits until no earlier job of its queue is about to claim the same key or id. The others wait for what is
-    /// returned.
+    /// Waits until no earlier job is about to claim the same key or id. The others wait for what is returned.
     pub(crate) async fn come_to_place(&mut self) -> Option<ClaimPlace> {
         let place = self.place.take()?;
         place.comes().await;
@@ -139,10 +141,7 @@ impl Assignment {
         run
     }
 
-    /// Whether a client's own publish is taken. What a node moved was taken before.
-    ///
-    /// # Errors
-    /// Why it is not.
+    /// Whether a client's own publish is taken, or why not. What a node moved was taken before.
     pub(crate) fn admit(&self, policies: &Policies) -> Result<(), String> {
         if self.arrival.seal.is_some() || matches!(self.start, Start::Invalid(_)) {
             return Ok(());
@@ -162,7 +161,6 @@ impl Assignment {
         self.job.options.as_ref()?.batch.as_ref().filter(|_| self.arrival.seal.is_none())
     }
 
-    /// Whether a handler is to be called for it.
     pub(crate) fn calls_handler(&self) -> bool {
         !matches!(self.start, Start::Invalid(_) | Start::Detached)
     }
@@ -186,7 +184,6 @@ impl Assignment {
         }
     }
 
-    /// What log lines about it name.
     pub(crate) fn about(&self) -> About<'_> {
         About::job(&self.job, self.arrival.attempt).traced(self.payload.trace_id())
     }
@@ -224,7 +221,6 @@ impl Assignment {
         matches!(self.start, Start::HeldLocally(..))
     }
 
-    /// The job's headers as they were published.
     pub(crate) fn headers(&self) -> Option<&Headers> {
         self.payload.headers.as_deref()
     }
@@ -233,11 +229,6 @@ impl Assignment {
 /// The number of a run in its lane, taken from a derived id; else the sequence of the message that carries it.
 pub(crate) fn number_of(run: &RunId, sequence: u64) -> u64 {
     run.as_derived().map_or(sequence, |(_, number)| number)
-}
-
-/// Whether a node published the job for an attempt that ends late, or has not ended in time.
-fn waited_detached(said: &JobHeaders) -> bool {
-    said.moved.is_some_and(|moved| moved.deferred_for == Some(DeferReason::Detached))
 }
 
 struct Parsed {
@@ -270,28 +261,22 @@ fn read_headers(
 
 /// Reads a job's subject; a token that cannot be read becomes `_`, and the first such token is the error.
 fn read_subject(subject: &str, names: &Names) -> Parsed {
-    let mut error: Option<String> = None;
     let JobSubject { tenant, queue, priority, job_type } = names.read_job(subject).unwrap_or_default();
-    let mut note = |wrong: NameError| {
+    let mut error = None;
+    Parsed {
+        tenant: read_or(Tenant::unreadable, Tenant::parse(tenant), &mut error),
+        queue: read_or(Queue::unreadable, Queue::parse(queue), &mut error),
+        priority: read_or(|| Priority::DEFAULT, Priority::parse(priority), &mut error),
+        job_type: read_or(JobType::unreadable, JobType::parse(job_type), &mut error),
+        error,
+    }
+}
+
+fn read_or<T>(instead: fn() -> T, read: Result<T, NameError>, error: &mut Option<String>) -> T {
+    read.unwrap_or_else(|wrong| {
         error.get_or_insert_with(|| format!("subject: {wrong}"));
-    };
-    let tenant = Tenant::parse(tenant).unwrap_or_else(|wrong| {
-        note(wrong);
-        Tenant::unreadable()
-    });
-    let queue = Queue::parse(queue).unwrap_or_else(|wrong| {
-        note(wrong);
-        Queue::unreadable()
-    });
-    let priority = Priority::parse(priority).unwrap_or_else(|wrong| {
-        note(wrong);
-        Priority::DEFAULT
-    });
-    let job_type = JobType::parse(job_type).unwrap_or_else(|wrong| {
-        note(wrong);
-        JobType::unreadable()
-    });
-    Parsed { tenant, queue, priority, job_type, error }
+        instead()
+    })
 }
 
 /// Whether a client's job is too large to be scheduled again or kept as a dead letter.
@@ -302,7 +287,6 @@ fn too_large(in_headers: usize, most_in_headers: usize, size: usize, max: usize)
     (size > max).then(|| size_refused(size, max))
 }
 
-/// The error message for a job of so many bytes.
 pub(crate) fn size_refused(size: usize, max: usize) -> String {
     format!("payload: payload and headers have {size} bytes, {max} are allowed by this NATS server's max_payload")
 }

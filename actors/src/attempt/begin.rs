@@ -52,7 +52,7 @@ fn takes_fast_path<P: Ports>(ports: &P, assignment: &Assignment, mark: u64) -> b
         buffered_for: ports.instant().saturating_duration_since(assignment.leased_from),
         confirmed_within: CONFIRM_TIMEOUT,
         is_cancelled: ports.recently_cancelled().has(job),
-        has_place: line::of(ports, job).is_some() || order::of(ports.policies(), job).is_some(),
+        has_place: line::of(ports.policies(), job).is_some() || order::of(ports.policies(), job).is_some(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::delivery::AckToken;
 use longshore_domain::backoff::Backoff;
 use longshore_domain::breaker::Signal;
-use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
+use longshore_domain::follow_up::{needs_seal, plan, returns_delivery};
 use longshore_domain::policy::History;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::run::{Attempt, DeferReason, PutBack};
@@ -25,7 +25,6 @@ use crate::metrics::jobs::Decision;
 use crate::ports::Rules as _;
 use crate::ports::encode::EncodedEvents;
 use crate::runtime::gate_news::Wakes;
-use crate::runtime::park_permits::ParkPermit;
 use crate::runtime::permits::LocalRetryPermit;
 
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
@@ -64,8 +63,7 @@ pub(crate) async fn judge_or_hold<P: Ports>(
     }
 }
 
-/// Reports to the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait for
-/// it.
+/// Reports to the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait.
 fn report_to_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: &Outcome) -> bool {
     let Some(pass) = assignment.permits.breaker.take() else { return false };
     let count_permanent = ports.policy(&assignment.job).breaker.is_some_and(|policy| policy.count_permanent);
@@ -74,7 +72,8 @@ fn report_to_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: 
 
 async fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) -> Settlement {
     let outcome = chain::judge(ports.policies(), job, outcome);
-    let mut terms = Terms::of(run, job.options.as_deref(), backoff(ports, job), ports.policy(job));
+    let (policy, backoff, deadline) = (ports.policy(job), backoff(ports, job), run.deadline(job.options.as_deref()));
+    let mut terms = Terms { run, policy, backoff, deadline, never_served: None };
     // Asks the server, so only where it matters.
     let never_served = match outcome {
         Outcome::NoHandler if terms.has_waited_for_handler(ports.now()) => Box::pin(ports.never_served(job)).await,
@@ -82,7 +81,7 @@ async fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outco
     };
     terms.never_served = never_served.as_ref();
     let settlement = settle(outcome, terms, ports.now(), ports.chance());
-    if let Settlement::NotStarted { .. } = settlement {
+    if let Settlement::NotStarted(_) = settlement {
         ports.gave_up(run, "deadline");
     }
     settlement
@@ -104,26 +103,23 @@ pub(crate) async fn carry_out<P: Ports>(
         // No other of its type can start either. With many parked kinds each look for such a job takes long.
         assignment.permits.wakes.take().into_iter().for_each(Wakes::call_off);
     }
-    let (mut commit, assignment) = write_up(ports, assignment, attempt_state, settlement);
-    let Plan { follow_up, ack } = plan(&commit.run);
-    commit.follow_up = follow_up;
+    let (mut commit, rest, ack_token) = write_up(ports, assignment, attempt_state, settlement);
+    commit.follow_up = plan(&commit.run);
     commit.next = chain::next(ports, &commit.run, &commit.payload);
-    commit.entry = assignment.entry;
-    commit.after = match ack {
-        AckAction::Ack => AfterCommit::Ack(assignment.ack_token),
-        AckAction::Return => AfterCommit::Return(assignment.ack_token),
-    };
+    commit.entry = rest.entry;
+    let returns = returns_delivery(&commit.run);
+    commit.after = if returns { AfterCommit::Return(ack_token) } else { AfterCommit::Ack(ack_token) };
     ports.commit(commit).await;
 }
 
-/// The parts of an assignment that [`write_up`] does not move into the commit.
+/// The parts of an assignment that [`write_up`] does not move into the commit, besides the ack token.
+#[derive(Debug)]
 struct Rest {
     job: Arc<Job>,
     arrival: Arrival,
     since: Timestamp,
     leased_from: Instant,
     entry: Option<LeaseEntry>,
-    ack_token: AckToken,
 }
 
 fn write_up<P: Ports>(
@@ -131,7 +127,7 @@ fn write_up<P: Ports>(
     assignment: Box<Assignment>,
     attempt_state: AttemptState,
     settlement: Settlement,
-) -> (Box<Commit>, Rest) {
+) -> (Box<Commit>, Rest, AckToken) {
     let Assignment { job, payload, arrival, since, leased_from, entry, park, ack_token, permits, .. } = *assignment;
     let wakes = permits.wakes;
     let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear, is_counted, deferred } =
@@ -147,7 +143,7 @@ fn write_up<P: Ports>(
         published = ports.server().published_at_new_wait(published, &run);
     }
     let (was_running, attempts) = (run.state == RunState::Running, run.attempts.len());
-    let decision = match park.as_ref().and_then(ParkPermit::forward) {
+    let decision = match park.as_ref().and_then(|park| park.forward) {
         // It is moved forward, and not parked because it could not start: no deferral to count.
         Some(_) if matches!(settlement, Settlement::Park { .. }) => Decision::Other,
         _ => decision_of(&settlement),
@@ -174,8 +170,7 @@ fn write_up<P: Ports>(
         ports.unstored_ends().add(&commit.run);
         commit
     } else {
-        // If the run completes, the events published live at its start go into the log as they were. Other ends may
-        // take a start back.
+        // If it completes, what was published live at its start goes into the log: other ends may take it back.
         let at_start = lines.filter(|_| before.is_none() && run.state == RunState::Completed);
         if at_start.is_some() {
             published = published.log_as_live();
@@ -187,30 +182,30 @@ fn write_up<P: Ports>(
     commit.arrival = Some(arrival.clone());
     commit.unclear = unclear;
     commit.published = before_it;
-    commit.line = line::of(ports, &job).map(Box::new);
+    commit.line = line::of(ports.policies(), &job).map(Box::new);
     commit.park = park;
     commit.wakes = wakes;
     commit.decision = Some(decision);
     commit.deferred = deferred;
     let has_ended = |last: &Attempt| has_started(last) && last.ended_at.is_some();
     commit.ends_attempt = ends_attempt && commit.run.attempts.last().is_some_and(has_ended);
-    (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })
+    (Box::new(commit), Rest { job, arrival, since, leased_from, entry }, ack_token)
 }
 
 fn decision_of(settlement: &Settlement) -> Decision {
     match settlement {
-        Settlement::Retry { failure, .. } | Settlement::Dead { failure } => Decision::Failed(failure.kind),
+        Settlement::Retry { failure, .. } | Settlement::Dead(failure) => Decision::Failed(failure.kind),
         Settlement::Defer { reason, .. } => Decision::Deferred(*reason),
         Settlement::Detach(_) => Decision::Deferred(DeferReason::Detached),
         Settlement::Park { .. } => Decision::Parked,
         Settlement::Complete(_)
-        | Settlement::NotStarted { .. }
+        | Settlement::NotStarted(_)
         | Settlement::Release
-        | Settlement::Schedule { .. }
+        | Settlement::Schedule(_)
         | Settlement::Expire
         | Settlement::Cancel
-        | Settlement::MakeWay { .. }
-        | Settlement::Duplicate { .. } => Decision::Other,
+        | Settlement::MakeWay(_)
+        | Settlement::Duplicate(_) => Decision::Other,
     }
 }
 
@@ -245,15 +240,14 @@ async fn hold_locally<P: Ports>(
         return None;
     };
     let payload = assignment.payload.clone();
-    let (mut commit, rest) = write_up(ports, assignment, attempt_state, settlement);
+    let (mut commit, mut rest, ack_token) = write_up(ports, assignment, attempt_state, settlement);
     let run = commit.run.clone();
     let (give, back) = oneshot::channel();
-    let Rest { job, arrival, since, leased_from, entry, ack_token } = rest;
-    let message = arrival.holding.message.clone();
-    let entry = entry.or_else(|| ports.book().enter(&ack_token, message, &job, leased_from));
+    let message = rest.arrival.holding.message.clone();
+    rest.entry = rest.entry.or_else(|| ports.book().enter(&ack_token, message, &rest.job, rest.leased_from));
     commit.after = AfterCommit::LocalRetry(ack_token, give);
     ports.commit(commit).await;
-    Some(Box::new(HeldRetry { run, job, payload, arrival, since, leased_from, entry, back, _permit: permit }))
+    Some(Box::new(HeldRetry { run, payload, rest, back, _permit: permit }))
 }
 
 /// A retry that this node holds locally. Dropped, its job goes back to the server.
@@ -261,12 +255,8 @@ async fn hold_locally<P: Ports>(
 #[must_use = "the retry has to be waited for"]
 pub(crate) struct HeldRetry {
     run: Box<Run>,
-    job: Arc<Job>,
     payload: PublishedJob,
-    arrival: Arrival,
-    since: Timestamp,
-    leased_from: Instant,
-    entry: Option<LeaseEntry>,
+    rest: Rest,
     /// Where the ack token comes from, with the record's revision, once the commit is carried out.
     back: oneshot::Receiver<(AckToken, u64)>,
     _permit: LocalRetryPermit,
@@ -275,7 +265,8 @@ pub(crate) struct HeldRetry {
 impl HeldRetry {
     /// Waits until it is due; returns its next attempt, unless this node must not begin it any more.
     pub(crate) async fn wait<P: Ports>(self, ports: &P) -> Option<Assignment> {
-        let Self { run, job, payload, arrival, since, leased_from, entry, back, _permit } = self;
+        let Self { run, payload, rest, back, _permit } = self;
+        let Rest { job, arrival, since, leased_from, entry } = rest;
         let (ack_token, revision) = back.await.ok()?;
         let due = run.state.run_at().unwrap_or_default();
         // A draining node returns it: the next holder finds the retry in the record and schedules it.

@@ -60,27 +60,19 @@ pub(super) async fn perform<W: Future<Output = Outcome> + Send>(
             None => after(ports, &job_type, until_a_step_fails(fails_at_step(current), work).await),
         }
     };
-    let end = see_through(ports, current, guarded(slots, work), token).await;
-    match slows {
-        Some(kind) => marked(end, kind),
-        None => end,
+    let mut end = see_through(ports, current, guarded(slots, work), token).await;
+    if let (Some(kind), End::Outcome(Outcome::Failed { failure, .. })) = (slows, &mut end)
+        && failure.kind == ErrorKind::Timeout
+    {
+        // The time limit is over because of the fault.
+        failure.message = format!("{}: {}", mark(kind), failure.message);
     }
+    end
 }
 
 /// The words by which an error is known to be made.
 fn mark(kind: FaultKind) -> String {
     format!("injected: {}", kind.as_str())
-}
-
-/// A time limit that passed during a fault is over because of it.
-fn marked(end: End, kind: FaultKind) -> End {
-    match end {
-        End::Outcome(Outcome::Failed { mut failure, retry_after }) if failure.kind == ErrorKind::Timeout => {
-            failure.message = format!("{}: {}", mark(kind), failure.message);
-            End::Outcome(Outcome::Failed { failure, retry_after })
-        }
-        end => end,
-    }
 }
 
 async fn delay(ports: &NodePorts, current: &CurrentAttempt, fault: &Fault) {

@@ -50,7 +50,6 @@ async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> HolderStatus {
     }
 }
 
-/// The answer to another node's question.
 pub(crate) fn answer_to<P: Ports>(ports: &P, asked: &HolderQuestion) -> HolderAnswer {
     let holds = ports.book().has(&asked.message);
     let never_started = !holds && ports.unclear_claims().take(&asked.token);

@@ -65,7 +65,6 @@ impl Key<'_> {
         run.unique_key = (self.unique != Unique::Window).then(|| self.text.to_owned());
     }
 
-    /// The claim of a job on this key.
     pub(crate) fn claim_of(&self, run_id: RunId, fingerprint: Fingerprint, published: bool) -> Claim {
         Claim { run_id, fingerprint, unique: self.unique, published, taken_from: Vec::new() }
     }
@@ -126,11 +125,11 @@ pub(crate) async fn claim_at_begin<P: Ports>(
             AtBegin::Owned
         }
         Owner::Unknown(found) => AtBegin::Overtaken(found),
-        Owner::Other(of) if run.round == 1 => AtBegin::Refused(Settlement::Duplicate { of }),
+        Owner::Other(of) if run.round == 1 => AtBegin::Refused(Settlement::Duplicate(of)),
         // Its dead letter is gone: the job must not be lost.
         Owner::Other(of) => {
             let reason = format!("its idempotency key belongs to run {of} by now: replay it once the key is free");
-            AtBegin::Refused(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, reason) })
+            AtBegin::Refused(Settlement::Dead(Failure::new(ErrorKind::Permanent, reason)))
         }
     })
 }
@@ -151,7 +150,7 @@ pub(super) async fn record_first<P: Ports>(
         return Ok(None);
     }
     run.held_by = Some(assignment.arrival.holding.clone());
-    if let Some(settlement @ Settlement::Schedule { .. }) = instead {
+    if let Some(settlement @ Settlement::Schedule(_)) = instead {
         run.settle(settlement.clone(), ports.now());
         run.seal = ports.seal();
     }
@@ -199,8 +198,7 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: KeyRequest<'_
         claim.taken_from.retain(|other: &RunId| *other != job.run_id);
         match (found.published, is_own) {
             (true, true) if claim.taken_from.is_empty() && (is_new || !again) => return Ok(Owner::This),
-            // Should this node die meanwhile, the job comes again, and the claim still says which runs it was taken
-            // from.
+            // Should this node die meanwhile, the job comes again, and the claim still names those runs.
             (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
             (true, false) => match holder(ports, &job.tenant, &job.run_id, &found).await? {
                 None => {}

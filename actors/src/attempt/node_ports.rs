@@ -49,7 +49,6 @@ pub(crate) struct NodePorts {
     /// Takes the spans of jobs, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
     pub(crate) unclear_claims: UnclearClaims,
-    /// Permits of short retries that are held locally.
     pub(crate) local_retries: Arc<LocalRetryPermits>,
 }
 
@@ -79,7 +78,7 @@ impl Ports for NodePorts {
     }
 
     fn writer(&self) -> &str {
-        self.identity.writer()
+        &self.identity.writer
     }
 
     fn book(&self) -> &Arc<Book> {

@@ -29,8 +29,7 @@ const LINES_PUBLISHED: u32 = 1_000;
 /// Maximum bytes of reports that wait until the start is stored: well below what one message of the log may hold.
 const MAX_WAITING: usize = 128 * 1024;
 
-/// Publishes the progress of the current attempt. A report that is not valid JSON, or too long, is dropped with a
-/// warning.
+/// Publishes the current attempt's progress. A report that is not valid JSON, or too long, is dropped with a warning.
 pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &Bytes) {
     let said = {
         let mut current = current.lock().unpoisoned();
@@ -126,7 +125,6 @@ impl Said {
     }
 }
 
-/// Publishes what a handler said, if that is to be published.
 pub(super) async fn publish(ports: &NodePorts, said: Option<Said>) {
     if let Some(said) = said {
         said.publish(&ports.backbone, &ports.committer).await;

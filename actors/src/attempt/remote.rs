@@ -192,8 +192,8 @@ async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Cont
             progress::log(ports, current, &signal.body).await;
             Ok(Bytes::new())
         }
-        SignalKind::StepGet => step(ports, current, StepCall::read(&signal.body, false)).await,
-        SignalKind::StepPut => step(ports, current, StepCall::read(&signal.body, true)).await,
+        SignalKind::StepGet => step(ports, current, &signal.body, false).await,
+        SignalKind::StepPut => step(ports, current, &signal.body, true).await,
     };
     // Where the step has another result the attempt goes on.
     let is_lost = matches!(&body, Err((409, _))) && steps::is_lost(ports, current);
@@ -203,14 +203,11 @@ async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Cont
     ports.caller.answer(signal, SignalAnswer { cancelled, deadline, body }).await;
 }
 
-/// The answer to a signal about a step.
-async fn step(ports: &NodePorts, current: &CurrentAttempt, call: Result<StepCall, String>) -> StepAnswered {
-    let found = steps::take(ports, current, &call.map_err(|reason| (400, reason))?).await?;
-    Ok(StepResult::answer(found.as_ref()))
+/// The answer to a signal about a step: JSON, or a status and the reason of a refusal.
+async fn step(ports: &NodePorts, current: &CurrentAttempt, body: &[u8], puts: bool) -> Result<Bytes, (u16, String)> {
+    let call = StepCall::read(body, puts).map_err(|reason| (400, reason))?;
+    Ok(StepResult::answer(steps::take(ports, current, &call).await?.as_ref()))
 }
-
-/// What is sent back: JSON, or a status and the reason of a refusal.
-type StepAnswered = Result<Bytes, (u16, String)>;
 
 fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
     let mut current = current.lock().unpoisoned();

@@ -11,7 +11,6 @@ use crate::attempt::running::{CurrentAttempt, of_current};
 use crate::attempt::{progress, steps};
 use crate::handlers::handler::{BoxFuture, Reporter, StepEnd};
 
-/// Takes the reports of the handlers that a worker calls.
 pub(crate) struct AttemptReporter {
     pub(crate) ports: Arc<NodePorts>,
     pub(crate) current: CurrentAttempt,
@@ -47,11 +46,6 @@ impl Reporter for AttemptReporter {
                 false => Err((409, "the attempt is over".to_owned())),
             }
         })
-    }
-
-    /// The worker itself renews the lease.
-    fn heartbeat(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }
 

@@ -74,7 +74,6 @@ impl RunningAttempt {
     }
 }
 
-/// A worker's current attempt.
 pub(crate) type CurrentAttempt = Arc<Mutex<Option<RunningAttempt>>>;
 
 /// What `look` finds at the current attempt; `None`: there is none.

@@ -26,8 +26,7 @@ pub(crate) struct Shed {
 }
 
 impl Shed {
-    /// An attempt of this job has succeeded, which took so long. Counts only where it is asked for: jobs with a
-    /// deadline.
+    /// An attempt of this job has succeeded, which took so long. Counts only jobs with a deadline: only these ask.
     pub(crate) fn succeeded(&self, job: &Job, took: Duration, now: Instant) {
         if !has_deadline(job) {
             return;

@@ -13,6 +13,7 @@ use crate::attempt::faults;
 use crate::attempt::node_ports::NodePorts;
 use crate::attempt::progress::{self, Said};
 use crate::attempt::running::{CurrentAttempt, of_current};
+use crate::handlers::handler::StepEnd;
 use crate::runtime::now;
 
 /// Answers a handler's question about a step, or stores its result.
@@ -20,11 +21,7 @@ use crate::runtime::now;
 /// # Errors
 /// A status as HTTP has them, and the reason: 400, the result fits into no message; 409, the lease is lost, or the step
 /// has a result; 503, nobody can say.
-pub(crate) async fn take(
-    ports: &NodePorts,
-    current: &CurrentAttempt,
-    call: &StepCall,
-) -> Result<Option<StepResult>, (u16, String)> {
+pub(crate) async fn take(ports: &NodePorts, current: &CurrentAttempt, call: &StepCall) -> StepEnd {
     let Some((tenant, run_id, attempt)) = doer(ports, current) else {
         return Err((409, "the attempt has lost its lease, or is over: its steps are another's".to_owned()));
     };
@@ -42,10 +39,8 @@ pub(crate) async fn take(
     };
     let (size, max) = (result.get().len(), ports.backbone.max_in_answer());
     if size > max {
-        return Err((
-            400,
-            format!("result: has {size} bytes, {max} fit into a message by this NATS server's max_payload"),
-        ));
+        let message = format!("result: has {size} bytes, {max} fit into a message by this NATS server's max_payload");
+        return Err((400, message));
     }
     let result = StepResult { result, at: now(), attempt };
     match ports.backbone.put_step(&tenant, &run_id, call, &result).await.map_err(unavailable)? {

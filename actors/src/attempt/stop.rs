@@ -41,8 +41,7 @@ pub(crate) enum AttemptEvent {
     SlotsLost,
     /// The write of the record that says that the attempt runs was answered, and shows whose run it is.
     Owned(Owner),
-    /// The lease-keeper stops the attempt: `released`, as its node ends; else as its run is cancelled or its lease
-    /// gone.
+    /// The lease-keeper stops the attempt: `released`, as the node ends; else its run is cancelled, or its lease gone.
     Stopped {
         released: bool,
     },

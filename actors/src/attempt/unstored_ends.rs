@@ -14,7 +14,6 @@ use crate::runtime::Unpoisoned as _;
 /// Maximum bytes of ends that are remembered; the oldest go first.
 const REMEMBERED: usize = 4 * 1024 * 1024;
 
-/// The last runs that completed here and left no record.
 #[derive(Debug, Default)]
 pub(crate) struct UnstoredEnds(Mutex<Ends>);
 

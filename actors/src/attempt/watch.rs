@@ -43,7 +43,6 @@ pub(super) fn guarded<'a>(
     }
 }
 
-/// Waits for an attempt that is not done at its first step.
 pub(super) async fn see_through(
     ports: &NodePorts,
     current: &CurrentAttempt,
@@ -95,17 +94,12 @@ pub(super) async fn see_through(
     // The attempt's end is written on the revision that this write leaves, so it waits for the write.
     let owner = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
     if lease.is_lost() {
-        stop_as_lost(current);
+        of_current(current, |running| {
+            let about = About::run(&running.attempt_state.run).traced(running.assignment.payload.trace_id());
+            log_run!(warn, about, "lease lost: its handler was stopped");
+        });
     }
     stop::at_last(end, owner, lease.is_lost())
-}
-
-/// Its lease was not renewed in time, so that its handler was stopped, and its result counts for nothing.
-fn stop_as_lost(current: &CurrentAttempt) {
-    of_current(current, |running| {
-        let about = About::run(&running.attempt_state.run).traced(running.assignment.payload.trace_id());
-        log_run!(warn, about, "lease lost: its handler was stopped");
-    });
 }
 
 /// The result of the claim that is being written; never resolves if there is none.
@@ -116,7 +110,6 @@ async fn in_flight(claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
     }
 }
 
-/// Enters the attempt among the leases.
 pub(crate) fn enter(ports: &NodePorts, current: &CurrentAttempt) -> Option<Stop> {
     let mut current = current.lock().unpoisoned();
     let RunningAttempt { assignment, .. } = current.as_mut()?;
@@ -186,14 +179,10 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
             }
         }
     }
-    log_start(ports, current).await;
-    Owner::Us
-}
-
-/// Has the log know of a start that was announced, now that its record is stored. One that was not is still to be found
-/// a handler: it is taken back if there is none.
-async fn log_start<P: Ports>(ports: &P, current: &CurrentAttempt) {
+    // Has the log know of a start that was announced, now that its record is stored. One that was not is still to be
+    // found a handler: it is taken back if there is none.
     if of_current(current, |running| running.attempt_state.is_counted) == Some(true) {
         announce(ports, current).await;
     }
+    Owner::Us
 }

@@ -10,8 +10,7 @@ use longshore_backbone::wire::api::{
 use longshore_domain::{BatchId, RunId, Tenant};
 
 use super::keeper::{NAMED, Standing};
-use crate::api::filter;
-use crate::api::{Answered, Api, cancellation, intake};
+use crate::api::{Answered, Api, cancellation, filter, intake};
 use crate::commit::chain;
 use crate::ports::batch::state;
 use crate::request;
@@ -22,7 +21,6 @@ const OF_TENANT: usize = 1_000;
 /// Members that are cancelled at once.
 const AT_ONCE: usize = 32;
 
-/// `batches.create`
 pub(crate) async fn create(api: &Api, asker: &str, asked: CreateBatchRequest) -> Answered<BatchStatus> {
     let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "batch")?;
     let on_complete = asked.on_complete.ok_or_else(|| ApiError::malformed("on_complete: is missing"))?;
@@ -54,13 +52,11 @@ pub(crate) async fn create(api: &Api, asker: &str, asked: CreateBatchRequest) ->
     if all.iter().filter(|(stored, _)| stored.batch.ended_at.is_none()).count() >= OF_TENANT {
         return Err(ApiError::unavailable(format!("the tenant has {OF_TENANT} batches that have not ended")));
     }
-    match api.backbone.write_batch(&stored, revision).await? {
-        Some(_) => Ok(Encoded::of(&stored.batch)),
-        None => match api.backbone.batch(&stored.batch.tenant, &stored.batch.id).await?.0 {
-            Some(found) => same(found, &stored),
-            None => Err(ApiError::unavailable("the batch changes; try again")),
-        },
+    if api.backbone.write_batch(&stored, revision).await?.is_some() {
+        return Ok(Encoded::of(&stored.batch));
     }
+    let (found, _) = api.backbone.batch(&stored.batch.tenant, &stored.batch.id).await?;
+    same(found.ok_or_else(|| ApiError::unavailable("the batch changes; try again"))?, &stored)
 }
 
 /// The job that completes the batch is one that may be submitted now.
@@ -94,24 +90,22 @@ async fn found(api: &Api, asker: &str, asked: &OneBatchRequest) -> Result<(Store
     }
 }
 
-/// `batches.get`
 pub(crate) async fn get(api: &Api, asker: &str, asked: OneBatchRequest) -> Answered<BatchStatus> {
-    let (stored, _) = found(api, asker, &asked).await?;
-    Ok(Encoded::of(&with_members(api, stored).await?))
+    with_members(api, found(api, asker, &asked).await?.0).await
 }
 
-async fn with_members(api: &Api, stored: StoredBatch) -> Result<BatchStatus, ApiError> {
+async fn with_members(api: &Api, stored: StoredBatch) -> Answered<BatchStatus> {
     let mut batch = stored.batch.clone();
     if state(&stored) == BatchState::Completed {
         // Its members are forgotten.
         batch.failed = stored.payload.map(|payload| payload.failed).unwrap_or_default();
-        return Ok(batch);
+        return Ok(Encoded::of(&batch));
     }
     let Standing { open, counts, failed, .. } = Standing::of(api, &stored).await?;
     batch.awaits = open.into_iter().take(NAMED).map(|member| member.run_id).collect();
     batch.failed = failed.into_iter().take(NAMED).collect();
     batch.members = Some(counts);
-    Ok(batch)
+    Ok(Encoded::of(&batch))
 }
 
 /// What a batch waits for, if the run that there is not would be that of its job.
@@ -125,7 +119,6 @@ pub(crate) async fn awaited(api: &Api, asker: &str, asked: &RunRequest) -> Optio
     Some(format!("batch {} is {}; of {all} members it waits {waits}", batch.id, batch.state))
 }
 
-/// `batches.list`
 pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Answered<Batches> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
     let all = api.backbone.batches(tenant.as_ref(), 0).await?;
@@ -134,7 +127,6 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: BatchesRequest) -> Answe
     Ok(Encoded::of(&Batches { batches }))
 }
 
-/// `batches.seal`
 pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Answered<BatchStatus> {
     loop {
         let (mut stored, revision) = found(api, asker, &asked).await?;
@@ -142,16 +134,15 @@ pub(crate) async fn seal(api: &Api, asker: &str, asked: OneBatchRequest) -> Answ
             BatchState::Open => stored.batch.state = BatchState::Sealed.into(),
             // It counts once a replay has opened the batch again.
             BatchState::Failed if stored.batch.sealed_at.is_none() => {}
-            _ => return Ok(Encoded::of(&with_members(api, stored).await?)),
+            _ => return with_members(api, stored).await,
         }
         stored.batch.sealed_at = Some(now());
         if api.backbone.write_batch(&stored, revision).await?.is_some() {
-            return Ok(Encoded::of(&with_members(api, stored).await?));
+            return with_members(api, stored).await;
         }
     }
 }
 
-/// `batches.cancel`
 pub(crate) async fn cancel(api: &Arc<Api>, asker: &str, asked: OneBatchRequest) -> Answered<BatchStatus> {
     let stored = loop {
         let (mut stored, revision) = found(api, asker, &asked).await?;
@@ -182,5 +173,5 @@ pub(crate) async fn cancel(api: &Arc<Api>, asker: &str, asked: OneBatchRequest) 
             cancelled.or_else(|error| if error.code == 409 { Ok(()) } else { Err(error) })?;
         }
     }
-    Ok(Encoded::of(&with_members(api, stored).await?))
+    with_members(api, stored).await
 }

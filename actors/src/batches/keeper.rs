@@ -21,12 +21,10 @@ use longshore_domain::{BatchId, RunState, Tenant, Timestamp};
 use super::{completion, on_failure};
 use crate::api::{Api, intake};
 use crate::ports::batch::{ended, state, write};
-use crate::runtime::fail_point;
 use crate::runtime::identity::is_first;
-use crate::runtime::now;
 use crate::runtime::supervision::LoopEnd;
+use crate::runtime::{fail_point, now};
 
-/// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long it rests at most after a round that took long.
 const REST_MAX: Duration = Duration::from_secs(10);
@@ -41,7 +39,6 @@ const GONE_AFTER: Duration = Duration::from_secs(10 * 60);
 /// Members that answers and the payload name.
 pub(super) const NAMED: usize = 100;
 
-/// Looks until the process ends.
 pub(crate) async fn run(api: Arc<Api>) -> LoopEnd {
     let mut keeper =
         BatchKeeper { api, is_first: false, revision: 0, open: HashMap::new(), not_before: Instant::now() };

@@ -11,7 +11,6 @@ pub(crate) mod keeper;
 use longshore_backbone::batches::StoredBatch;
 use longshore_backbone::wire::api::{ApiError, OnFailure, SubmitRequest};
 
-/// What a dead letter means for a batch.
 fn on_failure(stored: &StoredBatch) -> OnFailure {
     stored.batch.on_failure.known().copied().unwrap_or_default()
 }

@@ -21,7 +21,6 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// stood still.
 const MOVED: u64 = 100_000;
 
-/// Keeps the clock until the process ends.
 pub(crate) async fn run(watcher: Watcher) -> LoopEnd {
     let mut tick = ticks(LOOK_EVERY);
     let (mut asked, mut own) = (None::<Instant>, clock::own_ahead());

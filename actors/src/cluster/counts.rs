@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::limits::rate::Limits;
-use crate::metrics::cluster::{ClusterCounts, QueueCounts, TimedCounts};
+use crate::metrics::cluster::{ClusterCounts, QueueCounts};
 use crate::runtime::now;
 
 /// For how long counts are shown again without asking the servers.
@@ -66,7 +66,6 @@ impl SharedCounts {
     }
 }
 
-/// Asks the servers.
 async fn count(
     backbone: &Backbone,
     limits: &Limits,
@@ -88,10 +87,7 @@ async fn count(
         let loads: Vec<QueueLoad> = loads.iter().filter_map(|load| load.get(queue.as_str()).cloned()).collect();
         let stored = stored(backbone, &queue, None).await?;
         let mut counts = counts_of(&stored, &loads, None, now());
-        counts.timed = timed.as_ref().map(|timed| {
-            let of = timed.of(&queue, None).unwrap_or_default();
-            TimedCounts { scheduled: of.scheduled.count, retrying: of.retrying.count, deferred: of.deferred.count }
-        });
+        counts.timed = timed.as_ref().map(|timed| timed.of(&queue, None).unwrap_or_default());
         Ok::<_, Error>((queue, counts))
     }));
     Ok(ClusterCounts { queues: each.await?.into_iter().collect(), dead_letters: dead.count, tokens })

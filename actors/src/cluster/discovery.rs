@@ -10,7 +10,7 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::{Backbone, Error};
 
 use crate::handlers::routing::Routing;
-use crate::queue::dispatcher;
+use crate::queue::dispatcher::SchedulerMessage;
 use crate::queue::served::ServedQueues;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, ticks};
@@ -19,7 +19,7 @@ use crate::runtime::supervision::{LoopEnd, ticks};
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct DiscoveryPart {
     pub(crate) backbone: Backbone,
     pub(crate) routing: Arc<Routing>,
     /// Their schedulers are notified when there may be more capacity than before, or less.
@@ -32,8 +32,8 @@ const UNTRIED_FOR: Duration = Duration::from_secs(15);
 
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
 /// few seconds if there was a job for remote handlers since the last time.
-pub(crate) async fn run(part: Part) -> LoopEnd {
-    let Part { backbone, routing, queues } = part;
+pub(crate) async fn run(part: DiscoveryPart) -> LoopEnd {
+    let DiscoveryPart { backbone, routing, queues } = part;
     let mut tick = ticks(PRESENCE_EVERY);
     let mut warned = HashSet::new();
     loop {
@@ -46,7 +46,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
                     continue;
                 }
             }
-            () = routing.discovery.met_new_subject() => tick.reset(),
+            () = routing.discovery.new_subject_met.notified() => tick.reset(),
         }
         let at = Instant::now();
         let announced = match backbone.ask_handlers(ANSWERS_WITHIN).await {
@@ -63,7 +63,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         routing.discovery.replace(announced, at);
         routing.capacity.changed();
         for queue in queues.all().iter() {
-            queue.scheduler.send(dispatcher::Message::CapacityChanged);
+            queue.scheduler.send(SchedulerMessage::CapacityChanged);
         }
     }
 }

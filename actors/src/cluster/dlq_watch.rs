@@ -23,7 +23,6 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// A warning that still holds is repeated after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Watches until the process ends.
 pub(crate) async fn run(watcher: Watcher) -> LoopEnd {
     let mut tick = ticks(CHECK_EVERY);
     let mut warned: Option<(Threat, Instant)> = None;

@@ -22,7 +22,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const SLOWLY: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct EventFilesPart {
     pub(crate) backbone: Backbone,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) file: Arc<dyn EventFile>,
@@ -30,14 +30,13 @@ pub(crate) struct Part {
 
 /// How far the files are.
 struct Copying {
-    part: Part,
+    part: EventFilesPart,
     position: u64,
     /// When the log was last asked whether it was made anew.
     asked: Option<Instant>,
 }
 
-/// Writes until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: EventFilesPart) -> LoopEnd {
     let file = Arc::clone(&part.file);
     let position = blocking(move || file.position()).await?;
     let mut copying = Copying { part, position, asked: None };
@@ -60,7 +59,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 impl Copying {
     /// Writes the next page; says whether there may be more.
     async fn next_page(&mut self) -> Result<bool, String> {
-        let Part { backbone, file, .. } = &self.part;
+        let EventFilesPart { backbone, file, .. } = &self.part;
         let page = backbone.page(&Source::Events, &backbone.names().event_log("*"), self.position + 1).await;
         let page = page.map_err(|error| error.with_causes())?;
         let (Some(first), Some(last)) = (page.messages.first(), page.messages.last()) else {
@@ -106,7 +105,7 @@ impl Copying {
         if self.asked.is_some_and(|asked| asked.elapsed() < SLOWLY) {
             return Ok(());
         }
-        let last = self.part.backbone.last_sequence(&Source::Events).await.map_err(|error| error.with_causes())?;
+        let last = self.part.backbone.sequences(&Source::Events).await.map_err(|error| error.with_causes())?.1;
         self.asked = Some(Instant::now());
         if last < self.position {
             tracing::warn!("the event log was made anew: its events are written from the first one");

@@ -22,16 +22,12 @@ use crate::runtime::supervision::LoopEnd;
 
 /// The question how the node is. No instance is called so.
 const HEALTH: &[u8] = b"health";
-
 /// The question which settings it has.
 const SETTINGS: &[u8] = b"settings";
-
 /// The question what it has counted in the last hour.
 const STATS: &[u8] = b"stats";
-
 /// The order to change the level of the log, which follows.
 const LOG_LEVEL: &[u8] = b"log level ";
-
 /// How long a starting node waits for its name.
 const WAIT: Duration = Duration::from_secs(10);
 /// How long a node that has the name is given to answer.
@@ -39,9 +35,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How often it asks meanwhile.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
-/// What a node answers about itself, beside its health.
-#[derive(Debug, Clone)]
-pub(crate) struct Own {
+/// What a node answers about itself.
+#[derive(Clone)]
+pub(crate) struct NodeNamePart {
+    pub(crate) readiness: Readiness,
     /// The log, as far as operators may change it.
     pub(crate) log: Option<Arc<dyn LogControl>>,
     pub(crate) in_force: Arc<[InForce]>,
@@ -101,7 +98,6 @@ pub(crate) async fn ask_stats(nodes: &Nodes, name: &str) -> Option<Vec<(i64, Cou
     ask_node(nodes, name, STATS.to_vec()).await
 }
 
-/// The settings, if a message takes them.
 fn settings(in_force: &[InForce], max: usize) -> Vec<u8> {
     let said = serde_json::to_vec(&Ok::<_, String>(in_force)).unwrap_or_default();
     if said.len() <= max {
@@ -120,7 +116,7 @@ fn change_log(log: Option<&Arc<dyn LogControl>>, level: &[u8]) -> Result<String,
 }
 
 /// Answers nodes that ask for this node's name, health or settings or want its log changed, until the process ends.
-pub(crate) async fn answer((readiness, Own { log, in_force }): (Readiness, Own)) -> LoopEnd {
+pub(crate) async fn answer(NodeNamePart { readiness, log, in_force }: NodeNamePart) -> LoopEnd {
     let (nodes, identity) = (readiness.backbone.nodes(), &readiness.identity);
     let questions = nodes.listen(nodes.names().node(&identity.node)).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;

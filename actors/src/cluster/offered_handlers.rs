@@ -38,7 +38,7 @@ const WAITS: Duration = Duration::from_secs(5);
 const BEATS: u32 = 3;
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct OfferedHandlersPart {
     pub(crate) backbone: Backbone,
     pub(crate) routing: Arc<Routing>,
     pub(crate) draining: CancellationToken,
@@ -54,20 +54,17 @@ struct Own {
 }
 
 /// Takes calls until the process ends, none while the node drains. Without a handler of its own there is nothing to do.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: OfferedHandlersPart) -> LoopEnd {
     let own = part.routing.own_handlers();
     if own.is_empty() {
         return std::future::pending().await;
     }
-    let offers: Vec<Offer> = own
-        .iter()
-        .map(|(job_type, _, slots)| Offer { tenant: None, job_type: job_type.clone(), slots: *slots })
-        .collect();
-    let own = own.into_iter().map(|(job_type, handler, slots)| {
+    let (mut offers, mut own_by_type) = (Vec::new(), HashMap::new());
+    for (job_type, handler, slots) in own {
+        offers.push(Offer { tenant: None, job_type: job_type.clone(), slots });
         let slots = Arc::new(Semaphore::new(usize::try_from(slots).unwrap_or(Semaphore::MAX_PERMITS)));
-        (job_type, Own { handler, slots })
-    });
-    let own: HashMap<JobType, Own> = own.collect();
+        own_by_type.insert(job_type, Own { handler, slots });
+    }
     let lease = part.backbone.storage().lease;
     let offered = part.backbone.offer(&offers, lease, crate::VERSION, part.started_at).await;
     let mut offered = offered.map_err(|error| error.with_causes())?;
@@ -81,14 +78,14 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             arrived = offered.next() => match arrived {
                 None => return Ok(()),
                 Some(Arrived::Cancel(tenant, run_id)) => part.calls.cancel(&tenant, &run_id),
-                Some(Arrived::Call(call)) => take(&part, &own, *call, is_withdrawn).await,
+                Some(Arrived::Call(call)) => take(&part, &own_by_type, *call, is_withdrawn).await,
             },
         }
     }
 }
 
 /// Begins a call in a task of its own.
-async fn take(part: &Part, own: &HashMap<JobType, Own>, call: IncomingCall, is_draining: bool) {
+async fn take(part: &OfferedHandlersPart, own: &HashMap<JobType, Own>, call: IncomingCall, is_draining: bool) {
     if is_draining {
         return call.reply_to.send(OwnReply::Busy("the node drains")).await;
     }
@@ -97,7 +94,7 @@ async fn take(part: &Part, own: &HashMap<JobType, Own>, call: IncomingCall, is_d
         return call.reply_to.send(OwnReply::Busy("the node has too many calls")).await;
     };
     let (lease, handed_back) = (part.backbone.storage().lease, part.calls.handed_back.clone());
-    part.calls.spawn(serve(own, call, open, lease, handed_back));
+    part.calls.tasks.spawn(serve(own, call, open, lease, handed_back));
 }
 
 /// Serves one call, to its reply.

@@ -17,14 +17,14 @@ use crate::runtime::supervision::{LoopEnd, ticks};
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct PresencePart {
     /// What the node knows of itself.
     pub(crate) node: Readiness,
     /// Whose running jobs it publishes as well.
     pub(crate) waiting: Arc<WaitingJobs>,
 }
 
-fn of(Part { node, waiting }: &Part) -> Presence {
+fn of(PresencePart { node, waiting }: &PresencePart) -> Presence {
     let mut missing = node.routing.discovery.missing_handlers();
     missing.truncate(MAX_MISSING);
     Presence {
@@ -45,15 +45,14 @@ fn warn(repeats: &mut Repeats, why: &str) {
     }
 }
 
-/// Publishes this node's presence until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: PresencePart) -> LoopEnd {
     let Readiness { backbone, queues, run_time_settings, metrics, health, .. } = &part.node;
     let mut tick = ticks(PRESENCE_EVERY);
     let (mut tight, mut repeats) = (false, Repeats::default());
     loop {
         tokio::select! {
             _ = tick.tick() => {}
-            () = queues.changed() => {}
+            () = queues.changed.notified() => {}
         }
         metrics.keep(now());
         let sent = Instant::now();

@@ -17,15 +17,14 @@ use crate::settings::PressureSettings;
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct PressureWatchPart {
     pub(crate) settings: PressureSettings,
     pub(crate) pressure: Arc<MachinePressure>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) system_events: SystemEvents,
 }
 
-/// Watches until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: PressureWatchPart) -> LoopEnd {
     let load = MachineLoad::at(&part.settings.root);
     let mut pressure = Pressure::default();
     let mut tick = ticks(CHECK_EVERY);

@@ -17,7 +17,7 @@ use longshore_domain::setting::{PutQueue, Setting, SettingKey};
 use tokio::sync::Notify;
 
 use crate::attempt::node_ports::NodePorts;
-use crate::queue::dispatcher::{Dispatcher, Message};
+use crate::queue::dispatcher::{Dispatcher, SchedulerMessage};
 use crate::queue::serve::{Order, QueueMaker, RootAddress};
 use crate::runtime::Unpoisoned as _;
 use crate::runtime::supervision::{LoopEnd, ticks};
@@ -57,14 +57,13 @@ impl PutQueues {
 }
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct PutQueuesPart {
     pub(crate) put: Arc<PutQueues>,
     pub(crate) maker: QueueMaker,
     pub(crate) root: RootAddress,
 }
 
-/// Serves them until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: PutQueuesPart) -> LoopEnd {
     let NodePorts { lifecycle, routing, .. } = &*part.maker.ports;
     if routing.policies.gateway {
         return std::future::pending().await;
@@ -90,7 +89,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     }
 }
 
-impl Part {
+impl PutQueuesPart {
     /// Serves a queue as it was put.
     async fn bring_in_line(&self, queue: &Queue, put: &PutQueue) {
         let QueueMaker { ports, served, .. } = &self.maker;
@@ -115,7 +114,7 @@ impl Part {
 
     /// Ends a queue that was closed, once its buffered jobs are returned and its running ones have ended.
     async fn end_if_idle(&self, queue: &Arc<Dispatcher>) {
-        let is_drained = queue.scheduler.ask(CLOSE_WITHIN, Message::Drain).await.is_some();
+        let is_drained = queue.scheduler.ask(CLOSE_WITHIN, SchedulerMessage::Drain).await.is_some();
         if !is_drained || queue.running() > 0 {
             return;
         }

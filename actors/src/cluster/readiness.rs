@@ -14,6 +14,7 @@ use longshore_backbone::link::Link;
 use longshore_backbone::wire::api::{Counters, HandlerStatus, HealthStatus, PartStatus};
 use longshore_domain::Lane;
 use longshore_domain::cluster_clock::Wrong;
+use longshore_domain::served::none_ever;
 
 use crate::attempt::shed::Shed;
 use crate::cluster::tree_answers::Tree;
@@ -61,7 +62,6 @@ impl Readiness {
         self.lifecycle.is_draining() || self.tree.answers().await
     }
 
-    /// The health of this node now.
     pub(crate) async fn status(&self) -> HealthStatus {
         let live = self.is_alive().await;
         let mut reasons = Vec::new();
@@ -88,7 +88,7 @@ impl Readiness {
         reasons.extend(clock.clone().filter(|_| wrong == Wrong::FarOff));
         let streams = self.health.streams.get();
         reasons.extend(streams.reasons);
-        let full = self.health.full_lanes();
+        let full = self.health.full_lanes.get();
         let full = full.iter().map(|Lane { queue, priority }| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
         });
@@ -124,7 +124,8 @@ impl Readiness {
         // Handlers are asked only while there are jobs for them, or somebody looks.
         discovery.saw_remote();
         let handlers = discovery.announced().map(|announced| {
-            let mut handlers: Vec<HandlerStatus> = announced.into_iter().map(handler).collect();
+            let status = |Announced { service, subject, slots, .. }| HandlerStatus { subject, service, slots };
+            let mut handlers: Vec<HandlerStatus> = announced.into_iter().map(status).collect();
             handlers.sort();
             handlers.truncate(MAX_HANDLERS);
             handlers
@@ -157,7 +158,6 @@ impl Readiness {
         if allowed { self.run_time_settings.faults.in_words(now()) } else { Vec::new() }
     }
 
-    /// Why there is no connection, if there is none.
     fn not_connected(&self) -> Option<String> {
         if self.backbone.is_connected() {
             return None;
@@ -232,18 +232,11 @@ impl Readiness {
         self.routing.discovery.missing_handlers().into_iter().map(|missing| {
             let MissingHandler { tenant, job_type, since, .. } = missing;
             let subject = self.routing.subject_of(&tenant, &job_type);
-            let never = self
-                .routing
-                .never_served(&tenant, &job_type)
-                .map_or_else(String::new, |of| format!("; {}", of.briefly()));
+            let never = self.routing.never_served(&tenant, &job_type);
+            let never = never.map_or_else(String::new, |of| format!("; {}", none_ever(of.nearest.as_ref())));
             format!(
                 "no handler for {job_type} of tenant {tenant} since {since}: handlers subscribe to {subject}{never}"
             )
         })
     }
-}
-
-fn handler(announced: Announced) -> HandlerStatus {
-    let Announced { service, subject, slots, heartbeat: _, wrong: _ } = announced;
-    HandlerStatus { subject, service, slots }
 }

@@ -31,7 +31,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const CHANGES_FOR: Duration = REMOVED_KEPT.checked_div(2).expect("two is not zero");
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct RunTimeSettingsPart {
     pub(crate) store: Store,
     pub(crate) nodes: Nodes,
     pub(crate) identity: Arc<Identity>,
@@ -43,8 +43,7 @@ pub(crate) struct Part {
     pub(crate) system_events: SystemEvents,
 }
 
-/// Keeps the settings up to date until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: RunTimeSettingsPart) -> LoopEnd {
     let mut announcements = part.store.announcements().await.map_err(|error| error.with_causes())?;
     let mut connected = part.store.connected();
     let mut tick = ticks(ASK_EVERY);
@@ -71,7 +70,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     }
 }
 
-impl Part {
+impl RunTimeSettingsPart {
     /// Reads the changes, or all settings if those are not `known`; says when it asked, if it got an answer.
     async fn read(&self, known: bool) -> Option<Instant> {
         let (sent, from) = (Instant::now(), if known { self.settings.read_up_to() } else { 0 });

@@ -25,13 +25,12 @@ use crate::runtime::supervision::{LoopEnd, ticks};
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct ServedTypesPart {
     pub(crate) store: Store,
     pub(crate) routing: Arc<Routing>,
 }
 
-/// Keeps the two in step until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: ServedTypesPart) -> LoopEnd {
     let served = &part.routing.served;
     let mut connected = part.store.connected();
     let mut tick = ticks(LOOK_EVERY);
@@ -55,13 +54,13 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         }
         tokio::select! {
             _ = tick.tick() => {}
-            () = served.new_one() => {}
+            () = served.seen.notified() => {}
             Ok(()) = connected.changed() => is_read = false,
         }
     }
 }
 
-impl Part {
+impl ServedTypesPart {
     /// The result of what is tried with the memory; if it fails, it is tried again later.
     async fn tried<T>(&self, doing: &str, work: impl Future<Output = Result<T, Error>>) -> Option<T> {
         match tokio::time::timeout(WITHIN, work).await {

@@ -34,7 +34,6 @@ struct Still {
 #[derive(Debug, Default)]
 pub(super) struct Standstills(BTreeMap<SmolStr, Still>);
 
-/// A lane that stands still.
 #[derive(Debug, PartialEq, Eq)]
 struct Standstill {
     stream: SmolStr,

@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct StreamWatchPart {
     pub(crate) watcher: Watcher,
     pub(crate) audit: Arc<Audit>,
     /// The queues that this node serves: each has streams of its own.
@@ -45,7 +45,7 @@ pub(crate) struct Part {
 }
 
 struct Watch {
-    part: Part,
+    part: StreamWatchPart,
     /// The streams that the node needs.
     wanted: Vec<WantedStream>,
     findings: Findings,
@@ -53,19 +53,16 @@ struct Watch {
     said_short: Option<Instant>,
 }
 
-/// Looks until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: StreamWatchPart) -> LoopEnd {
     let mut tick = ticks(LOOK_EVERY);
-    let mut queues = part.queues.names();
-    let wanted = part.watcher.backbone.wanted_streams(queues.iter());
     let mut watch = Watch { part, wanted: Vec::new(), findings: Findings::default(), said_short: None };
-    watch.want(wanted);
+    let mut queues = None;
     for turn in 0_usize.. {
         tick.tick().await;
         let served = watch.part.queues.names();
-        if served != queues {
-            queues = served;
-            watch.want(watch.part.watcher.backbone.wanted_streams(queues.iter()));
+        if queues.as_ref() != Some(&served) {
+            watch.want(watch.part.watcher.backbone.wanted_streams(served.iter()));
+            queues = Some(served);
         }
         watch.take_turn(turn).await;
     }

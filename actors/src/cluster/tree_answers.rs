@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::queue::serve::{Order, RootAddress};
-use crate::runtime::supervision::{Question, SupervisorAnswer};
+use crate::runtime::supervision::SupervisorAnswer;
 
 /// How long the answers may take. Probes usually wait for a second or two themselves.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ impl Tree {
 
     /// Waits until each has answered; false if one of them has not heard the question.
     async fn all_answer(&self) -> bool {
-        let (question, mut answers) = Question::new(ROOM);
+        let (question, mut answers) = mpsc::channel(ROOM);
         self.root.send(Order::Answer(question));
         let (mut wanted, mut count) = (None, 0);
         while let Some(answer) = answers.recv().await {
@@ -86,8 +86,8 @@ mod tests {
             let (Order::Answer(question), Some((queues, answers))) = (order, self.0) else {
                 return std::future::pending().await;
             };
-            question.answer(SupervisorAnswer::Root(queues));
-            (0..answers).for_each(|_| question.answer(SupervisorAnswer::Queue));
+            question.try_send(SupervisorAnswer::Root(queues)).unwrap();
+            (0..answers).for_each(|_| question.try_send(SupervisorAnswer::Queue).unwrap());
             Ok(())
         }
     }

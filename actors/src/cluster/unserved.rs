@@ -30,7 +30,6 @@ struct Unserved {
     warned: Option<Instant>,
 }
 
-/// Watches until the process ends.
 pub(crate) async fn run(watcher: Watcher) -> LoopEnd {
     let mut tick = ticks(CHECK_EVERY);
     let (mut known, mut standstills) = (BTreeMap::new(), Standstills::default());
@@ -58,7 +57,7 @@ async fn look(
         if is_news {
             tracing::warn!(%queue, waiting, "jobs wait in a queue that no node serves: start a node whose configuration names it");
             let details = json!({"queue": queue, "waiting": waiting, "since": since});
-            system_events.publish_of_queue("queue_unserved", &queue, details).await;
+            system_events.publish_about("queue_unserved", Some(&queue), None, details).await;
         }
         warnings.push(format!("no node serves queue {queue} since {since}: {waiting} jobs wait in it"));
     }

@@ -93,7 +93,6 @@ impl Batches {
         }
     }
 
-    /// Whether a batch may go out now.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }

@@ -34,10 +34,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// Headers by which a run belongs to the trace of the one before.
 const OF_TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
-/// Whether the jobs that are to follow can be submitted, as far as this is known before there is a result.
-///
-/// # Errors
-/// Names the field, from `then` on.
+/// Whether the jobs that are to follow can be submitted, as far as this is known before there is a result. An error
+/// names the field, from `then` on.
 pub(crate) fn check(policies: &Policies, tenant: &Tenant, first: &SubmitRequest) -> Result<(), ApiError> {
     for (number, (field, job)) in links(Some(first)).enumerate() {
         if number == LINKS_MAX {
@@ -55,19 +53,13 @@ pub(crate) fn links(first: Option<&SubmitRequest>) -> impl Iterator<Item = (Stri
     std::iter::successors(first, |(field, job)| Some((format!("{field}.then"), job.then.as_deref()?)))
 }
 
-/// The same of the header of a job that was published bare.
-///
-/// # Errors
-/// Names header and field.
+/// The same of the header of a job that was published bare. An error names header and field.
 pub(crate) fn check_header(policies: &Policies, tenant: &Tenant, value: &str) -> Result<(), String> {
     let checked = then::job(value).and_then(|job| check(policies, tenant, &job).map_err(|error| error.message));
     checked.map_err(|error| format!("header {}: {error}", then::NAME))
 }
 
 /// Why a job that was published bare is not taken, if a queue of its chain is not declared.
-///
-/// # Errors
-/// A server did not say so.
 pub(crate) async fn undeclared<P: RunPorts>(ports: &P, job: &Job) -> Result<Option<String>, Error> {
     let then = job.options.as_ref().and_then(|options| options.then.as_ref());
     let first = then.and_then(|then| then::job(&then.job).ok());
@@ -82,10 +74,7 @@ pub(crate) async fn undeclared<P: RunPorts>(ports: &P, job: &Job) -> Result<Opti
     Ok(None)
 }
 
-/// Whether a job may follow others, as far as this is known before it has a payload.
-///
-/// # Errors
-/// Names the field.
+/// Whether a job may follow others, as far as this is known before it has a payload. An error names the field.
 pub(crate) fn check_following(policies: &Policies, tenant: &Tenant, job: &SubmitRequest) -> Result<(), ApiError> {
     let not_there = [
         ("run_id", job.run_id.is_some()),
@@ -115,8 +104,7 @@ fn has_payload(job: &SubmitRequest) -> bool {
     job.payload.is_some() || job.payload_base64.is_some()
 }
 
-/// The outcome of an attempt, unless the job that is to follow could not have this result as its payload: then it has
-/// failed, and says why.
+/// The outcome of an attempt: a failure, if the job that is to follow could not have this result as its payload.
 pub(crate) fn judge(policies: &Policies, job: &Job, outcome: Outcome) -> Outcome {
     let Some(then) = job.options.as_ref().and_then(|options| options.then.as_ref()) else { return outcome };
     let Outcome::Completed(result) = &outcome else { return outcome };
@@ -149,7 +137,6 @@ fn payload_of(result: &RunResult) -> Result<(Bytes, Option<&str>), String> {
     }
 }
 
-/// The job that follows this run, if one does.
 pub(crate) fn next<P: RunPorts>(ports: &P, run: &Run, payload: &PublishedJob) -> Option<Box<NextJob>> {
     run.child()?;
     let made = made(ports, run, payload.headers.as_deref());

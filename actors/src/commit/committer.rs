@@ -42,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What the committer is asked, beside its input.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum CommitterMessage {
     /// Answer once all input is confirmed.
     Flush(RpcReplyPort<()>),
 }
@@ -68,8 +68,7 @@ struct NodeOutlets {
     slow: mpsc::UnboundedSender<Done>,
 }
 
-/// Carries out commits until the process ends.
-pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox<Message>) -> LoopEnd {
+pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox<CommitterMessage>) -> LoopEnd {
     let mut committing = committing.lock().await;
     let committing = &mut *committing;
     let backbone = committing.backbone.clone();
@@ -108,7 +107,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
                 pipeline.send_again(overdue, &mut outlets).await;
                 committing.pipeline.measure(committing.commits.len(), Instant::now());
             }
-            News::Message(Message::Flush(done)) => pipeline.flushes.push(done),
+            News::Message(CommitterMessage::Flush(done)) => pipeline.flushes.push(done),
             News::Closed => return Ok(()),
         }
         let none_waits = committing.commits.is_empty();
@@ -123,7 +122,7 @@ enum News {
     Ready,
     Due,
     Look,
-    Message(Message),
+    Message(CommitterMessage),
     Closed,
 }
 
@@ -182,7 +181,6 @@ impl Committing {
 }
 
 impl NodeOutlets {
-    /// Where a message is published.
     fn subject(&self, what: &Sent) -> String {
         match what {
             Sent::Record(commit) => {
@@ -208,7 +206,7 @@ impl Outlets for NodeOutlets {
             }
             Sent::Batch { tenant, id, body, .. } => {
                 let subject = Bytes::from(self.backbone.names().event_log(tenant.as_str()));
-                self.window.send(number, subject, header::with_message_id(id), body.clone()).await;
+                self.window.send(number, subject, header::single(header::names::MSG_ID, id), body.clone()).await;
             }
         }
     }

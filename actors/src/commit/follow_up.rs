@@ -181,7 +181,7 @@ pub(crate) async fn follow<S: Server>(server: &S, mut commit: Box<Commit>) {
                 }
                 .inspect(|_| fail_point::pass("after-schedule"))
             }
-            Some(FollowUp::Park(since)) if commit.park.as_ref().is_some_and(|park| park.forward().is_some()) => {
+            Some(FollowUp::Park(since)) if commit.park.as_ref().is_some_and(|park| park.forward.is_some()) => {
                 fail_point::pass("before-forward");
                 server
                     .return_to_queue(run, since, headers, payload)

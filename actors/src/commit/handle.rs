@@ -8,7 +8,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, SmolStr};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::commit::committer::{Committing, Message, QUEUED};
+use crate::commit::committer::{CommitterMessage, Committing, QUEUED};
 use crate::commit::pipeline::Input;
 use crate::commit::{AfterCommit, Commit, PublishedJob};
 use crate::metrics::Metrics;
@@ -21,8 +21,7 @@ use crate::trace::Tracer;
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
     inbox: mpsc::Sender<Input>,
-    /// Where its messages go.
-    pub(crate) address: Address<Message>,
+    pub(crate) address: Address<CommitterMessage>,
     /// In whose name commits are written, and for which server.
     node: SmolStr,
     backbone: Backbone,
@@ -60,22 +59,14 @@ impl Committer {
     }
 
     /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
-    ///
-    /// # Errors
-    /// The committer died while it worked on the commit, or the process is ending: the log may lack the events.
     pub(crate) async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        let run = Box::new(run.clone());
-        let commit = Commit::of_stored(run, PublishedJob::default(), published, self.author());
+        let author = Author { node: &self.node, server: &self.backbone };
+        let commit = Commit::of_stored(Box::new(run.clone()), PublishedJob::default(), published, author);
         self.carry_out(commit).await.map(drop)
-    }
-
-    /// In whose name records and events are written.
-    pub(crate) fn author(&self) -> Author<'_, Backbone> {
-        Author { node: &self.node, server: &self.backbone }
     }
 
     /// Waits until all input before is confirmed; false: it was not within that time.
     pub(crate) async fn flush(&self, within: Duration) -> bool {
-        self.address.ask(within, Message::Flush).await.is_some()
+        self.address.ask(within, CommitterMessage::Flush).await.is_some()
     }
 }

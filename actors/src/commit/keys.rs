@@ -79,9 +79,6 @@ pub(crate) async fn give_back<S: Server>(server: &S, tenant: &Tenant, run: &Run,
 
 /// A run of this key has ended: if no other of its line is left, the line goes, as it says no more than none. It is
 /// written as it was read, so a run that came meanwhile keeps it.
-///
-/// # Errors
-/// It cannot be read or written.
 async fn leave_line<S: Server>(server: &S, tenant: &Tenant, id: &ConcurrencyId) -> Result<(), Error> {
     let (line, revision) = server.read_line(id).await?;
     if !line.is_empty() && ended(server, tenant, &line).await?.len() == line.members().count() {
@@ -103,9 +100,6 @@ pub(crate) async fn ended<S: Server>(server: &S, tenant: &Tenant, line: &Line) -
 
 /// A run has ended: if it was the last of its batch, the order goes, as it says no more than none. It is written as it
 /// was read, so a batch that was cut meanwhile stays.
-///
-/// # Errors
-/// Something cannot be read or written.
 async fn leave_order<S: Server>(server: &S, id: &OrderId) -> Result<(), Error> {
     let (order, revision) = server.read_order(id).await?;
     if !order.batch().is_empty() && first_open(server, id, &order).await?.1.is_none() {
@@ -147,9 +141,6 @@ async fn open<S: Server>(server: &S, id: &OrderId, member: &Member) -> Result<Op
 }
 
 /// Has the order of a run that waits for its time last beyond that, however long it is.
-///
-/// # Errors
-/// It cannot be read or written.
 pub(super) async fn keep_order<S: Server>(server: &S, run: &Run, until: Timestamp) -> Result<(), Error> {
     let Some(id) = run.order() else { return Ok(()) };
     let since = run.attempts.last().map_or(run.origin, |attempt| attempt.started_at);

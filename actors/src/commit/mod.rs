@@ -95,9 +95,7 @@ pub(crate) struct Commit {
     pub(crate) lines: EncodedEvents,
     /// What to write after the events.
     pub(crate) follow_up: Option<FollowUp>,
-    /// The job that follows the run in its chain.
     pub(crate) next: Option<Box<NextJob>>,
-    /// What becomes of the delivery.
     pub(crate) after: AfterCommit,
     /// The line of its key, which an ended run may leave empty.
     pub(crate) line: Option<Box<ConcurrencyId>>,
@@ -135,9 +133,7 @@ impl Drop for InFlightPermit {
 /// What becomes of the delivery, last.
 #[derive(Debug)]
 pub(crate) enum AfterCommit {
-    /// The delivery is acknowledged.
     Ack(AckToken),
-    /// The job is returned to the server.
     Return(AckToken),
     /// The node holds the job locally: the ack token goes back to the waiting task, with the record's revision.
     LocalRetry(AckToken, oneshot::Sender<(AckToken, u64)>),
@@ -158,7 +154,6 @@ impl AfterCommit {
 }
 
 impl Commit {
-    /// What log lines about it name.
     pub(crate) fn about(&self) -> About<'_> {
         About::run(&self.run).traced(self.payload.trace_id())
     }

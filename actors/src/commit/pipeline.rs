@@ -44,7 +44,6 @@ pub(crate) trait Outlets {
 
     /// Sends a message under a number, by which its answer is known.
     async fn send(&mut self, number: u64, what: &Sent);
-    /// Publishes events live.
     async fn publish_live(&self, events: &EncodedEvents);
     /// Ends the delivery of a commit of which nothing else is left to do: acknowledges it, as a rule.
     async fn end(&self, commit: Box<Commit>);
@@ -58,7 +57,6 @@ pub(crate) trait Outlets {
     async fn before_repeat(&self);
     /// Nothing was heard of a message since it was first sent.
     fn is_silent(&mut self, what: &Sent, first_sent: Instant);
-    /// A message was answered.
     fn is_answered(&mut self, what: &Sent);
 }
 
@@ -89,10 +87,14 @@ struct Pending {
 /// A message to the server whose answer is awaited.
 #[derive(Debug)]
 pub(crate) enum Sent {
-    /// The record of a commit.
     Record(Box<Commit>),
     /// A batch of a tenant's event log, under this message id.
-    Batch { tenant: Tenant, id: String, body: Bytes, batch: Batch },
+    Batch {
+        tenant: Tenant,
+        id: String,
+        body: Bytes,
+        batch: Batch,
+    },
 }
 
 impl Pipeline {
@@ -146,8 +148,7 @@ impl Pipeline {
 
     pub(crate) async fn take<O: Outlets>(&mut self, input: Input, outlets: &mut O) {
         match input {
-            // No other node sends these lines again. So they are kept before the committer does anything that might end
-            // it.
+            // No other node sends these lines again: they are kept before the committer does what might end it.
             Input::Commit(commit) if commit.is_for_the_log_alone() => {
                 self.batches.add(&commit.run.tenant, [commit.lines.log(), b""], None, outlets.now());
             }
@@ -231,7 +232,6 @@ impl Pipeline {
         pending
     }
 
-    /// The server has answered the message of this number.
     pub(crate) async fn answered<O: Outlets>(&mut self, number: u64, answer: PublishAnswer, outlets: &mut O) {
         match answer {
             PublishAnswer::Stored(sequence) => {
@@ -284,7 +284,7 @@ impl Pipeline {
         }
         fail_point::pass("before-events");
         let (before, events) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
-        if events.enqueues() {
+        if events.enqueues {
             self.metrics.enqueued(&commit.run);
         }
         lines::write(&commit.run, &commit.payload, &events);
@@ -296,7 +296,6 @@ impl Pipeline {
         self.batches.add(&tenant, [before.log(), events.log()], Some(commit), outlets.now());
     }
 
-    /// Sends the batches that go out now.
     pub(crate) async fn send_batches<O: Outlets>(&mut self, outlets: &mut O) {
         let mut numbers = Vec::new();
         for (tenant, mut batch) in self.batches.take_ready() {

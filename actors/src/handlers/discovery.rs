@@ -38,8 +38,8 @@ pub(crate) struct Discovery {
     announcements: RwLock<Announcements>,
     /// A job for a remote handler was seen since the last discovery.
     remote_seen: AtomicBool,
-    /// Notified when a job is met whose handlers are not known yet.
-    new_subject_met: Notify,
+    /// Notified when a job is met whose handlers must be asked before more than one job at once may be there.
+    pub(crate) new_subject_met: Notify,
     /// The types for which no handler was found, by subject, and whether there are any.
     missing: Mutex<HashMap<String, MissingHandler>>,
     any_missing: AtomicBool,
@@ -60,7 +60,6 @@ pub(crate) enum KnownHandlers {
 }
 
 impl Discovery {
-    /// A job for a remote handler was seen.
     pub(crate) fn saw_remote(&self) {
         self.remote_seen.store(true, Ordering::Relaxed);
     }
@@ -68,11 +67,6 @@ impl Discovery {
     /// Whether one was seen since the last call.
     pub(crate) fn take_remote_seen(&self) -> bool {
         self.remote_seen.swap(false, Ordering::Relaxed)
-    }
-
-    /// Waits until there is a job whose handlers must be asked before more than one job at once may be there.
-    pub(crate) async fn met_new_subject(&self) {
-        self.new_subject_met.notified().await;
     }
 
     /// No handler was found for a job of this subject.
@@ -104,7 +98,6 @@ impl Discovery {
         }
     }
 
-    /// Whether a type has no handler.
     pub(crate) fn misses_any(&self) -> bool {
         self.any_missing.load(Ordering::Relaxed)
     }

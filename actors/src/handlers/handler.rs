@@ -79,7 +79,10 @@ where
 pub(crate) trait Reporter: std::fmt::Debug + Send + Sync {
     fn progress<'a>(&'a self, job: &'a Arc<Job>, json: Bytes) -> BoxFuture<'a, ()>;
     fn log<'a>(&'a self, job: &'a Arc<Job>, line: String) -> BoxFuture<'a, ()>;
-    fn heartbeat(&self) -> BoxFuture<'_, ()>;
+    /// Nobody has to hear of it where the worker itself renews the lease.
+    fn heartbeat(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
     /// Looks a step up, or stores its result.
     fn step<'a>(&'a self, job: &'a Arc<Job>, call: StepCall) -> BoxFuture<'a, StepEnd>;
 }
@@ -97,10 +100,6 @@ impl Reporter for Nowhere {
     }
 
     fn log<'a>(&'a self, _: &'a Arc<Job>, _: String) -> BoxFuture<'a, ()> {
-        Box::pin(async {})
-    }
-
-    fn heartbeat(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
@@ -130,7 +129,6 @@ pub struct Context {
     pub deadline: Instant,
     /// Cancelled when the run is cancelled, its lease lost or its time over. A handler should end soon after.
     pub cancellation: CancellationToken,
-    /// Where the handler's reports go.
     pub(crate) reporter: Arc<dyn Reporter>,
     /// How often each name of a step was used in this attempt.
     pub(crate) steps: Steps,
@@ -140,7 +138,6 @@ pub struct Context {
 
 impl Context {
     /// The run's id: the same for every attempt, so a good key for making side effects idempotent.
-    #[must_use]
     pub fn run_id(&self) -> &RunId {
         &self.job.run_id
     }
@@ -231,7 +228,6 @@ impl Context {
 
     /// A key for what a step asks of others: the same in every attempt. It is that of the step of this name that is at
     /// work, or else of the next.
-    #[must_use]
     pub fn step_key(&self, name: &str) -> String {
         format!("{}/{name}#{}", self.job.run_id, self.steps.number(name))
     }
@@ -246,7 +242,6 @@ impl Context {
     ///
     /// # Panics
     /// If `job_type` is not the name of a type.
-    #[must_use]
     pub fn for_test(job_type: &str, payload: impl Into<Bytes>) -> Self {
         let job_type = JobType::parse(job_type).unwrap_or_else(|error| panic!("{error}"));
         let job = Job {
@@ -364,13 +359,11 @@ pub struct HandlerError {
 
 impl HandlerError {
     /// A failure after which another attempt may help.
-    #[must_use]
     pub fn retryable(message: impl Into<String>) -> Self {
         Self { permanent: false, message: message.into(), retry_after: None }
     }
 
     /// A failure after which no attempt will help: the job becomes a dead letter at once.
-    #[must_use]
     pub fn permanent(message: impl Into<String>) -> Self {
         Self { permanent: true, message: message.into(), retry_after: None }
     }
@@ -413,7 +406,6 @@ pub struct Handlers {
 
 impl Handlers {
     /// No handlers: remote handlers serve every type.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -436,7 +428,6 @@ impl Handlers {
     }
 
     /// The handler of that name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Handler>> {
         self.by_name.get(name)
     }

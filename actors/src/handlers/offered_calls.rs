@@ -18,7 +18,8 @@ const MAX_CALLS: usize = 1_024;
 pub(crate) struct OfferedCalls {
     open: Mutex<HashMap<u64, (Tenant, RunId, CancellationToken)>>,
     next: AtomicU64,
-    tasks: TaskTracker,
+    /// Those at work, each in a task of its own.
+    pub(crate) tasks: TaskTracker,
     /// Cancelled when the node's grace time is over: what still runs is handed back.
     pub(crate) handed_back: CancellationToken,
 }
@@ -42,11 +43,6 @@ impl OfferedCalls {
         let (number, stop) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
         open.insert(number, (tenant.clone(), run.clone(), stop.clone()));
         Some(OpenCall { calls: Arc::clone(self), number, stop })
-    }
-
-    /// Works on a call in a task of its own.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(work);
     }
 
     /// Asks the calls about this run to stop.

@@ -22,10 +22,8 @@ pub(crate) struct Routing {
     pub(crate) policies: Arc<Policies>,
     handlers: Handlers,
     names: Names,
-    /// The capacity of remote handlers that this node uses.
     pub(crate) capacity: Arc<HandlerCapacity>,
     pub(crate) discovery: Discovery,
-    /// The types that handlers were ever online for.
     pub(crate) served: ServedTypes,
 }
 
@@ -75,8 +73,7 @@ impl Routing {
         named.chain(self.policies.types.keys().cloned()).filter(|job_type| self.handler_of(job_type).is_some())
     }
 
-    /// The types whose handlers this node has and others may lack, with how many jobs of other nodes each takes at
-    /// once.
+    /// The types whose handlers this node has and others may lack, with how many of their jobs each takes at once.
     pub(crate) fn own_handlers(&self) -> Vec<(JobType, Arc<dyn Handler>, u32)> {
         let named = self.handlers.names().filter_map(|name| JobType::parse(name).ok());
         let types: BTreeSet<JobType> = named.chain(self.policies.types.keys().cloned()).collect();
@@ -96,7 +93,6 @@ impl Routing {
         self.discovery.forget(&subject);
     }
 
-    /// A handler was there for this job.
     pub(crate) fn found_handlers(&self, job: &Job) {
         self.served.saw(&job.job_type);
         self.discovery.found(|| [self.names.work(&job.tenant, &job.job_type), self.names.work_of_all(&job.job_type)]);

@@ -21,7 +21,8 @@ pub(crate) const WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(crate) struct ServedTypes {
     table: RwLock<TypesTable>,
-    seen: Notify,
+    /// Notified when there is a type that the cluster may not remember.
+    pub(crate) seen: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +35,6 @@ struct TypesTable {
 }
 
 impl ServedTypes {
-    /// A handler of this type is online.
     pub(crate) fn saw(&self, job_type: &JobType) {
         if !self.table.read().unpoisoned().types.is_new(job_type) {
             return;
@@ -59,11 +59,6 @@ impl ServedTypes {
 
 /// For the parts that read and store it.
 impl ServedTypes {
-    /// Waits until there is a type that the cluster may not remember.
-    pub(crate) async fn new_one(&self) {
-        self.seen.notified().await;
-    }
-
     /// A type that the cluster is to remember.
     pub(crate) fn to_store(&self) -> Option<JobType> {
         self.table.read().unpoisoned().to_store.last().cloned()
@@ -74,7 +69,6 @@ impl ServedTypes {
         self.table.write().unpoisoned().to_store.retain(|of| of != job_type);
     }
 
-    /// Up to which revision it was read.
     pub(crate) fn read_up_to(&self) -> u64 {
         self.table.read().unpoisoned().read_up_to
     }
@@ -89,14 +83,14 @@ impl ServedTypes {
                     table.to_store.retain(|of| *of != job_type);
                     table.types.add(job_type);
                 }
-                Remembered::CompleteFrom(at) => table.types.are_complete_from(at),
+                Remembered::CompleteFrom(at) => table.types.complete_from = Some(at),
             }
         }
     }
 
     /// Whether it is known from when on what the cluster remembers is complete.
     pub(crate) fn knows_from_when(&self) -> bool {
-        self.table.read().unpoisoned().types.is_dated()
+        self.table.read().unpoisoned().types.complete_from.is_some()
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use longshore_domain::fault::{Fault, FaultKind, InWords, Moment};
+use longshore_domain::fault::{Fault, FaultKind, Moment};
 use longshore_domain::{JobType, Timestamp};
 
 use crate::runtime::Unpoisoned as _;
@@ -17,7 +17,6 @@ pub(crate) struct Faults {
     known: Mutex<Vec<ActiveFault>>,
 }
 
-/// A fault that is set.
 #[derive(Debug, Clone)]
 pub(crate) struct ActiveFault {
     pub(crate) job_type: JobType,
@@ -25,7 +24,6 @@ pub(crate) struct ActiveFault {
     pub(crate) fault: Fault,
     /// The revision of its setting: one that is set again counts anew.
     pub(crate) revision: u64,
-    /// How often it has struck.
     pub(crate) struck: u64,
 }
 
@@ -74,7 +72,7 @@ impl Faults {
     pub(crate) fn in_words(&self, now: Timestamp) -> Vec<String> {
         let known = self.known.lock().unpoisoned();
         let holding = known.iter().filter(|of| of.fault.holds(now, of.struck));
-        holding.map(|of| InWords(&of.job_type, of.kind, &of.fault).to_string()).collect()
+        holding.map(|of| of.fault.in_words(&of.job_type, of.kind)).collect()
     }
 }
 

@@ -28,8 +28,7 @@ pub(crate) struct RunTimeSettings {
     present_at: AtomicU64,
     read_at: AtomicU64,
     any_pause: AtomicBool,
-    /// Whether a type is or was paused. Every job asks this, and reading the lock would be a write that all threads
-    /// share.
+    /// Whether a type is or was paused: every job asks, and reading the lock would be a write that all threads share.
     any_type: AtomicBool,
     table: RwLock<SettingsTable>,
     /// The faults on purpose among them.
@@ -85,7 +84,6 @@ impl RunTimeSettings {
         self.may_start_in(queue, now) && self.pause_of_type(queue, job_type).is_none()
     }
 
-    /// The pause that holds for a queue.
     pub(crate) fn pause_of_queue(&self, queue: &Queue) -> Option<Pause> {
         self.any_pause.load(Ordering::SeqCst).then(|| self.pause(&PauseOf::Queue(queue.clone())))?
     }
@@ -112,7 +110,6 @@ impl RunTimeSettings {
         self.any_type.load(Ordering::SeqCst) && self.table.read().unpoisoned().types.contains(job_type)
     }
 
-    /// Every pause that holds.
     pub(crate) fn pauses(&self) -> Vec<(PauseOf, Pause)> {
         let (table, now) = (self.table.read().unpoisoned(), now());
         let all = table.settings.iter().filter_map(|(key, known)| match (key, &known.setting) {
@@ -146,7 +143,6 @@ impl RunTimeSettings {
         self.news.notify();
     }
 
-    /// The revision up to which every change is known.
     pub(crate) fn read_up_to(&self) -> u64 {
         self.table.read().unpoisoned().read_up_to
     }

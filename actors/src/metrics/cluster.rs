@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use longshore_backbone::backlog::Timed;
 use longshore_domain::limit::Scope;
 use longshore_domain::{Priority, Queue};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
@@ -17,21 +18,13 @@ const OLDEST: (&str, &str) = ("longshore_queue_oldest_seconds", "How long the ol
 const TOKENS: (&str, &str) = ("longshore_rate_limit_tokens", "Tokens left of rate limits");
 const DEAD: (&str, &str) = ("longshore_dlq_jobs", "Dead letters of the cluster");
 
-/// Jobs that wait for a time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct TimedCounts {
-    pub(crate) scheduled: u64,
-    pub(crate) retrying: u64,
-    pub(crate) deferred: u64,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct QueueCounts {
     /// By priority, the most urgent first.
     pub(crate) waiting: [u64; Priority::COUNT],
     pub(crate) running: u64,
     /// Unknown until the schedules have been read once.
-    pub(crate) timed: Option<TimedCounts>,
+    pub(crate) timed: Option<Timed>,
     /// How long the oldest waiting job has waited.
     pub(crate) oldest: Duration,
 }
@@ -45,11 +38,7 @@ pub(crate) struct ClusterCounts {
 }
 
 pub(super) fn described() -> Vec<Described> {
-    let of = |(name, _): (&str, &str), labels: &[&str]| Described {
-        name: name.to_owned(),
-        labels: labels.iter().map(|label| (*label).to_owned()).collect(),
-        kind: "gauge",
-    };
+    let of = |(name, _): (&str, &str), labels: &[&str]| Described::new(name, labels, "gauge");
     vec![of(JOBS, &["queue", "priority", "state"]), of(OLDEST, &["queue"]), of(DEAD, &[]), of(TOKENS, &["limit"])]
 }
 
@@ -64,9 +53,9 @@ impl ClusterCounts {
                 jobs.push(gauge(&[queue, ("priority", &priority), ("state", "waiting")], waiting as f64));
             }
             jobs.push(gauge(&[queue, ("state", "running")], counts.running as f64));
-            if let Some(TimedCounts { scheduled, retrying, deferred }) = counts.timed {
-                for (state, count) in [("scheduled", scheduled), ("retrying", retrying), ("deferred", deferred)] {
-                    jobs.push(gauge(&[queue, ("state", state)], count as f64));
+            if let Some(Timed { scheduled, retrying, deferred, .. }) = &counts.timed {
+                for (state, of) in [("scheduled", scheduled), ("retrying", retrying), ("deferred", deferred)] {
+                    jobs.push(gauge(&[queue, ("state", state)], of.count as f64));
                 }
             }
             oldest.push(gauge(&[queue], counts.oldest.as_secs_f64()));

@@ -10,11 +10,9 @@ use prometheus::Histogram;
 use prometheus::core::Metric as _;
 use serde::{Deserialize, Serialize};
 
-/// The edges of every histogram.
 pub(super) const SECONDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// How long a slot is.
 pub(crate) const SLOT: Duration = Duration::from_secs(10);
 /// Slots of an hour.
 const KEPT: usize = 360;
@@ -33,7 +31,6 @@ pub(crate) struct Counted {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread(Vec<u64>);
 
-/// The slots of the last hour.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// The slot that goes on, and what was counted until it began.

@@ -26,7 +26,6 @@ pub const OTHER: &str = "_other";
 /// Places in the table; a power of two. It is never more than half full, so that a search stays short.
 const PLACES: usize = 2_048;
 
-/// The states in which a run ends.
 const ENDS: [RunState; 6] = [
     RunState::Completed,
     RunState::Dead,
@@ -168,23 +167,19 @@ struct LocalEnds {
     total: LocalHistogram,
 }
 
-impl LocalEnds {
-    fn new(metrics: &JobMetrics) -> Self {
-        Self { finished: metrics.finished.each_ref().map(|count| count.local()), total: metrics.total.local() }
-    }
-}
-
 impl Ends {
     pub(crate) fn add(&mut self, run: &Run, kinds: &ByKind) {
         let Some((at, total)) = end_of(run) else { return };
         let (place, metrics) = kinds.placed(run.queue.as_str(), run.job_type.as_str());
-        let ends = self.of.entry(place).or_insert_with(|| LocalEnds::new(metrics));
+        let ends = self.of.entry(place).or_insert_with(|| LocalEnds {
+            finished: metrics.finished.each_ref().map(|count| count.local()),
+            total: metrics.total.local(),
+        });
         ends.finished[at].inc();
         total.into_iter().for_each(|total| ends.total.observe(total));
         self.any = true;
     }
 
-    /// Adds all of them to the metrics.
     pub(crate) fn flush(&mut self) {
         if std::mem::take(&mut self.any) {
             for ends in self.of.values_mut() {
@@ -195,6 +190,7 @@ impl Ends {
     }
 }
 
+#[derive(Debug)]
 pub(crate) struct ByKind {
     families: Families,
     /// Types that have a series of their own in any case.
@@ -212,12 +208,6 @@ pub(crate) struct ByKind {
 struct Filled {
     all: usize,
     unknown: usize,
-}
-
-impl std::fmt::Debug for ByKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ByKind").field("filled", &self.filled).finish_non_exhaustive()
-    }
 }
 
 impl ByKind {

@@ -92,7 +92,6 @@ macro_rules! of_the_node {
             ///
             /// # Panics
             /// Never: the names below are valid and different.
-            #[must_use]
             pub fn new(known: impl IntoIterator<Item = SmolStr>) -> Self {
                 let mut described = cluster::described();
                 described.extend(process::described());
@@ -156,7 +155,6 @@ of_the_node! {
         "Attempts of silent holders settled as lease_expired"
     ),
     stale_reads: IntCounter("longshore_stale_reads_total", "Records older than the delivered job"),
-    /// Messages that no client library can read and that became dead letters.
     poison_removed: IntCounter("longshore_poison_removed_total", "Unreadable messages made dead letters"),
     second_replies: IntCounter("longshore_second_replies_total", "Second replies of handlers to one request"),
     /// Connections to NATS made anew, whatever ended them.
@@ -181,7 +179,6 @@ of_the_node! {
         "longshore_publishes_repeated_total",
         "Records and batches of events sent again, as no answer came"
     ),
-    /// Since the server last said anything about a lane's pull.
     pull_silence: GaugeVec(
         "longshore_pull_silence_seconds",
         "Since the server last answered a lane's pull",
@@ -229,7 +226,6 @@ of_the_node! {
     stranded: IntCounter("longshore_runs_stranded_total", "Open runs without a message"),
     /// Lanes that held jobs and delivered none, though nodes asked for them; counted again each minute.
     lane_standstills: IntCounter("longshore_lane_standstills_total", "Lanes that held jobs and delivered none"),
-    /// Streams that somebody had deleted, and that this node made again.
     streams_remade: IntCounter("longshore_streams_remade_total", "Deleted streams made again, empty"),
     faults_injected: IntCounterVec(
         "longshore_faults_injected_total",

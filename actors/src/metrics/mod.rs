@@ -7,7 +7,7 @@
 
 use longshore_backbone::wire::api::Code;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, Timestamp, events};
+use longshore_domain::{Job, JobType, Queue, Run, RunState, Timestamp, events};
 use prometheus::core::Collector as _;
 use prometheus::{IntCounterVec, TextEncoder};
 
@@ -52,6 +52,12 @@ longshore_domain::named! {
         MovedForward = "moved_forward",
         /// Sessions of silent nodes: the slots of their concurrency limits are free again.
         Slots = "slots",
+    }
+}
+
+impl Described {
+    fn new(name: &str, labels: &[&str], kind: &'static str) -> Self {
+        Self { name: name.to_owned(), labels: labels.iter().map(|label| (*label).to_owned()).collect(), kind }
     }
 }
 
@@ -107,7 +113,6 @@ impl Metrics {
         restarts
     }
 
-    /// The counters of jobs of this queue and type.
     pub(crate) fn of(&self, job: &Job) -> &JobMetrics {
         self.jobs.of(job.queue.as_str(), job.job_type.as_str())
     }
@@ -122,7 +127,13 @@ impl Metrics {
     /// A decision about a run is stored. Its end is counted in `ends`.
     pub(crate) fn decided(&self, run: &Run, decision: Decision, ends: &mut Ends) {
         match decision {
-            Decision::Failed(kind) => self.attempt_failed(run, kind),
+            Decision::Failed(kind) => {
+                let metrics = self.jobs.of(run.queue.as_str(), run.job_type.as_str());
+                metrics.failed(kind);
+                if run.state.name() == RunState::Retrying {
+                    metrics.retried.inc();
+                }
+            }
             Decision::Deferred(reason) => {
                 if events::publishes_last_deferral(run) {
                     self.deferred.with_label_values(&[reason.as_str()]).inc();
@@ -145,26 +156,16 @@ impl Metrics {
         }
     }
 
-    fn attempt_failed(&self, run: &Run, kind: ErrorKind) {
-        let metrics = self.jobs.of(run.queue.as_str(), run.job_type.as_str());
-        metrics.failed(kind);
-        if run.state.name() == RunState::Retrying {
-            metrics.retried.inc();
-        }
-    }
-
     /// Events of a run were published live, and `enqueued` was among them.
     pub(crate) fn enqueued(&self, run: &Run) {
         self.jobs.of(run.queue.as_str(), run.job_type.as_str()).enqueued.inc();
     }
 
-    /// The end of a run is stored.
     pub(crate) fn run_ended(&self, run: &Run) {
         self.jobs.of(run.queue.as_str(), run.job_type.as_str()).ended(run);
     }
 
     /// Every metric that [`Metrics::text`] may contain, by name.
-    #[must_use]
     pub fn described(&self) -> Vec<Described> {
         let mut described = self.described.clone();
         described.sort();
@@ -172,7 +173,6 @@ impl Metrics {
     }
 
     /// All that this node counts, in the text format of Prometheus, version 0.0.4.
-    #[must_use]
     pub fn text(&self) -> String {
         self.text_with(None)
     }

@@ -40,13 +40,9 @@ impl Process {
 }
 
 pub(super) fn described() -> Vec<Described> {
-    let of = |(name, _): (&str, &str), labels: &[&str], kind| Described {
-        name: name.to_owned(),
-        labels: labels.iter().map(|label| (*label).to_owned()).collect(),
-        kind,
-    };
-    let gauges = [MEMORY, FILES, START].map(|what| of(what, &[], "gauge"));
-    gauges.into_iter().chain([of(BUILD, &["version"], "gauge"), of(CPU, &[], "counter")]).collect()
+    let gauges = [MEMORY, FILES, START].map(|(name, _)| Described::new(name, &[], "gauge"));
+    let others = [Described::new(BUILD.0, &["version"], "gauge"), Described::new(CPU.0, &[], "counter")];
+    gauges.into_iter().chain(others).collect()
 }
 
 /// User and system time, the 14th and 15th field of `stat` (proc(5)); the name before them may hold spaces.

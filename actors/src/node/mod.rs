@@ -15,13 +15,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::cluster::node_name;
-use crate::lease_keeper;
-use crate::limits::concurrency;
+use crate::lease_keeper::LeaseKeeperMessage;
+use crate::limits::concurrency::keeper::SlotKeeperMessage;
 use crate::metrics::Metrics;
 use crate::node::observer::Observer;
 use crate::node::parts::Parts;
-use crate::node::tree::Root;
-use crate::queue::dispatcher;
+use crate::node::tree::{Root, RootArguments};
+use crate::queue::dispatcher::SchedulerMessage;
 use crate::queue::serve::Order;
 use crate::runtime::now;
 use crate::{Handlers, Settings};
@@ -30,20 +30,15 @@ use crate::{Handlers, Settings};
 const SERVES_WITHIN: Duration = Duration::from_secs(5);
 /// How long a node that drains waits to learn whether others are there.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
-
 /// How long closing the lanes may take: one round trip to the server.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
-
 /// How long it may take to ask all workers to stop: longer than the lease-keeper needs to be started again.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
-
 /// How long a drain may take beyond the grace time to write and publish the releases. An election of the server fits
 /// in: it takes 4 to 8 s.
 const FLUSH_WITHIN: Duration = Duration::from_secs(10);
-
 /// How long the node may take to give back its slots of concurrency limits.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-
 /// How long each of the node's last steps may take, saying goodbye and flushing the last bytes: perhaps no server is
 /// there any more to receive them.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -81,13 +76,6 @@ pub enum Error {
     NotFlushed,
 }
 
-/// Opens the files of the audit, so that a path that cannot be written is known as the node starts.
-fn open_files(settings: &Settings) -> Result<(), Error> {
-    let named = |setting| move |why| Error::AuditFile { setting, why };
-    settings.audit_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.file")))?;
-    settings.event_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.events_file")))
-}
-
 /// A running node.
 pub struct Node {
     parts: Parts,
@@ -110,7 +98,10 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        open_files(&settings)?;
+        // A path that cannot be written is known as the node starts.
+        let named = |setting| move |why| Error::AuditFile { setting, why };
+        settings.audit_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.file")))?;
+        settings.event_file.as_ref().map_or(Ok(()), |file| file.open().map_err(named("audit.events_file")))?;
         let Settings { name, shutdown_grace: grace, policies, storage, .. } = &settings;
         let (grace, storage) = (*grace, storage.clone());
         let backbone =
@@ -124,7 +115,7 @@ impl Node {
         let maker = parts.queue_maker(&ports);
         let policies = &parts.gates.routing.policies;
         let configured = policies.queues.iter().filter(|_| !policies.gateway);
-        let tree = tree::Arguments {
+        let tree = RootArguments {
             children: tree::children(&parts, &ports),
             queues: configured.map(|(queue, policy)| maker.make(queue, *policy)).collect(),
             address: parts.root.clone(),
@@ -146,19 +137,16 @@ impl Node {
     }
 
     /// The node's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.parts.api.identity.node
     }
 
     /// A view of the node for probes and monitoring; it may outlive the node.
-    #[must_use]
     pub fn observer(&self) -> Observer {
         self.observer.clone()
     }
 
     /// Its metrics.
-    #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.parts.api.metrics
     }
@@ -180,11 +168,11 @@ impl Node {
         }
         self.parts.api.lifecycle.draining.cancel();
         let queues = self.parts.queues.all();
-        let closed = queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, dispatcher::Message::Drain));
+        let closed = queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, SchedulerMessage::Drain));
         futures_util::future::join_all(closed).await;
         if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
             tracing::warn!("the grace time is over: releasing the attempts that still run");
-            if self.parts.leases.ask(RELEASE_WITHIN, lease_keeper::Message::Release).await.is_none() {
+            if self.parts.leases.ask(RELEASE_WITHIN, LeaseKeeperMessage::Release).await.is_none() {
                 tracing::warn!("the lease-keeper does not answer: what runs is not released and comes after its lease");
             }
             self.parts.offered_calls.handed_back.cancel();
@@ -192,7 +180,7 @@ impl Node {
         }
         let is_flushed = self.parts.api.committer.flush(FLUSH_WITHIN).await;
         // If it takes longer, its slots come back with its lease.
-        let _ = self.parts.gates.slots.address.ask(LEAVE_WITHIN, concurrency::keeper::Message::Leave).await;
+        let _ = self.parts.gates.slots.address.ask(LEAVE_WITHIN, SlotKeeperMessage::Leave).await;
         if let Some(tracer) = &self.parts.api.tracer {
             tracer.flush(GOODBYE_TIMEOUT).await;
         }
@@ -222,7 +210,7 @@ impl Node {
     async fn idle(&self) {
         for queue in self.parts.queues.all().iter() {
             while queue.running() > 0 {
-                queue.idle.back().await;
+                queue.idle.back.notified().await;
             }
         }
         self.parts.offered_calls.idle().await;

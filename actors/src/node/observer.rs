@@ -48,13 +48,11 @@ impl Observer {
     }
 
     /// Opens streams of events.
-    #[must_use]
     pub fn streams(&self) -> &EventStreams {
         &self.streams
     }
 
     /// Asks the API within the process.
-    #[must_use]
     pub fn api(&self) -> &ApiHandle {
         &self.handle
     }
@@ -66,7 +64,6 @@ impl Observer {
     }
 
     /// The faults on purpose that its attempts meet, in words.
-    #[must_use]
     pub fn faults(&self) -> Vec<String> {
         self.readiness.faults()
     }
@@ -94,31 +91,17 @@ impl Observer {
     }
 
     /// Begins the span of a request over HTTP, in its client's trace if it names one; `None`: there are no traces.
-    #[must_use]
     pub fn request_span(&self, outer: Option<&TraceContext>) -> Option<RequestSpan> {
         self.handle.tracer().map(|tracer| RequestSpan::begin(tracer, outer))
-    }
-
-    /// Ends it.
-    pub fn end_request_span(&self, span: &RequestSpan, method: &'static str, route: &str, status: u16) {
-        if let Some(tracer) = self.handle.tracer() {
-            tracer.answered(span, method, route, status);
-        }
     }
 
     /// Its metrics, in the text format of Prometheus. Waits up to two seconds for the servers, for the counts of the
     /// whole cluster; without an answer these are absent.
     pub async fn metrics(&self) -> String {
-        let Readiness { backbone, identity, queues, .. } = &self.readiness;
+        let Readiness { backbone, identity, queues, health, routing, metrics, .. } = &self.readiness;
         let counts = self.counts.now(backbone, &self.limits, &identity.node, queues.loads()).await;
-        self.measure().await;
-        self.readiness.metrics.text_with(counts.as_deref())
-    }
-
-    /// Sets the gauges that no other part keeps.
-    async fn measure(&self) {
+        // No other part keeps these gauges.
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let Readiness { backbone, queues, health, routing, metrics, .. } = &self.readiness;
         for (queue, load) in queues.loads() {
             metrics.workers.with_label_values(&[&queue]).set(number(load.concurrency));
             metrics.busy.with_label_values(&[&queue]).set(number(load.running));
@@ -133,5 +116,6 @@ impl Observer {
         let second = backbone.second_replies();
         metrics.second_replies.inc_by(second.saturating_sub(metrics.second_replies.get()));
         metrics.ready.set(i64::from(self.readiness.status().await.reasons.is_empty()));
+        metrics.text_with(counts.as_deref())
     }
 }

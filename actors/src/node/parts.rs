@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use longshore_backbone::Backbone;
 use longshore_backbone::handlers::Caller;
+use longshore_backbone::wire::api::InForce;
 use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;
@@ -15,23 +16,23 @@ use crate::attempt::node_ports::NodePorts;
 use crate::attempt::shed::Shed;
 use crate::attempt::unclear_claims::UnclearClaims;
 use crate::audit::Audit;
-use crate::cluster::node_name::Own;
 use crate::cluster::readiness::Readiness;
 use crate::cluster::tree_answers::Tree;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{
-    Watcher, discovery, event_files, offered_handlers, presence, pressure_watch, put_queues, run_time_settings,
-    served_types, stream_watch,
+    Watcher, discovery::DiscoveryPart, event_files::EventFilesPart, offered_handlers::OfferedHandlersPart,
+    presence::PresencePart, pressure_watch::PressureWatchPart, put_queues::PutQueuesPart,
+    run_time_settings::RunTimeSettingsPart, served_types::ServedTypesPart, stream_watch::StreamWatchPart,
 };
 use crate::commit::committer::Committing;
 use crate::commit::handle::Committer;
 use crate::handlers::capacity::HandlerCapacity;
 use crate::handlers::offered_calls::OfferedCalls;
 use crate::handlers::routing::Routing;
-use crate::lease_keeper::{self, Book};
-use crate::limits::breaker::{self, Breakers};
-use crate::limits::concurrency::{Slots, errands};
-use crate::limits::rate::{self, Limits};
+use crate::lease_keeper::{Book, LeaseKeeperMessage, LeaseKeeperPart};
+use crate::limits::breaker::{Breakers, keeper::BreakerPart};
+use crate::limits::concurrency::{Slots, errands::SlotKeeperPart};
+use crate::limits::rate::{Limits, keeper::LimiterPart};
 use crate::limits::settings::RunTimeSettings;
 use crate::metrics::Metrics;
 use crate::pull::Pullers;
@@ -46,13 +47,13 @@ use crate::runtime::lifecycle::Lifecycle;
 use crate::runtime::park_permits::ParkGate;
 use crate::runtime::pressure::MachinePressure;
 use crate::runtime::system_events::SystemEvents;
-use crate::service;
+use crate::service::ServicePart;
 use crate::streams::EventStreams;
-use crate::streams::tail::{self, Table};
-use crate::time::{recurring, timekeeper};
+use crate::streams::tail::Table;
+use crate::time::{recurring::RecurringPart, timekeeper::TimekeeperPart};
 use crate::trace::Tracer;
-use crate::webhooks::{self, feed};
-use crate::{DeclaredSchedules, EventFile, Handlers, PressureSettings, Settings};
+use crate::webhooks;
+use crate::{DeclaredSchedules, EventFile, Handlers, LogControl, PressureSettings, Settings};
 
 /// What the parts of a node are made of. Only the node sees this whole.
 pub(crate) struct Parts {
@@ -65,7 +66,7 @@ pub(crate) struct Parts {
     pub(crate) root: RootAddress,
     pub(crate) committing: Arc<Mutex<Committing>>,
     pub(crate) book: Arc<Book>,
-    pub(crate) leases: Address<lease_keeper::Message>,
+    pub(crate) leases: Address<LeaseKeeperMessage>,
     pub(crate) offered_calls: Arc<OfferedCalls>,
     pub(crate) pullers: Arc<Pullers>,
     health: Arc<Health>,
@@ -73,8 +74,8 @@ pub(crate) struct Parts {
     watches: Option<PressureSettings>,
     pressure: Arc<MachinePressure>,
     shed: Arc<Shed>,
-    /// What it answers about itself.
-    pub(crate) own: Own,
+    pub(crate) log: Option<Arc<dyn LogControl>>,
+    pub(crate) in_force: Arc<[InForce]>,
     /// Where the event log is written to as well.
     event_file: Option<Arc<dyn EventFile>>,
     /// Who follows events on this node.
@@ -91,7 +92,7 @@ fn gates(backbone: &Backbone, identity: &Identity, policies: &Arc<Policies>, han
     Gates {
         routing: Arc::new(Routing::new(Arc::clone(policies), handlers, backbone.names().clone(), capacity)),
         limits: Arc::new(Limits::new(&identity.instance, Arc::clone(policies), Arc::clone(&news))),
-        breakers: Arc::new(Breakers::new(Arc::clone(policies), identity.writer(), Arc::clone(&news))),
+        breakers: Arc::new(Breakers::new(Arc::clone(policies), &identity.writer, Arc::clone(&news))),
         run_time_settings: Arc::new(RunTimeSettings::new(Arc::clone(&news))),
         slots: Arc::new(Slots::new(Arc::clone(policies), Arc::clone(&news), backbone.concurrency_space())),
         park: ParkGate::new(backbone.parked_space(), Arc::clone(&news)),
@@ -100,7 +101,6 @@ fn gates(backbone: &Backbone, identity: &Identity, policies: &Arc<Policies>, han
 }
 
 impl Parts {
-    /// A node with these settings that starts now.
     pub(crate) fn new(backbone: Backbone, settings: Settings, handlers: Handlers) -> Self {
         let Settings { name, policies, schedules, pressure: watches, traces, audit_file, .. } = settings;
         let Settings { log, in_force, event_file, webhooks, .. } = settings;
@@ -152,7 +152,8 @@ impl Parts {
             watches,
             pressure: Arc::default(),
             shed: Arc::default(),
-            own: Own { log, in_force },
+            log,
+            in_force,
             event_file,
             event_streams: Arc::default(),
             waits: Arc::default(),
@@ -183,24 +184,19 @@ impl Parts {
     }
 
     /// The lease-keeper: renews leases, and stops jobs.
-    pub(crate) fn lease_keeper(&self) -> lease_keeper::Part {
+    pub(crate) fn lease_keeper(&self) -> LeaseKeeperPart {
         let (book, metrics) = (Arc::clone(&self.book), Arc::clone(&self.api.metrics));
-        lease_keeper::Part { backbone: self.api.backbone.clone(), book, metrics }
+        LeaseKeeperPart { backbone: self.api.backbone.clone(), book, metrics }
     }
 
     /// The timekeeper: moves due jobs, has recurring schedules fire, and says which lanes are full.
-    pub(crate) fn timekeeper(&self) -> timekeeper::Part {
-        timekeeper::Part { api: Arc::clone(&self.api), health: Arc::clone(&self.health) }
-    }
-
-    /// The feed of webhooks, if this node calls anybody: submits deliveries.
-    pub(crate) fn webhook_feed(&self) -> Option<feed::Part> {
-        Some(feed::Part { api: Arc::clone(&self.api), settings: self.api.webhooks.clone()? })
+    pub(crate) fn timekeeper(&self) -> TimekeeperPart {
+        TimekeeperPart { api: Arc::clone(&self.api), health: Arc::clone(&self.health) }
     }
 
     /// The API's service: answers, has decisions about runs committed, and says how the node is.
-    pub(crate) fn service(&self) -> service::Part {
-        service::Part {
+    pub(crate) fn service(&self) -> ServicePart {
+        ServicePart {
             api: Arc::clone(&self.api),
             readiness: self.readiness(),
             pullers: Arc::clone(&self.pullers),
@@ -227,14 +223,14 @@ impl Parts {
     }
 
     /// The watch of the streams that this node needs.
-    pub(crate) fn stream_watch(&self) -> stream_watch::Part {
+    pub(crate) fn stream_watch(&self) -> StreamWatchPart {
         let (audit, queues) = (Arc::clone(&self.api.audit), Arc::clone(&self.queues));
-        stream_watch::Part { watcher: self.watcher(), audit, queues }
+        StreamWatchPart { watcher: self.watcher(), audit, queues }
     }
 
     /// The run-time settings: reads them, removes those whose time is over, and says so.
-    pub(crate) fn run_time_settings(&self) -> run_time_settings::Part {
-        run_time_settings::Part {
+    pub(crate) fn run_time_settings(&self) -> RunTimeSettingsPart {
+        RunTimeSettingsPart {
             store: self.api.backbone.run_time_settings(),
             nodes: self.api.backbone.nodes(),
             identity: Arc::clone(&self.api.identity),
@@ -247,18 +243,18 @@ impl Parts {
     }
 
     /// The memory of served types: reads and stores it.
-    pub(crate) fn served_types(&self) -> served_types::Part {
-        served_types::Part { store: self.api.backbone.served_types(), routing: Arc::clone(&self.gates.routing) }
+    pub(crate) fn served_types(&self) -> ServedTypesPart {
+        ServedTypesPart { store: self.api.backbone.served_types(), routing: Arc::clone(&self.gates.routing) }
     }
 
     /// The rate limiter: gets tokens from the cluster, and announces holds.
-    pub(crate) fn limiter(&self) -> rate::keeper::Part {
-        rate::keeper::Part { backbone: self.api.backbone.clone(), limits: Arc::clone(&self.gates.limits) }
+    pub(crate) fn limiter(&self) -> LimiterPart {
+        LimiterPart { backbone: self.api.backbone.clone(), limits: Arc::clone(&self.gates.limits) }
     }
 
     /// The slot-keeper: gets slots of concurrency limits from the cluster, and keeps the node's session.
-    pub(crate) fn slot_keeper(&self) -> errands::Part {
-        errands::Part {
+    pub(crate) fn slot_keeper(&self) -> SlotKeeperPart {
+        SlotKeeperPart {
             records: self.api.backbone.slots(),
             node: self.api.identity.node.clone(),
             lease: self.api.backbone.storage().lease,
@@ -268,8 +264,8 @@ impl Parts {
     }
 
     /// Presence: says that the node is there, and how full the records are.
-    pub(crate) fn presence(&self) -> presence::Part {
-        presence::Part { node: self.readiness(), waiting: Arc::clone(&self.api.waiting) }
+    pub(crate) fn presence(&self) -> PresencePart {
+        PresencePart { node: self.readiness(), waiting: Arc::clone(&self.api.waiting) }
     }
 
     /// The watches of dead letters, of queues that no node serves, and of the clock, which it sets: each warns.
@@ -284,24 +280,19 @@ impl Parts {
     }
 
     /// The event files, if there are any: reads the event log.
-    pub(crate) fn event_files(&self) -> Option<event_files::Part> {
+    pub(crate) fn event_files(&self) -> Option<EventFilesPart> {
         let file = self.event_file.clone()?;
-        Some(event_files::Part { backbone: self.api.backbone.clone(), metrics: Arc::clone(&self.api.metrics), file })
+        Some(EventFilesPart { backbone: self.api.backbone.clone(), metrics: Arc::clone(&self.api.metrics), file })
     }
 
-    /// The reader of the event log's end, for all streams.
-    pub(crate) fn event_tail(&self) -> tail::Part {
-        tail::Part { backbone: self.api.backbone.clone(), table: Arc::clone(&self.event_streams) }
-    }
-
-    /// Streams of events: opened by clients over HTTP.
+    /// Streams of events, opened by clients over HTTP, and the reader of the event log's end for all of them.
     pub(crate) fn streams(&self) -> EventStreams {
         EventStreams { api: Arc::clone(&self.api), table: Arc::clone(&self.event_streams) }
     }
 
     /// The watch of processor and memory, if it is set: says by how far schedulers hold back.
-    pub(crate) fn pressure_watch(&self) -> Option<pressure_watch::Part> {
-        Some(pressure_watch::Part {
+    pub(crate) fn pressure_watch(&self) -> Option<PressureWatchPart> {
+        Some(PressureWatchPart {
             settings: self.watches.clone()?,
             pressure: Arc::clone(&self.pressure),
             metrics: Arc::clone(&self.api.metrics),
@@ -310,13 +301,13 @@ impl Parts {
     }
 
     /// The recurring schedules: stores what is declared, and sets ticks.
-    pub(crate) fn recurring(&self) -> recurring::Part {
-        recurring::Part { api: Arc::clone(&self.api), declared: Arc::clone(&self.declared) }
+    pub(crate) fn recurring(&self) -> RecurringPart {
+        RecurringPart { api: Arc::clone(&self.api), declared: Arc::clone(&self.declared) }
     }
 
     /// Handler discovery: asks remote handlers, and notifies the schedulers.
-    pub(crate) fn discovery(&self) -> discovery::Part {
-        discovery::Part {
+    pub(crate) fn discovery(&self) -> DiscoveryPart {
+        DiscoveryPart {
             backbone: self.api.backbone.clone(),
             routing: Arc::clone(&self.gates.routing),
             queues: Arc::clone(&self.queues),
@@ -324,8 +315,8 @@ impl Parts {
     }
 
     /// The offered handlers: run for other nodes.
-    pub(crate) fn offered_handlers(&self) -> offered_handlers::Part {
-        offered_handlers::Part {
+    pub(crate) fn offered_handlers(&self) -> OfferedHandlersPart {
+        OfferedHandlersPart {
             backbone: self.api.backbone.clone(),
             routing: Arc::clone(&self.gates.routing),
             draining: self.api.lifecycle.draining.clone(),
@@ -335,8 +326,8 @@ impl Parts {
     }
 
     /// The circuit breakers: writes and reads their records, and says how they change.
-    pub(crate) fn circuit_breaker(&self) -> breaker::keeper::Part {
-        breaker::keeper::Part {
+    pub(crate) fn circuit_breaker(&self) -> BreakerPart {
+        BreakerPart {
             records: self.api.backbone.breakers(),
             breakers: Arc::clone(&self.gates.breakers),
             lease: self.api.backbone.storage().lease,
@@ -358,9 +349,9 @@ impl Parts {
     }
 
     /// The queues that were put while the cluster runs: starts and ends what serves them.
-    pub(crate) fn put_queues(&self, ports: &Arc<NodePorts>) -> put_queues::Part {
+    pub(crate) fn put_queues(&self, ports: &Arc<NodePorts>) -> PutQueuesPart {
         let (put, root) = (Arc::clone(&self.api.put_queues), self.root.clone());
-        put_queues::Part { put, maker: self.queue_maker(ports), root }
+        PutQueuesPart { put, maker: self.queue_maker(ports), root }
     }
 
     /// The parts that have messages, and how many wait for each; the schedulers, which come and go, are not among them.

@@ -10,12 +10,13 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Supervisio
 use tokio::sync::oneshot;
 
 use crate::api::waits;
-use crate::attempt::cancelled;
+use crate::attempt::cancelled::{self, CancelsPart};
 use crate::attempt::node_ports::NodePorts;
 use crate::batches;
+use crate::cluster::node_name::{self, NodeNamePart};
 use crate::cluster::readiness::OF_QUEUES;
 use crate::cluster::{
-    clock_watch, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, pressure_watch, put_queues,
+    clock_watch, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
     run_time_settings, served_types, stream_watch, unserved,
 };
 use crate::commit::committer;
@@ -23,10 +24,11 @@ use crate::lease_keeper;
 use crate::limits::{breaker, concurrency, rate};
 use crate::metrics::Metrics;
 use crate::node::parts::Parts;
-use crate::pull::receiver;
+use crate::pull::receiver::{self, PullReceiverPart};
 use crate::queue::dispatcher::Dispatcher;
+use crate::queue::lane_guard::{self, LaneGuardPart};
 use crate::queue::serve::{Order, QueueChildren, RootAddress};
-use crate::queue::{lane_guard, supervisor};
+use crate::queue::supervisor::{self, SupervisorMessage};
 use crate::runtime::supervision::{ChildSpec, Deaths, GoesOn, Question, SupervisorAnswer, death};
 use crate::service;
 use crate::streams::tail;
@@ -39,13 +41,17 @@ use crate::webhooks::feed;
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
     let Parts { api, gates, leases, .. } = parts;
     let breakers = &api.circuit_breaker;
+    let lane_guard = LaneGuardPart { ports: Arc::clone(ports), served: Arc::clone(&parts.queues) };
+    let (log, in_force) = (parts.log.clone(), Arc::clone(&parts.in_force));
+    let node_name = NodeNamePart { readiness: parts.readiness(), log, in_force };
+    let receiver = PullReceiverPart { api: Arc::clone(api), pullers: Arc::clone(&parts.pullers) };
     let mut children = vec![
         ChildSpec::with_messages("committer", &api.committer.address, Arc::clone(&parts.committing), committer::run),
         ChildSpec::with_messages("lease-keeper", leases, parts.lease_keeper(), lease_keeper::run),
-        ChildSpec::new("lane-guard", (Arc::clone(ports), Arc::clone(&parts.queues)), lane_guard::run),
+        ChildSpec::new("lane-guard", lane_guard, lane_guard::run),
         ChildSpec::new("timekeeper", parts.timekeeper(), timekeeper::run),
         ChildSpec::new("api", parts.service(), service::run),
-        ChildSpec::new("cancels", (Arc::clone(ports), leases.clone()), cancelled::watch),
+        ChildSpec::new("cancels", CancelsPart { ports: Arc::clone(ports), leases: leases.clone() }, cancelled::watch),
         ChildSpec::new("presence", parts.presence(), presence::run),
         ChildSpec::new("run-time-settings", parts.run_time_settings(), run_time_settings::run),
         ChildSpec::new("put-queues", parts.put_queues(ports), put_queues::run),
@@ -53,36 +59,33 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("unserved-queues", parts.watcher(), unserved::run),
         ChildSpec::new("clock-watch", parts.watcher(), clock_watch::run),
         ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
-        ChildSpec::new("node-name", (parts.readiness(), parts.own.clone()), node_name::answer),
+        ChildSpec::new("node-name", node_name, node_name::answer),
         ChildSpec::new("sweep", Arc::clone(api), sweep::run),
         ChildSpec::new("batch-keeper", Arc::clone(api), batches::keeper::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
-        ChildSpec::new("unstored-ends", (api.backbone.nodes(), Arc::clone(&api.unstored_ends)), waits::answer),
+        ChildSpec::new("unstored-ends", Arc::clone(api), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
-        ChildSpec::new("event-streams", parts.event_tail(), tail::run),
+        ChildSpec::new("event-streams", parts.streams(), tail::run),
         ChildSpec::new("served-types", parts.served_types(), served_types::run),
         ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
-        ChildSpec::new("pull-receiver", (Arc::clone(api), Arc::clone(&parts.pullers)), receiver::run),
+        ChildSpec::new("pull-receiver", receiver, receiver::run),
         ChildSpec::with_messages("rate-limiter", &gates.limits.address, parts.limiter(), rate::keeper::run),
         ChildSpec::with_messages("slot-keeper", &gates.slots.address, parts.slot_keeper(), concurrency::keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), breaker::keeper::run),
     ];
-    let watch = parts.pressure_watch();
-    children.extend(watch.map(|part| ChildSpec::new("pressure-watch", part, pressure_watch::run)));
+    children.extend(parts.pressure_watch().map(|part| ChildSpec::new("pressure-watch", part, pressure_watch::run)));
     children.extend(api.tracer.iter().map(|tracer| {
         ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
     }));
-    let feed = parts.webhook_feed().into_iter();
-    children.extend(feed.map(|part| ChildSpec::new("webhook-feed", part, feed::run)));
-    let event_files = parts.event_files().into_iter();
-    children.extend(event_files.map(|part| ChildSpec::new("event-files", part, event_files::run)));
+    children.extend(api.webhooks.iter().map(|_| ChildSpec::new("webhook-feed", Arc::clone(api), feed::run)));
+    children.extend(parts.event_files().map(|part| ChildSpec::new("event-files", part, event_files::run)));
     children
 }
 
 pub(crate) struct Root;
 
 /// What the root starts, where orders to it come from, and where it says why it gave up.
-pub(crate) struct Arguments {
+pub(crate) struct RootArguments {
     pub(crate) children: Vec<ChildSpec>,
     pub(crate) queues: Vec<QueueChildren>,
     pub(crate) address: RootAddress,
@@ -90,7 +93,7 @@ pub(crate) struct Arguments {
     pub(crate) ends: oneshot::Sender<String>,
 }
 
-pub(crate) struct State {
+pub(crate) struct RootState {
     metrics: Arc<Metrics>,
     alive: Vec<Alive>,
     deaths: Deaths,
@@ -106,16 +109,16 @@ struct Alive {
 
 impl Actor for Root {
     type Msg = Order;
-    type State = State;
-    type Arguments = Arguments;
+    type State = RootState;
+    type Arguments = RootArguments;
 
-    async fn pre_start(&self, myself: ActorRef<Order>, tree: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { children, queues, address, metrics, ends } = tree;
+    async fn pre_start(&self, myself: ActorRef<Order>, tree: RootArguments) -> Result<RootState, ActorProcessingErr> {
+        let RootArguments { children, queues, address, metrics, ends } = tree;
         address.leads_to(myself.clone());
         // The series of each part begins at 0, so that a rate sees its first death.
         let parts = children.iter().map(|child| child.name).chain(OF_QUEUES);
         parts.for_each(|part| drop(metrics.restarts.with_label_values(&[part])));
-        let mut state = State { metrics, alive: Vec::new(), deaths: Deaths::new(), ends: Some(ends) };
+        let mut state = RootState { metrics, alive: Vec::new(), deaths: Deaths::new(), ends: Some(ends) };
         for child in children {
             state.start(child, None, &myself).await?;
         }
@@ -125,28 +128,23 @@ impl Actor for Root {
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Order>, order: Order, state: &mut State) -> GoesOn {
+    async fn handle(&self, myself: ActorRef<Order>, order: Order, state: &mut RootState) -> GoesOn {
         match order {
             Order::Serve(queue) => {
                 let result = state.serve(queue, &myself).await;
-                state.say_if_over(result)
+                return state.say_if_over(result);
             }
-            Order::End(queue) => {
-                state.end(&queue);
-                Ok(())
-            }
-            Order::Answer(question) => {
-                state.answer(&question);
-                Ok(())
-            }
+            Order::End(queue) => state.end(&queue),
+            Order::Answer(question) => state.answer(&question),
         }
+        Ok(())
     }
 
     async fn handle_supervisor_evt(
         &self,
         myself: ActorRef<Order>,
         event: SupervisionEvent,
-        state: &mut State,
+        state: &mut RootState,
     ) -> GoesOn {
         let Some((id, reason)) = death(event) else { return Ok(()) };
         let result = state.restart(id, &reason, &myself).await;
@@ -154,7 +152,7 @@ impl Actor for Root {
     }
 }
 
-impl State {
+impl RootState {
     async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<Order>) -> GoesOn {
         let Some(at) = self.alive.iter().position(|alive| alive.actor.get_id() == id) else { return Ok(()) };
         let Alive { child, queue, .. } = self.alive.swap_remove(at);
@@ -182,9 +180,9 @@ impl State {
 
     /// Answers for itself, and has the supervisors of the queues answer.
     fn answer(&self, question: &Question) {
-        let ask = |alive: &&Alive| alive.actor.send_message(supervisor::Message::Answer(question.clone())).is_ok();
+        let ask = |alive: &&Alive| alive.actor.send_message(SupervisorMessage::Answer(question.clone())).is_ok();
         let pass_on = |alive: &&Alive| alive.child.name == supervisor::NAME && ask(alive);
-        question.answer(SupervisorAnswer::Root(self.alive.iter().filter(pass_on).count()));
+        let _ = question.try_send(SupervisorAnswer::Root(self.alive.iter().filter(pass_on).count()));
     }
 
     async fn start(&mut self, child: ChildSpec, queue: Option<Arc<Dispatcher>>, myself: &ActorRef<Order>) -> GoesOn {

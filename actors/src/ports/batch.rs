@@ -6,16 +6,12 @@ use longshore_backbone::{Backbone, Error};
 use longshore_domain::run::State;
 use longshore_domain::{BatchId, Run, RunId, Tenant};
 
-use crate::runtime::fail_point;
-use crate::runtime::now;
+use crate::runtime::{fail_point, now};
 
 /// Joins a batch, before anything of the job's run is stored. Repeating it is harmless.
 ///
 /// The batch is read again once the member stands: the node that completes the batch says so first, and looks for
 /// members then. So either the member is found, or it is refused here, with the reason.
-///
-/// # Errors
-/// The bucket cannot be read or written.
 pub(crate) async fn join(
     backbone: &Backbone,
     tenant: &Tenant,
@@ -45,9 +41,6 @@ pub(crate) async fn join(
 }
 
 /// Notes how a member has ended, if the run is one and has. Repeating it is harmless.
-///
-/// # Errors
-/// The bucket cannot be written.
 pub(crate) async fn note_end(backbone: &Backbone, run: &Run) -> Result<(), Error> {
     match &run.batch {
         Some(batch) if run.state.is_terminal() => {

@@ -57,15 +57,12 @@ impl Encoder {
     }
 }
 
-type Parts = (Range<usize>, Range<usize>);
-
 /// What records and events are written for.
 pub(crate) trait Destination {
     fn names(&self) -> &Names;
     /// Maximum size of a run record in bytes.
     fn max_in_record(&self) -> usize;
 
-    /// Appends a run's record.
     fn encode_run(&self, run: &Run, text: &mut Vec<u8>) {
         record::append_within(run, || self.max_in_record(), text);
     }
@@ -87,17 +84,17 @@ pub(crate) struct Author<'a, D> {
 pub(crate) struct EncodedEvents {
     text: Bytes,
     /// Subject and body of each event that is to be published live.
-    live: SmallVec<[Parts; 2]>,
+    live: SmallVec<[(Range<usize>, Range<usize>); 2]>,
     log: Range<usize>,
-    /// `enqueued` is among those that are to be published live.
-    enqueues: bool,
+    /// Whether the run is said to be enqueued, live. That is said once a round, unless a node dies over it.
+    pub(crate) enqueues: bool,
 }
 
 impl EncodedEvents {
     /// The events of `run` that are not published yet.
     pub(crate) fn of<D: Destination>(run: &Run, published: Published, author: Author<'_, D>) -> Self {
-        let (text, (live, log, enqueues)) = Encoder::print(|text| write_events(run, published, &author, text));
-        Self { text, live, log, enqueues }
+        let (text, events) = Encoder::print(|text| write_events(run, published, &author, text));
+        Self { text, ..events }
     }
 
     /// The same, with the record's write on the revision `expected`.
@@ -107,7 +104,7 @@ impl EncodedEvents {
         published: Published,
         author: Author<'_, D>,
     ) -> (Self, Write) {
-        let (text, (body, subject, (live, log, enqueues))) = Encoder::print(|text| {
+        let (text, (body, subject, events)) = Encoder::print(|text| {
             author.server.encode_run(run, text);
             let body = text.len();
             author.server.names().write_record(&run.tenant, &run.run_id, text);
@@ -115,7 +112,7 @@ impl EncodedEvents {
             (body, subject, write_events(run, published, &author, text))
         });
         let write = Write { expected, body: text.slice(..body), subject: text.slice(body..subject) };
-        (Self { text, live, log, enqueues }, write)
+        (Self { text, ..events }, write)
     }
 
     /// How many events are to be published live.
@@ -128,11 +125,6 @@ impl EncodedEvents {
         self.live.iter().map(|(subject, body)| (self.text.slice(subject.clone()), self.text.slice(body.clone())))
     }
 
-    /// Whether the run is said to be enqueued, live. That is said once a round, unless a node dies over it.
-    pub(crate) fn enqueues(&self) -> bool {
-        self.enqueues
-    }
-
     /// Lines for the event log, each with its line break.
     pub(crate) fn log(&self) -> &[u8] {
         &self.text[self.log.clone()]
@@ -140,27 +132,26 @@ impl EncodedEvents {
 
     /// The same for the log alone, once the events were published live.
     pub(crate) fn for_the_log(&self) -> Self {
-        Self { text: self.text.clone(), live: SmallVec::new(), log: self.log.clone(), enqueues: false }
+        Self { text: self.text.clone(), log: self.log.clone(), ..Self::default() }
     }
 
     /// Its lines for the log, and then these.
     pub(crate) fn followed_by(&self, more: &[u8]) -> Self {
         let text = Bytes::from([self.log(), more].concat());
-        Self { log: 0..text.len(), text, live: SmallVec::new(), enqueues: false }
+        Self { log: 0..text.len(), text, ..Self::default() }
     }
 }
 
-/// Appends events and their subjects to `text`; says where those to be published live lie, and the log's lines,
-/// and whether `enqueued` is among the former.
+/// Appends events and their subjects to `text`; says where in it they lie.
 fn write_events<D: Destination>(
     run: &Run,
     published: Published,
     Author { node, server }: &Author<'_, D>,
     text: &mut Vec<u8>,
-) -> (SmallVec<[Parts; 2]>, Range<usize>, bool) {
+) -> EncodedEvents {
     let events = events::of_round(run);
-    let mut live = SmallVec::new();
-    let (mut log, mut enqueues) = (None, false);
+    let mut encoded = EncodedEvents::default();
+    let mut log = None;
     // Lines first, so that those for the log lie together.
     for unpublished in published.unpublished(&events) {
         let start = text.len();
@@ -169,19 +160,19 @@ fn write_events<D: Destination>(
         }
         server.encode_event(unpublished.event, node, text);
         if unpublished.live {
-            live.push((0..0, start..text.len()));
-            enqueues |= unpublished.event.kind == EventKind::Enqueued;
+            encoded.live.push((0..0, start..text.len()));
+            encoded.enqueues |= unpublished.event.kind == EventKind::Enqueued;
         }
         text.push(b'\n');
     }
-    let log = log.map_or(0..0, |start| start..text.len());
+    encoded.log = log.map_or(0..0, |start| start..text.len());
     let live_events = published.unpublished(&events).filter(|unpublished| unpublished.live);
-    for (unpublished, (subject, _)) in live_events.zip(&mut live) {
+    for (unpublished, (subject, _)) in live_events.zip(&mut encoded.live) {
         let start = text.len();
         server.names().write_event(run, unpublished.event.kind, text);
         *subject = start..text.len();
     }
-    (live, log, enqueues)
+    encoded
 }
 
 #[cfg(test)]

@@ -10,11 +10,24 @@ impl Server for Backbone {
         async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
         async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found>;
         async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
+        async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration)
+            -> Result<Claimed, Error>;
         async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error>;
+        async fn write_claim(&self, tenant: &Tenant, key: &str, claim: &Claim, over: Over)
+            -> Result<Option<u64>, Error>;
+        async fn waiting_in_order(&self, id: &OrderId, at: Waits, beyond: u64, up_to: u64)
+            -> Result<Vec<Waiting>, Error>;
         async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
         async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error>;
         async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer>;
         async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error>;
+        async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes)
+            -> Result<(), Error>;
+        async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes)
+            -> Result<(), Error>;
+        async fn return_to_queue(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes)
+            -> Result<(), Error>;
+        async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
         async fn ack(&self, ack_token: AckToken);
         async fn nak_after(&self, ack_token: AckToken, after: Duration);
     }
@@ -29,14 +42,6 @@ impl Server for Backbone {
 
     async fn note_end_in_batch(&self, run: &Run) -> Result<(), Error> {
         batch::note_end(self, run).await
-    }
-
-    async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
-        self.claim_key(tenant, key, claim, window).await
-    }
-
-    async fn write_claim(&self, tenant: &Tenant, key: &str, claim: &Claim, over: Over) -> Result<Option<u64>, Error> {
-        self.write_claim(tenant, key, claim, over).await
     }
 
     async fn read_line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error> {
@@ -57,34 +62,8 @@ impl Server for Backbone {
         Ok(matches!(written, longshore_backbone::concurrency::Written::Won(_)))
     }
 
-    async fn waiting_in_order(&self, id: &OrderId, at: Waits, beyond: u64, up_to: u64) -> Result<Vec<Waiting>, Error> {
-        self.waiting_in_order(id, at, beyond, up_to).await
-    }
-
     async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error> {
         Ok(self.job_in_lane(&id.lane, sequence).await?.is_some())
-    }
-
-    async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
-        self.schedule(run, at, headers, payload).await.map(drop)
-    }
-
-    async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
-        self.park(run, since, headers, payload).await.map(drop)
-    }
-
-    async fn return_to_queue(
-        &self,
-        run: &Run,
-        since: Timestamp,
-        headers: Option<&Headers>,
-        payload: Bytes,
-    ) -> Result<(), Error> {
-        self.return_to_queue(run, since, headers, payload).await.map(drop)
-    }
-
-    async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
-        self.write_dead_letter(run, headers, payload).await.map(drop)
     }
 
     async fn publish_next(&self, run: &Run, headers: Headers, payload: Bytes) -> Result<bool, Error> {

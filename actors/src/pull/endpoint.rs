@@ -11,9 +11,8 @@ use longshore_backbone::wire::api::{ApiError, Encoded, Next, NextRequest, Pulled
 use longshore_backbone::wire::json;
 use tokio::sync::oneshot;
 
-use crate::api::filter;
 use crate::api::wait_permits::WaitPermits;
-use crate::api::{Answered, Api};
+use crate::api::{Answered, Api, filter};
 use crate::pull::Pullers;
 use crate::request::wrong;
 use crate::runtime::now;
@@ -53,7 +52,6 @@ pub(crate) async fn next(
     Ok(Encoded::of(&Next { job: None }))
 }
 
-/// Reads what is asked: what is wanted, and the lease.
 fn read(api: &Api, asker: &str, asked: NextRequest) -> Result<(WorkWanted, Duration), ApiError> {
     let NextRequest { types, tenant, wait_ms, lease_ms } = asked;
     let tenant = filter::whose_one(asker, tenant.as_ref(), "work", "job")?;

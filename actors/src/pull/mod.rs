@@ -199,7 +199,6 @@ impl Pullers {
         (received, std::mem::take(&mut state.unsaid))
     }
 
-    /// Nobody gets a job any more.
     fn close(&self) {
         let mut state = self.state.lock().unpoisoned();
         state.is_closed = true;

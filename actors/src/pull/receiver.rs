@@ -19,8 +19,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A job for which no puller came is tried again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+#[derive(Clone)]
+pub(crate) struct PullReceiverPart {
+    pub(crate) api: Arc<Api>,
+    pub(crate) pullers: Arc<Pullers>,
+}
+
 /// Receives until the process ends; while the node drains, only what is on its way.
-pub(crate) async fn run((api, pullers): (Arc<Api>, Arc<Pullers>)) -> LoopEnd {
+pub(crate) async fn run(PullReceiverPart { api, pullers }: PullReceiverPart) -> LoopEnd {
     let (identity, pullers) = (&api.identity, &*pullers);
     let opened = api.backbone.pulls(&identity.node, crate::VERSION, identity.started_at).await;
     let mut pulls = opened.map_err(|error| error.with_causes())?;
@@ -69,10 +75,10 @@ async fn follow(pullers: &Pullers, pulls: &mut Pulls, received: &mut HashSet<Off
     let (expected, unsaid) = pullers.changes();
     let expected: HashSet<Offer> = expected.into_iter().collect();
     for gone in received.difference(&expected) {
-        pulls.remove(gone).await;
+        pulls.offers.remove(gone).await;
     }
     for new in expected.difference(received) {
-        pulls.add(new).await.map_err(|error| error.with_causes())?;
+        pulls.offers.add(new).await.map_err(|error| error.with_causes())?;
     }
     *received = expected;
     for wanted in unsaid {

@@ -40,7 +40,6 @@ pub(crate) struct Blocked<T> {
     held: Held,
     /// How many of them go behind parked jobs.
     behind: usize,
-    /// The time over which starts are counted.
     counted_over: Duration,
     /// Jobs that waited for too long and are to be parked.
     overdue: VecDeque<(Kind, T)>,
@@ -59,7 +58,6 @@ pub(crate) enum Goes {
 }
 
 impl<T: HasPayload> Blocked<T> {
-    /// Nothing waits. Leases last for `lease`.
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
             kinds: HashMap::default(),
@@ -75,7 +73,6 @@ impl<T: HasPayload> Blocked<T> {
         }
     }
 
-    /// How many wait here.
     pub(crate) fn held(&self) -> usize {
         self.held.jobs + self.overdue.len()
     }
@@ -87,7 +84,6 @@ impl<T: HasPayload> Blocked<T> {
             .chain(self.overdue.iter().map(|(_, job)| job))
     }
 
-    /// Whether a job of this kind has to go behind others.
     pub(crate) fn has_others_before(&self, kind: &Kind, is_returned: bool) -> bool {
         let has_here = self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty());
         has_here || self.has_parked_before(kind, is_returned)
@@ -159,7 +155,6 @@ impl<T: HasPayload> Blocked<T> {
         self.kinds.entry(kind).or_default()
     }
 
-    /// Keeps a job until it can start.
     pub(crate) fn keep(&mut self, kind: Kind, position: Position, job: T) {
         self.held.add(&job);
         if insert(&mut self.entered(kind).jobs, position, job) == 0 {
@@ -273,7 +268,6 @@ impl<T: HasPayload> Blocked<T> {
         waiting.expected = (waiting.expected(now) + count, Some(now));
     }
 
-    /// A job that was taken back has arrived.
     pub(crate) fn has_arrived(&mut self, kind: &Kind) {
         if let Some(waiting) = self.kinds.get_mut(kind) {
             waiting.expected.0 = waiting.expected.0.saturating_sub(1);
@@ -397,7 +391,6 @@ impl<T: HasPayload> Blocked<T> {
     }
 }
 
-/// The earlier of two moments that may be unknown.
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }

@@ -27,7 +27,7 @@ use crate::queue::lookahead::Lookahead;
 use crate::runtime::Unpoisoned as _;
 use crate::runtime::gate_news::Wakes;
 use crate::runtime::kind::{Kind, Room};
-use crate::runtime::park_permits::{ParkGate, Position};
+use crate::runtime::park_permits::ParkGate;
 
 /// After workers have taken so many jobs, the scheduler is called to top up.
 const NOTIFY_AFTER: usize = 32;
@@ -41,9 +41,10 @@ pub(crate) struct JobBuffer {
     pub(crate) closing: CancellationToken,
     jobs: Mutex<Jobs>,
     first_claims: Arc<FirstClaims>,
-    taken: Notify,
+    /// Notified when workers have taken so many jobs that the lanes may need topping up.
+    pub(crate) taken: Notify,
     /// Notified when parked jobs of some kind are wanted back.
-    wanted_back: Arc<Notify>,
+    pub(crate) wanted_back: Arc<Notify>,
 }
 
 struct Jobs {
@@ -67,7 +68,6 @@ pub(crate) struct Arrived {
 /// How many jobs are buffered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffered {
-    /// By lane.
     pub(crate) of: [usize; QueueLane::COUNT],
     /// Those that wait for capacity at their handlers.
     pub(crate) back: usize,
@@ -123,7 +123,6 @@ impl JobBuffer {
         self.jobs().coming.asked(now);
     }
 
-    /// Takes in the jobs that arrived from the lanes.
     pub(crate) fn came(&self, came: impl Iterator<Item = Arrived>) {
         let mut jobs = self.jobs();
         for Arrived { lane, behind, assignment } in came {
@@ -171,11 +170,6 @@ impl JobBuffer {
         }
         debug_assert!(jobs.unreported < NOTIFY_AFTER, "the scheduler is not notified");
         Some(next)
-    }
-
-    /// Waits until workers have taken so many jobs that the lanes may need topping up.
-    pub(crate) async fn taken(&self) {
-        self.taken.notified().await;
     }
 
     /// Notifies the scheduler if a worker found that the next job waits for a more urgent one, or for its time.
@@ -232,8 +226,7 @@ impl JobBuffer {
         back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, self.lease));
     }
 
-    /// Has every job claim its run before it starts: the server may have given it to another, or to this node once
-    /// more.
+    /// Has each job claim its run before it starts: the server may have given it to another node, or to this one twice.
     pub(crate) fn claim_all(&self) {
         let mut jobs = self.jobs();
         let Jobs { merge, blocked, .. } = &mut *jobs;
@@ -288,41 +281,13 @@ impl JobBuffer {
         (jobs.blocked.wanted(&with_room, now), is_short)
     }
 
-    /// How many parked jobs of a kind could start here.
     pub(crate) fn room_for(&self, kind: &Kind, now: Instant) -> Room {
         self.gates.room_for(&self.queue, kind, self.policy.concurrency, now)
     }
 
-    /// So many parked jobs of a kind are on their way back.
-    pub(crate) fn coming_back(&self, kind: &Kind, count: usize, now: Instant) {
-        self.jobs().blocked.are_expected(kind, count, now);
-    }
-
-    // The next five are functions of [`Blocked`], where they are described.
-
-    pub(crate) fn before_reading(&self, kind: &Kind) {
-        self.jobs().blocked.before_reading(kind);
-    }
-
-    pub(crate) fn first_missed(&self, kind: &Kind) -> Option<Position> {
-        self.jobs().blocked.first_missed(kind)
-    }
-
-    pub(crate) fn before_asking(&self) {
-        self.jobs().blocked.before_asking();
-    }
-
-    pub(crate) fn any_parked(&self) -> bool {
-        self.jobs().blocked.any_parked()
-    }
-
-    pub(crate) fn none_is_parked(&self, kind: &Kind) {
-        self.jobs().blocked.none_is_parked(kind);
-    }
-
-    /// Waits until parked jobs are wanted back.
-    pub(crate) async fn wanted_back(&self) {
-        self.wanted_back.notified().await;
+    /// What parking says, or has to know, of the jobs that cannot start.
+    pub(crate) fn blocked<T>(&self, ask: impl FnOnce(&mut Blocked<Box<Assignment>>) -> T) -> T {
+        ask(&mut self.jobs().blocked)
     }
 }
 
@@ -344,7 +309,7 @@ impl Jobs {
     fn next_of_any_kind(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         if self.blocked.held() > 0 {
             // Handlers may start while jobs wait for them: discovery must go on.
-            buffer.gates.saw_remote();
+            buffer.gates.routing.discovery.saw_remote();
             if let Some(next) = self.next_blocked(buffer, now) {
                 return Some(next);
             }
@@ -388,8 +353,7 @@ impl Jobs {
         }
     }
 
-    /// The first in order of the jobs that could not start before and can now; else one that has waited here for too
-    /// long.
+    /// The first in order of the jobs that could not start before and can now; else one that has waited for too long.
     fn next_blocked(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let news = buffer.gates.news.count();
         if let Some((kind, mut assignment)) = self.blocked.take(
@@ -418,9 +382,9 @@ impl Jobs {
     fn parks(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer, now: Instant) {
         let on_its_way = self.blocked.parks(kind.clone(), assignment.place(buffer.policy.aging));
         let Some(permit) = &mut assignment.park else { return };
-        permit.sets_out(on_its_way);
+        permit.on_its_way = Some(on_its_way);
         if matches!(buffer.gates.room_for(&buffer.queue, kind, 0, now), Room::For(1..)) {
-            permit.notifies(Arc::clone(&buffer.wanted_back));
+            permit.wanted_back = Some(Arc::clone(&buffer.wanted_back));
         }
     }
 

@@ -60,7 +60,6 @@ impl Demand {
         Self { stalled: None, checked_at: None, counted: started, rate: 0.0, recent: [0; QueueLane::COUNT] }
     }
 
-    /// A job came from this lane.
     pub(crate) fn came(&mut self, lane: usize) {
         self.recent[lane] += 1;
     }

@@ -1,5 +1,4 @@
-//! The dispatcher of one queue: it owns the buffered jobs, the idle workers and the wake permits, and gives the jobs to
-//! the workers.
+//! The dispatcher of one queue: owns the buffered jobs, the idle workers and the wake permits, and gives workers jobs.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -31,16 +30,14 @@ pub(crate) struct Work {
     pub(crate) permit: WakePermit,
 }
 
-/// What is sent to a queue's scheduler.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum SchedulerMessage {
     /// The node takes no new work: return what is buffered, pull no more, then answer.
     Drain(RpcReplyPort<()>),
     /// Remote handlers may take more jobs than before, or fewer.
     CapacityChanged,
 }
 
-/// What the actors of a queue are given.
 #[derive(Clone)]
 pub(crate) struct QueuePart {
     pub(crate) ports: Arc<NodePorts>,
@@ -56,10 +53,9 @@ pub(crate) struct Dispatcher {
     pub(crate) buffer: JobBuffer,
     pub(crate) deliveries: Deliveries,
     pub(crate) wake_permits: Arc<WakePermits>,
-    /// By how far the node holds back with pulls.
     pub(crate) pressure: Arc<MachinePressure>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
-    pub(crate) scheduler: Address<Message>,
+    pub(crate) scheduler: Address<SchedulerMessage>,
     /// Where a short retry goes when it is due: to the queue's scheduler, or the one that follows it.
     pub(crate) back: mpsc::UnboundedSender<Assignment>,
     /// How many workers were ever started; fewer than the concurrency only while the queue starts.
@@ -168,8 +164,7 @@ impl Dispatcher {
         true
     }
 
-    /// The next job that leaves the buffer, and the idle worker that is woken for it. Without one the clock is not
-    /// read.
+    /// The next job that leaves the buffer, and the idle worker that is woken for it; without one no clock is read.
     pub(crate) fn next_work(&self, now: impl FnOnce() -> Instant) -> Option<(usize, Work)> {
         if self.is_crowded(0) {
             return None;

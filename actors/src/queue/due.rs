@@ -17,8 +17,7 @@ use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::{JobType, Lane, Priority, Queue, RunId, Tenant, Timestamp};
 use prometheus::Histogram;
 
-use crate::runtime::fail_point;
-use crate::runtime::now;
+use crate::runtime::{fail_point, now};
 
 /// A job whose time has come, or a parked job that is taken back.
 #[derive(Debug)]
@@ -61,10 +60,6 @@ impl DueJob {
         Self { lane, subject: String::new(), headers: Headers::new(), payload: Bytes::new(), id, due_at }
     }
 
-    /// Publishes it into its lane.
-    ///
-    /// # Errors
-    /// The lane is full, or did not confirm it.
     pub(crate) async fn publish(&self, backbone: &Backbone) -> Result<(), Error> {
         let (subject, headers, payload) = (self.subject.clone(), self.headers.clone(), self.payload.clone());
         backbone.move_to_lane(subject, headers, payload, &self.id).await.map(|_| ())
@@ -86,12 +81,10 @@ pub(crate) trait DuePorts {
     async fn move_to_lane(&self, job: &DueJob) -> Result<(), Self::Refusal>;
     /// The job is in its lane.
     fn moved(&self, job: &DueJob);
-    /// Acknowledges the message that was moved.
     async fn ack(&self, ack_token: AckToken);
 }
 
-/// Moves a due job into its lane, then acknowledges its message. If the lane does not take it, the ack token is handed
-/// back.
+/// Moves a due job into its lane, then acknowledges its message; hands the ack token back if the lane does not take it.
 pub(crate) async fn move_to_lane<P: DuePorts>(
     ports: &P,
     job: &DueJob,
@@ -108,13 +101,8 @@ pub(crate) async fn move_to_lane<P: DuePorts>(
     }
 }
 
-/// What moving a job into its lane asks whose message no consumer delivers: a schedule that did not fire, or a parked
-/// job.
+/// What moving a job asks whose message no consumer delivers: a schedule that did not fire, or a parked job.
 pub(crate) trait StoredPorts {
-    /// Publishes the job into its lane.
-    ///
-    /// # Errors
-    /// The lane did not confirm it.
     async fn publish(&self, job: &DueJob) -> Result<(), Error>;
     /// The job is in its lane.
     fn published(&self, job: &DueJob);

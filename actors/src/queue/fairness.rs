@@ -34,7 +34,6 @@ use crate::runtime::identity::is_first_of;
 use crate::runtime::now;
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
 
-/// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A lane with no more waiting jobs is served in its order: they begin soon.
 const LONG: u64 = 1_000;
@@ -159,8 +158,7 @@ pub(crate) fn served_since(answers: &mut Answers, said: Vec<DeliveryCounts>) -> 
     served
 }
 
-/// From which sequence on jobs do not begin soon by themselves, in a lane that had delivered up to `before` at the last
-/// look.
+/// From which sequence on jobs do not begin soon by themselves; at the last look the lane had delivered up to `before`.
 fn beyond(before: u64, delivered: u64) -> u64 {
     let advance = delivered.saturating_sub(before);
     delivered + (NEAR * advance).max(NEAR_AT_LEAST)

@@ -10,8 +10,10 @@ use crate::runtime::Unpoisoned as _;
 #[derive(Debug, Default)]
 pub(crate) struct IdleWorkers {
     numbers: Mutex<Vec<usize>>,
-    came: Notify,
-    back: Notify,
+    /// Notified once one has become idle: for the scheduler.
+    pub(crate) came: Notify,
+    /// Notified when a worker is back, also one that was not needed: for the drain, which waits until all are idle.
+    pub(crate) back: Notify,
 }
 
 impl IdleWorkers {
@@ -39,15 +41,5 @@ impl IdleWorkers {
 
     pub(crate) fn count(&self) -> usize {
         self.numbers.lock().unpoisoned().len()
-    }
-
-    /// Waits until one has become idle: for the scheduler.
-    pub(crate) async fn came(&self) {
-        self.came.notified().await;
-    }
-
-    /// Waits until a worker is back, also one that was not needed: for the drain, which waits until all are idle.
-    pub(crate) async fn back(&self) {
-        self.back.notified().await;
     }
 }

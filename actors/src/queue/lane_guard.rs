@@ -33,12 +33,16 @@ const RESTORE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A lane that could not be inspected is tried again after this long, at most this often.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 const LOOKS: usize = 20;
-/// How often in a row it tries, until every node has said what it holds; after that the lease brings back the lost
-/// jobs.
+/// How often in a row it tries, until every node has said what it holds; then the lease brings the lost jobs back.
 const CLEARINGS: usize = 5;
 
-/// Guards the lanes of these queues until the process ends.
-pub(crate) async fn run((ports, served): (Arc<NodePorts>, Arc<ServedQueues>)) -> LoopEnd {
+#[derive(Clone)]
+pub(crate) struct LaneGuardPart {
+    pub(crate) ports: Arc<NodePorts>,
+    pub(crate) served: Arc<ServedQueues>,
+}
+
+pub(crate) async fn run(LaneGuardPart { ports, served }: LaneGuardPart) -> LoopEnd {
     let mut connected = ports.backbone.connected();
     let mut questions = ports.backbone.custody_questions().await.map_err(|error| error.with_causes())?;
     let mut tick = ticks(TICK);

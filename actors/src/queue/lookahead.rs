@@ -56,7 +56,6 @@ impl Lookahead {
         }
     }
 
-    /// A job arrived, with so many behind it.
     pub(crate) fn came(&mut self, lane: usize, rank: Rank, behind: u64) {
         let next = if behind > 0 { NextInLane::Behind(rank) } else { NextInLane::None };
         self.lanes[lane] = LaneAhead { next, missed_since: None };

@@ -33,10 +33,9 @@ use crate::ports::passed_on::passed_on;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::QueuePart;
 use crate::queue::due::{self, DueJob, StoredPorts};
-use crate::runtime::fail_point;
 use crate::runtime::kind::Kind;
-use crate::runtime::now;
 use crate::runtime::supervision::LoopEnd;
+use crate::runtime::{fail_point, now};
 
 pub(crate) mod rounds;
 
@@ -56,7 +55,7 @@ pub(crate) async fn run(part: QueuePart) -> LoopEnd {
         tokio::time::sleep(next.at_least).await;
         tokio::select! {
             () = closing.cancelled() => break,
-            () = part.queue.buffer.wanted_back() => {}
+            () = part.queue.buffer.wanted_back.notified() => {}
             () = tokio::time::sleep(next.after) => {}
         }
         if !part.queue.buffer.is_open(Instant::now()) {
@@ -74,7 +73,6 @@ pub(crate) async fn run(part: QueuePart) -> LoopEnd {
     std::future::pending().await
 }
 
-/// The subject under which jobs of a kind and priority are parked.
 fn subject_of(part: &QueuePart, kind: &Kind, priority: Priority) -> String {
     let lane = Lane::new(&part.queue.name, priority);
     part.ports.backbone.names().parked(&kind.tenant, &lane, &kind.job_type, &kind.key)
@@ -148,7 +146,7 @@ impl ParkedPorts for QueuePart {
                 for stored in page.messages {
                     let run = header::read_job(&stored.headers).ok().and_then(|read| read.run_id);
                     if run.is_some_and(|run| wanted.remove(&run)) {
-                        self.queue.buffer.coming_back(kind, 1, Instant::now());
+                        self.queue.buffer.blocked(|jobs| jobs.are_expected(kind, 1, Instant::now()));
                         self.bring_back(stored).await?;
                     }
                 }

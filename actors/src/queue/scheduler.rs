@@ -2,7 +2,7 @@
 //! idle workers.
 //!
 //! It is a plain loop, because one message per job would cost more than everything that is done here: its messages
-//! ([`Message`]) are not about single jobs.
+//! ([`SchedulerMessage`]) are not about single jobs.
 //!
 //! It buffers no more jobs than can soon be started ([`crate::queue::demand`]). A job that waits there for too long is
 //! returned and keeps its place. A drain returns all of them, because a delivery that is dropped returns itself.
@@ -20,7 +20,7 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::node_ports::NodePorts;
 use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::demand::{Demand, TICK, Workers};
-use crate::queue::dispatcher::{Dispatcher, Message, QueuePart};
+use crate::queue::dispatcher::{Dispatcher, QueuePart, SchedulerMessage};
 use crate::queue::high_water_marks::HighWaterMarks;
 use crate::queue::returning::Returning;
 use crate::runtime::address::Mailbox;
@@ -45,13 +45,11 @@ struct Scheduler {
     marks: HighWaterMarks,
     /// Maximum bytes of a client's job.
     max: usize,
-    /// Whether the lanes were pulled from before.
     has_pulled: bool,
     /// The jobs of this round, not yet in the buffer.
     fresh: Vec<Arrived>,
     /// Deliveries that the server has given this node before, to be returned.
     repeated: Vec<AckToken>,
-    /// What has waited here for too long and goes back.
     returning: Returning,
     /// How many jobs were buffered when the lanes were last topped up.
     held: Buffered,
@@ -59,11 +57,9 @@ struct Scheduler {
     freshness: Freshness,
     /// How often each lane's pulls had been forgotten at the last check.
     epochs: [u64; QueueLane::COUNT],
-    /// How many jobs are wanted.
     demand: Demand,
 }
 
-/// Why the scheduler's loop runs.
 enum WokenBy {
     IdleWorkers,
     Stalled,
@@ -71,11 +67,11 @@ enum WokenBy {
     LocalRetries(Box<Assignment>),
     Tick,
     Closed,
-    Message(Message),
+    Message(SchedulerMessage),
 }
 
 /// Schedules until the queue closes.
-pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<Message>) -> LoopEnd {
+pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<SchedulerMessage>) -> LoopEnd {
     let (queue, backbone) = (Arc::clone(&part.queue), part.ports.backbone.clone());
     // What buffered jobs may wait for.
     let gate_news = &queue.buffer.gates.news;
@@ -103,9 +99,9 @@ pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<Message>) -> LoopE
             // Not biased: under load a worker becomes idle in every round, and the lanes must be read as well.
             tokio::select! {
                 message = mailbox.next() => WokenBy::Message(message),
-                () = queue.idle.came() => WokenBy::IdleWorkers,
-                () = queue.buffer.taken() => WokenBy::IdleWorkers,
-                () = queue.wake_permits.dropped() => WokenBy::IdleWorkers,
+                () = queue.idle.came.notified() => WokenBy::IdleWorkers,
+                () = queue.buffer.taken.notified() => WokenBy::IdleWorkers,
+                () = queue.wake_permits.dropped.notified() => WokenBy::IdleWorkers,
                 Some(assignment) = again.recv() => WokenBy::LocalRetries(Box::new(assignment)),
                 came = scheduler.pulled() => if came { WokenBy::Pulled } else { WokenBy::Closed },
                 () = held_off(hold_off), if hold_off.is_some() => WokenBy::IdleWorkers,
@@ -115,7 +111,7 @@ pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<Message>) -> LoopE
             }
         });
         match news.await {
-            WokenBy::IdleWorkers | WokenBy::Message(Message::CapacityChanged) => {}
+            WokenBy::IdleWorkers | WokenBy::Message(SchedulerMessage::CapacityChanged) => {}
             WokenBy::Stalled => scheduler.stalled(),
             WokenBy::Pulled => {
                 queue.buffer.came(scheduler.fresh.drain(..));
@@ -124,7 +120,7 @@ pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<Message>) -> LoopE
             WokenBy::LocalRetries(assignment) => queue.buffer.again(assignment),
             WokenBy::Tick => scheduler.tick(),
             WokenBy::Closed => return Err(SUBSCRIPTION_ENDED.to_owned()),
-            WokenBy::Message(Message::Drain(done)) => {
+            WokenBy::Message(SchedulerMessage::Drain(done)) => {
                 scheduler.close().await;
                 let _ = done.send(());
                 return closed(mailbox).await;
@@ -139,9 +135,9 @@ pub(crate) async fn run(part: QueuePart, mut mailbox: Mailbox<Message>) -> LoopE
 
 /// The node drains, and this queue's lanes are closed. The node ends its children itself; a loop that returned would be
 /// started again.
-async fn closed(mut mailbox: Mailbox<Message>) -> LoopEnd {
+async fn closed(mut mailbox: Mailbox<SchedulerMessage>) -> LoopEnd {
     loop {
-        if let Message::Drain(done) = mailbox.next().await {
+        if let SchedulerMessage::Drain(done) = mailbox.next().await {
             let _ = done.send(());
         }
     }
@@ -234,8 +230,7 @@ impl Scheduler {
 
     fn take(&mut self, lane: usize, delivery: Delivery, now: Instant) {
         if self.marks.is_repeated(lane, &delivery.holding) {
-            // Its job may be here, and may begin in this moment without a claim: only later can this be distinguished
-            // from others.
+            // Its job may be here, and begin in this moment without a claim: only later can it be distinguished.
             self.queue.buffer.claim_all();
             self.repeated.push(delivery.ack_token);
             return;

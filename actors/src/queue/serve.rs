@@ -21,7 +21,6 @@ use crate::runtime::supervision::{ChildSpec, Question};
 
 /// What is sent to the root of the tree. It is not about single jobs: as many messages as queues are put.
 pub(crate) enum Order {
-    /// Start these children.
     Serve(QueueChildren),
     /// End the children of this queue, which is closed and idle.
     End(Arc<Dispatcher>),
@@ -34,7 +33,6 @@ pub(crate) enum Order {
 pub(crate) struct RootAddress(Arc<OnceLock<ActorRef<Order>>>);
 
 impl RootAddress {
-    /// The root was started.
     pub(crate) fn leads_to(&self, root: ActorRef<Order>) {
         let _ = self.0.set(root);
     }

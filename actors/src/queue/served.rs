@@ -16,7 +16,8 @@ use crate::runtime::Unpoisoned as _;
 #[derive(Default)]
 pub(crate) struct ServedQueues {
     queues: RwLock<Arc<[Arc<Dispatcher>]>>,
-    changed: Notify,
+    /// Notified when these have changed; for one reader.
+    pub(crate) changed: Notify,
 }
 
 impl ServedQueues {
@@ -42,23 +43,15 @@ impl ServedQueues {
         loads
     }
 
-    /// Waits until that has changed; for one reader.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    /// From now on this queue is served, too.
     pub(crate) fn add(&self, queue: Arc<Dispatcher>) {
         self.change(|queues| queues.push(queue));
     }
 
-    /// A queue takes no more jobs from now on.
     pub(crate) fn close(&self, queue: &Dispatcher) {
         queue.buffer.closing.cancel();
         self.changed.notify_one();
     }
 
-    /// A queue that was closed has ended.
     pub(crate) fn remove(&self, ended: &Arc<Dispatcher>) {
         self.change(|queues| queues.retain(|queue| !Arc::ptr_eq(queue, ended)));
     }

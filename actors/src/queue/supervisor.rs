@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::queue::dispatcher::QueuePart;
-use crate::queue::worker::{self, Worker};
+use crate::queue::worker::{Worker, WorkerState};
 use crate::queue::{scheduler, unresponsive};
 use crate::runtime::fail_point;
 use crate::runtime::supervision::{ChildSpec, Deaths, GoesOn, Question, SupervisorAnswer, death};
@@ -18,9 +18,8 @@ use crate::runtime::supervision::{ChildSpec, Deaths, GoesOn, Question, Superviso
 /// Its name among the children of the root.
 pub(crate) const NAME: &str = "queue";
 
-/// What is sent to a queue's supervisor.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum SupervisorMessage {
     CheckWorkers,
     Answer(Question),
 }
@@ -37,7 +36,7 @@ impl QueueSupervisor {
     }
 }
 
-pub(crate) struct State {
+pub(crate) struct SupervisorState {
     part: QueuePart,
     workers: HashMap<ActorId, usize>,
     scheduler: Option<ActorId>,
@@ -45,25 +44,25 @@ pub(crate) struct State {
 }
 
 impl Actor for QueueSupervisor {
-    type Msg = Message;
-    type State = State;
+    type Msg = SupervisorMessage;
+    type State = SupervisorState;
     type Arguments = QueuePart;
 
-    async fn pre_start(&self, myself: ActorRef<Message>, part: QueuePart) -> Result<State, ActorProcessingErr> {
-        let mut state = State { part, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, part: QueuePart) -> Result<Self::State, ActorProcessingErr> {
+        let mut state = SupervisorState { part, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
         for number in 0..state.part.queue.policy.concurrency {
             state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
         }
         state.start_scheduler(myself.get_cell()).await?;
-        myself.send_interval(unresponsive::CHECK_EVERY, || Message::CheckWorkers);
+        myself.send_interval(unresponsive::CHECK_EVERY, || SupervisorMessage::CheckWorkers);
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Message>, message: Message, state: &mut State) -> GoesOn {
+    async fn handle(&self, myself: ActorRef<Self::Msg>, message: Self::Msg, state: &mut Self::State) -> GoesOn {
         match message {
-            Message::CheckWorkers => state.check_workers(&myself).await,
-            Message::Answer(question) => {
-                question.answer(SupervisorAnswer::Queue);
+            SupervisorMessage::CheckWorkers => state.check_workers(&myself).await,
+            SupervisorMessage::Answer(question) => {
+                let _ = question.try_send(SupervisorAnswer::Queue);
                 Ok(())
             }
         }
@@ -71,17 +70,17 @@ impl Actor for QueueSupervisor {
 
     async fn handle_supervisor_evt(
         &self,
-        myself: ActorRef<Message>,
+        myself: ActorRef<Self::Msg>,
         event: SupervisionEvent,
-        state: &mut State,
+        state: &mut Self::State,
     ) -> GoesOn {
         let Some((child, reason)) = death(event) else { return Ok(()) };
         state.restart(&myself, child, &reason).await
     }
 }
 
-impl State {
-    async fn check_workers(&mut self, myself: &ActorRef<Message>) -> GoesOn {
+impl SupervisorState {
+    async fn check_workers(&mut self, myself: &ActorRef<SupervisorMessage>) -> GoesOn {
         fail_point::pass("before-check");
         let QueuePart { ports, queue, health } = self.part.clone();
         for number in 0..queue.policy.concurrency {
@@ -95,14 +94,13 @@ impl State {
         Ok(())
     }
 
-    async fn restart(&mut self, myself: &ActorRef<Message>, child: ActorId, reason: &str) -> GoesOn {
+    async fn restart(&mut self, myself: &ActorRef<SupervisorMessage>, child: ActorId, reason: &str) -> GoesOn {
         let (supervisor, restarts) = (myself.get_cell(), &self.part.ports.metrics.restarts);
         let queue = &self.part.queue.name;
         if let Some(number) = self.workers.remove(&child) {
             tracing::error!(%queue, worker = number, "a worker died, starting it again: {reason}");
             restarts.with_label_values(&["worker"]).inc();
-            // A worker dies with its job, and the job's attempt is counted and settled; that alone must not end the
-            // queue.
+            // A worker dies with its job, whose attempt is counted and settled; that alone must not end the queue.
             self.start_worker(number, supervisor, reason).await?;
         } else if self.scheduler == Some(child) {
             tracing::error!(%queue, "the scheduler died, starting it again: {reason}");
@@ -115,7 +113,7 @@ impl State {
 
     async fn start_worker(&mut self, number: usize, supervisor: ActorCell, reason: &str) -> GoesOn {
         self.part.queue.idle.remove(number);
-        let worker = worker::State::new(&self.part, number);
+        let worker = WorkerState::new(&self.part, number);
         worker.settle_for_the_dead(reason);
         let (worker, _) = Actor::spawn_linked(None, Worker, worker, supervisor).await?;
         self.workers.insert(worker.get_id(), number);

@@ -5,8 +5,8 @@
 //! on a node, because each such handler costs a thread of the runtime; above that the node says that it is not ready. A
 //! handler that comes back after all finds that its job is gone, and gives the thread back.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use longshore_domain::settlement::Outcome;
@@ -24,7 +24,6 @@ use crate::runtime::log_run::{About, log_run};
 /// How many handlers may block a thread each before the node is not ready. A runtime needs more threads than this.
 pub const SPARE_THREADS: usize = 2;
 
-/// How often a queue checks its workers.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// If a handler has not yielded once for this long, the check enters its attempt among the leases.
 const SILENT: Duration = Duration::from_secs(1);
@@ -39,49 +38,23 @@ const REPLACED: u8 = 2;
 #[derive(Clone, Default)]
 pub(crate) struct Place {
     pub(crate) current: CurrentAttempt,
-    pub(crate) responsiveness: Arc<Responsiveness>,
+    responsiveness: Arc<AtomicU8>,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Responsiveness {
-    state: AtomicU8,
-    unresponsive: Mutex<Option<Arc<AtomicUsize>>>,
-}
-
-/// Whether a worker still has its place when its handler comes back.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum CameBack {
-    /// It has.
-    InPlace,
-    /// Another worker has replaced it.
-    Replaced,
-}
-
-impl Responsiveness {
-    fn lost(&self, count: &Arc<AtomicUsize>, state: u8) {
-        count.fetch_add(1, Ordering::Relaxed);
-        *self.unresponsive.lock().unpoisoned() = Some(Arc::clone(count));
-        self.state.store(state, Ordering::Release);
-    }
-
-    /// The handler has returned, in time or not.
-    pub(crate) fn came_back(&self) -> CameBack {
-        if self.state.load(Ordering::Acquire) == RESPONDS {
-            return CameBack::InPlace;
+impl Place {
+    /// The handler has returned, in time or not. Says whether another worker has replaced this one.
+    pub(crate) fn came_back(&self, health: &Health) -> bool {
+        if self.responsiveness.load(Ordering::Acquire) == RESPONDS {
+            return false;
         }
-        if let Some(count) = self.unresponsive.lock().unpoisoned().take() {
-            count.fetch_sub(1, Ordering::Relaxed);
-        }
-        match self.state.swap(RESPONDS, Ordering::AcqRel) {
-            REPLACED => CameBack::Replaced,
-            _ => CameBack::InPlace,
-        }
+        health.unresponsive.fetch_sub(1, Ordering::Relaxed);
+        self.responsiveness.swap(RESPONDS, Ordering::AcqRel) == REPLACED
     }
 }
 
 /// Checks one worker; true if it is to be replaced. It waits for nothing: its caller is a supervisor.
 pub(crate) fn check(ports: &Arc<NodePorts>, health: &Health, queue: &Queue, number: usize, place: &Place) -> bool {
-    let (Place { current, responsiveness }, now) = (place, Instant::now());
+    let (current, now) = (&place.current, Instant::now());
     let (is_silent, is_unresponsive) = {
         let current = current.lock().unpoisoned();
         let Some(RunningAttempt { assignment, at_work: Some((since, stop_at)), .. }) = current.as_ref() else {
@@ -102,7 +75,8 @@ pub(crate) fn check(ports: &Arc<NodePorts>, health: &Health, queue: &Queue, numb
         let mut current = current.lock().unpoisoned();
         let Some(running) = current.take() else { return false };
         // Before the worker can see that its job is gone.
-        responsiveness.lost(&health.unresponsive, if replaced { REPLACED } else { UNRESPONSIVE });
+        health.unresponsive.fetch_add(1, Ordering::Relaxed);
+        place.responsiveness.store(if replaced { REPLACED } else { UNRESPONSIVE }, Ordering::Release);
         running
     };
     let RunningAttempt { assignment, attempt_state, .. } = running;

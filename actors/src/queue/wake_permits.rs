@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 pub(crate) struct WakePermits {
     out: AtomicUsize,
     max: usize,
-    dropped: Notify,
+    /// Notified when a permit has come back from a worker that died.
+    pub(crate) dropped: Notify,
 }
 
 /// A worker may run. When a worker dies, its permit is dropped: it goes back, and the scheduler is notified.
@@ -43,22 +44,13 @@ impl WakePermits {
         self.out.fetch_add(1, Ordering::SeqCst);
         WakePermit(Some(Arc::clone(self)))
     }
-
-    /// Waits until a permit has come back from a worker that died.
-    pub(crate) async fn dropped(&self) {
-        self.dropped.notified().await;
-    }
-
-    fn put_back(&self) {
-        self.out.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 impl WakePermit {
     /// Gives the permit up: the caller sees to it that another worker is woken.
     pub(crate) fn release(mut self) {
         if let Some(permits) = self.0.take() {
-            permits.put_back();
+            permits.out.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -66,7 +58,7 @@ impl WakePermit {
 impl Drop for WakePermit {
     fn drop(&mut self) {
         if let Some(permits) = self.0.take() {
-            permits.put_back();
+            permits.out.fetch_sub(1, Ordering::SeqCst);
             permits.dropped.notify_one();
         }
     }
@@ -85,6 +77,6 @@ mod tests {
         assert!(permits.is_one_left());
         drop(permits.take());
         assert!(permits.is_one_left());
-        permits.dropped().await;
+        permits.dropped.notified().await;
     }
 }

@@ -24,7 +24,8 @@ use crate::attempt::stop::End;
 use crate::handlers::handler::Reporter;
 use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::{Dispatcher, QueuePart, Work};
-use crate::queue::unresponsive::{CameBack, Place};
+use crate::queue::unresponsive::Place;
+use crate::runtime::health::Health;
 use crate::runtime::supervision::GoesOn;
 use crate::runtime::{Unpoisoned as _, fail_point};
 
@@ -35,29 +36,30 @@ const STARTS_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Worker;
 
-pub(crate) struct State {
+pub(crate) struct WorkerState {
     number: usize,
     ports: Arc<NodePorts>,
     queue: Arc<Dispatcher>,
     place: Place,
+    health: Arc<Health>,
     reporter: Arc<dyn Reporter>,
 }
 
 impl Actor for Worker {
     type Msg = Work;
-    type State = State;
-    type Arguments = State;
+    type State = WorkerState;
+    type Arguments = WorkerState;
 
-    async fn pre_start(&self, _: ActorRef<Work>, state: State) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(&self, _: ActorRef<Work>, state: WorkerState) -> Result<WorkerState, ActorProcessingErr> {
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut State) -> GoesOn {
+    async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut WorkerState) -> GoesOn {
         let Work { mut assignment, permit } = work;
         let mut permit = Some(permit);
         for done in 1.. {
             state.queue.while_running(&mut permit, state.attend(assignment)).await;
-            if state.place.responsiveness.came_back() == CameBack::Replaced {
+            if state.place.came_back(&state.health) {
                 myself.stop(Some("its handler came back after it was replaced".to_owned()));
                 return Ok(());
             }
@@ -75,13 +77,12 @@ impl Actor for Worker {
     }
 }
 
-impl State {
-    /// The worker of this number, in its place.
+impl WorkerState {
     pub(crate) fn new(part: &QueuePart, number: usize) -> Self {
-        let (ports, queue) = (Arc::clone(&part.ports), Arc::clone(&part.queue));
+        let QueuePart { ports, queue, health } = part.clone();
         let place = queue.place(number);
         let reporter = AttemptReporter { ports: Arc::clone(&ports), current: Arc::clone(&place.current) };
-        Self { number, ports, queue, place, reporter: Arc::new(reporter) }
+        Self { number, ports, queue, place, health, reporter: Arc::new(reporter) }
     }
 
     async fn attend(&self, assignment: Box<Assignment>) {
@@ -141,10 +142,7 @@ impl State {
     }
 
     /// Has the job start with its slots and tokens: if beginning took longer than these were good for, it may get
-    /// others.
-    ///
-    /// # Errors
-    /// It may not start, because it lacks these.
+    /// others. An error says what it lacks.
     async fn spends(&self, assignment: &mut Assignment) -> Result<(), DeferReason> {
         let now = Instant::now();
         if !assignment.permits.has_slots(now) {

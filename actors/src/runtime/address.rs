@@ -1,7 +1,7 @@
 //! Control messages: what is sent to or asked of a part of the tree while it runs, beside the jobs. Never a message per
 //! job.
 //!
-//! A part has an enum `Message`. Who may send it has its [`Address`], which outlives the part: it is the same after the
+//! A part has an enum of them. Who may send it has its [`Address`], which outlives the part: it is the same after the
 //! part died and was started again. The part reads its messages from a [`Mailbox`] of its own life.
 //!
 //! A mailbox is mortal. So a message is either news of something that is kept elsewhere, which a part reads as it
@@ -116,7 +116,6 @@ impl<M> Mailbox<M> {
         (put, Self(messages))
     }
 
-    /// The next message.
     pub(crate) async fn next(&mut self) -> M {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }

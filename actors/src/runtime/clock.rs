@@ -14,7 +14,6 @@ pub(crate) fn now() -> Timestamp {
     longshore_backbone::clock::now()
 }
 
-/// The monotonic clock.
 pub(crate) fn instant() -> Instant {
     #[cfg(test)]
     if let Some((instant, _)) = simulated::get() {

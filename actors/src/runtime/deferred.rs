@@ -3,7 +3,6 @@
 use longshore_domain::run::DeferReason;
 use longshore_domain::{Run, Timestamp};
 
-/// Why a run was deferred before an attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deferred {
     pub(crate) reason: DeferReason,

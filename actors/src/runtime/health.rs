@@ -2,8 +2,8 @@
 //! many unresponsive handlers are replaced.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use longshore_domain::Lane;
 use longshore_domain::cluster_clock::{Skew, Wrong};
@@ -28,11 +28,11 @@ impl<T: Clone> Last<T> {
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// How many handlers neither ended in time nor reacted to their cancellation.
-    pub(crate) unresponsive: Arc<AtomicUsize>,
+    pub(crate) unresponsive: AtomicUsize,
     /// The stream of run records is all but full: the next ones may be refused.
     pub(crate) records_full: Last<bool>,
     /// Lanes that refused their last due job because they are full.
-    full_lanes: Mutex<BTreeSet<Lane>>,
+    pub(crate) full_lanes: Last<BTreeSet<Lane>>,
     /// A warning for each queue that no node serves, from the node that looks for all.
     pub(crate) unserved: Last<Vec<String>>,
     /// How far the machine's clock is from the cluster's time, once that was measured again since the start.
@@ -56,13 +56,8 @@ impl Health {
 
     /// Sets whether a lane is full; says whether that is a change.
     pub(crate) fn set_lane_full(&self, lane: &Lane, full: bool) -> bool {
-        let mut lanes = self.full_lanes.lock().unpoisoned();
+        let mut lanes = self.full_lanes.0.lock().unpoisoned();
         if full { lanes.insert(lane.clone()) } else { lanes.remove(lane) }
-    }
-
-    /// No lane is known to be full.
-    pub(crate) fn forget_full_lanes(&self) {
-        self.full_lanes.lock().unpoisoned().clear();
     }
 
     /// Sets how far the machine's clock is off; returns how wrong it was before.
@@ -78,9 +73,5 @@ impl Health {
             format!("this machine's clock is {skew} the NATS server's, by which jobs go: have both set by NTP")
         });
         (wrong, text)
-    }
-
-    pub(crate) fn full_lanes(&self) -> Vec<Lane> {
-        self.full_lanes.lock().unpoisoned().iter().cloned().collect()
     }
 }

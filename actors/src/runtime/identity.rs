@@ -18,7 +18,8 @@ pub(crate) struct Identity {
     /// Identifies this start of the node.
     pub(crate) instance: String,
     pub(crate) started_at: Timestamp,
-    writer: SmolStr,
+    /// The part of its write tokens that names this process.
+    pub(crate) writer: SmolStr,
     writes: AtomicU64,
 }
 
@@ -38,15 +39,9 @@ impl Identity {
     pub(crate) fn token(&self) -> SmolStr {
         format_smolstr!("{}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed))
     }
-
-    /// The part of those tokens that names this process.
-    pub(crate) fn writer(&self) -> &str {
-        &self.writer
-    }
 }
 
-/// Whether this node is the one that works for all nodes: the first by name that is there. Should it go, the next one
-/// is.
+/// Whether this node is the one that works for all: the first by name that is there. Should it go, the next one is.
 pub(crate) async fn is_first(nodes: &Nodes, identity: &Identity) -> Result<bool, Error> {
     let nodes = nodes.present(now()).await?;
     Ok(is_first_of(nodes.iter().map(|presence| presence.node.as_str()), &identity.node))

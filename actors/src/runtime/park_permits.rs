@@ -103,13 +103,13 @@ pub(crate) struct ParkPermit {
     /// A caller that found no permit left is notified here when there are some again.
     news: Option<Arc<GateNews>>,
     /// The job among those of its kind that are on their way.
-    on_its_way: Option<OnItsWay>,
-    /// Notified then: the job could have started, and only had to go behind others that are parked.
-    wanted_back: Option<Arc<Notify>>,
+    pub(crate) on_its_way: Option<OnItsWay>,
+    /// Notified once the permit is given back: the job is to be taken back as soon as it is parked.
+    pub(crate) wanted_back: Option<Arc<Notify>>,
     /// What the job waits for, if that is published as a deferral.
-    reason: Option<DeferReason>,
-    /// The job is not to wait, but moves forward in its queue: its rank counts from this time.
-    forward: Option<Timestamp>,
+    pub(crate) reason: Option<DeferReason>,
+    /// The job is not to wait, but goes back into its queue at once, with a rank that counts from this time.
+    pub(crate) forward: Option<Timestamp>,
 }
 
 impl ParkPermit {
@@ -123,30 +123,6 @@ impl ParkPermit {
             reason,
             forward: None,
         })
-    }
-
-    pub(crate) fn reason(&self) -> Option<DeferReason> {
-        self.reason
-    }
-
-    /// Has the job go back into its queue at once, with a rank that counts from `since`.
-    pub(crate) fn moves_forward(&mut self, since: Timestamp) {
-        self.forward = Some(since);
-    }
-
-    /// From when the rank of a job counts that goes back into its queue at once.
-    pub(crate) fn forward(&self) -> Option<Timestamp> {
-        self.forward
-    }
-
-    /// The job is on its way for as long as the permit is out.
-    pub(crate) fn sets_out(&mut self, on_its_way: OnItsWay) {
-        self.on_its_way = Some(on_its_way);
-    }
-
-    /// Has the job taken back as soon as it is parked; notified once the permit is given back.
-    pub(crate) fn notifies(&mut self, wanted_back: Arc<Notify>) {
-        self.wanted_back = Some(wanted_back);
     }
 }
 
@@ -214,8 +190,8 @@ mod tests {
         let (gate, _, _) = gate();
         let (on_their_way, wanted_back) = (OnTheirWay::default(), Arc::<Notify>::default());
         let mut permit = gate.take(None).unwrap();
-        permit.sets_out(on_their_way.sets_out(position(1)));
-        permit.notifies(Arc::clone(&wanted_back));
+        permit.on_its_way = Some(on_their_way.sets_out(position(1)));
+        permit.wanted_back = Some(Arc::clone(&wanted_back));
         assert!(wanted_back.notified().now_or_never().is_none() && !on_their_way.is_empty());
         drop(permit);
         assert!(wanted_back.notified().now_or_never().is_some() && on_their_way.is_empty());

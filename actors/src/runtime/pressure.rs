@@ -22,7 +22,6 @@ impl MachinePressure {
         self.last.set((held_back, reading)).0
     }
 
-    /// By how far the node holds back.
     pub(crate) fn held_back(&self) -> HeldBack {
         self.last.get().0
     }

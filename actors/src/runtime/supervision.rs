@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use longshore_domain::restart::{Restarts, Verdict};
+use longshore_domain::restart::Restarts;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -90,7 +90,6 @@ impl ChildSpec {
         Self { name, start: Arc::new(start) }
     }
 
-    /// Starts the child under `supervisor`.
     pub(crate) async fn start(&self, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
         (self.start)(supervisor).await
     }
@@ -106,13 +105,13 @@ struct KeptLoop<M> {
     address: Address<M>,
 }
 
-struct State<M> {
+struct LoopState<M> {
     name: &'static str,
     task: JoinHandle<()>,
     put: mpsc::Sender<M>,
 }
 
-impl<M> Drop for State<M> {
+impl<M> Drop for LoopState<M> {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -120,10 +119,14 @@ impl<M> Drop for State<M> {
 
 impl<M: Send + 'static> Actor for Keeper<M> {
     type Msg = KeeperMessage<M>;
-    type State = State<M>;
+    type State = LoopState<M>;
     type Arguments = KeptLoop<M>;
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, kept: KeptLoop<M>) -> Result<State<M>, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        kept: KeptLoop<M>,
+    ) -> Result<Self::State, ActorProcessingErr> {
         let KeptLoop { name, work, put, address } = kept;
         address.leads_to(myself.clone(), put.downgrade());
         let task = tokio::spawn(async move {
@@ -136,10 +139,10 @@ impl<M: Send + 'static> Actor for Keeper<M> {
             // The actor may be gone already: then its supervisor knows of its end.
             let _ = myself.cast(KeeperMessage::Ended(reason));
         });
-        Ok(State { name, task, put })
+        Ok(LoopState { name, task, put })
     }
 
-    async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State<M>) -> GoesOn {
+    async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut Self::State) -> GoesOn {
         match message {
             KeeperMessage::Sent(message) => {
                 if state.put.try_send(message).is_err() {
@@ -152,9 +155,9 @@ impl<M: Send + 'static> Actor for Keeper<M> {
     }
 }
 
-/// What each supervisor answers, the root first: whether it still reads its messages.
-#[derive(Debug, Clone)]
-pub(crate) struct Question(mpsc::Sender<SupervisorAnswer>);
+/// What each supervisor answers, the root first: whether it still reads its messages. The one that asked may have gone,
+/// and asks again where there was too little room for the answers.
+pub(crate) type Question = mpsc::Sender<SupervisorAnswer>;
 
 #[derive(Debug)]
 pub(crate) enum SupervisorAnswer {
@@ -162,19 +165,6 @@ pub(crate) enum SupervisorAnswer {
     Root(usize),
     /// One of those.
     Queue,
-}
-
-impl Question {
-    /// A question with room for so many answers, and where they arrive.
-    pub(crate) fn new(room: usize) -> (Self, mpsc::Receiver<SupervisorAnswer>) {
-        let (put, answers) = mpsc::channel(room);
-        (Self(put), answers)
-    }
-
-    pub(crate) fn answer(&self, answer: SupervisorAnswer) {
-        // The one that asked may have gone, and asks again where there was too little room.
-        let _ = self.0.try_send(answer);
-    }
 }
 
 /// The child that died, and why, if that is what the event says.
@@ -188,7 +178,6 @@ pub(crate) fn death(event: SupervisionEvent) -> Option<(ActorId, String)> {
     }
 }
 
-/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
@@ -205,12 +194,9 @@ impl Deaths {
 
     /// Counts a death; an error if the children keep dying.
     pub(crate) fn count(&mut self, reason: &str) -> GoesOn {
-        match self.0.after_death(Instant::now()) {
-            Verdict::Restart => Ok(()),
-            Verdict::GiveUp => {
-                let last = format!("more than {MAX_DEATHS} deaths within {} s, the last: {reason}", WITHIN.as_secs());
-                Err(last.into())
-            }
+        if self.0.after_death(Instant::now()) {
+            return Ok(());
         }
+        Err(format!("more than {MAX_DEATHS} deaths within {} s, the last: {reason}", WITHIN.as_secs()).into())
     }
 }

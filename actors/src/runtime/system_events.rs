@@ -27,16 +27,6 @@ impl SystemEvents {
         self.publish_about(event, None, None, details).await;
     }
 
-    /// The same for an event about a queue, such as `lane_full`.
-    pub(crate) async fn publish_of_queue(&self, event: &str, queue: &Queue, details: Value) {
-        self.publish_about(event, Some(queue), None, details).await;
-    }
-
-    /// The same for an event about a type, such as `breaker_opened`.
-    pub(crate) async fn publish_of_type(&self, event: &str, job_type: &JobType, details: Value) {
-        self.publish_about(event, None, Some(job_type), details).await;
-    }
-
     /// The same for an event about a queue, a type, or a type in one queue, such as `queue_paused`.
     pub(crate) async fn publish_about(
         &self,

@@ -8,62 +8,37 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use longshore_backbone::service::{AT_ONCE, Request, Serve as _};
-use longshore_backbone::wire::api::{ApiError, Code, KeyStatus};
+use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::json::Object;
 use longshore_domain::Tenant;
 use tokio::sync::Semaphore;
 
 use crate::api::keys::KeyCheck;
 use crate::api::limits::{self, TenantRate};
-use crate::service::Part;
+use crate::service::ServicePart;
 use crate::trace::Tracer;
 
 /// Asks the node's own API. Cheap to clone.
 #[derive(Clone)]
 pub struct ApiHandle {
-    part: Arc<Part>,
+    part: Arc<ServicePart>,
     keys: Arc<KeyCheck>,
     room: Arc<Semaphore>,
 }
 
-impl std::fmt::Debug for ApiHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ApiHandle").field("room", &self.room.available_permits()).finish_non_exhaustive()
-    }
-}
-
 impl ApiHandle {
-    pub(crate) fn new(part: Part) -> Self {
+    pub(crate) fn new(part: ServicePart) -> Self {
         let keys = Arc::new(KeyCheck::new(part.api.backbone.clone()));
         Self { part: Arc::new(part), keys, room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Who has this API key, or the key of this session; `None`: it is unknown, wrong, revoked or expired.
-    ///
-    /// # Errors
-    /// 503: NATS does not answer, so that nobody can say.
-    pub async fn holder(&self, key: &str) -> Result<Option<KeyStatus>, ApiError> {
-        self.keys.holder(key).await
+    /// Says whose an API key is.
+    pub fn keys(&self) -> &KeyCheck {
+        &self.keys
     }
 
-    /// Opens a session of an API key: its text, and whose it is. `None`: that is no key that counts.
-    ///
-    /// # Errors
-    /// 503: there are too many sessions, or NATS does not answer.
-    pub async fn log_in(&self, key: &str) -> Result<Option<(String, KeyStatus)>, ApiError> {
-        self.keys.log_in(key).await
-    }
-
-    /// Ends a session.
-    ///
-    /// # Errors
-    /// 503: NATS does not answer.
-    pub async fn log_out(&self, session: &str) -> Result<(), ApiError> {
-        self.keys.log_out(session).await
-    }
-
-    pub(crate) fn tracer(&self) -> Option<&Tracer> {
-        self.part.api.tracer.as_deref()
+    pub(crate) fn tracer(&self) -> Option<&Arc<Tracer>> {
+        self.part.api.tracer.as_ref()
     }
 
     /// How much a tenant may submit; `None`: as much as it likes, or NATS does not answer.

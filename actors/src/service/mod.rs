@@ -37,7 +37,6 @@ use crate::runtime::supervision::LoopEnd;
 use crate::time::schedules;
 use crate::webhooks::endpoints as webhooks;
 
-/// Maximum number of jobs in one batch.
 const BATCH_MAX: usize = 1_000;
 /// Jobs of one batch that are published at once.
 const BATCH_AT_ONCE: usize = 128;
@@ -52,10 +51,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// enough.
 const BATCH_ANSWER: usize = 512;
 
-/// What the service needs. It answers requests.
 #[derive(Clone)]
-pub(crate) struct Part {
-    /// What its endpoints need.
+pub(crate) struct ServicePart {
     pub(crate) api: Arc<Api>,
     pub(crate) readiness: Readiness,
     pub(crate) pullers: Arc<Pullers>,
@@ -63,7 +60,6 @@ pub(crate) struct Part {
     pub(crate) waits: Arc<WaitPermits>,
 }
 
-/// How an endpoint is served.
 struct Route {
     name: &'static str,
     serve: Box<Served>,
@@ -71,15 +67,14 @@ struct Route {
     shown: fn(&[u8]) -> Option<Box<RawValue>>,
 }
 
-type Served = dyn for<'a> Fn(&'a Part, &'a Request) -> Answer<'a, Object> + Send + Sync;
+type Served = dyn for<'a> Fn(&'a ServicePart, &'a Request) -> Answer<'a, Object> + Send + Sync;
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
 
 /// Serves the endpoint `E` to a caller, identified by the tenant in the request's subject.
 type Handle<E> =
-    for<'a> fn(&'a Part, &'a str, <E as Endpoint>::Request) -> Answer<'a, Encoded<<E as Endpoint>::Answer>>;
+    for<'a> fn(&'a ServicePart, &'a str, <E as Endpoint>::Request) -> Answer<'a, Encoded<<E as Endpoint>::Answer>>;
 
-/// The endpoint `E`, and the function that serves it.
 fn route<E: Endpoint>(serve: Handle<E>) -> Route {
     let serve: Box<Served> = Box::new(move |part, request| {
         Box::pin(async move {
@@ -173,32 +168,14 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
     }
 });
 
-/// Serves the API until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: ServicePart) -> LoopEnd {
     let (backbone, started) = (part.api.backbone.clone(), part.api.identity.started_at);
     let names = api::ENDPOINTS.map(|endpoint| endpoint.name);
     let served = service::run(backbone, crate::VERSION, started, &names, part).await;
     served.map_err(|error| error.with_causes())
 }
 
-impl Part {
-    /// The answer as this asker may see it.
-    fn redacted(&self, request: &Request, answer: Object) -> Result<Object, ApiError> {
-        let policies = &self.api.policies;
-        if request.redaction != Redaction::Hides || !policies.redacts_any() {
-            return Ok(answer);
-        }
-        match api::redact(&answer, &|job_type| policies.of(job_type).redact) {
-            Some(_) if request.endpoint == api::RunsPayload::NAME => {
-                let error = ApiError::new(Code::Forbidden, "the payloads of this type are hidden");
-                Err(error.hint("ask with ?reveal=true and a key of the scope reveal"))
-            }
-            shorter => Ok(shorter.unwrap_or(answer)),
-        }
-    }
-}
-
-impl Serve for Part {
+impl Serve for ServicePart {
     fn begins(&self) {
         self.api.lifecycle.serving.cancel();
     }
@@ -234,7 +211,21 @@ impl Serve for Part {
     }
 }
 
-impl Part {
+impl ServicePart {
+    fn redacted(&self, request: &Request, answer: Object) -> Result<Object, ApiError> {
+        let policies = &self.api.policies;
+        if request.redaction != Redaction::Hides || !policies.redacts_any() {
+            return Ok(answer);
+        }
+        match api::redact(&answer, &|job_type| policies.of(job_type).redact) {
+            Some(_) if request.endpoint == api::RunsPayload::NAME => {
+                let error = ApiError::new(Code::Forbidden, "the payloads of this type are hidden");
+                Err(error.hint("ask with ?reveal=true and a key of the scope reveal"))
+            }
+            shorter => Ok(shorter.unwrap_or(answer)),
+        }
+    }
+
     /// Counts a job, or a whole batch, that was refused.
     fn refused(&self, error: &ApiError) {
         self.api.metrics.refused.with_label_values(&[error.error.as_str()]).inc();
@@ -301,8 +292,7 @@ impl Part {
         Ok(Encoded::of(&health))
     }
 
-    async fn log_level(&self, asked: LogLevelRequest) -> Answered<LogLevel> {
-        let LogLevelRequest { node, level } = asked;
+    async fn log_level(&self, LogLevelRequest { node, level }: LogLevelRequest) -> Answered<LogLevel> {
         Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
         let set = node_name::set_log_level(&self.api.backbone.nodes(), &node, &level).await;
         let set = set.ok_or_else(|| no_node(&node))?;
@@ -337,7 +327,6 @@ fn status(node: Presence) -> NodeStatus {
     NodeStatus { node, queues, seen_at, started_at, state, version }
 }
 
-/// The tenant that submits.
 fn submitter(asker: &str) -> Result<Tenant, ApiError> {
     Tenant::parse(asker).map_err(|error| match asker {
         OPERATOR => ApiError::malformed("tenant: a job belongs to one tenant; submit it under that tenant's subject"),

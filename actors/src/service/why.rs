@@ -38,7 +38,6 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// Most lines of an answer; the oldest are left out.
 const MAX_LINES: usize = 1_000;
 
-/// The endpoint `runs.why`.
 pub(crate) async fn serve(api: &Api, asker: &str, asked: WaitRequest) -> Answered<Why> {
     let within = asked.timeout_ms.map_or(READ, Duration::from_millis);
     if within > READ_MAX {

@@ -22,8 +22,7 @@ use longshore_backbone::wire::api::{ApiError, RunRequest};
 use longshore_backbone::wire::logged::{EventFilter, Logged};
 use longshore_domain::{Run, SmolStr, Tenant, Timestamp};
 
-use crate::api::filter;
-use crate::api::{Api, runs};
+use crate::api::{Api, filter, runs};
 
 mod reader;
 pub(crate) mod tail;
@@ -58,14 +57,10 @@ impl Logline {
             position,
             event: SmolStr::from(&*event.event),
             json: Bytes::copy_from_slice(line.as_bytes()),
-            identity: hash(event.identity(line)),
+            identity: FixedState::default().hash_one(event.identity(line)),
             end: event.is_end().then(|| (event.round, SmolStr::from(&*event.at))),
         }
     }
-}
-
-fn hash(text: &str) -> u64 {
-    FixedState::default().hash_one(text)
 }
 
 /// The lines of a message of the log, and where each stands.
@@ -124,12 +119,6 @@ pub struct EventStreams {
     pub(crate) table: Arc<Table>,
 }
 
-impl std::fmt::Debug for EventStreams {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("EventStreams")
-    }
-}
-
 impl EventStreams {
     /// The events that fit, of one tenant or of all.
     ///
@@ -168,9 +157,8 @@ impl EventStreams {
         }
         let from = after.map_or(From::Now, From::After);
         let filter = EventFilter { runs: vec![run_id.to_string()], ..EventFilter::default() };
-        EventStream::open(self, Interest { tenant: Some(tenant), filter }, from, Some((until, run.origin)))
-            .await
-            .map(Some)
+        let interest = Interest { tenant: Some(tenant), filter };
+        EventStream::open(self, interest, from, Some((until, run.origin))).await.map(Some)
     }
 
     /// Whether the event at this position is the run's end, or, with line 0, stands for one that the log has no more.

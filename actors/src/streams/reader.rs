@@ -52,7 +52,6 @@ enum Start {
     Since(Timestamp),
 }
 
-#[derive(Debug)]
 enum Phase {
     History(Start),
     /// Reads up to the sequence from which on it is handed events.
@@ -62,7 +61,6 @@ enum Phase {
 }
 
 /// A stream of events. It holds nothing but memory: drop it at any time.
-#[derive(Debug)]
 pub struct EventStream {
     streams: EventStreams,
     interest: Interest,
@@ -122,7 +120,6 @@ impl EventStream {
     }
 
     /// The event as it is shown over HTTP: without the result of a type that hides it.
-    #[must_use]
     pub fn shown(&self, line: &Logline) -> Bytes {
         let policies = &self.streams.api.policies;
         let redacted = self.redacts.then(|| redact_event(&line.json, &|of| policies.of(of).redact));
@@ -245,7 +242,6 @@ impl EventStream {
         Ok(())
     }
 
-    /// Waits for what happens.
     async fn hear(&mut self) {
         let gives_up_at = self.gives_up_at;
         let Phase::Live(heard) = &mut self.phase else { return };
@@ -271,13 +267,8 @@ impl EventStream {
 
     fn take_in(&mut self, stored: &Stored) {
         // Of a run's history nearly all lines are about others: reading them all would cost ten times as much.
-        let of_run = self
-            .interest
-            .filter
-            .runs
-            .first()
-            .filter(|_| self.until.is_some())
-            .map(|run| format!("\"run_id\":\"{run}\""));
+        let run = self.interest.filter.runs.first().filter(|_| self.until.is_some());
+        let of_run = run.map(|run| format!("\"run_id\":\"{run}\""));
         for (position, text) in lines(stored) {
             if of_run.as_ref().is_some_and(|of_run| !text.contains(of_run)) {
                 continue;

@@ -16,7 +16,7 @@ use longshore_backbone::wire::logged::Logged;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{Interest, Logline, lines};
+use super::{EventStreams, Interest, Logline, lines};
 use crate::runtime::Unpoisoned as _;
 use crate::runtime::supervision::LoopEnd;
 
@@ -46,7 +46,6 @@ pub(super) struct RecentEvents {
 }
 
 impl RecentEvents {
-    /// Whether this event is new.
     pub(super) fn is_new(&mut self, identity: u64) -> bool {
         if !self.identities.insert(identity) {
             return false;
@@ -92,7 +91,6 @@ impl Listener {
     }
 }
 
-/// What a listener is handed.
 #[derive(Debug)]
 pub(super) struct Heard {
     take: mpsc::Receiver<Arc<Logline>>,
@@ -108,7 +106,6 @@ impl Heard {
         Some(line)
     }
 
-    /// The next event, if it is there already.
     pub(super) fn try_next(&mut self) -> Option<Arc<Logline>> {
         let line = self.take.try_recv().ok()?;
         self.untaken.fetch_sub(line.json.len(), Ordering::Relaxed);
@@ -164,15 +161,7 @@ struct Tail {
     asked: Option<Instant>,
 }
 
-/// What the reader of the log's end needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) backbone: Backbone,
-    pub(crate) table: Arc<Table>,
-}
-
-/// Reads until the process ends.
-pub(crate) async fn run(Part { backbone, table }: Part) -> LoopEnd {
+pub(crate) async fn run(EventStreams { api, table }: EventStreams) -> LoopEnd {
     let mut tail = table.tail.lock().await;
     loop {
         tail.listeners.retain(|listener| !listener.put.is_closed());
@@ -180,7 +169,7 @@ pub(crate) async fn run(Part { backbone, table }: Part) -> LoopEnd {
             (tail.next, tail.known) = (0, RecentEvents::default());
             table.somebody_joins.notified().await;
         }
-        let pause = match tail.go_on(&backbone, &table).await {
+        let pause = match tail.go_on(&api.backbone, &table).await {
             Ok(true) => continue,
             Ok(false) => EVERY,
             Err(error) => {

@@ -22,8 +22,7 @@ use longshore_domain::recurring::{Clocks, Progress, SkipReason, TickAction, run_
 use longshore_domain::{ScheduleId, Tenant, Timestamp};
 
 use crate::api::{Api, intake};
-use crate::runtime::fail_point;
-use crate::runtime::now;
+use crate::runtime::{fail_point, now};
 
 /// The first pause before a tick that could not be handled comes again, and the longest.
 const AWAY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -34,10 +33,8 @@ pub(crate) enum Delay {
     /// NATS did not answer, or refused.
     #[error("{}", .0.with_causes())]
     Server(#[from] Error),
-    /// The job is not taken now.
     #[error("its job is not taken: {0}")]
     Job(ApiError),
-    /// The bucket of schedules is full.
     #[error("the bucket of schedules is full")]
     Full,
     /// A newer node wrote the schedule.
@@ -69,14 +66,15 @@ pub(crate) async fn on_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, server:
                     None => progress.fired(id, &timing, due, &clocks),
                 };
                 if let Some(due) = next.next {
-                    ticks_at = Some(timing.fires_at(id, due));
-                    set_tick(api, tenant, id, ticks_at).await?;
+                    let fires_at = timing.fires_at(id, due);
+                    set_tick(api, tenant, id, fires_at).await?;
+                    ticks_at = Some(fires_at);
                 }
                 log(&at.schedule, &next, due);
                 next
             }
             TickAction::Wait(fires_at) if ticks_at == Some(fires_at) => return Ok(()),
-            TickAction::Wait(fires_at) => return Ok(set_tick(api, tenant, id, Some(fires_at)).await?),
+            TickAction::Wait(fires_at) => return Ok(set_tick(api, tenant, id, fires_at).await?),
             TickAction::Rest => return Ok(()),
         };
         if !at.write(api, next).await? {
@@ -163,11 +161,9 @@ async fn still_runs(api: &Api, schedule: &Recurring) -> Result<bool, Error> {
     }
 }
 
-async fn set_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, at: Option<Timestamp>) -> Result<(), Error> {
-    if let Some(at) = at {
-        api.backbone.set_tick(tenant, id, at).await?;
-        fail_point::pass("after-tick");
-    }
+async fn set_tick(api: &Api, tenant: &Tenant, id: &ScheduleId, at: Timestamp) -> Result<(), Error> {
+    api.backbone.set_tick(tenant, id, at).await?;
+    fail_point::pass("after-tick");
     Ok(())
 }
 
@@ -187,7 +183,6 @@ async fn carry_out(api: &Api, schedule: &Recurring, due: Timestamp) -> Result<Pr
     }
 }
 
-/// The job of a firing.
 pub(crate) fn job(id: &ScheduleId, job: &SubmitRequest, due: Timestamp) -> SubmitRequest {
     let idempotency_key = job.idempotency_key.as_ref().map(|key| format!("{key}-{}", due.millis()));
     SubmitRequest { run_id: Some(run_id(id, due).to_string()), idempotency_key, ..job.clone() }

@@ -16,7 +16,6 @@ use futures_util::StreamExt as _;
 use longshore_backbone::Error;
 use longshore_backbone::wire::api::PutRequest;
 use longshore_backbone::wire::recurring::Recurring;
-use longshore_domain::recurring::Progress;
 use longshore_domain::{SmolStr, Tenant, Timestamp};
 
 use crate::DeclaredSchedules;
@@ -35,13 +34,12 @@ const AT_ONCE: usize = 16;
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct RecurringPart {
     pub(crate) api: Arc<Api>,
     pub(crate) declared: Arc<DeclaredSchedules>,
 }
 
-/// Keeps the schedules until the process ends.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: RecurringPart) -> LoopEnd {
     let in_line = &part.api.lifecycle.in_line;
     while !in_line.is_cancelled() {
         match bring_in_line(&part.api, &part.declared).await {
@@ -197,15 +195,12 @@ async fn bring_back(api: &Api, schedule: Recurring, revision: u64) {
 
 /// When a schedule should have fired, if that is before `before`.
 fn overdue_since(schedule: &Recurring, before: Timestamp) -> Option<Timestamp> {
-    let at = ticks_at(&schedule.progress, before)?;
+    // What is pending may be all that is left.
+    let times = [schedule.progress.pending, schedule.progress.next];
+    let at = times.into_iter().flatten().find(|at| *at <= before)?;
     // Few are overdue: only their timings are read.
     let fires_at = schedule.settings.timing().ok()?.fires_at(schedule.id(), at);
     (fires_at <= before).then_some(fires_at)
-}
-
-/// When the tick of a schedule should have come, if that is before `before`. What is pending may be all that is left.
-fn ticks_at(progress: &Progress, before: Timestamp) -> Option<Timestamp> {
-    [progress.pending, progress.next].into_iter().flatten().find(|at| *at <= before)
 }
 
 /// Sets the tick of an overdue schedule again, unless it has fired and waits for a node.

@@ -11,8 +11,7 @@ use longshore_backbone::wire::recurring::Recurring;
 use longshore_domain::recurring::{Timing, run_id};
 use longshore_domain::{ScheduleId, SmolStr, Tenant, Timestamp};
 
-use crate::api::filter;
-use crate::api::{Answered, Api, intake};
+use crate::api::{Answered, Api, filter, intake};
 use crate::runtime::now;
 use crate::time::firing::{self, Delay};
 
@@ -46,8 +45,7 @@ pub(crate) async fn store(
     }
 }
 
-/// # Errors
-/// 412: the schedule was changed at another time than the client says.
+/// 412, if the schedule was changed at another time than the client says.
 fn must_be_as(updated_at: Option<Timestamp>, found: Option<&Recurring>) -> Result<(), ApiError> {
     match updated_at {
         Some(at) if found.is_none_or(|found| found.updated_at != at) => Err(changed()),
@@ -81,7 +79,7 @@ async fn change(
 ) -> Answered<ScheduleStatus> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
     loop {
-        let FoundRecurring { schedule, revision } = find(api, &tenant, &asked.id).await?;
+        let FoundRecurring { schedule, revision } = api.backbone.find_recurring_for_certain(&tenant, &asked.id).await?;
         let found = schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
         must_be_as(asked.if_updated_at, Some(&found))?;
         if let Some(changed) = write(api, make(found)?, revision).await? {
@@ -117,11 +115,6 @@ async fn wake(api: &Api, schedule: &Recurring) {
     }
 }
 
-/// The schedule; that there is none is certain, so that it may be said.
-async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, ApiError> {
-    api.backbone.find_recurring_for_certain(tenant, id).await.map_err(ApiError::from)
-}
-
 /// When a schedule is due that is stored, perhaps by a newer node, which has zones that this one lacks.
 fn timing(schedule: &Recurring) -> Result<Timing, ApiError> {
     let failed = |reason| ApiError::unavailable(format!("this node cannot read the schedule: {reason}"));
@@ -147,7 +140,7 @@ pub(crate) async fn get(api: &Api, asker: &str, asked: ScheduleRequest) -> Answe
     if asked.if_updated_at.is_some() {
         return Err(ApiError::malformed("if_updated_at: is for changes of a schedule, and for what starts its runs"));
     }
-    let found = find(api, &tenant, &asked.id).await?.schedule;
+    let found = api.backbone.find_recurring_for_certain(&tenant, &asked.id).await?.schedule;
     found.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
 }
 
@@ -193,7 +186,7 @@ pub(crate) async fn remove(
     should: impl Fn(&Recurring) -> bool,
 ) -> Result<Option<Recurring>, ApiError> {
     loop {
-        let FoundRecurring { schedule, revision } = find(api, tenant, id).await?;
+        let FoundRecurring { schedule, revision } = api.backbone.find_recurring_for_certain(tenant, id).await?;
         let Some(schedule) = schedule.filter(&should) else { return Ok(None) };
         let removed = api.backbone.remove_recurring(tenant, id, revision).await;
         match removed? {
@@ -250,7 +243,8 @@ pub(crate) async fn run_now(api: &Api, asker: &str, asked: ScheduleRequest) -> A
 /// `schedules.backfill`
 pub(crate) async fn backfill(api: &Api, asker: &str, asked: BackfillRequest) -> Answered<Backfilled> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    let schedule = find(api, &tenant, &asked.id).await?.schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
+    let found = api.backbone.find_recurring_for_certain(&tenant, &asked.id).await?.schedule;
+    let schedule = found.ok_or_else(|| unknown(&tenant, &asked.id))?;
     must_be_as(asked.if_updated_at, Some(&schedule))?;
     let times = times_to_fill(&schedule, &asked, now())?;
     if asked.dry_run {
@@ -274,7 +268,6 @@ pub(crate) async fn backfill(api: &Api, asker: &str, asked: BackfillRequest) -> 
     Ok(Encoded::of(&Backfilled { deduplicated, failed, failed_in_all, started }))
 }
 
-/// The due times of a span.
 fn times_to_fill(schedule: &Recurring, asked: &BackfillRequest, now: Timestamp) -> Result<Vec<Timestamp>, ApiError> {
     let until = asked.until.unwrap_or(now);
     if until < asked.from {

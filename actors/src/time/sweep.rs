@@ -57,7 +57,6 @@ struct Sweep {
     named: HashSet<(Tenant, RunId)>,
 }
 
-/// Sweeps until the process ends.
 pub(crate) async fn run(api: Arc<Api>) -> LoopEnd {
     let grace = stranded::grace(api.backbone.storage().lease);
     let mut sweep = Sweep {
@@ -101,7 +100,7 @@ impl Sweep {
             let now = now();
             overdue.extend(page.found.into_iter().filter(|standing| is_overdue(standing.at, self.grace, now)));
             let is_whole = round.has_read(page.bytes, page.next, overdue.len());
-            self.schedules_from = round.goes_on_from();
+            self.schedules_from = round.from;
             if is_whole {
                 self.publish_timed().await?;
             }
@@ -140,7 +139,7 @@ impl Sweep {
             let sweep::Chunk { found, bytes, next } = self.api.backbone.open_records(from).await?;
             suspects.take_in(found, lease, now());
             round.has_read(bytes, next, suspects.count());
-            self.records_from = round.goes_on_from();
+            self.records_from = round.from;
         }
         for (run, revision) in suspects.running {
             if self.is_newly_stranded(&run, revision).await? {

@@ -8,8 +8,9 @@
 //!
 //! Bounds: [`AT_ONCE`] moves and firings; it pulls no more than it has places for.
 
+use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
@@ -38,11 +39,13 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 const FIRES_WITHIN: Duration = Duration::from_secs(30);
 
 /// Moves due jobs until the node drains.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: TimekeeperPart) -> LoopEnd {
     let mut puller = Puller::of_due(&part.api.backbone).await.map_err(|error| error.with_causes())?;
     let mut timekeeper =
         Timekeeper { part, moves: JoinSet::new(), firings: JoinSet::new(), closed: ClosedLanes::default() };
-    timekeeper.forget_full();
+    // Nothing is known any more of the full lanes that a timekeeper which died before has left.
+    timekeeper.part.health.full_lanes.set(BTreeSet::new());
+    timekeeper.part.api.metrics.lanes_full.set(0);
     let mut tick = tokio::time::interval(TICK);
     let draining = timekeeper.part.api.lifecycle.draining.clone();
     loop {
@@ -51,11 +54,12 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             () = draining.cancelled() => break,
             Some(Ok(moved)) = timekeeper.moves.join_next(), if !timekeeper.moves.is_empty() => timekeeper.moved(moved).await,
             Some(_) = timekeeper.firings.join_next(), if !timekeeper.firings.is_empty() => {}
-            delivery = next(&mut puller), if timekeeper.at_work() < AT_ONCE => match delivery {
-                Some(Some(delivery)) => timekeeper.take(delivery).await,
-                Some(None) => {}
-                None => return Err(SUBSCRIPTION_ENDED.to_owned()),
-            },
+            pulled = poll_fn(|context| puller.poll(context, Instant::now(), Instant::now())),
+                if timekeeper.at_work() < AT_ONCE => match pulled {
+                    Some(Pulled::Job(_, delivery)) => timekeeper.take(delivery).await,
+                    Some(Pulled::Word(_) | Pulled::Echo(_)) => {}
+                    None => return Err(SUBSCRIPTION_ENDED.to_owned()),
+                },
             _ = tick.tick() => {
                 if puller.reconnected() {
                     puller.forget_pulls();
@@ -73,34 +77,19 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     std::future::pending().await
 }
 
-/// The next due job, or a status from the server (`Some(None)`).
-async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
-    std::future::poll_fn(|context| {
-        let now = Instant::now();
-        match puller.poll(context, now, now) {
-            Poll::Ready(Some(Pulled::Job(_, delivery))) => Poll::Ready(Some(Some(delivery))),
-            Poll::Ready(Some(Pulled::Word(_) | Pulled::Echo(_))) => Poll::Ready(Some(None)),
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct TimekeeperPart {
     pub(crate) api: Arc<Api>,
     pub(crate) health: Arc<Health>,
 }
 
 struct Timekeeper {
-    part: Part,
+    part: TimekeeperPart,
     moves: JoinSet<Moved>,
     firings: JoinSet<()>,
     closed: ClosedLanes,
 }
 
-/// How a move ended.
 struct Moved {
     lane: Lane,
     /// Why it failed, and the job that is still to be moved.
@@ -169,22 +158,16 @@ impl Timekeeper {
         }
         if is_full && self.is_full(&lane, true) {
             let details = json!({"queue": lane.queue, "priority": lane.priority.number()});
-            self.part.api.system_events.publish_of_queue("lane_full", &lane.queue, details).await;
+            self.part.api.system_events.publish_about("lane_full", Some(&lane.queue), None, details).await;
         }
     }
 
     /// Sets for `health` whether a lane is full; says whether that is a change.
     fn is_full(&self, lane: &Lane, full: bool) -> bool {
-        let Part { api, health } = &self.part;
+        let TimekeeperPart { api, health } = &self.part;
         let is_news = health.set_lane_full(lane, full);
-        api.metrics.lanes_full.set(i64::try_from(health.full_lanes().len()).unwrap_or(i64::MAX));
+        api.metrics.lanes_full.set(i64::try_from(health.full_lanes.get().len()).unwrap_or(i64::MAX));
         is_news
-    }
-
-    /// Clears the full lanes that a timekeeper which died before has left: nothing is known of them any more.
-    fn forget_full(&self) {
-        self.part.health.forget_full_lanes();
-        self.part.api.metrics.lanes_full.set(0);
     }
 }
 

@@ -19,13 +19,11 @@ pub(crate) const TRACE_PARENT: &str = "traceparent";
 /// The header that holds what tracing systems add to it.
 const TRACE_STATE: &str = "tracestate";
 
-/// The trace that a job belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JobTrace {
     pub(crate) id: TraceId,
     /// The span that this job's spans hang from: its publisher's, or that of its submission or replay.
     pub(crate) parent: SpanId,
-    /// Whether its spans are exported.
     pub(crate) is_sampled: bool,
     /// Its publisher sent no context: `parent` is made up, and written by the node that ends its first attempt.
     pub(crate) is_own: bool,
@@ -114,15 +112,11 @@ impl JobTrace {
         }
         headers.insert(TRACE_PARENT, self.text(span));
     }
-
-    /// Puts what the publisher's tracing system has added beside that, unless it is there. It is left out if it is
-    /// longer than what the standard has everybody pass on.
-    pub(crate) fn put_state(&self, headers: &mut Headers) {
-        put_state(self.state.as_deref(), headers);
-    }
 }
 
-fn put_state(state: Option<&str>, headers: &mut Headers) {
+/// Puts what a tracing system has added beside the context, unless it is there. It is left out if it is longer than
+/// what the standard has everybody pass on.
+pub(crate) fn put_state(state: Option<&str>, headers: &mut Headers) {
     const PASSED_ON: usize = 512;
     let state = state.filter(|state| state.len() <= PASSED_ON);
     if let Some(state) = state.filter(|_| !header::has(headers, TRACE_STATE)) {
@@ -165,10 +159,8 @@ impl Submission {
     }
 }
 
-/// The trace id in a job's headers.
 pub(crate) fn id_in(headers: Option<&Headers>) -> Option<longshore_domain::TraceId> {
-    let (id, ..) = headers.and_then(context_in)?;
-    Some(longshore_domain::TraceId(u128::from_be_bytes(id.to_bytes())))
+    id_named(header::value_of(headers?, TRACE_PARENT)?)
 }
 
 /// The trace id of a span's context, as a header has it.
@@ -259,31 +251,31 @@ mod tests {
         })
     }
 
-    fn of(headers: Option<&Headers>, (tenant, run): (&str, &str), stored_at: i64) -> JobTrace {
+    fn of(headers: Option<&Headers>, tenant: &str, run: &str, stored_at: i64) -> JobTrace {
         let (tenant, run) = (Tenant::parse(tenant).unwrap(), RunId::parse(run).unwrap());
         JobTrace::of(&tracer(), headers, &tenant, &run, Timestamp::from_millis(stored_at))
     }
 
     #[test]
     fn all_nodes_agree_on_the_trace_of_a_job_whose_publisher_sent_none() {
-        let trace = of(None, ("acme", "main-p5-7"), 1_000);
+        let trace = of(None, "acme", "main-p5-7", 1_000);
         assert!(trace.is_own && trace.is_sampled && trace.id != TraceId::INVALID && trace.parent != SpanId::INVALID);
-        assert_eq!(trace, of(Some(&headers(&[("X-Own", "1")])), ("acme", "main-p5-7"), 1_000));
+        assert_eq!(trace, of(Some(&headers(&[("X-Own", "1")])), "acme", "main-p5-7", 1_000));
         // A later run of that id, in a lane that was made anew, is another one.
         for other in [("acme", "main-p5-8", 1_000), ("other", "main-p5-7", 1_000), ("acme", "main-p5-7", 1_001)] {
-            assert_ne!(of(None, (other.0, other.1), other.2).id, trace.id, "{other:?}");
+            assert_ne!(of(None, other.0, other.1, other.2).id, trace.id, "{other:?}");
         }
     }
 
     #[test]
     fn a_job_belongs_to_the_trace_that_its_publisher_names_and_is_kept_if_that_is() {
-        let kept = of(Some(&headers(&[("Traceparent", PUBLISHERS), ("tracestate", "a=1")])), ("acme", "r"), 0);
+        let kept = of(Some(&headers(&[("Traceparent", PUBLISHERS), ("tracestate", "a=1")])), "acme", "r", 0);
         assert_eq!(kept.text(kept.parent), PUBLISHERS);
         assert!(!kept.is_own && kept.state().get("a") == Some("1"));
         let dropped = headers(&[("traceparent", &PUBLISHERS.replace("-01", "-00")), ("tracestate", "a=1")]);
-        let dropped = of(Some(&dropped), ("acme", "r"), 0);
+        let dropped = of(Some(&dropped), "acme", "r", 0);
         assert_eq!((dropped.is_sampled, dropped.state), (false, None), "nothing will say its state");
-        let unreadable = of(Some(&headers(&[("traceparent", "00-1-2-3")])), ("acme", "r"), 0);
+        let unreadable = of(Some(&headers(&[("traceparent", "00-1-2-3")])), "acme", "r", 0);
         assert!(unreadable.is_own, "what cannot be read counts as absent");
     }
 
@@ -310,7 +302,7 @@ mod tests {
     #[test]
     fn a_handler_finds_the_nodes_span_in_place_of_its_publishers_and_what_goes_along_with_it() {
         let mut job_headers = headers(&[("Traceparent", PUBLISHERS), ("X-Own", "1")]);
-        let mut trace = of(Some(&job_headers), ("acme", "r"), 0);
+        let mut trace = of(Some(&job_headers), "acme", "r", 0);
         let span = SpanId::from_bytes([7; 8]);
         trace.put(span, &mut job_headers);
         assert_eq!(header::value_of(&job_headers, TRACE_PARENT), Some(trace.text(span).as_str()));
@@ -320,14 +312,14 @@ mod tests {
         );
 
         trace.state = Some("a=1".into());
-        trace.put_state(&mut job_headers);
+        put_state(trace.state.as_deref(), &mut job_headers);
         assert_eq!(header::value_of(&job_headers, TRACE_STATE), Some("a=1"));
         trace.state = Some("a=2".into());
-        trace.put_state(&mut job_headers);
+        put_state(trace.state.as_deref(), &mut job_headers);
         assert_eq!(header::value_of(&job_headers, TRACE_STATE), Some("a=1"), "the job's own stays");
         let mut other = Headers::new();
         trace.state = Some(format!("a={}", "1".repeat(511)).into());
-        trace.put_state(&mut other);
+        put_state(trace.state.as_deref(), &mut other);
         assert!(other.is_empty(), "longer than what everybody passes on");
     }
 

@@ -34,7 +34,6 @@ pub use spans::{RequestSpan, Span};
 
 /// Spans that may wait for the exporter: some megabytes.
 const QUEUE: usize = 4_096;
-/// Spans exported at once.
 const BATCH: usize = 512;
 /// How long a span waits for others at most.
 const LINGER: Duration = Duration::from_secs(1);
@@ -56,23 +55,20 @@ pub trait SpanExporter: std::fmt::Debug + Send + Sync + 'static {
     fn export(self: Arc<Self>, spans: Vec<Span>) -> BoxFuture<'static, Result<(), String>>;
 }
 
-/// Takes the spans of jobs.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     exporter: Arc<dyn SpanExporter>,
     spans: mpsc::Sender<Span>,
-    /// How many spans it has taken.
     taken: AtomicU64,
     metrics: Arc<Metrics>,
     /// The loop that exports.
-    pub(crate) address: Address<Message>,
+    pub(crate) address: Address<ExporterMessage>,
     /// Its state, which outlives it.
     pub(crate) exporting: Arc<Mutex<Exporting>>,
 }
 
-/// What is sent to the exporting loop.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum ExporterMessage {
     /// Answer once all spans so far are exported, or lost.
     Flush(RpcReplyPort<()>),
 }
@@ -104,7 +100,7 @@ impl Tracer {
 
     /// Waits until all spans so far are exported, for so long at most: those that are not by then are lost.
     pub(crate) async fn flush(&self, within: Duration) {
-        if self.address.ask(within, Message::Flush).await.is_none() {
+        if self.address.ask(within, ExporterMessage::Flush).await.is_none() {
             // Those of the batch that the collector is just being sent among them.
             let spans = self.taken.load(Relaxed).saturating_sub(
                 self.metrics.spans_exported.get()
@@ -119,7 +115,6 @@ impl Tracer {
     }
 }
 
-/// The state of the exporting loop.
 #[derive(Debug)]
 pub(crate) struct Exporting {
     exporter: Arc<dyn SpanExporter>,
@@ -140,8 +135,7 @@ struct LossLog {
     open: bool,
 }
 
-/// Exports spans until the process ends.
-pub(crate) async fn run(exporting: Arc<Mutex<Exporting>>, mut mailbox: Mailbox<Message>) -> LoopEnd {
+pub(crate) async fn run(exporting: Arc<Mutex<Exporting>>, mut mailbox: Mailbox<ExporterMessage>) -> LoopEnd {
     let mut exporting = exporting.lock().await;
     let exporting = &mut *exporting;
     let mut due: Option<Instant> = None;
@@ -162,7 +156,7 @@ pub(crate) async fn run(exporting: Arc<Mutex<Exporting>>, mut mailbox: Mailbox<M
                 exporting.export().await;
                 due = None;
             }
-            Message::Flush(done) = mailbox.next() => {
+            ExporterMessage::Flush(done) = mailbox.next() => {
                 exporting.export_all().await;
                 due = None;
                 let _ = done.send(());

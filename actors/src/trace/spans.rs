@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longshore_domain::run::{Attempt, PutBack};
 use longshore_domain::{Job, Run, RunState, Timestamp};
+use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId, TraceState};
-use opentelemetry::{KeyValue, Value};
 
 use crate::runtime::deferred::Deferred;
 use crate::trace::{JobTrace, Submission, Tracer};
@@ -109,10 +109,6 @@ fn messaging(operation: &'static str, of_type: Option<&'static str>, destination
     all
 }
 
-fn number(value: u32) -> Value {
-    Value::I64(i64::from(value))
-}
-
 fn of_run(run: &Run, operation: &'static str, of_type: Option<&'static str>, destination: String) -> Vec<KeyValue> {
     let mut all = messaging(operation, of_type, destination);
     all.extend([
@@ -121,8 +117,8 @@ fn of_run(run: &Run, operation: &'static str, of_type: Option<&'static str>, des
         KeyValue::new(TENANT, run.tenant.to_string()),
         KeyValue::new(QUEUE, run.queue.to_string()),
         KeyValue::new(TYPE, run.job_type.to_string()),
-        KeyValue::new(PRIORITY, number(u32::from(run.priority.number()))),
-        KeyValue::new(ROUND, number(run.round)),
+        KeyValue::new(PRIORITY, i64::from(run.priority.number())),
+        KeyValue::new(ROUND, i64::from(run.round)),
     ]);
     all
 }
@@ -137,7 +133,13 @@ impl Tracer {
 
     /// A job was published whose publisher sent no context: that is the root of its trace.
     pub(crate) fn published(&self, trace: &JobTrace, run: &Run, bytes: usize) {
-        self.take_of(trace, || published(trace, run, bytes));
+        self.take_of(trace, || {
+            let mut attributes = of_run(run, "send", Some("send"), run.queue.to_string());
+            attributes.push(size(bytes));
+            let (id, name, start) = (trace.parent, format!("send {}", run.queue), run.origin);
+            let shape = SpanTimes { id, parent: SpanId::INVALID, kind: SpanKind::Producer, name, start, end: start };
+            span_of(trace, shape, attributes)
+        });
     }
 
     /// The last attempt of a run has ended, and with its start the wait before it.
@@ -192,7 +194,7 @@ impl Tracer {
                 KeyValue::new(TENANT, job.tenant.to_string()),
                 KeyValue::new(QUEUE, job.queue.to_string()),
                 KeyValue::new(TYPE, job.job_type.to_string()),
-                KeyValue::new(PRIORITY, number(u32::from(job.priority.number()))),
+                KeyValue::new(PRIORITY, i64::from(job.priority.number())),
             ]);
             let mut status = Status::Unset;
             match answer {
@@ -227,18 +229,6 @@ impl Tracer {
     }
 }
 
-fn published(trace: &JobTrace, run: &Run, bytes: usize) -> Span {
-    let mut attributes = of_run(run, "send", Some("send"), run.queue.to_string());
-    attributes.push(size(bytes));
-    let name = format!("send {}", run.queue);
-    let (id, at) = (trace.parent, run.origin);
-    span_of(
-        trace,
-        SpanTimes { id, parent: SpanId::INVALID, kind: SpanKind::Producer, name, start: at, end: at },
-        attributes,
-    )
-}
-
 /// The wait before an attempt: for a worker, for the time of a retry, or for what the run was deferred for.
 fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt, deferred: Option<Deferred>) -> Span {
     let before = run.attempts_of_round().filter(|other| other.attempt < attempt.attempt).last();
@@ -246,7 +236,7 @@ fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt, deferred: Option<Deferre
     let began = began.or(before.and_then(|before| before.ended_at)).or(run.enqueued_at).unwrap_or(attempt.started_at);
     let name = if before.is_some() { "retry wait" } else { "wait" };
     let mut attributes = of_run(run, "wait", None, run.queue.to_string());
-    attributes.push(KeyValue::new(ATTEMPT, number(attempt.attempt)));
+    attributes.push(KeyValue::new(ATTEMPT, i64::from(attempt.attempt)));
     attributes.extend(deferred.map(|deferred| KeyValue::new(DEFERRED, deferred.reason.as_str())));
     let shape = SpanTimes {
         id: trace.wait(run, attempt),
@@ -264,8 +254,8 @@ fn attempt_of(trace: &JobTrace, run: &Run, attempt: &Attempt, bytes: usize) -> S
     attributes.extend([
         size(bytes),
         KeyValue::new(CLIENT_ID, attempt.node.to_string()),
-        KeyValue::new(ATTEMPT, number(attempt.attempt)),
-        KeyValue::new(MAX_ATTEMPTS, number(run.max_attempts)),
+        KeyValue::new(ATTEMPT, i64::from(attempt.attempt)),
+        KeyValue::new(MAX_ATTEMPTS, i64::from(run.max_attempts)),
         KeyValue::new(STATE, outcome(run, attempt)),
     ]);
     let mut status = Status::Unset;

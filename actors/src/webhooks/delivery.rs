@@ -11,7 +11,7 @@ use longshore_backbone::webhooks::StoredWebhook;
 use longshore_domain::WebhookId;
 use serde_json::json;
 
-use super::message::{Message, Payload};
+use super::message::{DeliveryPayload, WebhookMessage};
 use crate::handlers::handler::{BoxFuture, Context, Handler, HandlerError, Success};
 use crate::metrics::Metrics;
 use crate::runtime::now;
@@ -21,7 +21,6 @@ use crate::settings::WebhookCaller;
 /// How long a delivery waits that meets a paused webhook.
 const WHILE_PAUSED: Duration = Duration::from_secs(300);
 
-/// The handler.
 pub(crate) struct Delivery {
     pub(crate) backbone: Backbone,
     pub(crate) caller: Arc<dyn WebhookCaller>,
@@ -31,7 +30,7 @@ pub(crate) struct Delivery {
 
 impl Delivery {
     async fn deliver(&self, context: &Context) -> Result<Success, HandlerError> {
-        let payload: Payload = context.json()?;
+        let payload: DeliveryPayload = context.json()?;
         let id = WebhookId::parse(&payload.webhook).map_err(|error| HandlerError::permanent(error.to_string()))?;
         let found = self.backbone.webhooks().find(&context.job.tenant, &id).await;
         let (found, _) = found.map_err(|error| HandlerError::retryable(error.with_causes()))?;
@@ -44,7 +43,7 @@ impl Delivery {
         if stored.webhook.paused {
             return Ok(Success::Snooze(WHILE_PAUSED));
         }
-        let message = Message::of(&payload, &stored.webhook.format);
+        let message = WebhookMessage::of(&payload, &stored.webhook.format);
         let message = message.ok_or_else(|| HandlerError::permanent("payload: event: is no event"))?;
         let outcome = self.post(&stored, message).await;
         let count = |outcome| self.metrics.webhook_deliveries.with_label_values(&[outcome]).inc();
@@ -73,7 +72,7 @@ impl Delivery {
         }
     }
 
-    async fn post(&self, stored: &StoredWebhook, message: Message) -> Result<u16, String> {
+    async fn post(&self, stored: &StoredWebhook, message: WebhookMessage) -> Result<u16, String> {
         let (at, old_until) = (now(), stored.webhook.old_secret_until);
         let old = stored.old_secret.as_ref().filter(|_| old_until.is_some_and(|until| at < until));
         let keys = [Some(&stored.secret), old].into_iter().flatten().filter_map(|secret| secret.key().ok());

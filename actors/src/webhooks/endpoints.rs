@@ -5,16 +5,15 @@ use longshore_backbone::wire::api::{
     ApiError, Code, Encoded, PutWebhookRequest, WebhookRequest, WebhookSecret, WebhookStatus, WebhookTest, Webhooks,
     WebhooksRequest,
 };
+use longshore_backbone::wire::logged::EventFilter;
 use longshore_domain::Tenant;
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use std::time::Duration;
 
-use super::{feed, message};
-use crate::api::filter;
-use crate::api::{Answered, Api, intake};
+use super::{feed, message, settings};
+use crate::api::{Answered, Api, filter, intake};
 use crate::runtime::now;
-use crate::settings::WebhookSettings;
 
 /// Webhooks of one tenant, and of all: each costs a request in two seconds for each node.
 const OF_TENANT: usize = 20;
@@ -22,12 +21,6 @@ const OF_ALL: usize = 200;
 /// How long the secret before a new one signs, too.
 const OLD_SIGNS: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn settings(api: &Api) -> Result<&WebhookSettings, ApiError> {
-    let none = || ApiError::new(Code::Forbidden, "this node calls nobody: it was built without HTTP");
-    api.webhooks.as_ref().ok_or_else(none)
-}
-
-/// `webhooks.put`
 pub(crate) async fn put(api: &Api, asker: &str, asked: PutWebhookRequest) -> Answered<WebhookStatus> {
     let tenant = filter::whose_one(asker, asked.tenant.as_ref(), "an id", "webhook")?;
     check(api, &asked).await?;
@@ -55,7 +48,8 @@ async fn check(api: &Api, asked: &PutWebhookRequest) -> Result<(), ApiError> {
     if let Some(Err(reason)) = asked.secret.as_ref().map(WebhookSecret::key) {
         return wrong("secret", reason);
     }
-    if let Err((field, reason)) = asked.filter().check() {
+    let PutWebhookRequest { events, types, queues, .. } = asked.clone();
+    if let Err((field, reason)) = (EventFilter { events, types, queues, ..EventFilter::default() }).check() {
         return wrong(&format!("{field}s"), &reason);
     }
     match settings(api)?.caller.check(&asked.url).await {
@@ -120,12 +114,10 @@ async fn found(api: &Api, asker: &str, asked: &WebhookRequest) -> Result<(Stored
     }
 }
 
-/// `webhooks.get`
 pub(crate) async fn get(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookStatus> {
     Ok(shown(found(api, asker, &asked).await?.0, false))
 }
 
-/// `webhooks.list`
 pub(crate) async fn list(api: &Api, asker: &str, asked: WebhooksRequest) -> Answered<Webhooks> {
     let tenant = filter::whose(asker, asked.tenant.as_ref())?;
     let all = api.backbone.webhooks().written_after(tenant.as_ref(), 0).await?;
@@ -144,7 +136,6 @@ pub(crate) async fn delete(api: &Api, asker: &str, asked: WebhookRequest) -> Ans
     Ok(shown(stored, false))
 }
 
-/// `webhooks.rotate`
 pub(crate) async fn rotate(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookStatus> {
     let rotated = |stored: &mut StoredWebhook| {
         let new = WebhookSecret::of(rand::random());
@@ -170,7 +161,6 @@ async fn change(
     }
 }
 
-/// `webhooks.test`
 pub(crate) async fn test(api: &Api, asker: &str, asked: WebhookRequest) -> Answered<WebhookTest> {
     let (stored, _) = found(api, asker, &asked).await?;
     let WebhookStatus { tenant, id, .. } = &stored.webhook;

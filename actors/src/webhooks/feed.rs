@@ -19,11 +19,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::message::Payload;
+use super::message::DeliveryPayload;
+use super::settings;
 use crate::api::{Api, intake};
-use crate::runtime::fail_point;
-use crate::runtime::now;
 use crate::runtime::supervision::LoopEnd;
+use crate::runtime::{fail_point, now};
 use crate::settings::WebhookSettings;
 
 /// How often the webhooks are read.
@@ -33,28 +33,21 @@ const AWAY: Duration = Duration::from_secs(2);
 /// More than a message of the log has events: its sequence times this, and the event's place, give the order.
 const PLACES: u64 = 1 << 16;
 
-/// What the feed needs.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub(crate) api: Arc<Api>,
-    pub(crate) settings: WebhookSettings,
-}
-
 /// The tasks of the webhooks that are not paused.
 type Fed = HashMap<(Tenant, WebhookId), AbortOnDropHandle<()>>;
 
 /// Feeds until the process ends; nothing more is taken while the node drains.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(api: Arc<Api>) -> LoopEnd {
     let (mut fed, mut revision) = (Fed::new(), 0);
     loop {
         tokio::select! {
-            () = part.api.lifecycle.draining.cancelled() => return std::future::pending().await,
+            () = api.lifecycle.draining.cancelled() => return std::future::pending().await,
             () = tokio::time::sleep(READ_EVERY) => {}
         }
-        match part.api.backbone.webhooks().written_after(None, revision).await {
+        match api.backbone.webhooks().written_after(None, revision).await {
             Ok((written, up_to)) => {
                 revision = up_to;
-                written.into_iter().for_each(|stored| take(&part, &mut fed, stored));
+                written.into_iter().for_each(|stored| take(&api, &mut fed, stored));
             }
             Err(error) => tracing::debug!("the webhooks cannot be read: {}", error.with_causes()),
         }
@@ -62,26 +55,25 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 }
 
 /// Feeds a webhook from now on as it was written.
-fn take(part: &Part, fed: &mut Fed, stored: StoredWebhook) {
+fn take(api: &Arc<Api>, fed: &mut Fed, stored: StoredWebhook) {
     let webhook = &stored.webhook;
     let key = (webhook.tenant.clone(), webhook.id.clone());
     // The former task ends in the midst of a message, if it must: that comes again.
     fed.remove(&key);
     if !stored.deleted && !webhook.paused {
-        let feed = Feed { part: part.clone(), stored };
+        let feed = Feed { api: Arc::clone(api), stored };
         fed.insert(key, AbortOnDropHandle::new(tokio::spawn(feed.run())));
     }
 }
 
-/// One webhook's.
 struct Feed {
-    part: Part,
+    api: Arc<Api>,
     stored: StoredWebhook,
 }
 
 impl Feed {
     async fn run(self) {
-        let webhooks = self.part.api.backbone.webhooks();
+        let webhooks = self.api.backbone.webhooks();
         let mut puller = loop {
             match webhooks.puller(&self.stored.webhook).await {
                 Ok(puller) => break puller,
@@ -112,7 +104,7 @@ impl Feed {
     }
 
     async fn pass_on(&self, batch: EventBatch) {
-        let webhooks = self.part.api.backbone.webhooks();
+        let webhooks = self.api.backbone.webhooks();
         self.lag(now().since(batch.logged_at).as_secs_f64());
         fail_point::pass("before-webhook-jobs");
         match self.submit(&batch).await {
@@ -129,7 +121,7 @@ impl Feed {
 
     fn lag(&self, seconds: f64) {
         let of = [self.stored.webhook.tenant.as_str(), self.stored.webhook.id.as_str()];
-        self.part.api.metrics.webhook_lag.with_label_values(&of).set(seconds);
+        self.api.metrics.webhook_lag.with_label_values(&of).set(seconds);
     }
 
     async fn submit(&self, batch: &EventBatch) -> Result<(), ApiError> {
@@ -144,8 +136,8 @@ impl Feed {
             let Ok(raw) = RawValue::from_string(line.to_owned()) else { continue };
             let sequence = batch.sequence * PLACES + u64::try_from(place).unwrap_or_default();
             let run_id = run_id(&self.stored.webhook, event.identity(line));
-            let job = job(&self.part.settings, &self.stored, Some(run_id), sequence, raw)?;
-            intake::submit(&self.part.api, &self.stored.webhook.tenant, job).await?;
+            let job = job(settings(&self.api)?, &self.stored, Some(run_id), sequence, raw)?;
+            intake::submit(&self.api, &self.stored.webhook.tenant, job).await?;
         }
         Ok(())
     }
@@ -159,7 +151,7 @@ pub(super) fn job(
     sequence: u64,
     event: Box<RawValue>,
 ) -> Result<SubmitRequest, ApiError> {
-    let payload = Payload::new(stored, sequence, event);
+    let payload = DeliveryPayload::new(stored, sequence, event);
     Ok(SubmitRequest {
         job_type: WEBHOOK_TYPE.to_owned(),
         payload: Some(to_raw_value(&payload).map_err(|error| ApiError::malformed(error.to_string()))?),

@@ -18,7 +18,7 @@ const LARGE: [&str; 5] = ["result", "progress", "line", "error", "tags"];
 
 /// The payload of a job of type `longshore.webhook`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Payload {
+pub(super) struct DeliveryPayload {
     pub(super) webhook: String,
     /// Its place in the event log: of two events of a run the later one has the higher number.
     pub(super) sequence: u64,
@@ -29,7 +29,7 @@ pub(super) struct Payload {
     proof: String,
 }
 
-impl Payload {
+impl DeliveryPayload {
     pub(super) fn new(stored: &StoredWebhook, sequence: u64, event: Box<RawValue>) -> Self {
         let mut payload = Self { webhook: stored.webhook.id.to_string(), sequence, event, proof: String::new() };
         payload.proof =
@@ -52,15 +52,15 @@ impl Payload {
 
 /// A body, and the headers that say its kind and id.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct WebhookMessage {
     pub(super) id: String,
     pub(super) content_type: &'static str,
     pub(super) body: String,
 }
 
-impl Message {
+impl WebhookMessage {
     /// The message of an event. `None`: it is no event.
-    pub(super) fn of(payload: &Payload, format: &Word<WebhookFormat>) -> Option<Self> {
+    pub(super) fn of(payload: &DeliveryPayload, format: &Word<WebhookFormat>) -> Option<Self> {
         let mut event: Map<String, Value> = serde_json::from_str(payload.event.get()).ok()?;
         event.insert("sequence".to_owned(), payload.sequence.into());
         let message = Self::written(&event, format)?;
@@ -109,18 +109,18 @@ pub(super) const TEST: &str = "webhook.test";
 mod tests {
     use super::*;
 
-    fn payload(result: &str) -> Payload {
+    fn payload(result: &str) -> DeliveryPayload {
         let event = format!(
             r#"{{"id":"t/r/1/1/completed","event":"completed","tenant":"t","run_id":"r","at":"2026-01-01T00:00:00.000Z","result":"{result}"}}"#
         );
         let event = RawValue::from_string(event).unwrap();
-        Payload { webhook: "w".to_owned(), sequence: 7, event, proof: String::new() }
+        DeliveryPayload { webhook: "w".to_owned(), sequence: 7, event, proof: String::new() }
     }
 
     #[test]
     fn a_message_is_signed_as_the_standard_has_it() {
         // The example of the standard's own libraries.
-        let message = Message {
+        let message = WebhookMessage {
             id: "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned(),
             content_type: "application/json",
             body: r#"{"test": 2432232314}"#.to_owned(),
@@ -133,16 +133,19 @@ mod tests {
 
     #[test]
     fn a_message_has_the_event_and_leaves_out_what_is_too_large() {
-        let message = Message::of(&payload("fine"), &WebhookFormat::Standard.into()).unwrap();
+        let message = WebhookMessage::of(&payload("fine"), &WebhookFormat::Standard.into()).unwrap();
         let body: Value = serde_json::from_str(&message.body).unwrap();
         assert_eq!((&*message.id, &body["type"]), ("t/r/1/1/completed", &json!("job.completed")));
         assert_eq!((&body["data"]["result"], &body["data"]["sequence"]), (&json!("fine"), &json!(7)));
-        let long = Message::of(&payload(&"x".repeat(30_000)), &WebhookFormat::CloudEvents.into()).unwrap();
+        let long = WebhookMessage::of(&payload(&"x".repeat(30_000)), &WebhookFormat::CloudEvents.into()).unwrap();
         let body: Value = serde_json::from_str(&long.body).unwrap();
         assert_eq!((&body["data"]["truncated"], &body["data"]["result"]), (&json!(true), &Value::Null));
         assert_eq!((&body["type"], &body["source"]), (&json!("longshore.job.completed"), &json!("/longshore/t")));
         assert!(long.body.len() <= BODY_MAX);
         let no_event = RawValue::from_string("[]".to_owned()).unwrap();
-        assert_eq!(Message::of(&Payload { event: no_event, ..payload("") }, &WebhookFormat::Standard.into()), None);
+        assert_eq!(
+            WebhookMessage::of(&DeliveryPayload { event: no_event, ..payload("") }, &WebhookFormat::Standard.into()),
+            None
+        );
     }
 }

@@ -12,9 +12,10 @@ mod message;
 use std::sync::Arc;
 
 use longshore_backbone::Backbone;
-use longshore_backbone::wire::api::WEBHOOK_TYPE;
+use longshore_backbone::wire::api::{ApiError, Code, WEBHOOK_TYPE};
 
 use crate::Handlers;
+use crate::api::Api;
 use crate::metrics::Metrics;
 use crate::runtime::system_events::SystemEvents;
 use crate::settings::WebhookSettings;
@@ -36,4 +37,9 @@ pub(crate) fn serve(
         metrics: Arc::clone(metrics),
     };
     handlers.with_everywhere(WEBHOOK_TYPE, delivery)
+}
+
+fn settings(api: &Api) -> Result<&WebhookSettings, ApiError> {
+    let none = || ApiError::new(Code::Forbidden, "this node calls nobody: it was built without HTTP");
+    api.webhooks.as_ref().ok_or_else(none)
 }

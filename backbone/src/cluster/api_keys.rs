@@ -80,7 +80,6 @@ impl ApiKeys {
     }
 }
 
-/// The key in the bucket.
 fn entry_of(id: &str) -> String {
     format!("api_keys.{id}")
 }

@@ -39,7 +39,6 @@ impl BucketSpace {
     }
 
     /// Whether new entries are not made for want of room.
-    #[must_use]
     pub fn is_short(&self) -> bool {
         self.0.is_short.load(Ordering::Relaxed)
     }
@@ -59,10 +58,7 @@ impl BucketSpace {
 }
 
 impl Backbone {
-    /// Writes an entry of a key that a tenant chose.
-    ///
-    /// # Errors
-    /// Those of any publish. [`Error::is_stream_full`]: it is new, and there is no room for it.
+    /// Writes an entry of a key that a tenant chose. [`Error::is_stream_full`]: it is new, and there is no room for it.
     pub(crate) async fn write_entry(
         &self,
         space: &BucketSpace,

@@ -37,7 +37,6 @@ pub struct Presence {
 
 impl Presence {
     /// Whether the node takes jobs of this queue.
-    #[must_use]
     pub fn serves(&self, queue: &Queue) -> bool {
         self.state == "running" && self.queues.get(queue.as_str()).is_some_and(|load| load.concurrency > 0)
     }
@@ -99,7 +98,6 @@ const MARKS_KEPT: Duration = Duration::from_secs(30 * 86_400);
 impl Backbone {
     /// Whether delivery counts depend on the one server process this node is connected to, so that high-water marks may
     /// be shared. In a cluster a consumer's leader may be any server, and may change without notice to this node.
-    #[must_use]
     pub fn has_one_server(&self) -> bool {
         self.storage().replicas == 1 && self.client().server_info().cluster.is_none()
     }
@@ -114,13 +112,15 @@ impl Backbone {
         let bucket = self.names().bucket_stream("control");
         let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
         let read = async || {
-            let stored = request::direct_get(self.client(), self.api(), &bucket, query.clone()).await?;
+            let stored = request::direct_get(self.client(), &bucket, query.clone()).await?;
             Ok::<_, Error>(stored.and_then(|stored| self.readable::<Marks>(&stored.subject, &stored.payload)))
         };
         if let Some(marks) = read().await? {
             return Ok(marks);
         }
-        let lanes = self.lanes_of(queue).await?.into_iter();
+        // At once: a lane without a leader answers late or not at all.
+        let lanes = Priority::all().map(|priority| self.lane_of(queue, priority));
+        let lanes = futures_util::future::try_join_all(lanes).await?.into_iter();
         let marks: Marks = lanes.map(|lane| (lane.stream.to_string(), lane.last_sequence)).collect();
         match request::publish(self.client(), subject, conditions(Some(0), Some(MARKS_KEPT)), json(&marks)).await {
             Ok(_) => Ok(marks),
@@ -128,16 +128,6 @@ impl Backbone {
             Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => Ok(read().await?.unwrap_or(marks)),
             Err(error) => Err(error),
         }
-    }
-
-    /// The state of the nine lanes of a queue that clients publish to, the most urgent first. All are read at once: a
-    /// lane without a leader answers late or not at all.
-    ///
-    /// # Errors
-    /// A lane cannot be read.
-    pub async fn lanes_of(&self, queue: &Queue) -> Result<Vec<LaneState>, Error> {
-        let lanes = Priority::all().map(|priority| self.lane_of(queue, priority));
-        futures_util::future::try_join_all(lanes).await
     }
 
     /// The state of one lane.

@@ -11,7 +11,6 @@ macro_rules! way {
 
         impl crate::Backbone {
             $(#[$doc])*
-            #[must_use]
             pub fn $get(&self) -> $way {
                 $way(self.clone())
             }
@@ -19,7 +18,6 @@ macro_rules! way {
 
         impl $way {
             /// Changes whenever the connection has been re-established: what was published meanwhile did not come.
-            #[must_use]
             pub fn connected(&self) -> tokio::sync::watch::Receiver<u64> {
                 self.0.control().connected()
             }

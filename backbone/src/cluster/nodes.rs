@@ -31,7 +31,6 @@ impl Backbone {
 
 impl Nodes {
     /// The names of subjects.
-    #[must_use]
     pub fn names(&self) -> &Names {
         self.0.names()
     }

@@ -50,10 +50,7 @@ impl Nodes {
 
     /// Asks every node, until each of `asked` has answered with its name, at most for `within`. Asks again, as messages
     /// may be lost. Returns the nodes that have not answered.
-    ///
-    /// # Errors
-    /// The answers cannot be subscribed to.
-    pub async fn ask_each(
+    pub(crate) async fn ask_each(
         &self,
         subject: String,
         payload: Bytes,

@@ -115,7 +115,6 @@ impl RunTimeSettings {
 }
 
 /// The revision that an announcement names.
-#[must_use]
 pub fn read_revision(payload: &[u8]) -> Option<u64> {
     std::str::from_utf8(payload).ok()?.parse().ok()
 }

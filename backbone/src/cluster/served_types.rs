@@ -27,7 +27,6 @@ const COMPLETE_FROM: &str = "complete_from";
 
 impl ServedTypesStore {
     /// Whether the cluster had done work before this node started.
-    #[must_use]
     pub fn had_jobs(&self) -> bool {
         self.0.0.had_jobs
     }

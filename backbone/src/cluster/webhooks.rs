@@ -194,7 +194,6 @@ impl Webhooks {
     }
 }
 
-/// The key in the bucket.
 fn entry_of(tenant: &str, id: &str) -> String {
     format!("webhooks.{tenant}.{id}")
 }

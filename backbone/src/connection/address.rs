@@ -5,12 +5,10 @@
 
 use percent_encoding::percent_decode_str;
 
-/// The login of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Login {
     /// A user and a password, which may be empty.
     User(String, String),
-    /// A token.
     Token(String),
 }
 

@@ -35,7 +35,6 @@ const GREETING_WITHIN: Duration = Duration::from_secs(5);
 const STOOD_STILL: Duration = Duration::from_secs(1);
 /// How often that is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How many bytes are read at once.
 const AT_ONCE: usize = 64 << 10;
 
 /// A connection to a server, with or without TLS.
@@ -52,11 +51,9 @@ struct Greeted {
 }
 
 struct ServerProxy {
-    /// How the servers are reached.
     connection: Connection,
     /// Whether what was written before the process stood still is dropped.
     drops_stale: bool,
-    /// The servers that the last one named.
     known: Mutex<Vec<String>>,
     /// Which of the servers is next.
     turn: AtomicUsize,
@@ -66,9 +63,7 @@ struct ServerProxy {
 
 /// What stands in the library's way to the servers.
 pub(crate) struct Way {
-    /// How the library is to connect.
     pub(crate) connection: Connection,
-    /// The name under which it is to connect.
     pub(crate) shown: String,
     /// Ends the listener. What has been connected goes on until one side ends it.
     pub(crate) listener: AbortHandle,
@@ -76,9 +71,6 @@ pub(crate) struct Way {
 
 /// Opens a way to the servers for a client of that name. `drops_stale`: what it wrote before the process stood still is
 /// not passed on.
-///
-/// # Errors
-/// There is no loopback address to listen on.
 pub(crate) async fn open(connection: &Connection, shown: &str, drops_stale: bool) -> Result<Way, Error> {
     let failed = |error: io::Error| Error::Connect { url: connection.shown_url(), source: Box::new(error) };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
@@ -180,7 +172,6 @@ impl ServerProxy {
         Err(last)
     }
 
-    /// Connects to a server.
     async fn greet(&self, server: &ServerAddr) -> Result<Greeted, Cause> {
         let mut far = TcpStream::connect((server.host(), server.port())).await?;
         far.set_nodelay(true)?;

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
-use async_nats::{Client, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber};
+use async_nats::{Client, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber, jetstream};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_domain::repeats::Repeats;
@@ -29,7 +29,7 @@ use crate::error::{Cause, Error};
 use crate::settings::Connection;
 
 /// The oldest server that is accepted: from this version on, clients cannot keep or move a schedule by forged headers.
-const NEEDED: (i64, i64, i64) = (2, 14, 5);
+const NEEDED: [i64; 3] = [2, 14, 5];
 const NEEDED_TEXT: &str = "2.14.5";
 
 /// With the client's default of 60 s a silent server goes unnoticed for minutes.
@@ -53,6 +53,7 @@ pub struct Link(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     name: &'static str,
+    api: String,
     /// The client that nearly every connection keeps to its end: reading it costs one look at `is_replaced`.
     first: Client,
     /// Whether `first` has died.
@@ -71,7 +72,6 @@ struct Inner {
     filter: OnceLock<AbortHandle>,
 }
 
-/// A client, for one call.
 pub(crate) enum Current<'a> {
     First(&'a Client),
     Later(Guard<Option<Arc<Client>>>),
@@ -101,9 +101,7 @@ impl Inner {
 
 #[derive(Debug, Default)]
 struct ConnectionCounts {
-    /// How many connections were made.
     made: watch::Sender<u64>,
-    /// How many connections were lost.
     lost: watch::Sender<u64>,
     refusals: Refusals,
     /// What the client says while it finds no server, which is the same again and again.
@@ -120,10 +118,7 @@ impl Drop for Inner {
 
 impl Link {
     /// Connects. `name` says in logs and metrics what the connection is for; `shown` is the name that the server shows.
-    ///
-    /// # Errors
-    /// The server cannot be reached, refuses the credentials, or is too old.
-    pub async fn open(connection: &Connection, name: &'static str, shown: &str) -> Result<Self, Error> {
+    pub(crate) async fn open(connection: &Connection, name: &'static str, shown: &str) -> Result<Self, Error> {
         // TLS needs a process-wide provider; an embedding program may have set one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let counts = Arc::new(ConnectionCounts::default());
@@ -134,8 +129,10 @@ impl Link {
         }
         counts.made.send_modify(|made| *made += 1);
         let alive = sentinel(&client).await;
+        let domain = connection.jetstream_domain.as_ref();
         let link = Self(Arc::new(Inner {
             name,
+            api: domain.map_or_else(|| "$JS.API".to_owned(), |domain| format!("$JS.{domain}.API")),
             first: client,
             is_replaced: AtomicBool::new(false),
             later: ArcSwapOption::empty(),
@@ -153,9 +150,6 @@ impl Link {
 
     /// As [`Link::open`], for a connection over which strangers' bytes come: none of them ends it. `drops_stale`: it is
     /// made anew after the process stood still, and what was written before is lost.
-    ///
-    /// # Errors
-    /// As there.
     pub(crate) async fn open_filtered(
         connection: &Connection,
         name: &'static str,
@@ -169,7 +163,6 @@ impl Link {
     }
 
     /// What the connection is for.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         self.0.name
     }
@@ -179,9 +172,18 @@ impl Link {
         self.0.client()
     }
 
+    /// First tokens of JetStream's own subjects.
+    pub(crate) fn api(&self) -> &str {
+        &self.0.api
+    }
+
+    /// JetStream over this connection; call this again for each use.
+    pub(crate) fn jetstream(&self) -> jetstream::Context {
+        jetstream::with_prefix(Client::clone(&self.client()), self.api())
+    }
+
     /// Counts connections: a change means that the server may have forgotten requests, and that messages it had sent
     /// may be lost. Existing subscriptions are restored by then.
-    #[must_use]
     pub fn connected(&self) -> watch::Receiver<u64> {
         let mut made = self.0.counts.made.subscribe();
         made.mark_unchanged();
@@ -189,19 +191,16 @@ impl Link {
     }
 
     /// How often it was re-established.
-    #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.0.counts.made.borrow().saturating_sub(1)
     }
 
     /// Why the server refuses its login, if it does.
-    #[must_use]
     pub fn refused_login(&self) -> Option<String> {
         self.0.counts.refusals.of_login()
     }
 
     /// Whether it is up.
-    #[must_use]
     pub fn stands(&self) -> bool {
         let state = self.client().connection_state();
         !self.0.replacing.load(Ordering::Acquire) && state == async_nats::connection::State::Connected
@@ -212,7 +211,6 @@ impl Link {
         &self.0.silent_writes
     }
 
-    /// What the server refuses this connection's user.
     pub(crate) fn refusals(&self) -> &Refusals {
         &self.0.counts.refusals
     }
@@ -236,20 +234,15 @@ impl Link {
         let _ = self.client().publish(subject, payload).await;
     }
 
-    /// As [`Link::publish`], with headers.
     pub(crate) async fn publish_with_headers(&self, subject: Subject, headers: HeaderMap, payload: Bytes) {
         let _ = self.client().publish_with_headers(subject, headers, payload).await;
     }
 
-    /// As [`Link::publish`], with a subject for the answer.
     pub(crate) async fn publish_with_reply(&self, subject: Subject, reply: String, payload: Bytes) {
         let _ = self.client().publish_with_reply(subject, reply, payload).await;
     }
 
-    /// Publishes with headers and a subject for the answer.
-    ///
-    /// # Errors
-    /// The client's own error: the subject or the size is refused, or the client is dead.
+    /// The error is the client's own: the subject or the size is refused, or the client is dead.
     pub(crate) async fn publish_with_reply_and_headers(
         &self,
         subject: impl async_nats::ToSubject,
@@ -261,10 +254,8 @@ impl Link {
         sent.map_err(|error| Box::new(error) as Cause)
     }
 
-    /// Sends a request and waits for the answer: for five seconds, or for as long as the request says.
-    ///
-    /// # Errors
-    /// The client's own error, or [`Lost`] as soon as the connection is lost.
+    /// Sends a request and waits for the answer: for five seconds, or for as long as the request says. The error is the
+    /// client's own, or [`Lost`] as soon as the connection is lost.
     pub(crate) async fn request(&self, subject: impl Into<Subject>, request: Request) -> Result<Message, Cause> {
         let mut lost = self.0.counts.lost.subscribe();
         let client = self.client();
@@ -275,14 +266,10 @@ impl Link {
     }
 
     /// Subscribes, for as long as the value lives and across every reconnect.
-    ///
-    /// # Errors
-    /// The subject is not allowed, or there is no connection.
     pub(crate) async fn subscribe(&self, subject: String) -> Result<Subscription, Error> {
         self.subscribe_as(subject, None).await
     }
 
-    /// The same, as a member of a queue group.
     pub(crate) async fn queue_subscribe(&self, subject: String, group: &'static str) -> Result<Subscription, Error> {
         self.subscribe_as(subject, Some(group)).await
     }
@@ -309,9 +296,6 @@ impl Link {
     }
 
     /// Waits until the server has read everything that was handed to the connection before, subscriptions included.
-    ///
-    /// # Errors
-    /// There is no connection, or no answer.
     pub(crate) async fn settled(&self) -> Result<(), Cause> {
         let inbox = self.new_inbox();
         let mut answers = self.subscribe(inbox.clone()).await.map_err(Box::new)?;
@@ -323,9 +307,6 @@ impl Link {
     }
 
     /// Waits until everything handed to the connection is on its way to the server.
-    ///
-    /// # Errors
-    /// There is no connection.
     pub(crate) async fn flush(&self) -> Result<(), Cause> {
         self.client().flush().await.map_err(|error| Box::new(error) as Cause)?;
         // What is flushed is still on its way through the filter.
@@ -379,7 +360,6 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
     }
 }
 
-/// Connects, however long it takes.
 async fn connect_until(
     connection: &Connection,
     known: &[String],
@@ -463,7 +443,6 @@ fn note(event: &Event, name: &'static str, counts: &ConnectionCounts, first: &At
 
 /// Whether a panic is the client library's own, caused by bytes that it cannot read: the connection is re-established,
 /// and that is logged. A program's panic hook leaves out such panics.
-#[must_use]
 pub fn is_clients_own(panic: &std::panic::PanicHookInfo<'_>) -> bool {
     let file = panic.location().map_or("", std::panic::Location::file);
     file.contains("async-nats-") && file.ends_with("header.rs")
@@ -472,9 +451,7 @@ pub fn is_clients_own(panic: &std::panic::PanicHookInfo<'_>) -> bool {
 /// Compares `2.15.1`, `2.14.5-RC.1` and the like with the version that is needed.
 fn is_new_enough(version: &str) -> bool {
     let release = version.split(['-', '+']).next().unwrap_or_default();
-    let mut numbers = release.split('.').map(|number| number.parse::<i64>().unwrap_or(0));
-    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    found >= NEEDED
+    release.split('.').map(|number| number.parse::<i64>().unwrap_or(0)).ge(NEEDED)
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ const KEPT: usize = 16;
 /// What the server says of a login that it refuses, or that has been taken away or run out.
 const OF_LOGINS: [&str; 3] = ["authorization violation", "authentication expired", "authentication revoked"];
 
-/// The latest refusals of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     rights: watch::Sender<Vec<MissingRight>>,
@@ -21,24 +20,15 @@ pub(crate) struct Refusals {
 
 /// A right that the connection's user lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the NATS user lacks the right to {} {subject}", right.as_str())]
+#[error("the NATS user lacks the right to {right} {subject}")]
 pub struct MissingRight {
-    /// To do what.
-    right: Right,
+    right: &'static str,
     /// The subject, as it was asked for.
     subject: String,
 }
 
-longshore_domain::named! {
-    /// Rights of a NATS user.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum Right {
-        /// To publish.
-        Publish = "publish to",
-        /// To subscribe.
-        Subscribe = "subscribe to",
-    }
-}
+const PUBLISH: &str = "publish to";
+const SUBSCRIBE: &str = "subscribe to";
 
 impl MissingRight {
     /// What to do about it. Of an inbox the message names the one that was tried.
@@ -50,31 +40,28 @@ impl MissingRight {
     fn parse(said: &str) -> Option<Self> {
         let (_, what) = said.split_once("Permissions Violation for ")?;
         let (right, rest) = match what.split_once(" to \"")? {
-            ("Publish", rest) => (Right::Publish, rest),
-            ("Subscription", rest) => (Right::Subscribe, rest),
+            ("Publish", rest) => (PUBLISH, rest),
+            ("Subscription", rest) => (SUBSCRIBE, rest),
             _ => return None,
         };
         let (subject, _) = rest.split_once('"')?;
         Some(Self { right, subject: subject.to_owned() })
     }
 
-    /// Whether it is about publishing to that subject.
     pub(crate) fn is_of_publish(&self, subject: &str) -> bool {
-        self.right == Right::Publish && self.subject == subject
+        self.right == PUBLISH && self.subject == subject
     }
 
-    /// Whether it is about subscribing to that subject.
     pub(crate) fn is_of_subscription(&self, subject: &str) -> bool {
-        self.right == Right::Subscribe && self.subject == subject
+        self.right == SUBSCRIBE && self.subject == subject
     }
 
     /// Whether it is about a subscription for answers, which begin so.
     pub(crate) fn is_of_inbox(&self, prefix: &str) -> bool {
         let inbox = self.subject.strip_prefix(prefix);
-        self.right == Right::Subscribe && inbox.is_some_and(|rest| rest.starts_with('.'))
+        self.right == SUBSCRIBE && inbox.is_some_and(|rest| rest.starts_with('.'))
     }
 
-    /// Whether its subject has that token.
     pub(crate) fn has_token(&self, token: &str) -> bool {
         self.subject.split('.').any(|one| one == token)
     }
@@ -101,7 +88,6 @@ impl Refusals {
         *self.login.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Why the login is refused, if it is.
     pub(crate) fn of_login(&self) -> Option<String> {
         self.login.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

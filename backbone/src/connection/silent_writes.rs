@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 /// Without another unanswered write for so long, nothing is known any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// What writes have gone unanswered on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct SilentWrites {
     any: AtomicBool,
@@ -40,12 +39,10 @@ impl SilentWrites {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Whether any has.
     pub(crate) fn are_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// A write of `subject` was answered.
     pub(crate) fn answered(&self, subject: &str) {
         if !self.are_any() {
             return;

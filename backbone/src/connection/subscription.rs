@@ -7,7 +7,6 @@ use async_nats::{Message, Subscriber};
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
-/// Messages of one subject, across every reconnect.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     messages: Subscriber,
@@ -25,12 +24,10 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Whether the subscription is still in use.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.next.is_closed()
     }
 
-    /// Continues the subscription with these messages.
     pub(crate) fn fill(&self, messages: Subscriber) {
         let _ = self.next.send(messages);
     }
@@ -56,7 +53,6 @@ impl Subscription {
         }
     }
 
-    /// The same as a future.
     pub(crate) async fn next(&mut self) -> Option<Message> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }

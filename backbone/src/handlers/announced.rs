@@ -48,22 +48,18 @@ impl Announced {
 pub(crate) const SLOTS: &str = "longshore.slots";
 pub(crate) const HEARTBEAT: &str = "longshore.heartbeat";
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ServiceInfo {
-    #[serde(default)]
     name: String,
-    #[serde(default)]
     id: String,
-    #[serde(default)]
     metadata: Option<HashMap<String, String>>,
-    #[serde(default)]
     endpoints: Vec<InfoEndpoint>,
 }
 
 #[derive(Deserialize)]
 struct InfoEndpoint {
     subject: String,
-    #[serde(default)]
     metadata: Option<HashMap<String, String>>,
 }
 
@@ -94,7 +90,6 @@ impl Backbone {
 }
 
 /// Whether a subject, or everything that matches it, matches a subscription's subject.
-#[must_use]
 pub fn falls_under(subject: &str, pattern: &str) -> bool {
     let (mut tokens, mut wanted) = (subject.split('.'), pattern.split('.'));
     loop {

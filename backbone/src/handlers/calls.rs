@@ -66,7 +66,6 @@ pub struct Caller {
 
 type Waiting = Arc<Mutex<OpenCalls>>;
 
-/// The calls of a node.
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls {
     open: HashMap<u64, RequestedCall>,
@@ -95,7 +94,6 @@ impl OpenCalls {
         lasting
     }
 
-    /// A call was answered by its handler.
     fn answered(&mut self, number: u64, subject: Arc<str>, took: Duration) {
         self.answered.truncate(REMEMBERED - 1);
         self.answered.push_front((number, Arc::clone(&subject)));
@@ -118,7 +116,6 @@ impl OpenCalls {
 
 #[derive(Debug)]
 struct RequestedCall {
-    /// What it called.
     subject: Arc<str>,
     /// To whom the servers gave it.
     traces: Vec<Bytes>,
@@ -231,7 +228,7 @@ impl Caller {
                             answer(&backbone, signal, answered).await;
                             continue;
                         }
-                        if let Some(subject) = receive(&calls, message, CameBy::Live) {
+                        if let Some(subject) = receive(&calls, message) {
                             backbone.0.second_replies.note(&subject);
                         }
                     }
@@ -303,7 +300,7 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
     let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).open.keys().copied().collect();
     let stream = backbone.names().replies_stream();
     let looks = futures_util::stream::iter(open).for_each_concurrent(LOOKS, async |number| {
-        match request::latest(backbone.control(), backbone.api(), &stream, &format!("{inbox}.{number}")).await {
+        match request::latest(backbone.control(), &stream, &format!("{inbox}.{number}")).await {
             Ok(Some(found)) => receive_stored(&waiting, number, found),
             Ok(None) => {
                 let Some(asked) = young(&waiting, number) else { return };
@@ -326,7 +323,12 @@ fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
             let headers = (!headers.is_empty()).then_some(headers);
             let (subject, payload, length) = (found.subject.into(), found.payload, 0);
             let (reply, status, description) = (None, None, None);
-            receive(waiting, Message { subject, reply, payload, headers, status, description, length }, CameBy::Stored);
+            let message = Message { subject, reply, payload, headers, status, description, length };
+            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            // One that has come live as well is no second reply.
+            if let Some(call) = waiting.open.get_mut(&number) {
+                give(call, message);
+            }
         }
         Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers: {reason}"))),
     }
@@ -343,14 +345,14 @@ fn young(waiting: &Waiting, number: u64) -> Option<Instant> {
 async fn was_sent(backbone: &Backbone, inbox: &str, number: u64, asked: Instant) -> bool {
     let (stream, sent) = (backbone.names().replies_stream(), backbone.names().request_sent(inbox, number));
     for _ in 0..2 {
-        if !matches!(request::latest(backbone.control(), backbone.api(), &stream, &sent).await, Ok(None)) {
+        if !matches!(request::latest(backbone.control(), &stream, &sent).await, Ok(None)) {
             return true;
         }
         // The server may not have read everything that the old connection brought.
         tokio::time::sleep(READ_WITHIN).await;
     }
     // In a stream that is younger than the call nothing of it is left, whether the server had it or not.
-    let found = info::stream(backbone.control(), backbone.api(), &stream).await;
+    let found = info::stream(backbone.control(), &stream).await;
     let age = found.ok().flatten().and_then(|stream| stream.age());
     age.is_none_or(|age| age <= asked.elapsed())
 }
@@ -368,21 +370,13 @@ fn take_trace(waiting: &Waiting, message: Message) {
     }
 }
 
-/// How a message came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CameBy {
-    Live,
-    /// It was looked up, and may have come live as well.
-    Stored,
-}
-
-/// Takes a message to a call; returns the call's subject if it is a second reply.
-fn receive(waiting: &Waiting, message: Message, way: CameBy) -> Option<Arc<str>> {
+/// Takes a message that came live to its call; returns the call's subject if it is a second reply.
+fn receive(waiting: &Waiting, message: Message) -> Option<Arc<str>> {
     let number = Names::read_reply(&message.subject)?;
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let is_reply = message.status.is_none() && !has(&message, PROBE) && !has(&message, names::SIGNAL);
     let open = waiting.open.get(&number).filter(|call| call.reply.is_some());
-    if is_reply && way == CameBy::Live {
+    if is_reply {
         let Some((subject, asked)) = open.map(|call| (Arc::clone(&call.subject), call.asked)) else {
             return waiting.answered.iter().find(|(of, _)| *of == number).map(|(_, subject)| Arc::clone(subject));
         };
@@ -527,7 +521,7 @@ mod tests {
             let (subject, traces, asked) = (Arc::from("w"), Vec::new(), Instant::now());
             let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
             waiting.lock().unwrap().open.insert(7, call);
-            before.iter().chain([&said]).for_each(|message| drop(receive(&waiting, message.clone(), CameBy::Live)));
+            before.iter().chain([&said]).for_each(|message| drop(receive(&waiting, message.clone())));
             match replied.try_recv().unwrap() {
                 Reply::NoResponders => "no responders".to_owned(),
                 Reply::Unreadable(reason) => reason,
@@ -570,12 +564,15 @@ mod tests {
         let call = RequestedCall { subject, traces, signals, reply: Some(reply), found: Some(find), asked };
         waiting.lock().unwrap().open.insert(7, call);
         let signal = || message(&[("Longshore-Signal", "heartbeat")]);
-        for (said, way) in [(signal(), CameBy::Live), (message(&[]), CameBy::Live), (message(&[]), CameBy::Stored)] {
-            assert_eq!(receive(&waiting, said, way), None);
+        for said in [signal(), message(&[])] {
+            assert_eq!(receive(&waiting, said), None);
         }
+        let (subject, at) = ("inbox.7".to_owned(), Timestamp::default());
+        receive_stored(&waiting, 7, Raw { subject, sequence: 1, at, headers: Bytes::new(), payload: Bytes::new() });
+        assert_eq!(waiting.lock().unwrap().answered.len(), 1);
         waiting.lock().unwrap().open.clear();
-        assert_eq!(receive(&waiting, signal(), CameBy::Live), None);
-        assert_eq!(receive(&waiting, message(&[]), CameBy::Live).as_deref(), Some("w"));
+        assert_eq!(receive(&waiting, signal()), None);
+        assert_eq!(receive(&waiting, message(&[])).as_deref(), Some("w"));
     }
 
     #[test]

@@ -11,10 +11,8 @@ use crate::Backbone;
 const NAMED_FOR: Duration = Duration::from_secs(600);
 /// How often the log names it.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of subjects that are remembered.
 const MAX_SUBJECTS: usize = 256;
 
-/// The subjects whose requests were answered twice.
 #[derive(Debug, Default)]
 pub(crate) struct SecondReplies {
     subjects: Mutex<HashMap<String, SecondReply>>,
@@ -29,7 +27,6 @@ struct SecondReply {
 }
 
 impl SecondReplies {
-    /// A request to this subject was answered a second time.
     pub(super) fn note(&self, subject: &str) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
@@ -49,13 +46,11 @@ impl SecondReplies {
 
 impl Backbone {
     /// How many second replies have come.
-    #[must_use]
     pub fn second_replies(&self) -> u64 {
         self.0.second_replies.count.load(Ordering::Relaxed)
     }
 
     /// The subjects whose jobs were answered twice lately, and how often.
-    #[must_use]
     pub fn answered_twice(&self) -> Vec<(String, u64)> {
         let mut subjects = self.0.second_replies.subjects.lock().unwrap_or_else(PoisonError::into_inner);
         subjects.retain(|_, seen| seen.last.elapsed() < NAMED_FOR);

@@ -21,7 +21,7 @@ use crate::cluster::control::Presence;
 use crate::messages::raw;
 use crate::settings::Storage;
 use crate::streams::info::{self, ErrorAnswer, StreamNames, bytes, read};
-use crate::streams::shape::{self, Difference, StreamChange};
+use crate::streams::shape::{self, StreamChange};
 use crate::streams::wanted::{self, Ground, WantedStream};
 
 /// A node's presence may be under way for so long between being written and being stored.
@@ -40,35 +40,29 @@ pub struct ServerFacts {
 
 /// What the account may use of JetStream, and uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Account {
     /// Bytes that are stored in files.
-    #[serde(default)]
     pub storage: u64,
     /// Bytes of files that are reserved by the bounds of streams.
-    #[serde(default)]
     pub reserved_storage: u64,
     /// How many streams there are.
-    #[serde(default)]
     pub streams: i64,
     /// How many consumers there are.
-    #[serde(default)]
     pub consumers: i64,
     /// The account's limits.
-    #[serde(default)]
     pub limits: AccountLimits,
 }
 
 /// The limits of an account; below 0: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct AccountLimits {
     /// Bytes in files.
-    #[serde(default)]
     pub max_storage: i64,
     /// Streams.
-    #[serde(default)]
     pub max_streams: i64,
     /// Consumers.
-    #[serde(default)]
     pub max_consumers: i64,
 }
 
@@ -118,7 +112,6 @@ struct UserServer {
 
 impl Client {
     /// The server that this client is connected to.
-    #[must_use]
     pub fn server_facts(&self) -> ServerFacts {
         let info = self.link().server_info();
         ServerFacts { version: info.version, name: info.server_name, max_payload: info.max_payload }
@@ -189,7 +182,7 @@ impl Client {
 
     async fn found(&self, wanted: &WantedStream) -> Result<Option<FoundStream>, Unanswered> {
         let name = &wanted.config.name;
-        let Some(answer) = info::stream(self.link(), &self.jetstream_api(), name).await? else { return Ok(None) };
+        let Some(answer) = info::stream(self.link(), name).await? else { return Ok(None) };
         let has_consumer = match wanted.consumer_name() {
             Some(consumer) => {
                 let asked = format!("CONSUMER.INFO.{name}.{consumer}");
@@ -221,7 +214,7 @@ impl Client {
     pub async fn clocks_of_nodes(&self) -> Result<Vec<(String, Skew)>, Unanswered> {
         let names = self.names();
         let (bucket, subject) = (names.bucket_stream("control"), names.key("control", "nodes.*"));
-        let all = raw::all(self.link(), &self.jetstream_api(), &bucket, &subject, 1).await;
+        let all = raw::all(self.link(), &bucket, &subject, 1).await;
         let all = all.map_err(|error| Unanswered(error.to_string()))?;
         let latest = all.iter().map(|stored| stored.at).max().unwrap_or_default();
         let fresh = all.into_iter().filter(|stored| latest.since(stored.at) < Duration::from_secs(60));
@@ -234,22 +227,12 @@ impl Client {
     }
 
     async fn ask_jetstream(&self, request: String, body: String) -> Result<Bytes, Unanswered> {
-        bytes(self.link(), format!("{}.{request}", self.jetstream_api()), body).await
+        bytes(self.link(), format!("{}.{request}", self.link().api()), body).await
     }
 }
 
 impl FoundStream {
-    /// Settings that the next node changes.
-    #[must_use]
-    pub fn changes(&self) -> &[Difference] {
-        match &self.change {
-            StreamChange::Update { changed, .. } => changed,
-            StreamChange::None { .. } | StreamChange::Impossible(_) => &[],
-        }
-    }
-
     /// How full it is, 1 being full, by bytes or messages, whichever is nearer to it.
-    #[must_use]
     pub fn fill(&self) -> f64 {
         let share = |part: u64, of: Option<u64>| of.map_or(0.0, |of| part as f64 / of as f64);
         share(self.bytes, self.max_bytes).max(share(self.messages, self.max_messages))

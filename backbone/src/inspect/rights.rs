@@ -11,30 +11,27 @@ pub const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 
 /// The subjects that a user may publish and subscribe to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Permissions {
     /// What it may publish.
-    #[serde(default)]
     pub publish: Permission,
     /// What it may subscribe to.
-    #[serde(default)]
     pub subscribe: Permission,
 }
 
 /// Subjects that are allowed and denied; none allowed: all are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Permission {
     /// Allowed.
-    #[serde(default)]
     pub allow: Vec<String>,
     /// Denied, also if they are allowed.
-    #[serde(default)]
     pub deny: Vec<String>,
 }
 
 impl Names {
     /// The subjects to which a node of these queues publishes, and to which it subscribes: what docs/operations.md has
     /// its permissions grant.
-    #[must_use]
     pub fn rights_of_a_node<'q>(&self, queues: impl Iterator<Item = &'q Queue>) -> (Vec<String>, Vec<String>) {
         let own = self.namespace();
         let mut publish: Vec<String> = vec![format!("{own}.>")];
@@ -72,7 +69,6 @@ impl Names {
 
 impl Permission {
     /// Those of these subjects that are not allowed, or not wholly.
-    #[must_use]
     pub fn lacks(&self, needed: &[String]) -> Vec<String> {
         let is_lacking = |subject: &&String| {
             let covers = |allowed: &String| falls_under(subject, plain(allowed));

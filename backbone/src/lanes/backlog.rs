@@ -76,18 +76,14 @@ pub enum WaitsFor {
 
 /// A job that has a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct WaitingJob {
-    /// Its tenant.
     pub tenant: Tenant,
-    /// Its queue.
     pub queue: Queue,
-    /// Its type.
     pub job_type: JobType,
-    /// For what it waits.
     pub waits_for: WaitsFor,
     /// It was put off because no handler was there.
     pub lacks_handler: bool,
-    /// Since when.
     pub since: Timestamp,
 }
 
@@ -165,13 +161,11 @@ pub struct TimedCounts {
 
 impl TimedCounts {
     /// Nothing is counted yet: the reading begins after `now`.
-    #[must_use]
     pub fn begun(now: Timestamp) -> Self {
         Self { counted_from: now, ..Self::default() }
     }
 
     /// Whether the other has the same counts, whenever they were taken.
-    #[must_use]
     pub fn says_the_same(&self, other: &Self) -> bool {
         let Self { counted_from: _, queues, tenants, has_others, without_handler } = self;
         (queues, tenants, has_others, without_handler)
@@ -180,7 +174,6 @@ impl TimedCounts {
 
     /// Whether a job of this type may have waited for a handler or for another attempt: retries are not counted by
     /// type.
-    #[must_use]
     pub fn may_have_tried(&self, tenant: &Tenant, job_type: &JobType) -> bool {
         let types: usize = self.without_handler.values().map(BTreeMap::len).sum();
         let of_tenant = self.tenants.get(tenant).or(self.has_others.then_some(&self.queues));
@@ -212,13 +205,11 @@ impl TimedCounts {
     }
 
     /// How many jobs of a type were put off because no handler was there.
-    #[must_use]
     pub fn without_handler(&self, tenant: &Tenant, job_type: &JobType) -> u64 {
         self.without_handler.get(tenant).and_then(|types| types.get(job_type)).copied().unwrap_or(0)
     }
 
     /// The counts of a queue, of one tenant or of all; `None`: that tenant has none of its own.
-    #[must_use]
     pub fn of(&self, queue: &Queue, tenant: Option<&Tenant>) -> Option<Timed> {
         let Some(tenant) = tenant else { return Some(self.queues.get(queue.as_str()).cloned().unwrap_or_default()) };
         match self.tenants.get(tenant) {
@@ -263,7 +254,7 @@ impl Backbone {
         if messages == 0 {
             return Ok(LaneBacklog::default());
         }
-        let delivered = self.delivered_up_to(&stream).await?;
+        let delivered = self.position_in(&stream).await?.unwrap_or(0);
         let oldest_undelivered = match () {
             () if delivered >= state.last_sequence => None,
             () if delivered < state.first_sequence => oldest,
@@ -276,7 +267,7 @@ impl Backbone {
     /// When the first message after a sequence was stored.
     async fn first_after(&self, stream: &str, sequence: u64, filter: &str) -> Result<Option<Timestamp>, Error> {
         let query = format!(r#"{{"seq":{},"next_by_subj":"{filter}"}}"#, sequence + 1);
-        let next = request::direct_get(self.control(), self.api(), stream, query).await?;
+        let next = request::direct_get(self.control(), stream, query).await?;
         Ok(next.and_then(|next| Timestamp::parse(&next.at).ok()))
     }
 
@@ -328,7 +319,7 @@ impl Backbone {
     pub async fn oldest_parked(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Option<Timestamp>, Error> {
         let filter = self.names().parked_where(tenant, Some(queue), None);
         let query = format!(r#"{{"seq":1,"next_by_subj":"{filter}"}}"#);
-        let first = request::direct_get(self.control(), self.api(), &self.names().parked_stream(), query).await?;
+        let first = request::direct_get(self.control(), &self.names().parked_stream(), query).await?;
         Ok(first.and_then(|first| header::read_job(&first.headers).ok()?.moved?.due_at))
     }
 
@@ -368,12 +359,11 @@ impl Backbone {
         }
         let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().key("control", TIMED));
         let bucket = self.names().bucket_stream("control");
-        let stored = request::direct_get(self.control(), self.api(), &bucket, query).await?;
+        let stored = request::direct_get(self.control(), &bucket, query).await?;
         Ok(stored.and_then(|stored| self.readable(&stored.subject, &stored.payload)))
     }
 
     /// The job of a schedule, and for what it waits.
-    #[must_use]
     pub fn waits_for(&self, standing: &Standing) -> Option<WaitingJob> {
         let read = self.names().read_job(&standing.due)?;
         let (tenant, queue) = (Tenant::parse(read.tenant).ok()?, Queue::parse(read.queue).ok()?);

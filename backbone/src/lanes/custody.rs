@@ -42,7 +42,6 @@ const COMES_WITHIN: Duration = Duration::from_millis(100);
 enum Return {
     #[default]
     No,
-    /// It is asking the other nodes.
     Asking,
     /// It returned them at this time.
     Done(Instant),
@@ -68,7 +67,6 @@ impl Hasher for BySequence {
     }
 }
 
-/// This node's deliveries of one stream.
 #[derive(Debug)]
 pub(crate) struct Custody {
     returns: Returns,
@@ -96,7 +94,6 @@ impl Custody {
         }
     }
 
-    /// Adds a delivery that has arrived.
     pub(crate) fn take(&self, sequence: u64) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner).entry(sequence).or_default() += 1;
     }
@@ -116,7 +113,6 @@ impl Custody {
         }
     }
 
-    /// Sets the inbox of this stream's puller.
     pub(crate) fn pulled_by(&self, inbox: &str) {
         *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(inbox.to_owned());
     }
@@ -126,7 +122,6 @@ impl Custody {
         self.read.send_modify(|read| *read = mark.max(*read));
     }
 
-    /// Begins to ask the other nodes what they hold.
     pub(crate) fn begin_asking(&self) {
         *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::Asking;
     }
@@ -140,7 +135,6 @@ impl Custody {
         still
     }
 
-    /// Ends the asking: nothing is returned this time.
     pub(crate) fn stop_asking(&self) {
         *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::No;
     }
@@ -172,7 +166,6 @@ pub(crate) const MARK: &str = "mark";
 static MARKS: AtomicU64 = AtomicU64::new(0);
 
 impl Backbone {
-    /// The deliveries of a stream that this node holds.
     pub(crate) fn custody(&self, stream: &str) -> Arc<Custody> {
         let mut all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Custody::new(self.0.returns.clone()));
@@ -180,7 +173,6 @@ impl Backbone {
     }
 
     /// Streams for whose consumer no server answers, as far as this node has tried.
-    #[must_use]
     pub fn unanswered(&self) -> Vec<SmolStr> {
         let all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
         let mut streams: Vec<SmolStr> = all

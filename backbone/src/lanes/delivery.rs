@@ -69,7 +69,6 @@ pub struct AckToken {
     of: Of,
 }
 
-/// What an ack token settles.
 #[derive(Debug)]
 enum Of {
     /// A delivery, which this node holds for as long as the ack token lives.
@@ -104,13 +103,11 @@ impl AckToken {
     }
 
     /// An ack token that settles nothing, for a job that is only inspected.
-    #[must_use]
     pub fn none() -> Self {
         Self { reply: None, of: Of::Nothing }
     }
 
     /// The subject to which a renewal of the lease is sent.
-    #[must_use]
     pub fn reply(&self) -> Option<&Subject> {
         self.reply.as_ref().filter(|_| matches!(self.of, Of::Delivery(..)))
     }
@@ -154,7 +151,6 @@ impl Drop for AckToken {
     }
 }
 
-/// What an acknowledgement subject says about its delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AckInfo<'a> {
     pub(crate) stream: &'a str,

@@ -66,14 +66,10 @@ impl InLane {
     }
 
     /// The job as if its message had been delivered; the ack token settles nothing.
-    #[must_use]
     pub fn as_delivery(&self) -> Delivery {
-        self.delivery(AckToken::none())
-    }
-
-    fn delivery(&self, ack_token: AckToken) -> Delivery {
         let headers = (!self.headers.is_empty()).then(|| self.headers.clone());
-        Delivery::of_stored(self.message.clone(), self.subject.clone(), self.payload.clone(), headers, ack_token)
+        let (message, subject, payload) = (self.message.clone(), self.subject.clone(), self.payload.clone());
+        Delivery::of_stored(message, subject, payload, headers, AckToken::none())
     }
 }
 
@@ -93,7 +89,7 @@ impl Backbone {
         ahead: u64,
     ) -> Result<(Vec<InLane>, Option<u64>), Error> {
         let (stream, behind) = (self.names().lane_stream(&lane.queue, lane.priority), from.saturating_add(ahead));
-        let near = (from..behind).map(|sequence| raw::at(self.control(), self.api(), &stream, sequence));
+        let near = (from..behind).map(|sequence| raw::at(self.control(), &stream, sequence));
         let (near, first) =
             tokio::join!(futures_util::future::try_join_all(near), self.next_in_lane(lane, Some(key), behind));
         let is_of_key = |raw: &Raw| self.fairness_key(&raw.subject, key.by()).as_ref() == Some(key);
@@ -132,7 +128,7 @@ impl Backbone {
         from: u64,
     ) -> Result<Option<InLane>, Error> {
         let stream = self.names().lane_stream(&lane.queue, lane.priority);
-        let found = raw::next(self.control(), self.api(), &stream, &self.lane_filter(lane, key), from).await?;
+        let found = raw::next(self.control(), &stream, &self.lane_filter(lane, key), from).await?;
         Ok(found.map(|raw| InLane::read(raw, &stream)))
     }
 
@@ -141,7 +137,7 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn is_in_lane(&self, message: &MessageId) -> Result<bool, Error> {
-        let found = raw::at(self.control(), self.api(), &message.stream, message.sequence).await?;
+        let found = raw::at(self.control(), &message.stream, message.sequence).await?;
         // A stream that was created again has other messages of these sequences.
         Ok(found.is_some_and(|raw| raw.at == message.at))
     }
@@ -177,7 +173,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn next_copy(&self, queue: &Queue, from: u64) -> Result<Option<(Option<Copied>, u64)>, Error> {
         let (stream, filter) = (self.names().parked_stream(), self.names().copies_of(queue));
-        let found = raw::next(self.control(), self.api(), &stream, &filter, from).await?;
+        let found = raw::next(self.control(), &stream, &filter, from).await?;
         Ok(found.map(|raw| {
             let next = raw.sequence + 1;
             (self.read_copy(raw), next)
@@ -203,10 +199,9 @@ impl Backbone {
     }
 
     /// A copied job as the delivery of the message that it was; to acknowledge it deletes the copy.
-    #[must_use]
     pub fn take_copy(&self, copied: &Copied) -> Delivery {
         let (subject, request) = self.deletion(&self.stream_of(&Source::Parked), copied.sequence);
-        copied.job.delivery(AckToken::to_delete(subject, request, true))
+        Delivery { ack_token: AckToken::to_delete(subject, request, true), ..copied.job.as_delivery() }
     }
 
     /// Up to which sequence the messages of a lane were delivered, as its consumer's leader knows it; `None`: it has no

@@ -103,7 +103,7 @@ impl Backbone {
     ) -> Result<(), Error> {
         let stream = self.stream_of(source);
         for _ in 0..TRIES {
-            let last = request::latest(self.service(), self.api(), &stream, subject).await?;
+            let last = request::latest(self.service(), &stream, subject).await?;
             let Some(last) = last.map(|last| last.sequence.min(until)) else { return Ok(()) };
             let (mut from, mut most) = (Some(1), FIRST_PAGE);
             while let Some(next) = from {

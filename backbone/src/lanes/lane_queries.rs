@@ -42,14 +42,13 @@ impl Backbone {
     /// The lane cannot be read.
     pub async fn job_in_lane(&self, lane: &Lane, sequence: u64) -> Result<Option<Delivery>, Error> {
         let stream = self.names().lane_stream(&lane.queue, lane.priority);
-        let Some(raw) = raw::at(self.service(), self.api(), &stream, sequence).await? else { return Ok(None) };
+        let Some(raw) = raw::at(self.service(), &stream, sequence).await? else { return Ok(None) };
         // A message that no client can read is about to be removed.
         let headers = raw::readable(&raw.headers);
         Ok(Some(raw.into_delivery(&stream, headers, AckToken::none())))
     }
 
     /// A stored message of a stream as if it had been delivered; its ack token settles nothing.
-    #[must_use]
     pub fn as_delivered(&self, stored: Stored, stream: &str) -> Delivery {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: SmolStr::from(stream), sequence: stored.sequence, at };

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::Backbone;
 use crate::error::Error;
 use crate::messages::refusal::Refusal;
-use crate::messages::request::{self, PubAck, Stored};
+use crate::messages::request::{self, Stored};
 use crate::messages::scan::Source;
 use crate::streams::info::StreamState;
 use crate::wire::header;
@@ -29,7 +29,6 @@ pub struct ParkedSpace(Arc<AtomicBool>);
 
 impl ParkedSpace {
     /// Whether it was.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -42,14 +41,11 @@ impl ParkedSpace {
 
 /// Jobs of one kind that are parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ParkedKind {
-    /// Their tenant.
     pub tenant: Tenant,
-    /// Their queue.
     pub queue: Queue,
-    /// Their priority.
     pub priority: Priority,
-    /// Their type.
     pub job_type: JobType,
     /// What they differ by beyond that.
     pub key: KindKey,
@@ -74,14 +70,14 @@ impl Backbone {
         since: Timestamp,
         original: Option<&HeaderMap>,
         payload: Bytes,
-    ) -> Result<PubAck, Error> {
+    ) -> Result<(), Error> {
         let mut headers = header::carry_on(original, run, run.next_attempt(), Some(since));
         let payload = self.fitting(&mut headers, payload);
         let key = header::kind_key(original);
         let subject = self.names().parked(&run.tenant, &run.lane(), &run.job_type, &key);
         let parked = request::publish(self.client(), subject, headers, payload).await;
         self.0.parked_space.learned(parked.as_ref().is_err_and(Error::is_stream_full));
-        parked
+        parked.map(drop)
     }
 
     /// Publishes the run's job into its queue's lane of returned jobs, where its rank counts from `since`: as if it had
@@ -95,12 +91,12 @@ impl Backbone {
         since: Timestamp,
         original: Option<&HeaderMap>,
         payload: Bytes,
-    ) -> Result<PubAck, Error> {
+    ) -> Result<(), Error> {
         let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
         let subject = self.names().returned(&run.tenant, &run.lane(), &run.job_type);
         let Run { tenant, run_id, seal, round, deferrals, .. } = run;
         let id = format!("{tenant}/{run_id}/{seal}/{round}/{}/{deferrals}/forward", run.next_attempt());
-        self.move_to_lane(subject, headers, payload, &id).await
+        self.move_to_lane(subject, headers, payload, &id).await.map(drop)
     }
 
     /// Removes the message of a parked run that has ended, if it is among the first of its kind. If it stays, it finds
@@ -135,7 +131,6 @@ impl Backbone {
     }
 
     /// Whether the stream of parked jobs was full when the last job was parked.
-    #[must_use]
     pub fn parked_space(&self) -> ParkedSpace {
         self.0.parked_space.clone()
     }

@@ -35,7 +35,6 @@ pub const HEADERS_BASE64: &str = "Longshore-Headers-Base64";
 /// Longer headers are not kept like that: the dead letter's headers hold its record, and the server's limit is 64 KiB.
 const MAX_KEPT: usize = 8 * 1024;
 
-/// Maximum number of reads at once.
 const AT_ONCE: usize = 64;
 /// How many jobs behind the last broken one are scanned.
 const AHEAD: u64 = 256;
@@ -43,7 +42,6 @@ const AHEAD: u64 = 256;
 const SAY_WITHIN: Duration = Duration::from_millis(1_500);
 /// How long a node that is not known yet has to say it.
 const UNKNOWN_SAY_WITHIN: Duration = Duration::from_millis(50);
-/// JetStream's error code for a consumer that is not there.
 const NO_CONSUMER: u64 = 10_014;
 
 /// A message that cannot be read.
@@ -62,7 +60,6 @@ pub struct Pending {
     consumer: &'static str,
     /// The consumer's own sequence at that moment, which a NAK must name.
     delivered: u64,
-    /// The sequences of sound messages.
     sound: Vec<u64>,
 }
 
@@ -101,7 +98,6 @@ struct HeldAnswer {
 
 impl Backbone {
     /// The streams from which jobs of these queues come, the stream of due jobs included.
-    #[must_use]
     pub fn job_streams<'q>(&self, queues: impl Iterator<Item = &'q longshore_domain::Queue>) -> Vec<SmolStr> {
         let lanes = queues
             .flat_map(|queue| longshore_domain::QueueLane::all().map(|lane| self.names().lane_stream(queue, lane)));
@@ -112,16 +108,12 @@ impl Backbone {
         if stream == self.names().schedules_stream() { shape::DUE_CONSUMER } else { shape::LANE_CONSUMER }
     }
 
-    /// Up to which sequence the messages of a stream of jobs were delivered.
+    /// Up to which sequence the messages of a stream of jobs were delivered; `None`: the stream has no consumer, or
+    /// what was answered does not say it.
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn delivered_up_to(&self, stream: &str) -> Result<u64, Error> {
-        Ok(self.position_in(stream).await?.unwrap_or(0))
-    }
-
-    /// The same; `None`: the stream has no consumer, or what was answered does not say it.
-    pub(crate) async fn position_in(&self, stream: &str) -> Result<Option<u64>, Error> {
+    pub async fn position_in(&self, stream: &str) -> Result<Option<u64>, Error> {
         Ok(self.consumer_info(stream).await?.delivered.map(|delivered| delivered.stream_seq))
     }
 
@@ -190,7 +182,7 @@ impl Backbone {
     async fn read_from(&self, stream: &str, at: u64, until: u64) -> Result<Vec<Raw>, Error> {
         if self.consumer_of(stream) == shape::LANE_CONSUMER {
             let last = until.min(at + AT_ONCE as u64 - 1);
-            let get = |sequence| raw::at(self.control(), self.api(), stream, sequence);
+            let get = |sequence| raw::at(self.control(), stream, sequence);
             let read = futures_util::stream::iter(at..=last).map(get);
             let read: Vec<_> = read.buffered(AT_ONCE).collect().await;
             let mut there = Vec::with_capacity(read.len());
@@ -204,7 +196,7 @@ impl Backbone {
         // Skips the gaps of messages that are done with, or not due.
         let filter =
             if self.consumer_of(stream) == shape::LANE_CONSUMER { ">".to_owned() } else { self.names().due_all() };
-        let next = raw::next(self.control(), self.api(), stream, &filter, at).await?;
+        let next = raw::next(self.control(), stream, &filter, at).await?;
         Ok(next.filter(|raw| raw.sequence <= until).into_iter().collect())
     }
 
@@ -284,7 +276,6 @@ impl Backbone {
     }
 
     /// How many messages this node has deleted because they cannot be read.
-    #[must_use]
     pub fn poison_removed(&self) -> u64 {
         self.0.removed.load(Ordering::Relaxed)
     }

@@ -31,13 +31,11 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const SILENT: Duration = Duration::from_millis(4_500);
 /// The token of the inbox under which probes come back.
 const PROBE: &str = "probe";
-/// Maximum batch of one pull.
 const BATCH_MAX: usize = 500;
 
 /// If no server answers for a consumer, the puller asks again after this long, then ever longer, up to [`MAX_REFUSED`].
 const REFUSED_FIRST: Duration = Duration::from_millis(50);
 const MAX_REFUSED: Duration = Duration::from_secs(1);
-/// The server's status text for a consumer that was deleted.
 const CONSUMER_DELETED: &str = "Consumer Deleted";
 
 /// Pulls from the lanes of one queue, or from the due jobs.
@@ -57,7 +55,6 @@ struct PulledLane {
     epoch: u64,
     /// Jobs requested and not yet delivered.
     outstanding: usize,
-    /// Since when some are.
     asked_since: Instant,
     last_message: Instant,
     custody: Arc<Custody>,
@@ -136,25 +133,16 @@ impl Puller {
     }
 
     /// How many lanes there are.
-    #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// The name of a lane's stream.
-    #[must_use]
-    pub fn stream(&self, lane: usize) -> &SmolStr {
-        &self.lanes[lane].stream
-    }
-
     /// How many jobs of a lane were requested and not yet delivered.
-    #[must_use]
     pub fn outstanding(&self, lane: usize) -> usize {
         self.lanes[lane].outstanding
     }
 
     /// How often this lane's pulls were forgotten: when that changes, its consumer may have another leader.
-    #[must_use]
     pub fn epoch(&self, lane: usize) -> u64 {
         self.lanes[lane].epoch
     }

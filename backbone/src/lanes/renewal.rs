@@ -18,7 +18,6 @@ pub struct ReplyTo(Subject);
 
 impl ReplyTo {
     /// The subject itself.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -26,51 +25,40 @@ impl ReplyTo {
 
 /// Receives the confirmations of renewals.
 #[derive(Debug)]
-pub struct Renewals {
-    asker: Asker,
-    answers: Subscription,
-}
+pub struct Renewals(Subscription);
 
-/// Requests renewals. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Requests renewals.
+#[derive(Debug)]
 pub struct Asker {
     link: Link,
     inbox: String,
 }
 
-/// The job is being worked on.
 const WORK_IN_PROGRESS: &[u8] = b"+WPI";
 
 impl AckToken {
     /// The subject at which this delivery's lease is renewed.
-    #[must_use]
     pub fn renewal(&self) -> Option<ReplyTo> {
         self.reply().cloned().map(ReplyTo)
     }
 }
 
 impl Renewals {
-    /// Opens renewals over the control connection.
+    /// What requests renewals over the control connection, while their confirmations are awaited here.
     ///
     /// # Errors
     /// The inbox cannot be subscribed to.
-    pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
+    pub async fn open(backbone: &Backbone) -> Result<(Asker, Self), Error> {
         let link = backbone.control().clone();
         let inbox = link.new_inbox();
         let answers = link.subscribe(format!("{inbox}.*")).await?;
-        Ok(Self { asker: Asker { link, inbox }, answers })
-    }
-
-    /// What requests renewals, while the confirmations are awaited here.
-    #[must_use]
-    pub fn asker(&self) -> Asker {
-        self.asker.clone()
+        Ok((Asker { link, inbox }, Self(answers)))
     }
 
     /// The number under which the next renewal was requested that is confirmed; `None` when the connection has ended.
     pub async fn next(&mut self) -> Option<u64> {
         loop {
-            let message = self.answers.next().await?;
+            let message = self.0.next().await?;
             // "No responders" says that no server received it: JetStream is not there just now.
             let is_answer = message.status.is_none();
             let number = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok());

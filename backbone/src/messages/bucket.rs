@@ -17,14 +17,14 @@ impl Backbone {
     /// What stands under a key, as the bucket's leader has it.
     pub(crate) async fn entry(&self, bucket: &str, key: &str) -> Result<Option<Raw>, Error> {
         let (stream, subject) = (self.names().bucket_stream(bucket), self.names().key(bucket, key));
-        request::latest(self.control(), self.api(), &stream, &subject).await
+        request::latest(self.control(), &stream, &subject).await
     }
 
     /// What was written after a revision under keys, which may have wildcards, in that order and as the bucket's leader
     /// has it. It is read one by one: for keys that are few.
     pub(crate) async fn entries_after(&self, bucket: &str, keys: &str, revision: u64) -> Result<Vec<Raw>, Error> {
         let (stream, subject) = (self.names().bucket_stream(bucket), self.names().key(bucket, keys));
-        raw::all(self.control(), self.api(), &stream, &subject, revision + 1).await
+        raw::all(self.control(), &stream, &subject, revision + 1).await
     }
 
     /// What stands under keys, which may have wildcards, page by page; what cannot be read is left out. Any replica
@@ -38,14 +38,13 @@ impl Backbone {
         let (stream, subject) = (self.names().bucket_stream(bucket), self.names().key(bucket, keys));
         let (mut all, mut from) = (Vec::new(), Some(1));
         while let Some(first) = from {
-            let page = scan::page(self.control(), self.api(), &stream, &subject, first).await?;
+            let page = scan::page(self.control(), &stream, &subject, first).await?;
             all.extend(page.messages.into_iter().filter_map(&read));
             from = page.next;
         }
         Ok(all)
     }
 
-    /// Writes a value under a key.
     pub(crate) async fn put_entry(
         &self,
         bucket: &str,

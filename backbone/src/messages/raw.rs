@@ -22,18 +22,14 @@ use crate::error::Error;
 use crate::lanes::delivery::{AckToken, Delivery};
 use crate::messages::refusal::{NO_MESSAGE, NO_STREAM, Refusal};
 
-/// A stored message, unparsed.
 #[derive(Debug, Clone)]
 pub(crate) struct Raw {
     /// Its subject; bytes in it that are not UTF-8 appear as U+FFFD.
     pub(crate) subject: String,
-    /// Its sequence.
     pub(crate) sequence: u64,
-    /// When it was stored.
     pub(crate) at: Timestamp,
     /// Its headers, including their first line; empty if it has none.
     pub(crate) headers: Bytes,
-    /// Its payload.
     pub(crate) payload: Bytes,
 }
 
@@ -65,9 +61,9 @@ struct StoredMessage {
 
 /// The stored message of each subject, from this sequence on, as the stream's leader has them; the subject may have
 /// wildcards. Reads them one by one: for buckets that have few.
-pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str, mut from: u64) -> Result<Vec<Raw>, Error> {
+pub(crate) async fn all(link: &Link, stream: &str, subject: &str, mut from: u64) -> Result<Vec<Raw>, Error> {
     let mut all = Vec::new();
-    while let Some(raw) = next(link, api, stream, subject, from).await? {
+    while let Some(raw) = next(link, stream, subject, from).await? {
         from = raw.sequence + 1;
         all.push(raw);
     }
@@ -84,27 +80,26 @@ fn newest(mut all: Vec<Raw>) -> Vec<Raw> {
 }
 
 /// The stored message at a sequence, as the stream's leader has it.
-pub(crate) async fn at(link: &Link, api: &str, stream: &str, sequence: u64) -> Result<Option<Raw>, Error> {
-    get(link, api, stream, format!(r#"{{"seq":{sequence}}}"#)).await
+pub(crate) async fn at(link: &Link, stream: &str, sequence: u64) -> Result<Option<Raw>, Error> {
+    get(link, stream, format!(r#"{{"seq":{sequence}}}"#)).await
 }
 
 /// The first message under a subject, which may have wildcards, from a sequence on, as the stream's leader has it.
-pub(crate) async fn next(link: &Link, api: &str, stream: &str, subject: &str, from: u64) -> Result<Option<Raw>, Error> {
-    get(link, api, stream, format!(r#"{{"seq":{},"next_by_subj":"{subject}"}}"#, from.max(1))).await
+pub(crate) async fn next(link: &Link, stream: &str, subject: &str, from: u64) -> Result<Option<Raw>, Error> {
+    get(link, stream, format!(r#"{{"seq":{},"next_by_subj":"{subject}"}}"#, from.max(1))).await
 }
 
 /// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist
 /// has none.
-pub(super) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
+pub(super) async fn get(link: &Link, stream: &str, query: String) -> Result<Option<Raw>, Error> {
     let what = format!("{stream} {query}");
     let request = Request::new().payload(Bytes::from(query));
-    match link.request(format!("{api}.STREAM.MSG.GET.{stream}"), request).await {
+    match link.request(format!("{}.STREAM.MSG.GET.{stream}", link.api()), request).await {
         Ok(answer) => found(what, &answer.payload),
         Err(source) => Err(Error::Read { subject: what, source }),
     }
 }
 
-/// Reads the server's answer to a read of `what`.
 fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
     let failed = |source| Error::Read { subject: what.clone(), source };
     let answer: MessageAnswer = serde_json::from_slice(answer).map_err(|error| failed(Box::new(error)))?;

@@ -18,7 +18,6 @@ pub struct Refusal {
 
 impl Refusal {
     /// Whether a compare-and-set failed because another write was first.
-    #[must_use]
     pub fn is_wrong_sequence(&self) -> bool {
         self.err_code == WRONG_SEQUENCE
     }
@@ -38,7 +37,6 @@ impl Refusal {
 pub(crate) const WRONG_SEQUENCE: u64 = 10_071;
 /// The compare-and-set was refused because another write is in flight: undecided, try again.
 pub(crate) const WRITE_IN_FLIGHT: u64 = 10_164;
-/// The stream is full.
 pub(crate) const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 /// JetStream's error codes for a message that is not there.
 pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
@@ -46,7 +44,6 @@ pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
 const NOT_DELETED: u64 = 10_057;
 /// Too few servers are there that could have the stream.
 pub(crate) const NO_PEERS: u64 = 10_005;
-/// JetStream's error code for a stream that is not there.
 pub(crate) const NO_STREAM: u64 = 10_059;
 
 #[cfg(test)]

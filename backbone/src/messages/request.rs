@@ -4,28 +4,26 @@
 use std::time::{Duration, Instant};
 
 use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
-use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
+use async_nats::{HeaderMap, Message, Request, RequestError, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::link::Link;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::messages::raw::{self, Raw};
 use crate::messages::refusal::{Refusal, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::wire::header::{self, kept};
 
 /// JetStream's answer to a publish, or its refusal.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub struct PubAck {
     /// Sequence in the stream.
-    #[serde(default)]
     pub seq: u64,
     /// The server had it already, by its `Nats-Msg-Id`.
-    #[serde(default)]
     pub duplicate: bool,
     /// Why it was refused.
-    #[serde(default)]
     pub error: Option<Refusal>,
 }
 
@@ -64,7 +62,6 @@ pub(crate) fn removal(expected: Option<u64>, lasts: Duration) -> HeaderMap {
     headers
 }
 
-/// A value as it is written.
 pub(crate) fn json(value: &impl Serialize) -> Bytes {
     Bytes::from(serde_json::to_vec(value).unwrap_or_default())
 }
@@ -93,18 +90,19 @@ pub(crate) fn won(published: Result<PubAck, Error>) -> Result<Option<u64>, Error
     }
 }
 
-/// Publishes and waits for the server's answer.
-///
-/// # Errors
-/// [`Error::Refused`] is final; after [`Error::Publish`] it is not known whether the message was stored.
-pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
+/// Publishes and waits for the server's answer. [`Error::Refused`] is final; after [`Error::Publish`] it is not known
+/// whether the message was stored.
+pub(crate) async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
     let failed = |source| Error::Publish { subject: subject.clone(), source };
     let request = Request::new().headers(headers).payload(payload);
     let sent = Instant::now();
     let answer = link.request(subject.clone(), request).await;
     match &answer {
         Ok(_) => link.silent_writes().answered(&subject),
-        Err(error) if has_timed_out(error.as_ref()) => link.silent_writes().add(&subject, sent, Instant::now()),
+        // The connection stands, and no answer came.
+        Err(error) if kind(error) == Some(RequestErrorKind::TimedOut) => {
+            link.silent_writes().add(&subject, sent, Instant::now());
+        }
         Err(_) => {}
     }
     let message = answer.map_err(failed)?;
@@ -130,15 +128,11 @@ pub(crate) async fn publish_until_decided(
     }
 }
 
-/// The connection stands, and no answer came.
-fn has_timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
-    error.downcast_ref::<async_nats::RequestError>().is_some_and(|error| error.kind() == RequestErrorKind::TimedOut)
+pub(crate) fn kind(error: &Cause) -> Option<RequestErrorKind> {
+    error.downcast_ref::<RequestError>().map(RequestError::kind)
 }
 
-/// Asks JetStream's API about a stream or consumer, and reads the answer.
-///
-/// # Errors
-/// No answer, or one that cannot be read. A refusal is an answer.
+/// Asks JetStream's API about a stream or consumer, and reads the answer, which may be a refusal.
 pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body: Bytes) -> Result<A, Error> {
     let failed = |source| Error::Read { subject: subject.clone(), source };
     let answer = link.request(subject.clone(), Request::new().payload(body)).await.map_err(failed)?;
@@ -146,24 +140,15 @@ pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body:
 }
 
 /// Whether no server answered, which for a publish means that no stream takes the subject.
-#[must_use]
 pub fn is_no_responders_error(error: &Error) -> bool {
-    matches!(error, Error::Publish { source, .. } if is_no_responders(source.as_ref()))
-}
-
-/// The same of a request as such: nobody got it.
-pub(crate) fn is_no_responders(error: &(dyn std::error::Error + 'static)) -> bool {
-    error.downcast_ref::<async_nats::RequestError>().is_some_and(|error| error.kind() == RequestErrorKind::NoResponders)
+    matches!(error, Error::Publish { source, .. } if kind(source) == Some(RequestErrorKind::NoResponders))
 }
 
 /// Reads the last message of a subject from the stream's leader.
 ///
 /// Any replica may answer a direct get, even one that lags behind; a decision about a run must not rest on that.
-///
-/// # Errors
-/// No answer, or one that is neither a message nor "not found".
-pub(crate) async fn latest(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Option<Raw>, Error> {
-    raw::get(link, api, stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
+pub(crate) async fn latest(link: &Link, stream: &str, subject: &str) -> Result<Option<Raw>, Error> {
+    raw::get(link, stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
 }
 
 /// A stored message.
@@ -182,11 +167,8 @@ pub struct Stored {
 }
 
 /// Reads a stored message by a direct get; `query` is JSON as ADR-31 has it.
-///
-/// # Errors
-/// No answer, or one that is neither a message nor "not found".
-pub async fn direct_get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Stored>, Error> {
-    let subject = format!("{api}.DIRECT.GET.{stream}");
+pub(crate) async fn direct_get(link: &Link, stream: &str, query: String) -> Result<Option<Stored>, Error> {
+    let subject = format!("{}.DIRECT.GET.{stream}", link.api());
     let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
     let request = Request::new().payload(Bytes::from(query.clone()));
     let message = link.request(Subject::from(subject), request).await.map_err(read)?;
@@ -226,7 +208,6 @@ impl From<Raw> for Stored {
 
 impl Stored {
     /// The headers the message was published with; `None` if there were none.
-    #[must_use]
     pub fn job_headers(&self) -> Option<HeaderMap> {
         let answers = [
             "Nats-Stream",

@@ -31,18 +31,14 @@ pub struct Page {
 
 /// The streams that can be read this way.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each has the name of its stream")]
 pub enum Source {
-    /// A lane.
     Lane(Queue, QueueLane),
-    /// Parked jobs.
     Parked,
     /// Delayed jobs and retries.
     Schedules,
-    /// Dead letters.
     DeadLetters,
-    /// The audit.
     Audit,
-    /// The event log.
     Events,
 }
 
@@ -71,7 +67,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn page_of(&self, place: &Source, subject: &str, from: u64, most: usize) -> Result<Page, Error> {
-        batch(self.service(), self.api(), &self.stream_of(place), &query(subject, from, most as u64)).await
+        batch(self.service(), &self.stream_of(place), &query(subject, from, most as u64)).await
     }
 
     /// The same from a point in time on.
@@ -80,7 +76,7 @@ impl Backbone {
     /// The server did not answer.
     pub async fn page_since(&self, place: &Source, subject: &str, since: Timestamp) -> Result<Page, Error> {
         let from = format!(r#""start_time":"{since}""#);
-        batch(self.service(), self.api(), &self.stream_of(place), &query_from(subject, &from, PAGE as u64)).await
+        batch(self.service(), &self.stream_of(place), &query_from(subject, &from, PAGE as u64)).await
     }
 
     /// The first message under `subject` from sequence `from` on, as the source's leader has it; `None`: there is none.
@@ -88,16 +84,8 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn next_of(&self, place: &Source, subject: &str, from: u64) -> Result<Option<Stored>, Error> {
-        let raw = raw::next(self.service(), self.api(), &self.stream_of(place), subject, from).await?;
+        let raw = raw::next(self.service(), &self.stream_of(place), subject, from).await?;
         Ok(raw.map(Stored::from))
-    }
-
-    /// The last sequence that a source assigned.
-    ///
-    /// # Errors
-    /// The server did not answer, or the source does not exist.
-    pub async fn last_sequence(&self, place: &Source) -> Result<u64, Error> {
-        Ok(self.sequences(place).await?.1)
     }
 
     /// The sequence of the oldest message that a source still has (of an empty one, of the next message), and the last
@@ -189,8 +177,8 @@ struct Deleted {
 }
 
 /// One page of the messages under `subject` from a sequence on.
-pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, from: u64) -> Result<Page, Error> {
-    batch(link, api, stream, &query(subject, from, PAGE as u64)).await
+pub(crate) async fn page(link: &Link, stream: &str, subject: &str, from: u64) -> Result<Page, Error> {
+    batch(link, stream, &query(subject, from, PAGE as u64)).await
 }
 
 /// The fields of a request for the messages under `subject` from a sequence on, at most so many.
@@ -205,7 +193,7 @@ fn query_from(subject: &str, from: &str, most: u64) -> String {
 
 /// A batched direct get (ADR-31): the messages, then a status that ends the page. `query` has the fields of the
 /// request.
-pub(crate) async fn batch(link: &Link, api: &str, stream: &str, query: &str) -> Result<Page, Error> {
+pub(crate) async fn batch(link: &Link, stream: &str, query: &str) -> Result<Page, Error> {
     // An error shows a query that names hundreds of subjects cut.
     let shown = &query[..query.floor_char_boundary(200)];
     let failed = |source| Error::Read { subject: format!("{stream} {shown}"), source };
@@ -213,7 +201,7 @@ pub(crate) async fn batch(link: &Link, api: &str, stream: &str, query: &str) -> 
     let mut made = link.connected();
     let mut answers = link.subscribe(inbox.clone()).await?;
     let body = Bytes::from(format!("{{{query}}}"));
-    link.publish_with_reply(format!("{api}.DIRECT.GET.{stream}").into(), inbox, body).await;
+    link.publish_with_reply(format!("{}.DIRECT.GET.{stream}", link.api()).into(), inbox, body).await;
     let mut messages: Vec<Stored> = Vec::new();
     loop {
         let answer = tokio::time::timeout(WITHIN, async {

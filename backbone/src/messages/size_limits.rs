@@ -10,27 +10,12 @@ use bytes::Bytes;
 use crate::wire::header::{names, size_of};
 
 /// Margin of what `submit` accepts: the headers that it writes from the request's fields come on top.
-const OF_SUBMIT: usize = 16 * 1024;
+pub(crate) const OF_SUBMIT: usize = 16 * 1024;
 /// Margin of a job that is taken from its lane: a moved job has a few headers more.
-const OF_ARRIVAL: usize = 10 * 1024;
+pub(crate) const OF_ARRIVAL: usize = 10 * 1024;
 /// Margin of a message in a lane: a dead letter has its record beside it, shortened if need be
 /// (`crate::runs::dead_letters`).
 const OF_LANE: usize = 8 * 1024;
-
-/// Maximum bytes of payload and headers in a submission.
-pub(crate) fn in_submit(max_payload: usize) -> usize {
-    max_payload.saturating_sub(OF_SUBMIT)
-}
-
-/// Maximum bytes of a job as a client published it; a larger one can be read, but not published again.
-pub(crate) fn on_arrival(max_payload: usize) -> usize {
-    max_payload.saturating_sub(OF_ARRIVAL)
-}
-
-/// Maximum bytes of a run record: three quarters, so that an answer of the API can hold it and more around it.
-pub(crate) fn in_record(max_payload: usize) -> usize {
-    max_payload - max_payload / 4
-}
 
 /// A job's payload, as far as the server takes it beside these headers: it may take less than when the job came. If it
 /// does not, the payload is left out, and the headers say how many bytes it had: a node that gets the job ends it.
@@ -61,7 +46,7 @@ mod tests {
         };
         assert_eq!(fits(1_200_000, 8 << 20), (1_200_000, None));
         assert_eq!(fits(1_200_000, 1 << 20), (0, Some("1200000".to_owned())));
-        let most = on_arrival(1 << 20);
+        let most = (1 << 20) - OF_ARRIVAL;
         assert_eq!(fits(most, 1 << 20), (most, None), "what may come can be carried on");
     }
 }

@@ -45,11 +45,7 @@ pub enum PublishAnswer {
 }
 
 impl PublishWindow {
-    /// Opens a window on `link`.
-    ///
-    /// # Errors
-    /// The inbox cannot be subscribed to.
-    pub async fn open(link: Link) -> Result<Self, Error> {
+    pub(crate) async fn open(link: Link) -> Result<Self, Error> {
         let inbox = link.new_inbox();
         let answers = link.subscribe(format!("{inbox}.*")).await?;
         Ok(Self { link, inbox, answers, page: Bytes::new(), first: 0 })
@@ -71,7 +67,6 @@ impl PublishWindow {
     }
 
     /// Whether any write over its connection is known to have had no answer.
-    #[must_use]
     pub fn knows_silence(&self) -> bool {
         self.link.silent_writes().are_any()
     }

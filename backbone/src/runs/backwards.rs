@@ -65,7 +65,6 @@ impl Backbone {
     }
 
     /// A reader of records, of one tenant or of all, the last written first.
-    #[must_use]
     pub fn records_backwards(&self, tenant: Option<&Tenant>, first: u64) -> Backwards {
         let own = tenant.map(|tenant| {
             let prefix = self.names().key("runs", &format!("{tenant}."));
@@ -75,7 +74,6 @@ impl Backbone {
     }
 
     /// A reader of dead letters, the last written first.
-    #[must_use]
     pub fn dead_letters_backwards(&self, subject: String, first: u64) -> Backwards {
         Backwards { stream: self.names().dlq_stream(), subject, own: None, first, window: BATCH }
     }
@@ -85,12 +83,10 @@ impl Backbone {
     /// # Errors
     /// The bucket cannot be read.
     pub async fn records_from(&self, tenant: Option<&Tenant>, from: u64) -> Result<Page, Error> {
-        let subject = match tenant {
-            Some(tenant) => self.names().key("runs", &format!("{tenant}.>")),
-            None => ">".to_owned(),
-        };
+        let of_tenant = |tenant| self.names().key("runs", &format!("{tenant}.>"));
+        let subject = tenant.map_or_else(|| ">".to_owned(), of_tenant);
         let stream = self.names().bucket_stream("runs");
-        scan::page(self.service(), self.api(), &stream, &subject, from).await
+        scan::page(self.service(), &stream, &subject, from).await
     }
 
     /// The records of these runs, by their place in `runs`; those that have none are absent.
@@ -108,7 +104,7 @@ impl Backbone {
             let mut from = Some(1);
             while let Some(first) = from {
                 let query = format!(r#""seq":{first},"multi_last":{list},"max_bytes":{PAGE_BYTES}"#);
-                let page = scan::batch(self.service(), self.api(), &stream, &query).await?;
+                let page = scan::batch(self.service(), &stream, &query).await?;
                 for stored in &page.messages {
                     let place = places.get(stored.subject.as_str());
                     if let (Some(place), Ok(run)) = (place, record::read(&stored.payload)) {
@@ -162,7 +158,7 @@ impl Backwards {
         let (mut messages, mut from) = (Vec::new(), low);
         loop {
             let query = scan::query(&self.subject, from, BATCH.min(before - from));
-            let page = scan::batch(backbone.service(), backbone.api(), &self.stream, &query).await?;
+            let page = scan::batch(backbone.service(), &self.stream, &query).await?;
             *read += page.messages.len();
             messages.extend(page.messages.into_iter().filter(|stored| stored.sequence < before));
             match page.next {

@@ -20,7 +20,6 @@ use crate::messages::scan::{self, Source};
 use crate::wire::api::{BatchPayload, BatchStatus, SubmitRequest};
 use crate::wire::header;
 
-/// The bucket.
 const BUCKET: &str = "checkpoints";
 /// How long a batch may take from its creation, and what it is made of is stored.
 pub const LASTS: Duration = Duration::from_secs(90 * 24 * 60 * 60);
@@ -121,7 +120,7 @@ impl Backbone {
         let (bucket, subject) = (self.names().bucket_stream(BUCKET), self.names().key(BUCKET, keys));
         let mut last = BTreeMap::new();
         loop {
-            let page = scan::page(self.control(), self.api(), &bucket, &subject, from).await?;
+            let page = scan::page(self.control(), &bucket, &subject, from).await?;
             for stored in page.messages {
                 from = stored.sequence + 1;
                 last.insert(stored.subject, (stored.payload, stored.sequence));
@@ -129,7 +128,7 @@ impl Backbone {
             if page.next.is_some() {
                 continue;
             }
-            let next = raw::next(self.control(), self.api(), &bucket, &subject, from).await?;
+            let next = raw::next(self.control(), &bucket, &subject, from).await?;
             let Some(more) = next else { break };
             // It is taken as it is: the replica that answers for the next page may lack it still.
             from = more.sequence + 1;
@@ -157,7 +156,7 @@ impl Backbone {
             for lane in QueueLane::all().filter(|lane| *lane != QueueLane::Returned) {
                 let place = Source::Lane(queue.clone(), lane);
                 if self.next_of(&place, &self.names().jobs_of(tenant), 1).await?.is_some() {
-                    let last = self.last_sequence(&place).await?;
+                    let (_, last) = self.sequences(&place).await?;
                     stand.push((place, last));
                 }
             }
@@ -197,10 +196,8 @@ impl Backbone {
     }
 }
 
-/// The key of a batch in the bucket.
 fn entry_of(tenant: &Tenant, id: &BatchId) -> String {
     format!("_batches.{tenant}.{id}")
 }
 
-/// The header by which a job joins a batch.
 const BATCH: &str = "Longshore-Batch-Id";

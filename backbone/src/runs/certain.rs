@@ -49,9 +49,6 @@ impl Backbone {
     ///
     /// A mark is stored, for which a majority is needed, and the subject read together with it: whichever replica
     /// answers, the mark, or a later one, shows that it has all that was stored before.
-    ///
-    /// # Errors
-    /// The bucket has no leader, or no replica that has all was reached.
     pub(crate) async fn latest_for_certain(&self, bucket: &str, subject: &str) -> Result<Option<Stored>, Error> {
         let (stream, mark) = (self.names().bucket_stream(bucket), self.names().key(bucket, MARK));
         // As a key that is deleted, for readers of the bucket.
@@ -59,7 +56,7 @@ impl Backbone {
         let stored = request::publish(self.client(), mark.clone(), headers, Bytes::new()).await?.seq;
         let query = format!(r#""multi_last":["{mark}","{subject}"]"#);
         for _ in 0..TRIES {
-            let page = scan::batch(self.service(), self.api(), &stream, &query).await?;
+            let page = scan::batch(self.service(), &stream, &query).await?;
             if page.messages.iter().any(|message| message.subject == mark && message.sequence >= stored) {
                 return Ok(page.messages.into_iter().find(|message| message.subject == subject));
             }
@@ -68,7 +65,7 @@ impl Backbone {
         Err(Error::Read { subject: subject.to_owned(), source: LAGGING.into() })
     }
 
-    /// The dead letter of a run as [`Backbone::find_dead_letter`] finds it, but that there is none is certain:
+    /// The dead letter of a run as `find_dead_letter` finds it, but that there is none is certain:
     /// whichever server leads the stream, none had been stored when this was called, and none is still to be written
     /// for this record.
     ///
@@ -115,8 +112,7 @@ impl Backbone {
         }
         let (stream, all) = (self.names().dlq_stream(), self.names().dead_letters_where(Some(tenant), None, None));
         for _ in 0..TRIES {
-            let last =
-                request::latest(self.service(), self.api(), &stream, &all).await?.map_or(0, |last| last.sequence);
+            let last = request::latest(self.service(), &stream, &all).await?.map_or(0, |last| last.sequence);
             self.leader_is_certain(&stream, |_| false).await?;
             let (found, read_to) = self.dead_letter_among_all(tenant, run_id).await?;
             if found.is_some() || read_to >= last {
@@ -132,7 +128,7 @@ impl Backbone {
     /// state is `enough` by itself.
     async fn leader_is_certain(&self, name: &str, enough: impl FnOnce(&StreamState) -> bool) -> Result<(), Error> {
         let failed = |source| Error::Read { subject: name.to_owned(), source };
-        let found = info::stream(self.service(), self.api(), name).await.map_err(|error| failed(error.into()))?;
+        let found = info::stream(self.service(), name).await.map_err(|error| failed(error.into()))?;
         let Some(servers) = found.filter(|stream| !enough(&stream.state)).and_then(|stream| stream.cluster) else {
             return Ok(());
         };

@@ -60,7 +60,6 @@ pub enum Claimed {
 }
 
 /// Bytes as hexadecimal digits.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
@@ -122,7 +121,7 @@ impl Backbone {
     async fn stored_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<(Option<FoundClaim>, u64)>, Error> {
         let bucket = self.names().bucket_stream("idempotency");
         let subject = self.claim_subject(tenant, key);
-        let stored = request::latest(self.client(), self.api(), &bucket, &subject).await?;
+        let stored = request::latest(self.client(), &bucket, &subject).await?;
         let Some(Raw { payload, sequence: revision, at, .. }) = stored else { return Ok(None) };
         match serde_json::from_slice(&payload) {
             Ok(claim) => Ok(Some((Some(FoundClaim { claim, revision, at }), revision))),

@@ -6,7 +6,7 @@ use longshore_domain::{ErrorKind, Run, RunId, State, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::messages::request::{self, PubAck, Stored};
+use crate::messages::request::{self, Stored};
 use crate::messages::scan::{Page, Source};
 use crate::wire::header::{HEADERS_MAX, as_published, is_servers, names, size_of, without_servers};
 use crate::wire::record;
@@ -49,7 +49,6 @@ pub(crate) type FoundUpTo = (Option<StoredDeadLetter>, u64);
 
 impl StoredDeadLetter {
     /// Reads a stored dead letter; `None` if no node wrote it.
-    #[must_use]
     pub fn read(stored: Stored) -> Option<Self> {
         let record = stored.headers.get(RECORD)?.as_str().to_owned();
         let mut run = record::read_shown(&record).ok()?;
@@ -78,18 +77,15 @@ impl Backbone {
         run: &Run,
         original: Option<&HeaderMap>,
         payload: Bytes,
-    ) -> Result<PubAck, Error> {
+    ) -> Result<(), Error> {
         let (headers, payload) = compose(run, original, payload, self.max_payload());
         let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
-        request::publish(self.client(), subject, headers, payload).await
+        request::publish(self.client(), subject, headers, payload).await.map(drop)
     }
 
     /// Finds the dead letter of a run; starts at about the time when the run died, if that is known. Any replica
     /// answers.
-    ///
-    /// # Errors
-    /// The dead letters cannot be read.
-    pub async fn find_dead_letter(
+    pub(crate) async fn find_dead_letter(
         &self,
         tenant: &Tenant,
         run_id: &RunId,
@@ -176,7 +172,7 @@ mod tests {
             let failure = Failure::new(ErrorKind::Retryable, "x\"ä".repeat(1_000));
             let at = Timestamp::from_millis(3);
             run.settle(
-                if attempt == attempts { Settlement::Dead { failure } } else { Settlement::Retry { at, failure } },
+                if attempt == attempts { Settlement::Dead(failure) } else { Settlement::Retry { at, failure } },
                 at,
             );
         }

@@ -29,26 +29,22 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// The fingerprint of a job.
-    #[must_use]
     pub fn of(job_type: &str, headers: Option<&HeaderMap>, payload: &[u8]) -> Self {
         let hash = |payload: &[u8]| {
             let hash = Sha256::new().chain_update(job_type.as_bytes()).chain_update([0]).chain_update(payload);
             hex(&hash.finalize()[..16])
         };
-        let json = is_called_json(headers).then(|| serde_json::from_slice::<&RawValue>(payload).ok()).flatten();
+        let content_type = headers.and_then(|headers| value_of(headers, names::CONTENT_TYPE));
+        // Where the headers say nothing, the payload is meant as JSON.
+        let is_called_json = content_type.is_none_or(|kind| kind.contains("json"));
+        let json = is_called_json.then(|| serde_json::from_slice::<&RawValue>(payload).ok()).flatten();
         Self { bytes: hash(payload), json: json.map(|json| hash(&digest(json.get()))) }
     }
 
     /// Whether both are of the same job.
-    #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.bytes == other.bytes || self.json.is_some() && self.json == other.json
     }
-}
-
-/// Whether a job's payload is meant as JSON, which holds where its headers say nothing.
-fn is_called_json(headers: Option<&HeaderMap>) -> bool {
-    headers.and_then(|headers| value_of(headers, names::CONTENT_TYPE)).is_none_or(|kind| kind.contains("json"))
 }
 
 /// A hash of a JSON value, whose text is known to be JSON. It takes one pass however deep the value is.

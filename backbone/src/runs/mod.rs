@@ -2,7 +2,6 @@
 
 pub mod backwards;
 pub mod batches;
-pub(crate) mod cancel_notes;
 pub mod cancels;
 pub mod certain;
 pub mod claims;

@@ -67,7 +67,6 @@ impl Backbone {
     }
 
     /// How long the record of a run that completes now is kept at most.
-    #[must_use]
     pub fn completed_kept(&self) -> Duration {
         Duration::from_millis(self.0.completed_kept.load(Ordering::Relaxed))
     }
@@ -80,7 +79,7 @@ impl Backbone {
     pub async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         let stream = self.names().bucket_stream("runs");
         let subject = self.names().record(tenant, run);
-        let stored = request::latest(self.client(), self.api(), &stream, &subject).await?;
+        let stored = request::latest(self.client(), &stream, &subject).await?;
         stored.map(|stored| self.read_stored(&subject, stored.payload, stored.sequence)).transpose()
     }
 
@@ -89,7 +88,7 @@ impl Backbone {
     pub async fn read_replica(&self, tenant: &Tenant, run: &RunId) -> Option<Found> {
         let stream = self.names().bucket_stream("runs");
         let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().record(tenant, run));
-        let read = request::direct_get(self.client(), self.api(), &stream, query);
+        let read = request::direct_get(self.client(), &stream, query);
         let stored = tokio::time::timeout(REPLICA_WITHIN, read).await.ok()?.ok()??;
         Some(Found { run: record::read(&stored.payload).ok()?, revision: stored.sequence })
     }
@@ -123,7 +122,7 @@ impl Backbone {
         let removed = request::publish(self.client(), subject.clone(), headers, Bytes::new()).await?.seq;
         for _ in 0..GONE_WITHIN {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let stored = request::latest(self.client(), self.api(), &stream, &subject).await?;
+            let stored = request::latest(self.client(), &stream, &subject).await?;
             if stored.is_none_or(|stored| stored.sequence != removed) {
                 break;
             }
@@ -167,7 +166,6 @@ impl Backbone {
     }
 
     /// The headers of a record's write: the compare-and-set, and how long the record is kept.
-    #[must_use]
     pub fn record_headers(&self, run: &Run, expected: u64) -> HeaderMap {
         request::conditions(Some(expected), self.kept(run))
     }

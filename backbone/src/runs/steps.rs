@@ -76,14 +76,12 @@ impl StepCall {
 
 impl StepResult {
     /// The answer to a handler: the result of a step, `{}` if there is none.
-    #[must_use]
     pub fn answer(found: Option<&Self>) -> Bytes {
         let none = || "{}".into();
         found.and_then(|found| serde_json::to_vec(found).ok()).map_or_else(none, Bytes::from)
     }
 
     /// The step as the run's record lists it.
-    #[must_use]
     pub fn listed(&self, name: SmolStr, n: u32) -> Step {
         Step { name, n, at: self.at, attempt: self.attempt }
     }
@@ -164,7 +162,6 @@ impl Backbone {
     }
 }
 
-/// The key in the bucket.
 fn entry_of(tenant: &Tenant, run: &RunId, call: &StepCall) -> String {
     format!("{tenant}.{run}.{}#{}", call.name, call.n)
 }

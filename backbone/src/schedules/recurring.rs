@@ -17,7 +17,6 @@ use crate::schedules::sweep::Chunk;
 use crate::wire::header::names;
 use crate::wire::recurring::Recurring;
 
-/// The bucket.
 const BUCKET: &str = "schedules";
 /// The largest schedule, in bytes, its job included: it is written twice for each firing.
 pub const SCHEDULE_MAX: usize = 64 * 1024;
@@ -110,7 +109,7 @@ impl Backbone {
     pub async fn some_recurring(&self, tenant: Option<&Tenant>, from: u64) -> Result<Chunk<(Recurring, u64)>, Error> {
         let tenant = tenant.map_or("*", Tenant::as_str);
         let (stream, subject) = (self.names().bucket_stream(BUCKET), self.names().key(BUCKET, &format!("{tenant}.*")));
-        let page = scan::page(self.service(), self.api(), &stream, &subject, from).await?;
+        let page = scan::page(self.service(), &stream, &subject, from).await?;
         let read = |stored: Stored| Some((self.readable(&stored.subject, &stored.payload)?, stored.sequence));
         Ok(Chunk::of(page, read))
     }
@@ -132,7 +131,7 @@ impl Backbone {
     /// The server did not confirm it.
     pub async fn remove_tick(&self, tenant: &Tenant, id: &ScheduleId) -> Result<(), Error> {
         let stream = self.names().schedules_stream();
-        match request::latest(self.control(), self.api(), &stream, &self.names().tick(tenant, id)).await? {
+        match request::latest(self.control(), &stream, &self.names().tick(tenant, id)).await? {
             Some(stored) => self.take_out(&scan::Source::Schedules, stored.sequence).await.map(drop),
             None => Ok(()),
         }
@@ -144,7 +143,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn tick_waits(&self, tenant: &Tenant, id: &ScheduleId) -> Result<bool, Error> {
         let stream = self.names().schedules_stream();
-        let found = request::latest(self.control(), self.api(), &stream, &self.names().due_tick(tenant, id)).await?;
+        let found = request::latest(self.control(), &stream, &self.names().due_tick(tenant, id)).await?;
         Ok(found.is_some())
     }
 
@@ -156,7 +155,6 @@ impl Backbone {
     }
 
     /// Whether this node met lately what nodes did not write among the recurring schedules.
-    #[must_use]
     pub fn misses_recurring(&self) -> bool {
         let prefix = self.names().key(BUCKET, "");
         self.unreadable().has(|subject| subject.starts_with(&prefix), Instant::now())

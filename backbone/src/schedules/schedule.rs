@@ -23,13 +23,13 @@ impl Backbone {
         at: Timestamp,
         original: Option<&HeaderMap>,
         payload: Bytes,
-    ) -> Result<PubAck, Error> {
+    ) -> Result<(), Error> {
         let attempt = run.next_attempt();
         let mut headers = header::carry_on(original, run, attempt, Some(at));
         headers.insert(names::SCHEDULE, format!("@at {at}"));
         headers.insert(names::SCHEDULE_TARGET, self.names().due(&run.tenant, &run.lane(), &run.job_type));
         let payload = self.fitting(&mut headers, payload);
-        request::publish(self.client(), self.schedule_of(run), headers, payload).await
+        request::publish(self.client(), self.schedule_of(run), headers, payload).await.map(drop)
     }
 
     /// The subject of the schedule of a run that waits for a time.
@@ -46,7 +46,7 @@ impl Backbone {
     /// It cannot be found out just now.
     pub async fn find_schedule(&self, run: &Run) -> Result<Option<u64>, Error> {
         let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.schedule_of(run));
-        let stored = request::direct_get(self.service(), self.api(), &self.names().schedules_stream(), query).await?;
+        let stored = request::direct_get(self.service(), &self.names().schedules_stream(), query).await?;
         Ok(stored.map(|stored| stored.sequence))
     }
 
@@ -56,7 +56,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn standing_schedule(&self, run: &Run) -> Result<Option<Stored>, Error> {
         let (stream, subject) = (self.names().schedules_stream(), self.schedule_of(run));
-        let found = request::latest(self.service(), self.api(), &stream, &subject).await?;
+        let found = request::latest(self.service(), &stream, &subject).await?;
         Ok(found.map(Stored::from))
     }
 

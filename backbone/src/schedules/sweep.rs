@@ -61,7 +61,7 @@ impl Backbone {
     /// The server did not answer.
     pub async fn open_records(&self, from: u64) -> Result<Chunk<(Run, u64)>, Error> {
         let stream = self.names().bucket_stream("runs");
-        let page = scan::page(self.control(), self.api(), &stream, ">", from).await?;
+        let page = scan::page(self.control(), &stream, ">", from).await?;
         Ok(Chunk::of(page, |stored| open(&stored.payload, stored.sequence)))
     }
 
@@ -71,7 +71,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn still_stands(&self, standing: &Standing) -> Result<bool, Error> {
         let (stream, sequence) = (self.names().schedules_stream(), standing.stored.sequence);
-        Ok(raw::at(self.control(), self.api(), &stream, sequence).await?.is_some())
+        Ok(raw::at(self.control(), &stream, sequence).await?.is_some())
     }
 
     /// The schedule of a run that waits for a time, if it stands, and for a later time than the run's record has.
@@ -80,7 +80,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn later_schedule(&self, run: &Run) -> Result<Option<Stored>, Error> {
         let (stream, subject) = (self.names().schedules_stream(), self.schedule_of(run));
-        let found = request::latest(self.control(), self.api(), &stream, &subject).await?;
+        let found = request::latest(self.control(), &stream, &subject).await?;
         let standing = found.and_then(|found| self.standing(Stored::from(found)));
         Ok(standing.filter(|standing| run.state.run_at().is_some_and(|at| at < standing.at)).map(|found| found.stored))
     }
@@ -98,7 +98,7 @@ impl Backbone {
         let job = names.job(&run.tenant, &run.lane(), &run.job_type);
         let lane = names.lane_stream(&run.queue, run.priority);
         for (stream, subject) in [(&schedules, &schedule), (&schedules, &due), (&lane, &job)] {
-            if request::latest(self.control(), self.api(), stream, subject).await?.is_some() {
+            if request::latest(self.control(), stream, subject).await?.is_some() {
                 return Ok(true);
             }
         }
@@ -120,7 +120,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn is_unchanged(&self, run: &Run, revision: u64) -> Result<bool, Error> {
         let (stream, subject) = (self.names().bucket_stream("runs"), self.names().record(&run.tenant, &run.run_id));
-        let found = request::latest(self.control(), self.api(), &stream, &subject).await?;
+        let found = request::latest(self.control(), &stream, &subject).await?;
         // A record that was written again for another delivery waits as before, but a node has just handled the run.
         Ok(found.is_some_and(|found| found.sequence == revision && open(&found.payload, revision).is_some()))
     }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(waits(&run), None, "it is in its lane");
         run.settle(Settlement::Defer { at, reason: DeferReason::Busy, put_back: None }, at);
         assert_eq!(waits(&run), Some((RunState::Enqueued, 7)), "its first attempt was put off");
-        run.settle(Settlement::Schedule { at }, at);
+        run.settle(Settlement::Schedule(at), at);
         assert_eq!(waits(&run), Some((RunState::Scheduled, 7)));
         run.begin(1, &"n".into(), at);
         assert_eq!(waits(&run), Some((RunState::Running, 7)));

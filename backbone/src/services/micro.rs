@@ -14,7 +14,6 @@ use crate::wire::subject::Names;
 /// The queue group of every instance, as the micro protocol has it by default.
 pub(crate) const GROUP: &str = "q";
 
-/// One instance of a service.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) name: &'static str,
@@ -36,7 +35,6 @@ pub(crate) struct Endpoint {
     nanos: AtomicU64,
 }
 
-/// The subjects on which a service is asked about itself.
 pub(crate) fn subjects(name: &str, id: &str) -> Vec<String> {
     let of = |verb| [format!("$SRV.{verb}"), format!("$SRV.{verb}.{name}"), format!("$SRV.{verb}.{name}.{id}")];
     ["PING", "INFO", "STATS"].into_iter().flat_map(of).collect()
@@ -48,13 +46,11 @@ pub(crate) fn verb(subject: &str) -> Option<&str> {
 }
 
 impl Endpoint {
-    /// An endpoint that has done nothing yet. By the micro protocol its name has no dots.
     pub(crate) fn new(name: &str, subject: String, metadata: BTreeMap<&'static str, String>) -> Self {
         let (requests, errors, nanos) = Default::default();
-        Self { name: name.replace('.', "-"), subject, metadata, requests, errors, nanos }
+        Self { name: name.to_owned(), subject, metadata, requests, errors, nanos }
     }
 
-    /// Counts a request that took so long.
     pub(crate) fn count(&self, took: Duration, failed: bool) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(0), Ordering::Relaxed);
@@ -62,7 +58,9 @@ impl Endpoint {
     }
 
     fn describe(&self, verb: &str) -> Value {
-        let mut value = json!({"name": self.name, "subject": self.subject, "queue_group": GROUP});
+        // By the micro protocol a name has no dots.
+        let name = self.name.replace('.', "-");
+        let mut value = json!({"name": name, "subject": self.subject, "queue_group": GROUP});
         if !self.metadata.is_empty() {
             value["metadata"] = json!(self.metadata);
         }
@@ -80,7 +78,6 @@ impl Endpoint {
 }
 
 impl Service {
-    /// A new instance in a namespace.
     pub(crate) fn new(
         names: &Names,
         name: &'static str,
@@ -93,15 +90,9 @@ impl Service {
         Self { name, description, id, version: version.to_owned(), started, metadata }
     }
 
-    /// The answer to a verb.
     pub(crate) fn describe<'a>(&self, verb: &str, endpoints: impl Iterator<Item = &'a Endpoint>) -> Value {
-        let kind = match verb {
-            "PING" => "ping",
-            "INFO" => "info",
-            _ => "stats",
-        };
         let mut answer = json!({
-            "type": format!("io.nats.micro.v1.{kind}_response"),
+            "type": format!("io.nats.micro.v1.{}_response", verb.to_ascii_lowercase()),
             "name": self.name,
             "id": self.id,
             "version": self.version,

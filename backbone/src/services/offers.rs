@@ -23,7 +23,6 @@ use crate::runs::steps::{StepCall, StepResult};
 use crate::services::micro::{self, GROUP};
 use crate::wire::header::{self, names};
 
-/// The name of the service.
 const NAME: &str = "longshore-handlers";
 /// How long a caller has to answer a heartbeat.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -52,7 +51,6 @@ pub struct Offers {
     cancels: Subscription,
 }
 
-/// The calls of one offer.
 #[derive(Debug)]
 struct Calls {
     endpoint: Arc<micro::Endpoint>,
@@ -106,23 +104,13 @@ pub struct ReplyTo {
 
 /// How a call ended.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum OwnReply {
-    /// With a result.
-    Done {
-        /// Its bytes.
-        result: Bytes,
-        /// Their content type; JSON if absent.
-        content_type: Option<String>,
-    },
-    /// With a failure.
-    Failed {
-        /// Whether no other attempt would help.
-        permanent: bool,
-        /// What went wrong.
-        message: String,
-        /// The least time until the next attempt.
-        retry_after: Option<Duration>,
-    },
+    /// With a result: JSON if no content type is named.
+    Done { result: Bytes, content_type: Option<String> },
+    /// With a failure. If it is permanent, no other attempt would help; else the next comes after that time at the
+    /// earliest.
+    Failed { permanent: bool, message: String, retry_after: Option<Duration> },
     /// The job is to be put back for so long.
     Snoozed(Duration),
     /// The attempt goes on elsewhere, and ends or gives a sign within so long.
@@ -154,7 +142,6 @@ impl Backbone {
 }
 
 impl Offers {
-    /// A service that takes nothing yet.
     pub(super) async fn open(
         backbone: &Backbone,
         name: &'static str,
@@ -172,11 +159,11 @@ impl Offers {
         Ok(Self { backbone: backbone.clone(), shown, heartbeat: None, questions, calls: Vec::new(), cancels })
     }
 
-    /// Takes jobs of a type.
+    /// Takes jobs of a type from now on.
     ///
     /// # Errors
     /// The subject cannot be subscribed to.
-    pub(super) async fn add(&mut self, offer: &Offer) -> Result<(), Error> {
+    pub async fn add(&mut self, offer: &Offer) -> Result<(), Error> {
         let mut metadata = BTreeMap::from([(SLOTS, offer.slots.to_string())]);
         metadata.extend(self.heartbeat.map(|heartbeat| (HEARTBEAT, DurationText(heartbeat).to_string())));
         let subject = self.subject(offer);
@@ -186,8 +173,8 @@ impl Offers {
         Ok(())
     }
 
-    /// Takes no more jobs of a type.
-    pub(super) async fn remove(&mut self, offer: &Offer) {
+    /// Takes no more jobs of a type; those on their way still arrive.
+    pub async fn remove(&mut self, offer: &Offer) {
         let subject = self.subject(offer);
         for calls in self.calls.iter_mut().filter(|calls| calls.endpoint.subject == subject) {
             calls.withdraw().await;
@@ -283,7 +270,6 @@ pub(super) async fn read(
     }
 }
 
-/// What the headers of a call say.
 struct CallHeaders {
     run_id: RunId,
     queue: Queue,

@@ -16,18 +16,18 @@ use crate::connection::subscription::Subscription;
 use crate::error::Error;
 use crate::messages::request::json;
 use crate::services::micro;
-use crate::services::offers::{self, Arrived, IncomingCall, Offer, Offers};
+use crate::services::offers::{self, Arrived, IncomingCall, Offers};
 use crate::wire::header::{self, names};
 use crate::wire::subject::Names;
 
-/// The name of the service.
 const NAME: &str = "longshore-pulls";
 
 /// The service, for as long as this value lives.
 #[derive(Debug)]
 pub struct Pulls {
     backbone: Backbone,
-    offers: Offers,
+    /// The types whose jobs it takes.
+    pub offers: Offers,
     passed_on: Subscription,
     wanted: Subscription,
 }
@@ -97,24 +97,6 @@ impl Pulls {
         let subject = self.backbone.names().work(&tenant, &job_type);
         let endpoint = Arc::new(micro::Endpoint::new(job_type.as_str(), subject, BTreeMap::new()));
         offers::read(&self.backbone, tenant, job_type, message, endpoint).await
-    }
-
-    /// Receives jobs of a type from now on; returns once the server knows of that.
-    ///
-    /// # Errors
-    /// The subject cannot be subscribed to.
-    pub async fn add(&mut self, offer: &Offer) -> Result<(), Error> {
-        self.offers.add(offer).await
-    }
-
-    /// Receives no more jobs of a type; those on their way still arrive.
-    pub async fn remove(&mut self, offer: &Offer) {
-        self.offers.remove(offer).await;
-    }
-
-    /// Receives no more jobs from other nodes' queues; those on their way still arrive.
-    pub async fn withdraw(&mut self) {
-        self.offers.withdraw().await;
     }
 
     /// Notifies the other nodes of a puller that waits here.

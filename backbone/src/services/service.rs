@@ -86,15 +86,10 @@ pub trait Serve: Send + Sync + 'static {
     fn waits(&self, endpoint: &str) -> bool;
 }
 
-struct ServedEndpoint {
-    name: &'static str,
-    shown: micro::Endpoint,
-}
-
 struct Service<S> {
     backbone: Backbone,
     shown: micro::Service,
-    endpoints: Vec<ServedEndpoint>,
+    endpoints: Vec<micro::Endpoint>,
     room: Arc<Semaphore>,
     serve: S,
 }
@@ -107,14 +102,11 @@ pub async fn run<S: Serve>(
     backbone: Backbone,
     version: &str,
     started: Timestamp,
-    endpoints: &[&'static str],
+    endpoints: &[&str],
     serve: S,
 ) -> Result<(), Error> {
     let link = backbone.service().clone();
-    let endpoint = |name: &&'static str| ServedEndpoint {
-        name,
-        shown: micro::Endpoint::new(name, backbone.names().api("*", name), BTreeMap::new()),
-    };
+    let endpoint = |name: &&str| micro::Endpoint::new(name, backbone.names().api("*", name), BTreeMap::new());
     let service = Arc::new(Service {
         shown: micro::Service::new(backbone.names(), "longshore", DESCRIPTION, version, started),
         endpoints: endpoints.iter().map(endpoint).collect(),
@@ -139,7 +131,6 @@ pub async fn run<S: Serve>(
 
 impl Backbone {
     /// Maximum bytes of an answer's body.
-    #[must_use]
     pub fn max_in_answer(&self) -> usize {
         self.max_payload().saturating_sub(BESIDE)
     }
@@ -149,7 +140,7 @@ impl<S: Serve> Service<S> {
     async fn take(self: Arc<Self>, message: Message) {
         let Some(reply) = message.reply.clone().filter(|reply| self.backbone.may_answer(reply)) else { return };
         if let Some(verb) = micro::verb(&message.subject) {
-            let body = self.shown.describe(verb, self.endpoints.iter().map(|endpoint| &endpoint.shown)).to_string();
+            let body = self.shown.describe(verb, self.endpoints.iter()).to_string();
             self.backbone.service().publish(reply, Bytes::from(body)).await;
             return;
         }
@@ -181,7 +172,7 @@ impl<S: Serve> Service<S> {
             return Err(ApiError::not_found("no such endpoint"));
         };
         let Some(endpoint) = self.endpoints.iter().find(|endpoint| endpoint.name == name) else {
-            let names: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.name).collect();
+            let names: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.name.as_str()).collect();
             return Err(ApiError::not_found(format!("no endpoint {name:?}; there are {}", names.join(", ")))
                 .hint("nodes and clients of different versions know different endpoints: nodes.list shows the nodes' versions"));
         };
@@ -189,27 +180,23 @@ impl<S: Serve> Service<S> {
         let header =
             |name| message.headers.as_ref().and_then(|headers| header::value_of(headers, name)).map(str::to_owned);
         if let Some(reason) = header(names::UNREADABLE) {
-            endpoint.shown.count(started.elapsed(), true);
+            endpoint.count(started.elapsed(), true);
             return Err(ApiError::malformed(format!("the request's headers cannot be read: {reason}")));
         }
         let trace = header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") });
+        let inbox = message.reply.as_deref().and_then(|reply| reply.rsplit_once('.'));
         let request = Request {
             tenant: tenant.to_owned(),
             endpoint: name.to_owned(),
             trace,
             by: header(names::BY).as_deref().map(cut),
             reason: header(names::REASON).as_deref().map(cut),
-            from: message
-                .reply
-                .as_deref()
-                .and_then(|reply| reply.rsplit_once('.'))
-                .map(|(inbox, _)| cut(inbox))
-                .unwrap_or_default(),
+            from: inbox.map(|(inbox, _)| cut(inbox)).unwrap_or_default(),
             redaction: Redaction::Never,
             body: message.payload,
         };
         let answer = self.serve.serve(request).await;
-        endpoint.shown.count(started.elapsed(), answer.is_err());
+        endpoint.count(started.elapsed(), answer.is_err());
         answer
     }
 

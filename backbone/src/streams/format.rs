@@ -21,16 +21,12 @@ const KEY: &str = "min_reader";
 /// What a node must know to read the data.
 #[derive(Debug, Serialize, Deserialize)]
 struct MinReader {
-    /// The lowest format.
     min_reader: u32,
     /// The first version of Longshore that reads it.
     version: String,
 }
 
 /// Reads which format the data need; `false`: they do not say, as before the cluster's first start.
-///
-/// # Errors
-/// This version cannot read them, or the control bucket cannot be read.
 pub(crate) async fn check(js: &Context, names: &Names) -> Result<bool, Error> {
     let subject = names.key("control", KEY);
     let failed = |source| Error::Read { subject: subject.clone(), source };
@@ -57,9 +53,6 @@ pub(crate) async fn check(js: &Context, names: &Names) -> Result<bool, Error> {
 }
 
 /// Has the data say which format they need, if they do not yet.
-///
-/// # Errors
-/// As [`check`].
 pub(crate) async fn mark(js: &Context, names: &Names) -> Result<(), Error> {
     let subject = names.key("control", KEY);
     let needs = MinReader { min_reader: FORMAT, version: env!("CARGO_PKG_VERSION").to_owned() };

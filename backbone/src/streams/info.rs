@@ -48,19 +48,15 @@ impl Stream {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct StreamState {
-    #[serde(default)]
     pub(crate) messages: u64,
-    #[serde(default)]
     pub(crate) bytes: u64,
-    #[serde(default)]
     pub(crate) last_seq: u64,
     /// How many messages stand on each subject that was asked for.
-    #[serde(default)]
     pub(crate) subjects: BTreeMap<String, u64>,
 }
 
-/// The servers of a stream.
 #[derive(Deserialize)]
 pub(crate) struct StreamCluster {
     /// All but the leader.
@@ -119,8 +115,8 @@ pub(crate) async fn bytes_within(
 }
 
 /// A stream as the server has it; `None`: there is none of that name.
-pub(crate) async fn stream(link: &Link, api: &str, name: &str) -> Result<Option<Stream>, Unanswered> {
-    let answer = bytes(link, format!("{api}.STREAM.INFO.{name}"), String::new()).await?;
+pub(crate) async fn stream(link: &Link, name: &str) -> Result<Option<Stream>, Unanswered> {
+    let answer = bytes(link, format!("{}.STREAM.INFO.{name}", link.api()), String::new()).await?;
     match read::<ErrorAnswer>(&answer)?.error {
         Some(refusal) if refusal.err_code == refusal::NO_STREAM => Ok(None),
         Some(refusal) => Err(Unanswered(format!("{name}: {}", refusal.description))),
@@ -130,16 +126,12 @@ pub(crate) async fn stream(link: &Link, api: &str, name: &str) -> Result<Option<
 
 impl Backbone {
     /// A stream's settings and state, as its leader has them.
-    ///
-    /// # Errors
-    /// There is no such stream, or the server did not answer.
     pub(crate) async fn stream_info(&self, name: &str) -> Result<Info, Error> {
         let failed = |error| Error::Read { subject: name.to_owned(), source: Box::new(error) };
         Ok(self.jetstream().get_stream(name).await.map_err(failed)?.cached_info().clone())
     }
 }
 
-/// An answer that is JSON.
 pub(crate) fn read<A: DeserializeOwned>(answer: &[u8]) -> Result<A, Unanswered> {
     serde_json::from_slice(answer).map_err(|error| Unanswered(format!("the server's answer cannot be read: {error}")))
 }

@@ -19,11 +19,9 @@ use crate::error::{Cause, Error};
 use crate::streams::format;
 use crate::streams::shape::{self, Difference, StreamChange, first_sequence};
 use crate::streams::wanted::{self, Ground, WantedStream};
-use crate::wire::subject::Names;
 
 /// How long a cluster may take to elect a leader, and to find its servers.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// The wait between two tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// How often the log repeats what is waited for.
 const SAY_AGAIN_AFTER: Duration = Duration::from_secs(10);
@@ -53,10 +51,7 @@ const PASSING: [ErrorCode; 11] = [
 ];
 
 /// Creates or updates everything: the common streams, and the lanes of each queue. Says whether the cluster had done
-/// work before.
-///
-/// # Errors
-/// JetStream is not available, or a stream cannot be created or updated, for a minute or for good.
+/// work before. It gives up after a minute.
 pub(crate) async fn everything<'a>(
     js: &Context,
     ground: Ground<'_>,
@@ -70,7 +65,7 @@ pub(crate) async fn everything<'a>(
     let format = "the format of what is stored";
     let is_marked = retry_until(until, format, || format::check(js, names)).await?;
     let records = [names.bucket_stream("runs"), names.events_stream()];
-    let had_jobs = retry_until(until, "the run records", || holds_any(js, &records)).await?;
+    let had_jobs = retry_until(until, "the run records", || is_any(js, &records, |last| last > 0)).await?;
     let mut wanted: Vec<WantedStream> = wanted::common(ground).map(|stream| begins_late(stream, had_jobs)).collect();
     for queue in queues {
         wanted.extend(lanes(js, ground, queue, until).await?);
@@ -94,10 +89,6 @@ pub(crate) async fn everything<'a>(
     Ok(had_jobs)
 }
 
-/// Creates or updates the lanes of one queue.
-///
-/// # Errors
-/// A lane cannot be created or updated, for that long or for good.
 pub(crate) async fn queue(js: &Context, ground: Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
     let until = Instant::now() + within;
     bring_all_about(js, lanes(js, ground, queue, until).await?, ground.storage.allow_shrink, until).await
@@ -105,7 +96,8 @@ pub(crate) async fn queue(js: &Context, ground: Ground<'_>, queue: &Queue, withi
 
 /// The lanes of a queue. One that is missing beside others was deleted.
 async fn lanes(js: &Context, ground: Ground<'_>, queue: &Queue, until: Instant) -> Result<Vec<WantedStream>, Error> {
-    let are_there = retry_until(until, "the lanes", || has_lanes(js, ground.names, queue)).await?;
+    let streams = QueueLane::all().map(|lane| ground.names.lane_stream(queue, lane)).collect::<Vec<_>>();
+    let are_there = retry_until(until, "the lanes", || is_any(js, &streams, |_| true)).await?;
     Ok(wanted::lanes(ground, queue).map(|lane| begins_late(lane, are_there)).collect())
 }
 
@@ -118,26 +110,16 @@ fn begins_late(mut wanted: WantedStream, may_be_again: bool) -> WantedStream {
     wanted
 }
 
-async fn has_lanes(js: &Context, names: &Names, queue: &Queue) -> Result<bool, Error> {
-    for lane in QueueLane::all() {
-        if last_sequence(js, &names.lane_stream(queue, lane)).await?.is_some() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether one of these streams has ever had a message.
-async fn holds_any(js: &Context, streams: &[String]) -> Result<bool, Error> {
+/// Whether one of these streams is there, with such a last sequence.
+async fn is_any(js: &Context, streams: &[String], fits: fn(u64) -> bool) -> Result<bool, Error> {
     for name in streams {
-        if last_sequence(js, name).await?.is_some_and(|last| last > 0) {
+        if last_sequence(js, name).await?.is_some_and(fits) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// The last sequence of a stream, if it is there.
 async fn last_sequence(js: &Context, name: &str) -> Result<Option<u64>, Error> {
     match inspect(js, name).await {
         Ok(found) => Ok(Some(found.cached_info().state.last_sequence)),
@@ -188,7 +170,6 @@ fn failed(doing: &'static str, name: String, source: Cause) -> Error {
     Error::Provision { doing, name, source }
 }
 
-/// Creates a stream.
 async fn create(js: &Context, wanted: &Config) -> Result<(), Error> {
     match js.create_stream(wanted).await {
         Ok(_) => Ok(()),
@@ -230,7 +211,12 @@ async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Resu
         };
         match shape::change(&found.cached_info().config, wanted, allow_shrink) {
             StreamChange::None { kept } => {
-                say_kept(&wanted.name, &kept);
+                for Difference { setting, found, wanted: other } in kept {
+                    tracing::warn!(
+                        stream = wanted.name,
+                        "the stream keeps its {setting} of {found}: {other} would throw away what it holds; storage.allow_shrink = true permits it"
+                    );
+                }
                 return Ok(());
             }
             StreamChange::Impossible(Difference { setting, found, wanted: wanted_as }) => {
@@ -252,16 +238,6 @@ async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Resu
     Err(failed("bring into shape", seen))
 }
 
-fn say_kept(stream: &str, kept: &[Difference]) {
-    for Difference { setting, found, wanted } in kept {
-        tracing::warn!(
-            stream,
-            "the stream keeps its {setting} of {found}: {wanted} would throw away what it holds; storage.allow_shrink = true permits it"
-        );
-    }
-}
-
-/// Whether an error may pass by itself soon.
 fn passes(error: &Error) -> bool {
     if matches!(error, Error::Read { .. } | Error::Publish { .. }) {
         return true;

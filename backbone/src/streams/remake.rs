@@ -24,7 +24,6 @@ use crate::{Backbone, Error};
 const LEAP: u64 = 1_000_000_000;
 
 /// Whether a stream was deleted and made again between messages of these sequences.
-#[must_use]
 pub fn was_remade(before: u64, after: u64) -> bool {
     after.saturating_sub(before) > LEAP
 }

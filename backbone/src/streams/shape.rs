@@ -52,7 +52,6 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
 /// A lane: one stream per queue and priority, so that its consumer needs no filter and the server refuses a wrong
 /// priority or an undeclared queue at the publish. It also refuses messages that could not be carried on, given the
 /// server's `max_payload`; jobs that nodes moved to the lane of returned jobs have the nodes' headers as well.
-#[must_use]
 pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: QueueLane, max_payload: usize) -> Config {
     let max = match lane {
         QueueLane::Of(_) => size_limits::in_lane(max_payload),
@@ -71,7 +70,6 @@ pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: QueueLane, ma
 ///
 /// The one stream without a bound: the server refuses schedules together with "discard new", and "discard old" under a
 /// bound would silently lose the jobs that wait longest.
-#[must_use]
 pub fn schedules(names: &Names, storage: &Storage) -> Config {
     Config {
         retention: RetentionPolicy::WorkQueue,
@@ -96,21 +94,18 @@ fn log(storage: &Storage, name: String, subjects: Vec<String>, max_age: Duration
 }
 
 /// The event log.
-#[must_use]
 pub fn events(names: &Names, storage: &Storage) -> Config {
     let subjects = vec![names.event_log("*")];
     log(storage, names.events_stream(), subjects, storage.events_max_age, storage.events_max_bytes)
 }
 
 /// Dead letters.
-#[must_use]
 pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
     let subjects = vec![names.dead_letters_all()];
     log(storage, names.dlq_stream(), subjects, storage.dlq_max_age, storage.dlq_max_bytes)
 }
 
 /// The audit. No user may take an entry out before its time.
-#[must_use]
 pub fn audit(names: &Names, storage: &Storage) -> Config {
     let subjects = vec![names.audit("*")];
     let log = log(storage, names.audit_stream(), subjects, storage.audit_max_age, storage.audit_max_bytes);
@@ -119,7 +114,6 @@ pub fn audit(names: &Names, storage: &Storage) -> Config {
 
 /// Parked jobs, which wait for what all jobs of their kind wait for. No consumer: they are read and removed one by one.
 /// As many as a lane holds, so that a flood of one kind still ends in a full lane, which refuses it.
-#[must_use]
 pub fn parked(names: &Names, storage: &Storage) -> Config {
     Config {
         retention: RetentionPolicy::Limits,
@@ -130,7 +124,6 @@ pub fn parked(names: &Names, storage: &Storage) -> Config {
 
 /// A key-value bucket with time limits per key. Without delete markers: one would make a compare-and-set on "nothing"
 /// fail after a record has expired.
-#[must_use]
 pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> Config {
     Config {
         retention: RetentionPolicy::Limits,
@@ -142,30 +135,14 @@ pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> C
     }
 }
 
-/// The control bucket. The server republishes each version of a breaker's record, so that every node knows of it at
-/// once.
-#[must_use]
-fn control(names: &Names, storage: &Storage) -> Config {
-    let republish = republished(names.key("control", "breakers.>"), breakers::changes(names));
-    Config { republish, ..bucket(names, storage, "control", storage.control_max_bytes) }
-}
-
-fn republished(source: String, destination: String) -> Option<Republish> {
-    Some(Republish { source, destination, headers_only: false })
-}
-
-/// Who has the slots of concurrency limits. The server republishes each version of a record, so that a node that waits
-/// for a slot learns at once that one is free. Apart from the control bucket: a flood of keys must not fill that.
-#[must_use]
-fn concurrency(names: &Names, storage: &Storage) -> Config {
-    let republish = republished(names.key("concurrency", "slots.>"), concurrency::changes(names));
-    Config { republish, ..bucket(names, storage, "concurrency", storage.concurrency_max_bytes) }
-}
-
 /// All streams and buckets that are stored in files, but the lanes.
-#[must_use]
 pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
     let bucket = |name, max_bytes| bucket(names, storage, name, max_bytes);
+    // The server republishes each version of what stands under these keys, so that every node learns of it at once.
+    let republished = |name, max_bytes, keys, destination| {
+        let source = names.key(name, keys);
+        Config { republish: Some(Republish { source, destination, headers_only: false }), ..bucket(name, max_bytes) }
+    };
     vec![
         schedules(names, storage),
         parked(names, storage),
@@ -176,17 +153,16 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         bucket("runs", (storage.runs_max_records * 1_536).max(GIB)),
         bucket("checkpoints", 512 * MIB),
         bucket("idempotency", 512 * MIB),
-        control(names, storage),
-        concurrency(names, storage),
-        // Apart from the control bucket: a tenant's flood of schedules must not keep nodes from writing what they
-        // share.
+        republished("control", storage.control_max_bytes, "breakers.>", breakers::changes(names)),
+        // Apart from the control bucket: a tenant's flood of keys or schedules must not keep nodes from writing what
+        // they share.
+        republished("concurrency", storage.concurrency_max_bytes, "slots.>", concurrency::changes(names)),
         bucket("schedules", 128 * MIB),
     ]
 }
 
 /// The last message to each call of a remote handler, for a while and in the server's memory: messages that are lost
 /// with a connection are looked up here. It sends no publish acks, because a handler may send its signals as requests.
-#[must_use]
 pub fn replies(names: &Names, storage: &Storage) -> Config {
     let subjects = vec![names.replies("*.*"), names.replies("*.*.sent")];
     Config {
@@ -200,7 +176,6 @@ pub fn replies(names: &Names, storage: &Storage) -> Config {
 }
 
 /// The consumer of a lane. `ack_wait` is the lease; the pulls bound how many jobs a node holds, not the consumer.
-#[must_use]
 pub fn lane_consumer(storage: &Storage) -> pull::Config {
     pull::Config {
         durable_name: Some(LANE_CONSUMER.to_owned()),
@@ -215,7 +190,6 @@ pub fn lane_consumer(storage: &Storage) -> pull::Config {
 }
 
 /// The consumer of due jobs.
-#[must_use]
 pub fn due_consumer(names: &Names, storage: &Storage) -> pull::Config {
     pull::Config {
         durable_name: Some(DUE_CONSUMER.to_owned()),
@@ -226,7 +200,6 @@ pub fn due_consumer(names: &Names, storage: &Storage) -> pull::Config {
 
 /// The consumer by which a webhook reads its tenant's event log. Its name has the time at which the webhook was made,
 /// so that a webhook never gets what was meant for another one of its id.
-#[must_use]
 pub fn webhook_consumer_name(webhook: &WebhookStatus) -> String {
     let WebhookStatus { tenant, id, created_at, .. } = webhook;
     // No name has this character.
@@ -251,30 +224,21 @@ pub fn webhook_consumer(names: &Names, storage: &Storage, webhook: &WebhookStatu
 
 /// A setting of a stream that is not as wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "its name and values")]
 pub struct Difference {
-    /// Its name.
     pub setting: &'static str,
-    /// The found value.
     pub found: String,
-    /// The wanted value.
     pub wanted: String,
 }
 
 /// How a found stream must be changed to be as wanted.
 #[derive(Debug, PartialEq)]
+#[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum StreamChange {
     /// It is as wanted, except for settings that are kept because they hold more.
-    None {
-        /// Those settings.
-        kept: Vec<Difference>,
-    },
-    /// It can be updated.
-    Update {
-        /// The new configuration.
-        to: Box<Config>,
-        /// The settings that change.
-        changed: Vec<Difference>,
-    },
+    None { kept: Vec<Difference> },
+    /// It can be updated, to a configuration in which these settings change.
+    Update { to: Box<Config>, changed: Vec<Difference> },
     /// It cannot be updated, because of this setting.
     Impossible(Difference),
 }
@@ -305,7 +269,6 @@ fn keep<T: Copy + std::fmt::Debug, S: PartialOrd>(
 /// Compares the found configuration with the wanted one. Settings that Longshore does not set stay as they were found.
 /// So do settings that hold more than is wanted, unless they may shrink: a node with outdated settings must not throw
 /// away what others keep.
-#[must_use]
 pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> StreamChange {
     if found.retention != wanted.retention {
         return StreamChange::Impossible(difference("retention", found.retention, wanted.retention));

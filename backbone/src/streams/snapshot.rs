@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, HeaderName, HeaderValue, Request};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Request, RequestErrorKind};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -89,21 +89,13 @@ fn rank(names: &Names, stream: &str) -> Option<u32> {
 
 impl StoredStream {
     /// Whether nothing may move between it and the others of the cut while they are read.
-    #[must_use]
     pub fn is_of_cut(&self) -> bool {
         self.rank <= LAST_OF_CUT
     }
 
     /// Whether the server itself moves messages in it, when their time comes.
-    #[must_use]
     pub fn has_times(&self) -> bool {
         self.rank == TIMES
-    }
-
-    /// Whether its consumers are backed up with it. Those of lanes and schedules are made anew by nodes and deliver
-    /// all that is there, as what was acknowledged is gone. A webhook's has its position in the event log.
-    fn has_consumers(&self) -> bool {
-        self.rank == EVENTS
     }
 }
 
@@ -239,7 +231,7 @@ impl Client {
     }
 
     async fn last_sequence(&self, stream: &str) -> Result<u64, Error> {
-        let found = info::stream(self.link(), &self.jetstream_api(), stream).await;
+        let found = info::stream(self.link(), stream).await;
         let found = found.map_err(|error| failed("read", stream)(Box::new(error)))?;
         Ok(found.map_or(0, |found| found.state.last_seq))
     }
@@ -256,7 +248,9 @@ impl Client {
         let (link, inbox) = (self.link(), self.link().new_inbox());
         let mut made = link.connected();
         let mut chunks = link.subscribe(inbox.clone()).await?;
-        let body = json!({"deliver_subject": inbox, "no_consumers": !stream.has_consumers(), "chunk_size": CHUNK});
+        // The consumers of lanes and schedules are made anew by nodes and deliver all that is there, as what was
+        // acknowledged is gone. A webhook's has its position in the event log.
+        let body = json!({"deliver_subject": inbox, "no_consumers": stream.rank != EVENTS, "chunk_size": CHUNK});
         let mut answer = self.asked(&format!("STREAM.SNAPSHOT.{}", stream.name), &body).await?;
         let mut hashed = Hashed::new(to);
         for number in 1.. {
@@ -306,7 +300,7 @@ impl Client {
         // More falls due meanwhile, and may come faster than it can be read.
         let (mut from, last) = (sequence + 1, self.last_sequence(&stream).await?);
         while from <= last {
-            let next = raw::next(self.link(), &self.jetstream_api(), &stream, &due, from).await?;
+            let next = raw::next(self.link(), &stream, &due, from).await?;
             let Some(message) = next else { break };
             let headers = header::without_servers(Some(&raw::readable(&message.headers)));
             let named = |(name, values): (&HeaderName, &Vec<HeaderValue>)| {
@@ -380,7 +374,9 @@ impl Client {
             let request = Request::new().payload(chunk.clone()).timeout(Some(within));
             match self.link().request(to.to_owned(), request).await {
                 // The answer to the request for it may overtake the news of where it is awaited: nobody got it yet.
-                Err(error) if request::is_no_responders(error.as_ref()) && Instant::now() < known_by => {
+                Err(error)
+                    if request::kind(&error) == Some(RequestErrorKind::NoResponders) && Instant::now() < known_by =>
+                {
                     tokio::time::sleep(SENT_AGAIN_AFTER).await;
                 }
                 answer => return answer,
@@ -441,7 +437,7 @@ impl Client {
         // What is written here comes behind all that is read, and is not rewritten again.
         let mut next = Some(sequence + 1);
         while let Some(from) = next {
-            let page = scan::page(self.link(), &self.jetstream_api(), &stream, &subject, from).await?;
+            let page = scan::page(self.link(), &stream, &subject, from).await?;
             for stored in page.messages {
                 if let Some((value, kept)) = rewritten(&stored) {
                     let mut headers = request::conditions(Some(stored.sequence), None);
@@ -467,10 +463,9 @@ impl Client {
         }
     }
 
-    /// Asks JetStream.
     async fn asked(&self, request: &str, body: &Value) -> Result<Value, Cause> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let subject = format!("{}.{request}", self.jetstream_api());
+        let subject = format!("{}.{request}", self.link().api());
         checked(&info::bytes_within(self.link(), subject, body, CHUNK_WITHIN).await?)
     }
 }

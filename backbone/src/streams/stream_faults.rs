@@ -45,7 +45,7 @@ impl Backbone {
     /// # Errors
     /// No server answers for it.
     pub async fn inspect(&self, wanted: &WantedStream) -> Result<Inspected, Unanswered> {
-        let found = info::stream(self.control(), self.api(), &wanted.config.name).await?;
+        let found = info::stream(self.control(), &wanted.config.name).await?;
         if let Some(found) = &found {
             let spaces = [("concurrency", &self.0.concurrency_space), ("control", &self.0.control_space)];
             for (_, space) in spaces.iter().filter(|(of, _)| self.names().bucket_stream(of) == wanted.config.name) {

@@ -28,7 +28,6 @@ pub struct WantedStream {
 
 impl WantedStream {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.config.name
     }
@@ -39,14 +38,12 @@ impl WantedStream {
 
     /// Whether what it holds decides which jobs may run, so that an empty one would have jobs run that must not.
     /// Nothing is in the bucket of checkpoints yet.
-    #[must_use]
     pub fn decides(&self) -> bool {
         self.config.name.starts_with("KV_") && !self.config.name.ends_with("_checkpoints")
     }
 
     /// Whether jobs run without it as well. It is in the server's memory: it goes with the server, which may have no
     /// memory for it.
-    #[must_use]
     pub fn is_dispensable(&self) -> bool {
         self.config.storage == StorageType::Memory
     }
@@ -60,7 +57,6 @@ pub(crate) fn common(Ground { names, storage, .. }: Ground<'_>) -> impl Iterator
     })
 }
 
-/// The lanes of a queue.
 pub(crate) fn lanes<'g>(ground: Ground<'g>, queue: &'g Queue) -> impl Iterator<Item = WantedStream> + use<'g> {
     let Ground { names, storage, max_payload } = ground;
     QueueLane::all().map(move |lane| WantedStream {
@@ -76,7 +72,6 @@ pub(crate) fn of_queues<'q>(ground: Ground<'q>, queues: impl Iterator<Item = &'q
 
 impl Backbone {
     /// The streams that a node of these queues needs, and the one that it can do without.
-    #[must_use]
     pub fn wanted_streams<'q>(&'q self, queues: impl Iterator<Item = &'q Queue>) -> Vec<WantedStream> {
         let mut wanted = of_queues(self.ground(), queues);
         wanted.push(WantedStream { config: shape::replies(self.names(), self.storage()), consumer: None });

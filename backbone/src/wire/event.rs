@@ -5,7 +5,7 @@ use longshore_domain::Run;
 use longshore_domain::events::{Event, EventKind};
 use longshore_domain::run::{RunResult, whole_millis};
 
-use super::json::{field, number, quoted, text};
+use super::json::{count, field, number, quoted, text, time};
 
 /// Maximum bytes of a result that an event repeats.
 pub const RESULT_MAX: usize = 4 * 1024;
@@ -28,15 +28,12 @@ pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
     text(out, &[r#"","event":""#, event.kind.as_str(), r#"","run_id":""#, run.run_id.as_str()]);
     text(out, &[r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#, run.queue.as_str(), r#"","priority":"#]);
     number(out, u64::from(run.priority.number()));
-    text(out, &[r#","type":""#, run.job_type.as_str(), r#"","round":"#]);
-    number(out, u64::from(run.round));
-    text(out, &[r#","attempt":"#]);
-    number(out, u64::from(event.attempt));
-    text(out, &[r#","max_attempts":"#]);
-    number(out, u64::from(run.max_attempts));
-    text(out, &[r#","at":""#]);
-    out.extend_from_slice(&event.at.text());
-    text(out, &[r#"","node":"#]);
+    text(out, &[r#","type":""#, run.job_type.as_str(), "\""]);
+    count(out, "round", run.round);
+    count(out, "attempt", event.attempt);
+    count(out, "max_attempts", run.max_attempts);
+    time(out, "at", Some(event.at));
+    text(out, &[r#","node":"#]);
     quoted(out, event.node().map_or(node, |decided| decided));
     write_details(event, out);
     if !run.tags.is_empty() {
@@ -67,15 +64,12 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
         EventKind::Dlq => run.error.iter().for_each(|error| field(out, "error", error)),
         EventKind::Cancelled if event.reason.is_some() => run.error.iter().for_each(|error| field(out, "error", error)),
         EventKind::Duplicate => run.state.duplicate_of().iter().for_each(|of| field(out, "duplicate_of", of)),
-        EventKind::Log => {
-            run.log.iter().filter_map(|log| log.lines().last()).for_each(|last| field(out, "line", &last.line))
-        }
+        EventKind::Log => run.log.last().iter().for_each(|last| field(out, "line", &last.line)),
         EventKind::StepCompleted => {
             if let Some(step) = run.steps.last() {
                 text(out, &[r#","step":{"name":"#]);
                 quoted(out, &step.name);
-                text(out, &[r#","n":"#]);
-                number(out, u64::from(step.n));
+                count(out, "n", step.n);
                 out.push(b'}');
             }
         }

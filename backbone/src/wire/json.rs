@@ -4,8 +4,11 @@
 //! nesting, and sort fields.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
+use longshore_domain::Timestamp;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 /// Reads what may be any JSON: a payload, a result, progress. So `null` is one, too; a field that is not there needs a
@@ -22,6 +25,21 @@ pub(super) fn text(out: &mut Vec<u8>, parts: &[&str]) {
 pub(super) fn number(out: &mut Vec<u8>, number: u64) {
     // The encoder's own integer writer, which needs neither a formatter nor memory.
     json(out, &number);
+}
+
+/// Writes `,"name":` and a number.
+pub(super) fn count(out: &mut Vec<u8>, name: &str, count: u32) {
+    text(out, &[r#",""#, name, r#"":"#]);
+    number(out, u64::from(count));
+}
+
+/// The same of a time, if there is one.
+pub(super) fn time(out: &mut Vec<u8>, name: &str, at: Option<Timestamp>) {
+    if let Some(at) = at {
+        text(out, &[r#",""#, name, r#"":""#]);
+        out.extend_from_slice(&at.text());
+        out.push(b'"');
+    }
 }
 
 /// Writes a text in quotes. Most need no escaping, which is checked here many bytes at a time; serde checks each alone.
@@ -55,7 +73,6 @@ pub(super) fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
 
 /// Reads JSON and removes the blanks between its tokens; numbers and texts stay as they were sent, however long or
 /// deep. `None` if it is not JSON. The result has no line break, so that it fits into a line of the event log.
-#[must_use]
 pub fn compact(bytes: &[u8]) -> Option<Box<RawValue>> {
     let value: Box<RawValue> = serde_json::from_slice(bytes).ok()?;
     let is_blank = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
@@ -135,19 +152,16 @@ impl Object {
     }
 
     /// Its length in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.0.len()
     }
 
     /// Its text.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Its text.
-    #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -157,6 +171,52 @@ impl Serialize for Object {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let raw: &RawValue = serde_json::from_slice(&self.0).map_err(serde::ser::Error::custom)?;
         raw.serialize(serializer)
+    }
+}
+
+/// The fields of an object, in their order, each with its text.
+pub struct OrderedFields(pub Vec<(String, Box<RawValue>)>);
+
+impl OrderedFields {
+    /// Objects of those fields that each of `which` takes; the first that does gets it.
+    pub(super) fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
+        let mut texts = [const { Vec::new() }; N];
+        for (name, value) in self.0 {
+            let Some(at) = which.iter().position(|takes| takes(&name)) else { continue };
+            let text = &mut texts[at];
+            text.push(if text.is_empty() { b'{' } else { b',' });
+            json(text, &name);
+            text.push(b':');
+            text.extend_from_slice(value.get().as_bytes());
+        }
+        texts.map(|mut text| {
+            text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
+            text
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for OrderedFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = OrderedFields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedFields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(OrderedFields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
 

@@ -9,7 +9,6 @@ const NONE: &str = "_";
 /// Stand before the hash of a limit key and of a concurrency key. Neither is a digit of a hash.
 const LIMIT: char = 'l';
 const CONCURRENCY: char = 'k';
-/// The digits of a hash.
 const DIGITS: usize = 16;
 
 fn hash(key: &str) -> u64 {
@@ -24,7 +23,6 @@ fn hash(key: &str) -> u64 {
 pub struct KindKey(SmolStr);
 
 impl Default for KindKey {
-    /// Of jobs without a key.
     fn default() -> Self {
         Self(SmolStr::new_static(NONE))
     }
@@ -32,14 +30,12 @@ impl Default for KindKey {
 
 impl KindKey {
     /// The key of a job with these options.
-    #[must_use]
     pub fn of(options: Option<&JobOptions>) -> Self {
         let Some(options) = options else { return Self::default() };
         Self::of_keys(options.limit_key.as_deref(), options.concurrency_key.as_deref())
     }
 
     /// The key of a job with these keys.
-    #[must_use]
     pub fn of_keys(limit: Option<&str>, concurrency: Option<&str>) -> Self {
         match (limit, concurrency) {
             (limit, None) => Self::of_limit_key(limit),
@@ -51,7 +47,6 @@ impl KindKey {
     }
 
     /// The key of a job with this limit key.
-    #[must_use]
     pub fn of_limit_key(key: Option<&str>) -> Self {
         let Some(key) = key else { return Self::default() };
         Self(format_smolstr!("{LIMIT}{:016x}", hash(key)))
@@ -67,20 +62,17 @@ impl KindKey {
     }
 
     /// The hash of the job's limit key, as text; `None`: it has none.
-    #[must_use]
     pub fn limit_key(&self) -> Option<&str> {
         self.0.strip_prefix(LIMIT)?.get(..DIGITS)
     }
 
     /// The hash of the job's concurrency key, as text; `None`: it has none.
-    #[must_use]
     pub fn concurrency_key(&self) -> Option<&str> {
         let rest = self.0.strip_prefix(LIMIT).map_or(self.0.as_str(), |rest| rest.get(DIGITS..).unwrap_or_default());
         rest.strip_prefix(CONCURRENCY)
     }
 
     /// Reads the token.
-    #[must_use]
     pub fn read(token: &str) -> Option<Self> {
         let is_hash = |hash: &str| hash.len() == DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
         let limit = token.strip_prefix(LIMIT).map(|rest| rest.split_at_checked(DIGITS));

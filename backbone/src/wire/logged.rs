@@ -15,51 +15,42 @@ pub const ENDS: [&str; 6] = ["completed", "dlq", "cancelled", "expired", "duplic
 
 /// What a line of the event log is about.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "the fields have the names of the contract")]
 pub struct Logged<'l> {
     /// The same whenever the event is published again.
     #[serde(borrow)]
     pub id: Cow<'l, str>,
-    /// What happened.
     #[serde(borrow)]
     pub event: Cow<'l, str>,
-    /// The run.
     #[serde(borrow)]
     pub run_id: Cow<'l, str>,
-    /// Its tenant.
     #[serde(borrow)]
     pub tenant: Cow<'l, str>,
-    /// Its queue.
     #[serde(borrow)]
     pub queue: Cow<'l, str>,
-    /// Its type.
     #[serde(borrow, rename = "type")]
     pub job_type: Cow<'l, str>,
-    /// Its round.
     pub round: u32,
     /// When it happened, RFC 3339.
     #[serde(borrow)]
     pub at: Cow<'l, str>,
-    /// Its tags.
     #[serde(default)]
     pub tags: Vec<String>,
 }
 
 impl<'l> Logged<'l> {
     /// Reads a line; `None`: it is no event of a run.
-    #[must_use]
     pub fn read(line: &'l str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
 
     /// Whether it ends a round.
-    #[must_use]
     pub fn is_end(&self) -> bool {
         ENDS.contains(&&*self.event)
     }
 
     /// What distinguishes it from every other event, and is the same when it is published again. Reports of handlers
     /// differ by what they say: a node that starts anew counts them anew, too.
-    #[must_use]
     pub fn identity<'s>(&'s self, line: &'s str) -> &'s str {
         if ["progress", "log", "step_completed"].contains(&&*self.event) { line } else { &self.id }
     }
@@ -97,7 +88,6 @@ impl EventFilter {
     }
 
     /// Whether an event is asked for.
-    #[must_use]
     pub fn fits(&self, event: &Logged<'_>) -> bool {
         let has = |words: &[String], is: &str| words.is_empty() || words.iter().any(|word| word == is);
         has(&self.events, &event.event)

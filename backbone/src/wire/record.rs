@@ -1,11 +1,11 @@
 //! The run record's bytes: written by hand, for speed, and read with serde (`fields`).
 
 use super::api::{Encoded, Record, WaitingFor};
-use super::json::{Object, compact, field, json, maybe, number, quoted, text};
+use super::json::{Object, compact, count, field, json, maybe, number, quoted, text, time};
 use bytes::Bytes;
 use fields::Fields;
 use longshore_domain::run::{Attempt, EndLog, Holding, RunResult};
-use longshore_domain::{Run, State, Timestamp};
+use longshore_domain::{Run, State};
 
 mod fields;
 
@@ -13,7 +13,6 @@ mod fields;
 pub const RESULT_MAX: usize = 64 * 1024;
 
 /// Writes a record as it is stored.
-#[must_use]
 pub fn write(run: &Run) -> Bytes {
     let mut out = Vec::with_capacity(768);
     append(run, &mut out);
@@ -50,10 +49,8 @@ pub fn append(run: &Run, out: &mut Vec<u8>) {
     append_as(run, WrittenFields::Stored, out);
 }
 
-/// The fields that are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WrittenFields {
-    /// All fields.
     Stored,
     /// The contract's fields, without those that only the protocol needs.
     Shown,
@@ -81,7 +78,7 @@ fn append_as(run: &Run, shape: WrittenFields, out: &mut Vec<u8>) {
         quoted(out, node);
     }
     maybe(out, "progress", run.progress.as_ref());
-    maybe(out, "log", run.log.as_ref());
+    maybe(out, "log", Some(&run.log).filter(|log| !log.is_empty()));
     maybe(out, "steps", Some(&run.steps).filter(|steps| !steps.is_empty()));
     append_result(run, out);
     maybe(out, "error", run.error.as_ref());
@@ -189,19 +186,6 @@ fn append_attempt(of: &Attempt, follows: bool, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn count(out: &mut Vec<u8>, name: &str, count: u32) {
-    text(out, &[r#",""#, name, r#"":"#]);
-    number(out, u64::from(count));
-}
-
-fn time(out: &mut Vec<u8>, name: &str, at: Option<Timestamp>) {
-    if let Some(at) = at {
-        text(out, &[r#",""#, name, r#"":""#]);
-        out.extend_from_slice(&at.text());
-        out.push(b'"');
-    }
-}
-
 /// Reads a stored record. Fields that contradict its state do not make it unreadable: they are read as the nearest
 /// state that a run can have.
 ///
@@ -213,13 +197,11 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
 
 /// The record as an answer shows it: without the fields that only the protocol needs. Result and progress are copied
 /// byte for byte.
-#[must_use]
 pub fn show(run: &Run) -> Encoded<Record> {
     Encoded::written(shown(run))
 }
 
 /// The same, with what the run waits for.
-#[must_use]
 pub fn show_waiting(run: &Run, waiting_for: Option<&WaitingFor>) -> Encoded<Record> {
     let shown = shown(run);
     Encoded::written(match waiting_for {
@@ -236,14 +218,14 @@ fn shown(run: &Run) -> Object {
 
 /// The same, in at most `max` bytes (at least 1 KiB): if it has more, result, progress and log are left out and error
 /// texts are cut, then attempts are left out from the middle of the history, as `attempts_left_out` says.
-#[must_use]
 pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
     let whole = show(run);
     if whole.size() <= max {
         return whole;
     }
     let mut short = run.clone();
-    (short.progress, short.log) = (None, None);
+    short.progress = None;
+    short.log.clear();
     short.steps.clear();
     if let State::Completed { result: result @ RunResult::Json(_), .. } = &mut short.state {
         *result = RunResult::None;
@@ -272,17 +254,13 @@ pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
 const SHORT_MESSAGE: usize = 200;
 
 /// Reads a record back from what [`show`] made of it.
-///
-/// # Errors
-/// The text is not a record.
-pub fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
+pub(crate) fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
     // What else is shown is made of other things than the run.
     serde_json::from_str(text).map(|fields: Fields| Run { unknown: None, ..fields.into_run() })
 }
 
 /// A result as the record keeps it: JSON without blanks, anything else in base64, nothing above [`RESULT_MAX`]. What is
 /// not JSON is not called so, although many handlers send the job's content type back with whatever they answer.
-#[must_use]
 pub fn keep(result: &Bytes, content_type: Option<&str>) -> RunResult {
     use base64::Engine as _;
     if result.is_empty() {

@@ -42,7 +42,6 @@ impl Recurring {
     /// Makes the schedule that is asked for at `now`, or changes the one that is `found`. Its next time stays as it is
     /// if its times do, so that a firing which is due is not lost to a change of the job, or of what becomes of late
     /// and overlapping ones.
-    #[must_use]
     pub fn put(asked: &PutRequest, timing: &Timing, tenant: &Tenant, found: Option<&Self>, now: Timestamp) -> Self {
         let settings = asked.schedule.normal();
         let was_paused = found.is_some_and(|found| found.paused);
@@ -75,19 +74,16 @@ impl Recurring {
     }
 
     /// Its id.
-    #[must_use]
     pub fn id(&self) -> &ScheduleId {
         &self.settings.id
     }
 
     /// Whether a firing is left out while the run before has not ended.
-    #[must_use]
     pub fn skips_overlaps(&self) -> bool {
         self.settings.overlap == Some(Overlap::Skip)
     }
 
     /// Whether it is what is asked for, as far as a declaration says it.
-    #[must_use]
     pub fn is_as(&self, asked: &PutRequest) -> bool {
         let text = |job: &SubmitRequest| serde_json::to_string(job).unwrap_or_default();
         self.settings == asked.schedule.normal()
@@ -96,7 +92,6 @@ impl Recurring {
     }
 
     /// The schedule as an answer shows it.
-    #[must_use]
     pub fn status(&self) -> ScheduleStatus {
         let ahead = |timing: Timing| timing.ahead(self.progress.next).take(SHOWN_AHEAD).collect();
         ScheduleStatus {
@@ -117,20 +112,15 @@ impl Recurring {
 }
 
 /// What differs between two schedules in what a person asked for, a line for each field: `cron: "…" → "…"`.
-#[must_use]
 pub fn differences(before: &ScheduleStatus, after: &ScheduleStatus) -> Vec<String> {
     let fields = |status: &ScheduleStatus| {
-        let text = |value: serde_json::Value| match value {
-            serde_json::Value::Object(fields) => fields,
-            _ => serde_json::Map::new(),
-        };
-        let mut fields = text(serde_json::to_value(&status.schedule).unwrap_or_default());
-        fields.extend(text(serde_json::to_value(&status.job).unwrap_or_default()));
-        fields
+        let (schedule, job) = (serde_json::to_value(&status.schedule), serde_json::to_value(&status.job));
+        let all = [schedule, job].into_iter().filter_map(|fields| fields.ok()?.as_object().cloned());
+        all.flatten().collect::<Map<_, _>>()
     };
     let (before, after) = (fields(before), fields(after));
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let shown = |value: Option<&serde_json::Value>| value.map_or_else(|| "nothing".to_owned(), ToString::to_string);
+    let shown = |value: Option<&Value>| value.map_or_else(|| "nothing".to_owned(), ToString::to_string);
     let line = |name: &String| {
         let (before, after) = (before.get(name), after.get(name));
         (before != after).then(|| format!("{name}: {} → {}", shown(before), shown(after)))

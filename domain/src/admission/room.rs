@@ -30,25 +30,21 @@ pub struct Room {
 
 impl Room {
     /// A scope in which `max` jobs may wait. Before its first count, a node takes none.
-    #[must_use]
     pub fn new(max: u64) -> Self {
         Self { max, share: 0, taken: 0, in_flight: 0, mark: 0, next_mark: 0, waiting: 0 }
     }
 
     /// How many jobs may wait.
-    #[must_use]
     pub fn max(&self) -> u64 {
         self.max
     }
 
     /// How many waited when they were last counted.
-    #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
 
     /// Whether a job may be taken.
-    #[must_use]
     pub fn has_place(&self) -> bool {
         self.taken.saturating_sub(self.mark) < self.share
     }

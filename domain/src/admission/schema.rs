@@ -29,13 +29,11 @@ enum Versions {
 
 impl Schemas {
     /// One schema without versions.
-    #[must_use]
     pub fn one(schema: Arc<dyn PayloadSchema>) -> Self {
         Self(Arc::new(Versions::One(schema)))
     }
 
     /// Schemas by version, and the version of jobs that name none; `None`: that version is not among them.
-    #[must_use]
     pub fn several(versions: BTreeMap<SmolStr, Arc<dyn PayloadSchema>>, default: SmolStr) -> Option<Self> {
         versions.contains_key(&default).then(|| Self(Arc::new(Versions::Several(versions, default))))
     }
@@ -73,7 +71,6 @@ impl PartialEq for Schemas {
 }
 
 /// The newest of these versions, if they are numbers with dots (`2`, `1.10`); `None`: their order is not known.
-#[must_use]
 pub fn newest<'v>(versions: impl IntoIterator<Item = &'v str>) -> Option<&'v str> {
     let numbers = |version: &str| version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u64>>>();
     let numbered = versions.into_iter().map(|version| Some((numbers(version)?, version)));

@@ -55,7 +55,6 @@ const JITTER: f64 = 0.1;
 impl BreakerPolicy {
     /// How long the breaker stays open if it opens for the `times`th time without having closed; `chance` is evenly
     /// distributed in 0 ≤ chance < 1.
-    #[must_use]
     pub fn cool_down(&self, times: u32, chance: f64) -> Duration {
         let doubled = 2f64.powi(i32::try_from(times.saturating_sub(1)).unwrap_or(i32::MAX).min(64));
         let grown = (self.cool_down.as_secs_f64() * doubled).min(self.max_cool_down.as_secs_f64());
@@ -94,7 +93,6 @@ pub enum Signal {
 
 impl Signal {
     /// What an outcome says. A permanent error is the job's fault, not the service's, unless `count_permanent`.
-    #[must_use]
     pub fn of(outcome: &Outcome, count_permanent: bool) -> Self {
         match outcome {
             Outcome::Completed(_) => Self::Success,

@@ -42,19 +42,17 @@ pub struct Breaker {
     pub of: BreakerKey,
     /// Its state.
     #[serde(flatten)]
-    pub state: State,
+    pub state: Circuit,
     /// Identifies the time since the last change of state; 0 if there was none.
     pub period: i64,
     /// Since when it is in this state.
     pub since: Timestamp,
     /// When the record was last written.
     pub written_at: Timestamp,
-    /// The last step of each writer.
     #[serde(default)]
     writers: BTreeMap<SmolStr, LastStep>,
 }
 
-/// The last step of a writer that is part of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct LastStep {
     number: u64,
@@ -64,7 +62,7 @@ struct LastStep {
 /// The state of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum State {
+pub enum Circuit {
     /// Jobs start.
     Closed {
         /// Failures in a row, up to now.
@@ -179,9 +177,8 @@ pub struct By<'a> {
 
 impl Breaker {
     /// A closed breaker without any outcome.
-    #[must_use]
     pub fn new(of: BreakerKey, now: Timestamp) -> Self {
-        let state = State::Closed { failures: 0, window: OutcomeWindow::default() };
+        let state = Circuit::Closed { failures: 0, window: OutcomeWindow::default() };
         Self { of, state, period: 0, since: now, written_at: now, writers: BTreeMap::new() }
     }
 
@@ -200,7 +197,7 @@ impl Breaker {
             BreakerStep::Trip { until } => {
                 let until = until.unwrap_or_else(|| by.now.plus(by.policy.cool_down(1, by.chance)));
                 let failures = next.failures();
-                next.change(State::Open { until, times: 1, cause: Cause::Trip, failures }, by.now);
+                next.change(Circuit::Open { until, times: 1, cause: Cause::Trip, failures }, by.now);
             }
             BreakerStep::Reset => next.close(by.now),
         }
@@ -211,13 +208,12 @@ impl Breaker {
     }
 
     /// Whether the record has this step of this writer.
-    #[must_use]
     pub fn has_done(&self, writer: &SmolStr, number: u64) -> bool {
         self.writers.get(writer).is_some_and(|last| last.number >= number)
     }
 
     fn count(&mut self, of_period: i64, tally: &Tally, by: By<'_>) -> Option<()> {
-        let State::Closed { failures, window } = &mut self.state else { return None };
+        let Circuit::Closed { failures, window } = &mut self.state else { return None };
         if self.period != of_period || tally.is_empty() {
             return None;
         }
@@ -239,13 +235,13 @@ impl Breaker {
             return None;
         }
         match self.state {
-            State::Open { until, times, failures, .. } if until <= by.now => {
-                self.change(State::HalfOpen { times, successes: 0, probes: Vec::new(), failures }, by.now);
+            Circuit::Open { until, times, failures, .. } if until <= by.now => {
+                self.change(Circuit::HalfOpen { times, successes: 0, probes: Vec::new(), failures }, by.now);
             }
-            State::HalfOpen { .. } => {}
-            State::Open { .. } | State::Closed { .. } => return None,
+            Circuit::HalfOpen { .. } => {}
+            Circuit::Open { .. } | Circuit::Closed { .. } => return None,
         }
-        let State::HalfOpen { successes, probes, .. } = &mut self.state else { return None };
+        let Circuit::HalfOpen { successes, probes, .. } = &mut self.state else { return None };
         probes.retain(|probe| probe.until > by.now);
         if !is_probe_left(*successes, probes.len(), by.policy) {
             return None;
@@ -256,7 +252,7 @@ impl Breaker {
     }
 
     fn end_probe(&mut self, number: u64, signal: Signal, by: By<'_>) -> Option<()> {
-        let State::HalfOpen { times, successes, probes, failures } = &mut self.state else { return None };
+        let Circuit::HalfOpen { times, successes, probes, failures } = &mut self.state else { return None };
         // A probe that is not there was lost: another has taken its place.
         let at = probes.iter().position(|probe| probe.number == number && probe.holder == *by.writer)?;
         probes.remove(at);
@@ -275,7 +271,7 @@ impl Breaker {
     }
 
     fn renew_probes(&mut self, by: By<'_>) -> Option<()> {
-        let State::HalfOpen { probes, .. } = &mut self.state else { return None };
+        let Circuit::HalfOpen { probes, .. } = &mut self.state else { return None };
         let mut own = probes.iter_mut().filter(|probe| probe.holder == *by.writer).peekable();
         own.peek()?;
         own.for_each(|probe| probe.until = by.now.plus(by.lease));
@@ -284,34 +280,30 @@ impl Breaker {
 
     fn open(&mut self, times: u32, cause: Cause, failures: u32, by: By<'_>) {
         let until = by.now.plus(by.policy.cool_down(times, by.chance));
-        self.change(State::Open { until, times, cause, failures }, by.now);
+        self.change(Circuit::Open { until, times, cause, failures }, by.now);
     }
 
     fn close(&mut self, now: Timestamp) {
-        self.change(State::Closed { failures: 0, window: OutcomeWindow::default() }, now);
+        self.change(Circuit::Closed { failures: 0, window: OutcomeWindow::default() }, now);
     }
 
-    fn change(&mut self, state: State, now: Timestamp) {
+    fn change(&mut self, state: Circuit, now: Timestamp) {
         self.state = state;
         self.period = now.millis().max(self.period.saturating_add(1));
         self.since = now;
     }
-}
 
-impl Breaker {
     /// Whether jobs start as usual.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed { .. })
+        matches!(self.state, Circuit::Closed { .. })
     }
 
     /// Whether a probe may be taken at `now`.
-    #[must_use]
     pub fn offers_probe(&self, now: Timestamp, policy: &BreakerPolicy) -> bool {
         match &self.state {
-            State::Closed { .. } => false,
-            State::Open { until, .. } => *until <= now,
-            State::HalfOpen { successes, probes, .. } => {
+            Circuit::Closed { .. } => false,
+            Circuit::Open { until, .. } => *until <= now,
+            Circuit::HalfOpen { successes, probes, .. } => {
                 let out = probes.iter().filter(|probe| probe.until > now).count();
                 is_probe_left(*successes, out, policy)
             }
@@ -319,47 +311,41 @@ impl Breaker {
     }
 
     /// Whether this writer has this probe at `now`.
-    #[must_use]
     pub fn has_probe(&self, writer: &SmolStr, number: u64, now: Timestamp) -> bool {
-        let State::HalfOpen { probes, .. } = &self.state else { return false };
+        let Circuit::HalfOpen { probes, .. } = &self.state else { return false };
         probes.iter().any(|probe| probe.number == number && probe.holder == *writer && probe.until > now)
     }
 
     /// Failures in a row while it is closed, and those that opened it while it is not.
-    #[must_use]
     pub fn failures(&self) -> u32 {
-        let (State::Closed { failures, .. } | State::Open { failures, .. } | State::HalfOpen { failures, .. }) =
+        let (Circuit::Closed { failures, .. } | Circuit::Open { failures, .. } | Circuit::HalfOpen { failures, .. }) =
             self.state;
         failures
     }
 
     /// Failures in a row of a closed breaker.
-    #[must_use]
     pub fn failures_in_a_row(&self) -> u32 {
-        if let State::Closed { failures, .. } = &self.state { *failures } else { 0 }
+        if let Circuit::Closed { failures, .. } = &self.state { *failures } else { 0 }
     }
 
     /// The outcomes in the window of a closed breaker.
-    #[must_use]
     pub fn totals(&self, now: Timestamp, policy: &BreakerPolicy) -> Totals {
         match &self.state {
-            State::Closed { window, .. } => window.totals(now, policy.window),
+            Circuit::Closed { window, .. } => window.totals(now, policy.window),
             _ => Totals::default(),
         }
     }
 
     /// For how long the record is kept after it was written.
-    #[must_use]
     pub fn kept(&self) -> Duration {
         match self.state {
-            State::Closed { .. } => CLOSED_KEPT,
-            State::Open { until, .. } => OPEN_KEPT.saturating_add(until.since(self.written_at)),
-            State::HalfOpen { .. } => OPEN_KEPT,
+            Circuit::Closed { .. } => CLOSED_KEPT,
+            Circuit::Open { until, .. } => OPEN_KEPT.saturating_add(until.since(self.written_at)),
+            Circuit::HalfOpen { .. } => OPEN_KEPT,
         }
     }
 
     /// Whether the record is no longer kept: the breaker is closed then, and has no outcomes.
-    #[must_use]
     pub fn is_forgotten(&self, now: Timestamp) -> bool {
         now.since(self.written_at) >= self.kept()
     }

@@ -43,31 +43,26 @@ impl Tally {
     }
 
     /// The most failures in a row, if `before` failures in a row came before these outcomes.
-    #[must_use]
     pub fn longest_after(&self, before: u32) -> u32 {
         before.saturating_add(self.leading).max(self.longest)
     }
 
     /// How many failures in a row there are after these outcomes, if there were `before`.
-    #[must_use]
     pub fn in_a_row_after(&self, before: u32) -> u32 {
         if self.succeeded { self.trailing } else { before.saturating_add(self.leading) }
     }
 
     /// Whether there was a failure.
-    #[must_use]
     pub fn has_failures(&self) -> bool {
         self.leading > 0 || self.longest > 0
     }
 
     /// Whether there was a success.
-    #[must_use]
     pub fn has_successes(&self) -> bool {
         self.succeeded
     }
 
     /// Whether nothing was counted.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.succeeded && self.leading == 0 && self.window.0.is_empty()
     }
@@ -83,7 +78,6 @@ impl Tally {
 #[serde(transparent)]
 pub struct OutcomeWindow(Vec<WindowPart>);
 
-/// The outcomes of one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct WindowPart {
     /// When the part begins.
@@ -142,7 +136,6 @@ impl OutcomeWindow {
     }
 
     /// The outcomes that came within `window` before `now`, to a tenth of it.
-    #[must_use]
     pub fn totals(&self, now: Timestamp, window: Duration) -> Totals {
         let within = self.0.iter().filter(|part| is_within(part, now, window));
         within.fold(Totals::default(), |sum, part| Totals {

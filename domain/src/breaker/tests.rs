@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::record::{Breaker, BreakerKey, BreakerStep, By, Cause, State};
+use super::record::{Breaker, BreakerKey, BreakerStep, By, Cause, Circuit};
 use super::tally::Tally;
 use super::view::{Admission, COUNTED_EVERY, Pass, View};
 use super::*;
@@ -38,7 +38,7 @@ fn tally(outcomes: &[bool], now: Timestamp, policy: &BreakerPolicy) -> Tally {
 }
 
 fn until_of(breaker: &Breaker) -> Timestamp {
-    let State::Open { until, .. } = breaker.state else { panic!("not open: {breaker:?}") };
+    let Circuit::Open { until, .. } = breaker.state else { panic!("not open: {breaker:?}") };
     until
 }
 
@@ -69,7 +69,7 @@ proptest! {
             prop_assert_eq!(!breaker.is_closed(), most >= failures);
             if most >= failures {
                 prop_assert_eq!(breaker.failures(), most, "those that opened it");
-                let is_cause = matches!(breaker.state, State::Open { times: 1, cause: Cause::Failures, .. });
+                let is_cause = matches!(breaker.state, Circuit::Open { times: 1, cause: Cause::Failures, .. });
                 prop_assert!(is_cause, "{:?}", breaker.state);
                 break;
             }
@@ -222,7 +222,7 @@ fn a_failed_probe_opens_it_for_longer() {
         spans.push(until_of(&breaker).since(now).as_millis());
     }
     assert_eq!(spans, [63_000, 126_000, 252_000, 315_000, 315_000]);
-    assert!(matches!(breaker.state, State::Open { times: 6, cause: Cause::Probe, .. }), "{breaker:?}");
+    assert!(matches!(breaker.state, Circuit::Open { times: 6, cause: Cause::Probe, .. }), "{breaker:?}");
     assert_eq!(breaker.failures(), opened(&policy).failures() + 5, "each failed probe is one more");
 }
 

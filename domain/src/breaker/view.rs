@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::record::{Breaker, BreakerStep, State};
+use super::record::{Breaker, BreakerStep, Circuit};
 use super::tally::Tally;
 use super::{BreakerPolicy, Signal};
 use crate::{SmolStr, Timestamp};
@@ -21,7 +21,7 @@ const PROBE_UNUSED: Duration = Duration::from_secs(2);
 const PART_OF_LEASE: u32 = 3;
 
 /// What one node knows of a breaker.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct View {
     /// This node, as the record names it.
     writer: SmolStr,
@@ -66,22 +66,8 @@ pub struct Pass {
 
 impl View {
     /// Nothing is known of the breaker. `writer` is a name that no other process has.
-    #[must_use]
     pub fn new(writer: SmolStr) -> Self {
-        Self {
-            writer,
-            known: None,
-            revision: 0,
-            tally: Tally::default(),
-            opens_since: None,
-            counted_at: None,
-            doing: None,
-            wants_probe: false,
-            unused: Vec::new(),
-            used: Vec::new(),
-            ended: Vec::new(),
-            renewed_at: None,
-        }
+        Self { writer, ..Self::default() }
     }
 
     /// Whether a job may start at `now`. Notes when a probe is needed for it.
@@ -91,10 +77,10 @@ impl View {
         };
         let period = breaker.period;
         match &breaker.state {
-            State::Closed { .. } if self.is_opening(now) => Admission::Wait,
-            State::Closed { .. } => Admission::Go(Pass { period, probe: None }),
-            State::Open { until, .. } if *until > now => Admission::NotBefore(*until),
-            State::Open { .. } | State::HalfOpen { .. } => {
+            Circuit::Closed { .. } if self.is_opening(now) => Admission::Wait,
+            Circuit::Closed { .. } => Admission::Go(Pass { period, probe: None }),
+            Circuit::Open { until, .. } if *until > now => Admission::NotBefore(*until),
+            Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
                 let offers = breaker.offers_probe(now, policy);
                 // A node that stood still may have lost its probe to another, or is about to.
                 let is_fresh = |(number, since): &(u64, Timestamp)| {
@@ -113,7 +99,6 @@ impl View {
     }
 
     /// How many jobs could start at `now`, `max` if there is no limit; changes nothing.
-    #[must_use]
     pub fn free(&self, now: Timestamp, policy: &BreakerPolicy, max: usize) -> usize {
         match self.known(now) {
             _ if self.is_opening(now) => 0,
@@ -125,22 +110,19 @@ impl View {
     }
 
     /// When an open breaker has cooled down, if that is still to come.
-    #[must_use]
     pub fn opens_at(&self, now: Timestamp) -> Option<Timestamp> {
         match self.known(now)?.state {
-            State::Open { until, .. } => Some(until).filter(|until| *until > now),
+            Circuit::Open { until, .. } => Some(until).filter(|until| *until > now),
             _ => None,
         }
     }
 
     /// The newest record that the node has seen; `None` if there is none, or it is no longer kept.
-    #[must_use]
     pub fn known(&self, now: Timestamp) -> Option<&Breaker> {
         self.known.as_ref().filter(|breaker| !breaker.is_forgotten(now))
     }
 
     /// The newest record and its revision, as a compare-and-set needs them.
-    #[must_use]
     pub fn stored(&self) -> (Option<&Breaker>, u64) {
         (self.known.as_ref(), self.revision)
     }
@@ -202,8 +184,7 @@ impl View {
         if self.doing.is_some() {
             return None;
         }
-        let step = self.choose(now, policy, lease)?;
-        self.doing = Some((number, step));
+        self.doing = Some((number, self.choose(now, policy, lease)?));
         self.doing.as_ref()
     }
 
@@ -249,13 +230,11 @@ impl View {
     }
 
     /// The step that is being written, with its number.
-    #[must_use]
     pub fn doing(&self) -> Option<&(u64, BreakerStep)> {
         self.doing.as_ref()
     }
 
     /// Whether there is, or soon may be, a step to write.
-    #[must_use]
     pub fn has_work(&self, now: Timestamp, policy: &BreakerPolicy) -> bool {
         let probes = [self.unused.is_empty(), self.used.is_empty(), self.ended.is_empty()];
         self.doing.is_some()
@@ -313,7 +292,6 @@ impl View {
     }
 
     /// Whether nothing here is worth remembering at `now`.
-    #[must_use]
     pub fn is_idle(&self, now: Timestamp, policy: &BreakerPolicy) -> bool {
         let counted = self.tally.window.totals(now, policy.window).calls > 0;
         self.known(now).is_none() && !counted && self.tally.is_empty() && !self.has_work(now, policy)

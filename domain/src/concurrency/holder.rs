@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use smol_str::SmolStr;
 
-use super::record::{Ask, Block, SlotRecord};
+use super::record::{Ask, Block, SlotRecord, SlotVersion};
 
 /// Slots that are not used are given back after this time; sooner, if other nodes want slots.
 const IDLE: Duration = Duration::from_millis(500);
@@ -59,7 +59,6 @@ pub struct Holder {
     rivals: BTreeMap<SmolStr, Instant>,
 }
 
-/// The record as the node knows it.
 #[derive(Debug)]
 struct KnownRecord {
     record: SlotRecord,
@@ -81,7 +80,6 @@ pub enum SlotRefusal {
 
 impl Holder {
     /// Nothing is known of the limit, which allows `max`.
-    #[must_use]
     pub fn new(session: SmolStr, max: u32, now: Instant) -> Self {
         Self {
             session,
@@ -106,13 +104,11 @@ impl Holder {
     }
 
     /// The session under which it has its slots.
-    #[must_use]
     pub fn session(&self) -> &SmolStr {
         &self.session
     }
 
     /// How many slots the limit allows.
-    #[must_use]
     pub fn max(&self) -> u32 {
         self.max
     }
@@ -140,7 +136,6 @@ impl Holder {
     }
 
     /// Whether such an attempt could take a slot into use.
-    #[must_use]
     pub fn has_one(&self, now: Instant, holds_for: Duration) -> bool {
         self.used < self.granted && holds_for <= self.holds_for && !self.yields(now)
     }
@@ -168,7 +163,6 @@ impl Holder {
     }
 
     /// How many more attempts could begin here, as far as is known.
-    #[must_use]
     pub fn room(&self, now: Instant) -> u32 {
         let own = if self.yields(now) { 0 } else { self.granted.saturating_sub(self.used) };
         own + self.known.as_ref().map_or(1, |known| known.free)
@@ -181,7 +175,6 @@ impl Holder {
     }
 
     /// Whether it has slots to give back now.
-    #[must_use]
     pub fn gives_back(&self, now: Instant) -> bool {
         self.keeps(now) < self.granted
     }
@@ -192,19 +185,16 @@ impl Holder {
     }
 
     /// Whether it has given back all but what it uses.
-    #[must_use]
     pub fn has_left(&self) -> bool {
         self.granted <= self.used && self.writing.is_none()
     }
 
     /// Whether this node wants slots and none is free, so that others should know.
-    #[must_use]
     pub fn lacks(&self, now: Instant) -> bool {
         self.wants(now) && self.used >= self.granted && self.known.as_ref().is_some_and(|known| known.free == 0)
     }
 
     /// Whether a job here has asked for a slot in vain, a moment ago.
-    #[must_use]
     pub fn wants(&self, now: Instant) -> bool {
         !self.leaves && self.wanted.is_some_and(|(at, _)| now.saturating_duration_since(at) < GIVEN_UP)
     }
@@ -244,7 +234,6 @@ impl Holder {
     }
 
     /// Whether there may be something to read or to write.
-    #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         let is_old = self.granted > 0 && now.saturating_duration_since(self.written_at) >= WRITTEN_AGAIN;
         let is_kept_too_long = self.granted > 0 && self.holds(now) < self.holds_for;
@@ -253,7 +242,6 @@ impl Holder {
     }
 
     /// Whether the cluster's record has to be read before anything can be written.
-    #[must_use]
     pub fn is_to_be_read(&self, now: Instant) -> bool {
         let has_news = self.is_unclear || self.wants(now) || self.keeps(now) < self.granted;
         self.known.is_none() && self.writing.is_none() && has_news
@@ -304,17 +292,11 @@ impl Holder {
     }
 
     /// The record was written as this node made it.
-    pub fn won(
-        &mut self,
-        ask: &Ask,
-        (record, revision): (SlotRecord, u64),
-        now: Instant,
-        is_over: impl Fn(&str, &Block) -> bool,
-    ) {
+    pub fn won(&mut self, ask: &Ask, next: SlotVersion, now: Instant, is_over: impl Fn(&str, &Block) -> bool) {
         if !self.has_ended(ask) {
             return;
         }
-        let Block { slots, holds_for_ms } = record.of(&self.session);
+        let Block { slots, holds_for_ms } = next.record.of(&self.session);
         let holds_for = Duration::from_millis(holds_for_ms);
         if self.granted == 0 && self.used == 0 {
             self.since = now;
@@ -324,7 +306,7 @@ impl Holder {
         }
         (self.granted, self.holds_for) = (slots, holds_for);
         (self.is_unclear, self.written_at) = (false, now);
-        self.learned(record, revision, is_over);
+        self.learned(next, is_over);
     }
 
     /// Another write came first: the record has to be read.
@@ -354,7 +336,8 @@ impl Holder {
     }
 
     /// A version of the record is known.
-    pub fn learned(&mut self, record: SlotRecord, revision: u64, is_over: impl Fn(&str, &Block) -> bool) {
+    pub fn learned(&mut self, version: SlotVersion, is_over: impl Fn(&str, &Block) -> bool) {
+        let SlotVersion { record, revision } = version;
         if self.known.as_ref().is_some_and(|known| known.revision > revision) {
             return;
         }
@@ -371,12 +354,11 @@ impl Holder {
     /// Counts again what is free: sessions have ended.
     pub fn count_again(&mut self, is_over: impl Fn(&str, &Block) -> bool) {
         if let Some(KnownRecord { record, revision, .. }) = self.known.take() {
-            self.learned(record, revision, is_over);
+            self.learned(SlotVersion { record, revision }, is_over);
         }
     }
 
     /// Whether the record lists slots of that session.
-    #[must_use]
     pub fn lists(&self, session: &str) -> bool {
         self.known.as_ref().is_some_and(|known| known.record.of(session).slots > 0)
     }
@@ -402,7 +384,6 @@ impl Holder {
     }
 
     /// Whether nothing here is worth remembering.
-    #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         let is_quiet = now.saturating_duration_since(self.used_at) >= 2 * IDLE && !self.wants(now);
         let has_none = self.granted == 0 && self.used == 0;

@@ -9,43 +9,33 @@ use crate::{JobType, Tenant};
 pub struct ConcurrencyId {
     /// The type of the attempts.
     pub job_type: JobType,
-    /// Which of them.
-    pub scope: SlotScope,
-}
-
-/// Which attempts of a type a limit counts.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SlotScope {
-    /// All, of every tenant.
-    Type,
-    /// Those of one tenant and one key, by the hash of the key.
-    Key(Tenant, SmolStr),
+    /// The tenant and the hash of the key, if it is that of a key.
+    pub key: Option<(Tenant, SmolStr)>,
 }
 
 impl std::fmt::Display for ConcurrencyId {
     /// Tokens of a subject.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.scope {
-            SlotScope::Type => write!(f, "type.{}", self.job_type),
-            SlotScope::Key(tenant, key) => write!(f, "key.{tenant}.{key}.{}", self.job_type),
+        match &self.key {
+            None => write!(f, "type.{}", self.job_type),
+            Some((tenant, key)) => write!(f, "key.{tenant}.{key}.{}", self.job_type),
         }
     }
 }
 
 impl ConcurrencyId {
     /// Reads those tokens.
-    #[must_use]
     pub fn read(tokens: &str) -> Option<Self> {
-        let (scope, rest) = match tokens.split_once('.')? {
-            ("type", rest) => (SlotScope::Type, rest),
+        let (key, rest) = match tokens.split_once('.')? {
+            ("type", rest) => (None, rest),
             ("key", rest) => {
                 let (tenant, rest) = rest.split_once('.')?;
                 let (key, rest) = rest.split_once('.')?;
-                (SlotScope::Key(Tenant::parse(tenant).ok()?, SmolStr::new(key)), rest)
+                (Some((Tenant::parse(tenant).ok()?, SmolStr::new(key))), rest)
             }
             _ => return None,
         };
-        Some(Self { job_type: JobType::parse(rest).ok()?, scope })
+        Some(Self { job_type: JobType::parse(rest).ok()?, key })
     }
 }
 
@@ -56,9 +46,8 @@ mod tests {
     #[test]
     fn a_name_is_read_as_it_was_written() {
         let job_type = JobType::parse("email.send").unwrap();
-        let key = SlotScope::Key(Tenant::parse("acme").unwrap(), "0123".into());
-        for scope in [SlotScope::Type, key] {
-            let id = ConcurrencyId { job_type: job_type.clone(), scope };
+        for key in [None, Some((Tenant::parse("acme").unwrap(), "0123".into()))] {
+            let id = ConcurrencyId { job_type: job_type.clone(), key };
             assert_eq!(ConcurrencyId::read(&id.to_string()), Some(id));
         }
         for wrong in ["", "type", "type.", "key.acme.x", "other.a", "key.a b.x.t"] {

@@ -26,7 +26,6 @@ pub struct Member {
 
 impl Member {
     /// Whether this is the same run in the same round.
-    #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.run_id == other.run_id && self.round == other.round
     }
@@ -90,7 +89,6 @@ pub struct Judged {
 
 impl Line {
     /// Whether it names none: then it says as much as no line.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members().next().is_none()
     }
@@ -117,7 +115,6 @@ impl Line {
     }
 
     /// Judges a run that comes to the line of a key that lets `max` runs in at once.
-    #[must_use]
     pub fn judge(&self, me: &Member, on_busy: OnBusy, max: u32, has_ended: impl Fn(&Member) -> bool) -> Judged {
         let mut line = self.without_ended(has_ended);
         let cancel: Vec<Leaving> = line.leaving.iter().filter(|leaving| !leaving.member.is(me)).cloned().collect();

@@ -25,32 +25,36 @@ mod record;
 pub mod session;
 
 pub use holder::{Holder, SlotRefusal};
-pub use id::{ConcurrencyId, SlotScope};
+pub use id::ConcurrencyId;
 pub use line::{Entry, Judged, Leaving, Line, Member, Place};
 pub use order::{BATCH, Next, Order, OrderId, Turn};
-pub use record::{Ask, Block, MAX_HOLD, SlotRecord};
+pub use record::{Ask, Block, MAX_HOLD, SlotRecord, SlotVersion};
 
-/// What happens to a job whose concurrency key is busy. Beyond waiting, a key is busy as long as as many of its runs as
-/// may have been let in and have not ended ([`Line`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnBusy {
-    /// It waits.
-    #[default]
-    Wait,
-    /// It ends as cancelled, without an attempt.
-    DropNew,
-    /// It waits, and whichever waited before ends as cancelled.
-    KeepNewest,
-    /// The oldest run that was let in ends as cancelled, and it takes that one's place.
-    CancelRunning,
+crate::named! {
+    /// What happens to a job whose concurrency key is busy. Beyond waiting, a key is busy as long as as many of its
+    /// runs as may have been let in and have not ended ([`Line`]).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum OnBusy {
+        /// It waits.
+        #[default]
+        Wait = "wait",
+        /// It ends as cancelled, without an attempt.
+        DropNew = "drop_new",
+        /// It waits, and whichever waited before ends as cancelled.
+        KeepNewest = "keep_newest",
+        /// The oldest run that was let in ends as cancelled, and it takes that one's place.
+        CancelRunning = "cancel_running",
+    }
 }
 
-/// For how long the slot of an attempt at a handler in another process is kept once its node is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Hold {
-    /// For the node's lease, as long as the run itself.
-    #[default]
-    Lease,
-    /// For the attempt's time limit as well, at most [`MAX_HOLD`].
-    Timeout,
+crate::named! {
+    /// For how long the slot of an attempt at a handler in another process is kept once its node is gone.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Hold {
+        /// For the node's lease, as long as the run itself.
+        #[default]
+        Lease = "lease",
+        /// For the attempt's time limit as well, at most [`MAX_HOLD`].
+        Timeout = "timeout",
+    }
 }

@@ -69,7 +69,6 @@ pub enum Next {
 
 impl Order {
     /// The next batch, cut from all that waits.
-    #[must_use]
     pub fn cut(waiting: impl IntoIterator<Item = Member>) -> Self {
         let mut batch: Vec<Member> = waiting.into_iter().collect();
         batch.sort_by(|one, other| (one.place.number, &one.run_id).cmp(&(other.place.number, &other.run_id)));
@@ -81,7 +80,6 @@ impl Order {
     }
 
     /// The runs of the batch, in order.
-    #[must_use]
     pub fn batch(&self) -> &[Member] {
         &self.batch
     }
@@ -93,7 +91,6 @@ impl Order {
     }
 
     /// What a run finds, if `first` is the first run of the batch that has not ended.
-    #[must_use]
     pub fn next(me: &Member, first: Option<&Member>) -> Next {
         match first {
             None => Next::Cut,

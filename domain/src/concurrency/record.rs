@@ -35,6 +35,15 @@ pub struct Block {
     pub holds_for_ms: u64,
 }
 
+/// A version of a record.
+#[derive(Debug, Clone)]
+pub struct SlotVersion {
+    /// What it says.
+    pub record: SlotRecord,
+    /// Its number among the versions.
+    pub revision: u64,
+}
+
 /// What a node asks of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
@@ -52,7 +61,6 @@ pub struct Ask {
 
 impl SlotRecord {
     /// The block of a session.
-    #[must_use]
     pub fn of(&self, session: &str) -> Block {
         self.blocks.get(session).copied().unwrap_or_default()
     }
@@ -96,7 +104,6 @@ impl SlotRecord {
     }
 
     /// For how long the record is to be kept after it was written.
-    #[must_use]
     pub fn matters_for(&self) -> Duration {
         match self.blocks.values().map(|block| block.holds_for_ms).max() {
             Some(longest) => KEPT + Duration::from_millis(longest),

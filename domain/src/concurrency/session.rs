@@ -29,7 +29,6 @@ pub struct Session {
 
 impl Session {
     /// When the slots of one of its blocks come back if it is not renewed after `renewed_at`, when it was stored.
-    #[must_use]
     pub fn holds_until(&self, block: &Block, renewed_at: Timestamp) -> Timestamp {
         let lease = Duration::from_millis(self.lease_ms);
         let ends_at = self.ended_at.unwrap_or_else(|| renewed_at.plus(lease + lease / DRIFT));
@@ -64,7 +63,6 @@ impl Watch {
 
     /// The revision at which the session may be ended now, by compare-and-set; `None`: its node may still use its
     /// slots.
-    #[must_use]
     pub fn may_end(&self, now: Instant) -> Option<u64> {
         let (revision, since, lease) = self.seen.filter(|_| self.ended_at.is_none())?;
         (now.saturating_duration_since(since) >= lease + lease / DRIFT).then_some(revision)
@@ -76,13 +74,11 @@ impl Watch {
     }
 
     /// Whether it has ended.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended_at.is_some()
     }
 
     /// Whether no attempt that was begun with a slot of this block is at work any more.
-    #[must_use]
     pub fn is_over(&self, block: &Block, now: Timestamp) -> bool {
         self.ended_at.is_some_and(|at| now >= at.plus(Duration::from_millis(block.holds_for_ms)))
     }

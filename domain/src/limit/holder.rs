@@ -36,6 +36,15 @@ pub struct Taken {
     pub until: Instant,
 }
 
+/// When the cluster was asked, by the node's own clock and by the cluster's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// By the node's.
+    pub sent: Instant,
+    /// By the cluster's.
+    pub time: Timestamp,
+}
+
 #[derive(Debug, Clone)]
 struct Block {
     number: u64,
@@ -68,16 +77,13 @@ pub struct Holder {
 
 impl Holder {
     /// A node that holds nothing; `who` names this life of it.
-    #[must_use]
     pub fn new(who: SmolStr, limit: RateLimit, now: Instant) -> Self {
-        let (blocks, used) = (SmallVec::new(), (0.0, now));
-        let not_before = None;
+        let (blocks, used, not_before) = (SmallVec::new(), (0.0, now), None);
         let (wanted_at, holders, is_short) = (now, 1, false);
         Self { who, limit, blocks, asked: None, next: 1, need: 0, not_before, used, wanted_at, holders, is_short }
     }
 
     /// The limit.
-    #[must_use]
     pub fn limit(&self) -> &RateLimit {
         &self.limit
     }
@@ -146,7 +152,6 @@ impl Holder {
     }
 
     /// How many tokens are here for use at `now`, or will be within a second.
-    #[must_use]
     pub fn at_hand(&self, now: Instant) -> u32 {
         let soon = self.blocks.iter().filter(|block| now < block.until && block.from <= now + RESERVE_WITHIN);
         soon.map(|block| block.left).sum()
@@ -154,7 +159,6 @@ impl Holder {
 
     /// How many tokens this node may get within a second. If there were some at once the last time, and nothing is
     /// known before the next answer, these are as many as if no other node wanted any.
-    #[must_use]
     pub fn expected_in_a_second(&self, now: Instant) -> u32 {
         let may_have_all = !self.is_short && self.not_before(now).is_none();
         let all = self.limit.capacity() + self.limit.per_ms() * 1_000.0;
@@ -162,13 +166,11 @@ impl Holder {
     }
 
     /// About how many tokens of the limit this node gets in a second.
-    #[must_use]
     pub fn share(&self) -> u32 {
         (self.limit.per_ms() * 1_000.0 / self.holders.max(1) as f64) as u32
     }
 
     /// Before when it makes no sense to have a job that waits, if that is known.
-    #[must_use]
     pub fn not_before(&self, now: Instant) -> Option<Instant> {
         self.not_before.map(|(ask_at, _)| ask_at).filter(|ask_at| *ask_at > now)
     }
@@ -197,13 +199,12 @@ impl Holder {
     }
 
     /// Whether a request is on its way, or was when its answer was lost.
-    #[must_use]
     pub fn is_asking(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// The cluster granted a request that was sent at `sent`, when the cluster's time was `time`.
-    pub fn granted(&mut self, number: u64, lease: Lease, (sent, time): (Instant, Timestamp), holders: usize) {
+    /// The cluster granted a request.
+    pub fn granted(&mut self, number: u64, lease: Lease, Asked { sent, time }: Asked, holders: usize) {
         if self.asked.take_if(|asked| asked.number == number).is_none() {
             return;
         }
@@ -216,7 +217,7 @@ impl Holder {
     }
 
     /// The cluster has too few tokens, until about `until` of its time.
-    pub fn refused(&mut self, number: u64, until: Timestamp, (sent, time): (Instant, Timestamp)) {
+    pub fn refused(&mut self, number: u64, until: Timestamp, Asked { sent, time }: Asked) {
         if self.asked.take_if(|asked| asked.number == number).is_none() {
             return;
         }
@@ -229,7 +230,6 @@ impl Holder {
     }
 
     /// When the next tokens are there, if none are and that is known.
-    #[must_use]
     pub fn next_at(&self, now: Instant) -> Option<Instant> {
         let coming = self.blocks.iter().filter(|block| block.from > now && block.left > 0).map(|block| block.from);
         coming.chain(self.not_before.map(|(_, until)| until)).filter(|at| *at > now).min()
@@ -254,7 +254,6 @@ impl Holder {
     }
 
     /// Whether nothing here is worth remembering.
-    #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         let is_quiet = now.saturating_duration_since(self.wanted_at) > 20 * RESERVE_WITHIN;
         is_quiet && self.blocks.is_empty() && self.asked.is_none() && self.not_before(now).is_none()

@@ -31,7 +31,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use holder::{Holder, Taken, Wait};
+pub use holder::{Asked, Holder, Taken, Wait};
 pub use id::{LimitId, Scope};
 pub use record::{Answer, Ask, Lease, Record};
 
@@ -70,7 +70,6 @@ pub const RESERVE_WITHIN: Duration = Duration::from_secs(1);
 /// The shortest lease of tokens of a bucket: enough for an answer of the cluster, and for the start of a job.
 const BUCKET_LEASE: Duration = Duration::from_millis(100);
 
-/// The longest lease.
 const MAX_LEASE: Duration = Duration::from_secs(5);
 
 /// The time for which one block lasts if all tokens are in use.
@@ -109,7 +108,6 @@ impl RateLimit {
     }
 
     /// Tokens per millisecond.
-    #[must_use]
     pub fn per_ms(&self) -> f64 {
         f64::from(self.rate) / (self.per.as_secs_f64() * 1_000.0)
     }
@@ -126,7 +124,6 @@ impl RateLimit {
 
     /// How long a block may be used. Tokens of a slow limit may be used for longer, because a node that stands still
     /// for a moment would lose what takes long to come again.
-    #[must_use]
     pub fn lease(&self) -> Duration {
         let slow = match self.window {
             Window::Bucket => Duration::try_from_secs_f64(f64::from(self.burst) / self.per_ms() / 20_000.0),
@@ -150,7 +147,6 @@ impl RateLimit {
     }
 
     /// How many tokens there are at most at once, also in the nodes' hands.
-    #[must_use]
     pub fn capacity(&self) -> f64 {
         match self.window {
             // A token counts as held until its lease is over. So that others flow in meanwhile, there must be more
@@ -162,14 +158,12 @@ impl RateLimit {
     }
 
     /// How many tokens one node takes at once at most, beside the cost of a single job; `holders` nodes take some.
-    #[must_use]
     pub fn block(&self, holders: usize) -> u32 {
         let all = (self.per_ms() * BLOCK.as_secs_f64() * 1_000.0).min(self.capacity() / 2.0);
         (all / holders.max(1) as f64).clamp(1.0, f64::from(u32::MAX)) as u32
     }
 
     /// How many tokens' worth of jobs may start in a span of `span`, wherever it begins.
-    #[must_use]
     pub fn bound(&self, span: Duration) -> f64 {
         let millis = span.as_secs_f64() * 1_000.0;
         match self.window {

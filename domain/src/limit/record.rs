@@ -141,8 +141,7 @@ impl Record {
     }
 
     /// The level of the bucket once it has filled until `at`.
-    fn filled(&self, level: f64, limit: &RateLimit, at: Timestamp) -> f64 {
-        let mut level = level;
+    fn filled(&self, mut level: f64, limit: &RateLimit, at: Timestamp) -> f64 {
         for (begin, end, most) in self.spans(limit).take_while(|(begin, ..)| *begin < at) {
             let more = end.min(at).since(begin).as_secs_f64() * 1_000.0 * limit.per_ms();
             level = (level + more).min(most.max(level));
@@ -209,7 +208,6 @@ impl Record {
     }
 
     /// Takes a block for a node that asks at `now`.
-    #[must_use]
     pub fn lease(found: Option<&Self>, limit: &RateLimit, ask: &Ask, now: Timestamp) -> Answer {
         let mut next = found.map_or_else(|| Self::begun(limit, now, false), |found| found.advanced(limit, now));
         if let Some(lease) = next.leases.get(&ask.name()) {
@@ -224,7 +222,14 @@ impl Record {
                     lease
                 })
             }
-            Meter::Fixed(window, used) => take_from_window(*window, used, limit, ask, at),
+            Meter::Fixed(window, used) => {
+                let end = Timestamp::from_millis((*window + 1).saturating_mul(millis(limit.per)));
+                let there = u64::from(limit.rate).saturating_sub(*used);
+                taken_of(there, limit, ask).ok_or(end).map(|tokens| {
+                    *used += u64::from(tokens);
+                    Lease { tokens, from: at, until: at.plus(limit.lease()).min(end) }
+                })
+            }
             Meter::Sliding(slices) => take_from_slices(slices, limit, ask, at),
         };
         match granted {
@@ -261,14 +266,12 @@ impl Record {
     }
 
     /// How many nodes hold tokens, or did a moment ago.
-    #[must_use]
     pub fn holders(&self) -> usize {
         let names = self.leases.keys().filter_map(|name| name.rsplit_once('.').map(|(holder, _)| holder));
         names.collect::<std::collections::BTreeSet<_>>().len()
     }
 
     /// How many tokens there are at `now`, outside of the nodes' hands.
-    #[must_use]
     pub fn left(&self, limit: &RateLimit, now: Timestamp) -> u64 {
         match self.advanced(limit, now).meter {
             Meter::Bucket(level) => level.max(0.0) as u64,
@@ -278,7 +281,6 @@ impl Record {
     }
 
     /// When a node that asks now may use the next token; `None`: at once.
-    #[must_use]
     pub fn next_at(&self, limit: &RateLimit, now: Timestamp) -> Option<Timestamp> {
         let ask = Ask { who: SmolStr::default(), number: 0, need: 1, want: 1 };
         match Self::lease(Some(self), limit, &ask, now) {
@@ -288,7 +290,6 @@ impl Record {
     }
 
     /// For how long the record says more than none would.
-    #[must_use]
     pub fn matters_for(&self, limit: &RateLimit) -> Duration {
         let refill = match &self.meter {
             Meter::Bucket(level) => {
@@ -299,20 +300,6 @@ impl Record {
         };
         refill + limit.lease() + LISTED + RESERVE_WITHIN + WRONG_CLOCK
     }
-}
-
-fn take_from_window(
-    window: i64,
-    used: &mut u64,
-    limit: &RateLimit,
-    ask: &Ask,
-    now: Timestamp,
-) -> Result<Lease, Timestamp> {
-    let end = Timestamp::from_millis((window + 1).saturating_mul(millis(limit.per)));
-    let there = u64::from(limit.rate).saturating_sub(*used);
-    let tokens = taken_of(there, limit, ask).ok_or(end)?;
-    *used += u64::from(tokens);
-    Ok(Lease { tokens, from: now, until: now.plus(limit.lease()).min(end) })
 }
 
 fn take_from_slices(

@@ -200,7 +200,7 @@ fn a_holder_takes_while_it_has_tokens_and_gives_back_what_is_idle() {
     assert_eq!(holder.ask(start), Some(ask.clone()), "the same until it is answered");
     let from = time.plus(Duration::from_millis(50));
     let lease = Lease { tokens: 3, from, until: from.plus(limit.lease()) };
-    holder.granted(ask.number, lease, (start, time), 1);
+    holder.granted(ask.number, lease, Asked { sent: start, time }, 1);
     let begin = start + Duration::from_millis(50);
     assert_eq!(holder.take(1, start), Err(Wait { until: begin, asks: false }), "they are coming");
     let taken = holder.take(2, begin).unwrap();
@@ -210,7 +210,7 @@ fn a_holder_takes_while_it_has_tokens_and_gives_back_what_is_idle() {
     assert!(holder.take(1, begin).is_err() && holder.give_back(begin + limit.lease()).is_empty(), "all are used");
     let ask = holder.ask(begin).unwrap();
     let lease = Lease { tokens: 3, from: time.plus(Duration::from_millis(50)), ..lease };
-    holder.granted(ask.number, lease, (start, time), 1);
+    holder.granted(ask.number, lease, Asked { sent: start, time }, 1);
     assert!(holder.take(1, begin).is_ok());
     assert!(holder.take(1, begin + Duration::from_millis(500)).is_err(), "their lease is over");
     let back = holder.give_back(begin + Duration::from_secs(1));
@@ -225,7 +225,7 @@ fn a_refused_holder_asks_again_once_it_has_given_tokens_back() {
     let mut holder = Holder::new("n".into(), limit(Window::Bucket, 5, 3_600_000, 5), start);
     assert!(holder.take(1, start).is_err());
     let ask = holder.ask(start).unwrap();
-    holder.refused(ask.number, time.plus(Duration::from_secs(720)), (start, time));
+    holder.refused(ask.number, time.plus(Duration::from_secs(720)), Asked { sent: start, time });
     let later = start + Duration::from_secs(1);
     assert!(holder.take(1, later).is_err() && holder.ask(later).is_none());
 
@@ -241,7 +241,7 @@ fn a_refused_holder_asks_again_when_tokens_can_be_promised() {
     let mut holder = Holder::new("n".into(), limit(Window::Bucket, 1, 10_000, 1), start);
     assert!(holder.take(1, start).is_err());
     let ask = holder.ask(start).unwrap();
-    holder.refused(ask.number, time.plus(Duration::from_secs(10)), (start, time));
+    holder.refused(ask.number, time.plus(Duration::from_secs(10)), Asked { sent: start, time });
     assert_eq!(holder.ask(start), None);
     let again = start + Duration::from_millis(9_500);
     assert_eq!(

@@ -1,7 +1,6 @@
 //! The decision table of deliveries, and the other judges of the protocol.
 
 use super::*;
-use crate::backoff::Backoff;
 use crate::policy::TypePolicy;
 use crate::run::{MessageId, RunResult};
 use crate::settlement::{Outcome, Settlement, Terms, settle};
@@ -47,8 +46,8 @@ fn after(mut run: Run, settlement: Settlement) -> Run {
 }
 
 fn failed(run: Run) -> Run {
-    let backoff = Backoff::default();
-    let terms = Terms { max_attempts: 3, ..Terms::of(&run, None, &backoff, &TypePolicy::default()) };
+    let policy = TypePolicy::default();
+    let terms = Terms { run: &run, policy: &policy, backoff: &policy.backoff, deadline: None, never_served: None };
     let failure = Failure::new(ErrorKind::Retryable, "x");
     let settlement = settle(Outcome::Failed { failure, retry_after: None }, terms, at(300), 0.5);
     after(run, settlement)
@@ -111,7 +110,7 @@ fn the_decision_table() {
     assert_eq!(judge(&submitted, &first), begin(1, 1), "its own message was perhaps never published");
     assert_eq!(judge(&submitted, &its_own), begin(1, 1));
     let of = RunId::parse("r").unwrap();
-    let mut duplicate = after(submitted.clone(), Settlement::Duplicate { of });
+    let mut duplicate = after(submitted.clone(), Settlement::Duplicate(of));
     assert_eq!(judge(&duplicate, &its_own), Verdict::PublishEnd, "ended by a job of its key");
     duplicate.held_by = Some(other.holding.clone());
     assert_eq!(judge(&duplicate, &its_own), Verdict::CarryOut);
@@ -167,13 +166,13 @@ fn a_repeated_submission_does_what_a_dead_node_could_not() {
     let noted = Run::new(&job(), 3, at(100));
     assert_eq!(on_repeat(&noted), Repeat::Publish);
     assert_eq!(on_repeat(&Run { published: true, ..noted.clone() }), Repeat::Nothing);
-    let mut scheduled = after(noted, Settlement::Schedule { at: at(900) });
+    let mut scheduled = after(noted, Settlement::Schedule(at(900)));
     assert_eq!(on_repeat(&scheduled), Repeat::Schedule(at(900)));
     scheduled.held_by = Some(arrival(7, 1, 1, 1, false).holding);
     assert_eq!(on_repeat(&scheduled), Repeat::Nothing, "a message carries it, and comes again");
     let run = running(&arrival(7, 1, 1, 1, false));
     assert_eq!(on_repeat(&run), Repeat::Nothing);
-    let mut dead = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
+    let mut dead = after(run, Settlement::Dead(Failure::new(ErrorKind::Permanent, "x")));
     assert_eq!(on_repeat(&dead), Repeat::Nothing);
     dead.replay(at(400));
     assert_eq!(on_repeat(&dead), Repeat::Nothing, "the dead letter is there until its job is published");
@@ -182,7 +181,7 @@ fn a_repeated_submission_does_what_a_dead_node_could_not() {
 #[test]
 fn a_dead_letter_stands_until_its_run_is_past_it() {
     let failure = Failure::new(ErrorKind::Permanent, "x");
-    let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Dead { failure });
+    let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Dead(failure));
     assert_eq!(on_dead_letter(None, 1, at(100)), DeadLetterVerdict::Stands);
     assert_eq!(on_dead_letter(Some(&run), 1, at(100)), DeadLetterVerdict::Stands);
     assert_eq!(on_dead_letter(Some(&run), 1, at(200)), DeadLetterVerdict::StaleRecord, "of an earlier run of its id");
@@ -194,7 +193,7 @@ fn a_dead_letter_stands_until_its_run_is_past_it() {
     run.begin(1, &"a".into(), at(500));
     run.held_by = Some(replayed.holding.clone());
     assert_eq!(on_dead_letter(Some(&run), 1, at(100)), DeadLetterVerdict::Stale);
-    let mut run = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
+    let mut run = after(run, Settlement::Dead(Failure::new(ErrorKind::Permanent, "x")));
     assert_eq!(on_dead_letter(Some(&run), 2, at(100)), DeadLetterVerdict::Stands);
     assert_eq!(
         on_dead_letter(Some(&run), 3, at(100)),

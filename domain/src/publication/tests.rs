@@ -43,7 +43,7 @@ fn retrying(attempts: u32) -> Run {
 }
 
 fn dead(attempts: u32) -> Run {
-    settled(running(attempts), Settlement::Dead { failure: failure() })
+    settled(running(attempts), Settlement::Dead(failure()))
 }
 
 /// Starts the next attempt, given what is `published`.
@@ -76,7 +76,7 @@ fn a_redelivery_publishes_one_attempt_of_a_thousand_again() {
     // The lease is lost: the start may be missing in the log, and how it ended is new.
     let lost = running(1_000);
     let published = Published::at_redelivery(&lost);
-    let lost = settled(lost, Settlement::Dead { failure: failure() });
+    let lost = settled(lost, Settlement::Dead(failure()));
     assert_eq!(rest(published, &lost), "1000/failed 1000/dlq | 1000/started 1000/failed 1000/dlq");
 
     // A wait after the last attempt may be missing as well.
@@ -208,7 +208,7 @@ fn what_submit_wrote_is_published_by_the_node_that_takes_it_up() {
     let noted = Run { held_by: None, ..enqueued() };
     let (arrived, run) = started(Published::at_arrival(&noted), noted);
     assert_eq!(rest(arrived, &run), "0/enqueued 1/started | 0/enqueued 1/started");
-    let delayed = settled(enqueued(), Settlement::Schedule { at: at(100) });
+    let delayed = settled(enqueued(), Settlement::Schedule(at(100)));
     assert_eq!(rest(Published::nothing(), &delayed), "0/scheduled | 0/scheduled");
     let arrived = Published::at_arrival(&delayed);
     let (arrived, run) = started(arrived, Run { enqueued_at: Some(at(100)), ..delayed });
@@ -250,6 +250,6 @@ fn the_message_of_a_run_that_made_way_publishes_what_no_message_had_published() 
     let twice = |kinds: &str| (kinds.to_owned(), kinds.to_owned());
     let unseen = Run { held_by: None, published: true, ..enqueued() };
     assert_eq!(after(unseen.clone()), twice("enqueued duplicate"));
-    assert_eq!(after(settled(unseen, Settlement::Schedule { at: at(9) })), twice("duplicate"));
+    assert_eq!(after(settled(unseen, Settlement::Schedule(at(9)))), twice("duplicate"));
     assert_eq!(after(settled(enqueued(), Settlement::Park { since: at(1), reason: None })), twice("duplicate"));
 }

@@ -8,7 +8,7 @@ use super::Failure;
 use crate::Timestamp;
 
 /// One attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Its round.
     pub round: u32,

@@ -41,7 +41,6 @@ pub struct Failure {
 
 impl Failure {
     /// A failure; a longer message is cut, on a character.
-    #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(MESSAGE_MAX));

@@ -83,14 +83,12 @@ impl Run {
     }
 
     /// Whether its last attempt goes on elsewhere, and its job waits for the end.
-    #[must_use]
     pub fn is_detached(&self) -> bool {
         let waits = matches!(self.state, State::Enqueued { wait: Some(Wait::Until(_)) });
         waits && self.late.is_some() && self.attempts.last().is_some_and(|last| last.ended_at.is_none())
     }
 
     /// Judges a call that names `token`, and says how the attempt has ended, or that it goes on.
-    #[must_use]
     pub fn on_late(&self, token: &str, end: Option<&LateEnd>) -> OnLate {
         let ours = self.late.as_ref().filter(|late| late.token == token);
         match ours {
@@ -143,12 +141,6 @@ impl Run {
         };
         self.state = State::Running;
         Some(outcome)
-    }
-
-    /// Whether its attempt is one that was detached, as an event of that attempt says.
-    pub(crate) fn detached_at(&self, at: Timestamp) -> bool {
-        let last = self.attempts_of_round().last();
-        last.and_then(|last| last.detached.as_deref()).is_some_and(|detached| detached.at == at)
     }
 }
 

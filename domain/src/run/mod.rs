@@ -16,7 +16,7 @@ pub use attempt::{Attempt, Detached, PutBack};
 pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
 pub use holding::{Holding, MessageId};
 pub use late::{Late, LateEnd, OnLate};
-pub use log::{LogLine, RunLog};
+pub use log::LogLine;
 pub use result::RunResult;
 pub use state::{EndLog, RunState, State, Wait};
 pub use steps::Step;
@@ -79,8 +79,8 @@ pub struct Run {
     pub ended_by: Option<SmolStr>,
     /// The progress that its handler last reported.
     pub progress: Option<Box<RawValue>>,
-    /// What its handlers last wrote into its log.
-    pub log: Option<Box<RunLog>>,
+    /// The last lines that its handlers wrote into its log, over all its attempts, the oldest first.
+    pub log: Vec<LogLine>,
     /// The steps that its handlers have finished.
     pub steps: Vec<Step>,
     /// Why it last failed.
@@ -134,14 +134,12 @@ pub struct Run {
 }
 
 /// A time span as the record stores it, in whole milliseconds.
-#[must_use]
 pub fn whole_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Run {
     /// A run that has no record yet, waiting since `enqueued_at`.
-    #[must_use]
     pub fn new(job: &Job, max_attempts: u32, enqueued_at: Timestamp) -> Self {
         Self {
             run_id: job.run_id.clone(),
@@ -159,7 +157,7 @@ impl Run {
             accepted_by: None,
             ended_by: None,
             progress: None,
-            log: None,
+            log: Vec::new(),
             steps: Vec::new(),
             error: None,
             late: None,
@@ -189,7 +187,6 @@ impl Run {
     }
 
     /// The number of the attempt that starts next: a requeued one starts again under its own number.
-    #[must_use]
     pub fn next_attempt(&self) -> u32 {
         match self.state {
             State::Scheduled { .. } | State::Enqueued { .. } => self.attempt.max(1),
@@ -198,13 +195,11 @@ impl Run {
     }
 
     /// The lane of its job.
-    #[must_use]
     pub fn lane(&self) -> Lane {
         Lane::new(&self.queue, self.priority)
     }
 
     /// In which order it has a place, if it has one.
-    #[must_use]
     pub fn order(&self) -> Option<OrderId> {
         let turn = self.turn.as_deref()?;
         Some(OrderId {
@@ -216,20 +211,17 @@ impl Run {
     }
 
     /// The run that follows it in a chain, once it has completed.
-    #[must_use]
     pub fn child(&self) -> Option<RunId> {
         let follows = self.then.is_some() && matches!(self.state, State::Completed { .. });
         follows.then(|| self.run_id.then())
     }
 
     /// Whether that round of it has ended.
-    #[must_use]
     pub fn has_ended(&self, round: u32) -> bool {
         self.state.is_terminal() || self.round > round
     }
 
     /// Whether an attempt of this round was started.
-    #[must_use]
     pub fn has_started(&self) -> bool {
         self.attempt > 0
     }
@@ -271,18 +263,8 @@ impl Run {
             // Most runs have one.
             self.attempts.reserve_exact(1);
         }
-        self.attempts.push(Attempt {
-            round: self.round,
-            attempt,
-            started_at: now,
-            ended_at: None,
-            node: node.clone(),
-            error: None,
-            retry_at: None,
-            put_back: None,
-            start,
-            detached: None,
-        });
+        let (round, node) = (self.round, node.clone());
+        self.attempts.push(Attempt { round, attempt, started_at: now, node, start, ..Attempt::default() });
     }
 
     /// Begins an attempt that was claimed but never started, on `node` instead.
@@ -335,7 +317,6 @@ impl Run {
     }
 
     /// Whether the node that cancelled it is about to put that into the event log, if it has not died.
-    #[must_use]
     pub fn is_being_logged(&self, now: Timestamp) -> bool {
         let since = |at: Timestamp| now.millis().abs_diff(at.millis());
         self.state.end_log() == EndLog::ByCanceller
@@ -350,9 +331,10 @@ impl Run {
 
     /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
     pub fn erase(&mut self, now: Timestamp) {
-        (self.progress, self.log, self.late) = (None, None, None);
+        (self.progress, self.late) = (None, None);
         // They may be personal as well.
         self.unknown = None;
+        self.log.clear();
         self.steps.clear();
         if let State::Completed { result, .. } = &mut self.state {
             result.erase();
@@ -380,15 +362,8 @@ impl Run {
     }
 
     /// The node of the first attempt of its round.
-    #[must_use]
     pub fn first_node(&self) -> Option<&SmolStr> {
         self.attempts_of_round().next().map(|first| &first.node)
-    }
-
-    /// Its handler wrote a line into its log.
-    pub fn log(&mut self, line: String, at: Timestamp) {
-        let (round, attempt) = (self.round, self.attempt);
-        self.log.get_or_insert_default().push(LogLine { at, round, attempt, line });
     }
 
     fn end(&mut self, state: State) {
@@ -399,19 +374,14 @@ impl Run {
     }
 
     fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {
-        self.shorten_history();
-        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
-            attempt.ended_at = Some(now);
-            attempt.error = error;
-        }
-    }
-
-    /// Keeps a record of a thousand long failures well below the size limit of a message: only the last few error
-    /// messages stay whole.
-    fn shorten_history(&mut self) {
+        // A record of a thousand long failures stays well below the size limit of a message.
         let old = self.attempts.len().saturating_sub(WHOLE_MESSAGES);
         for error in self.attempts[..old].iter_mut().filter_map(|attempt| attempt.error.as_mut()) {
             error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));
+        }
+        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
+            attempt.ended_at = Some(now);
+            attempt.error = error;
         }
     }
 }

@@ -22,12 +22,12 @@ impl Run {
                 self.deferral = None;
                 self.state = State::Retrying { wait: Wait::Until(at) };
             }
-            Settlement::Dead { failure } => {
+            Settlement::Dead(failure) => {
                 self.end_attempt(now, Some(failure.clone()));
                 self.error = Some(failure);
                 self.end(State::Dead { ended_at: now });
             }
-            Settlement::NotStarted { failure } => {
+            Settlement::NotStarted(failure) => {
                 if let State::Running = self.state {
                     self.take_back_start(now);
                 }
@@ -42,22 +42,22 @@ impl Run {
                 self.state = State::Enqueued { wait: None };
             }
             Settlement::Park { since, reason } => self.park(since, reason, now),
-            Settlement::Schedule { at } => {
+            Settlement::Schedule(at) => {
                 self.state = State::Scheduled { at };
                 self.enqueued_at = None;
             }
             Settlement::Expire => self.end(State::Expired { ended_at: now }),
-            Settlement::Cancel => {
-                let failure = Failure::new(ErrorKind::Cancelled, "the run was cancelled");
-                self.end_attempt(now, Some(failure));
-                self.end(State::Cancelled { ended_at: now, left: self.state.wait(), end_log: EndLog::default() });
+            Settlement::Cancel => self.cancel(Failure::new(ErrorKind::Cancelled, "the run was cancelled"), now),
+            Settlement::MakeWay(failure) => {
+                self.error = Some(failure.clone());
+                self.cancel(failure, now);
             }
-            Settlement::MakeWay { failure } => {
-                self.end_attempt(now, Some(failure.clone()));
-                self.error = Some(failure);
-                self.end(State::Cancelled { ended_at: now, left: self.state.wait(), end_log: EndLog::default() });
-            }
-            Settlement::Duplicate { of } => self.end(State::Duplicate { ended_at: now, of, left: None }),
+            Settlement::Duplicate(of) => self.end(State::Duplicate { ended_at: now, of, left: None }),
         }
+    }
+
+    fn cancel(&mut self, failure: Failure, now: Timestamp) {
+        self.end_attempt(now, Some(failure));
+        self.end(State::Cancelled { ended_at: now, left: self.state.wait(), end_log: EndLog::default() });
     }
 }

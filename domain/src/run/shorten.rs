@@ -12,7 +12,7 @@ impl Run {
     ///
     /// The attempts of the present round stay, because its events are derived from them.
     pub fn shorten(&mut self) -> bool {
-        self.log.take().is_some()
+        !std::mem::take(&mut self.log).is_empty()
             || !std::mem::take(&mut self.steps).is_empty()
             || self.cut_messages(CUTS[0])
             || self.forget_earlier()
@@ -43,10 +43,7 @@ impl Run {
 
     fn forget_values(&mut self) -> bool {
         let had_progress = self.progress.take().is_some();
-        let had_result = match &mut self.state {
-            State::Completed { result, .. } => result.forget(),
-            _ => false,
-        };
+        let had_result = if let State::Completed { result, .. } = &mut self.state { result.forget() } else { false };
         had_progress || had_result
     }
 }

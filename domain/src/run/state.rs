@@ -151,7 +151,6 @@ pub enum State {
 
 impl State {
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> RunState {
         match self {
             Self::Scheduled { .. } => RunState::Scheduled,
@@ -168,20 +167,17 @@ impl State {
     }
 
     /// Its name in records and filters.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         self.name().as_str()
     }
 
     /// Whether the run has ended (a replay may open another round).
-    #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.name().is_terminal()
     }
 
     /// How its job waits outside of its lane, if it does. The job of a run that was cancelled or made way may still
     /// wait so.
-    #[must_use]
     pub fn wait(&self) -> Option<Wait> {
         match self {
             Self::Scheduled { at } => Some(Wait::Until(*at)),
@@ -193,32 +189,27 @@ impl State {
 
     /// The time that the record has as `run_at`: until when its job waits outside of its lane, or since when it is
     /// parked.
-    #[must_use]
     pub fn run_at(&self) -> Option<Timestamp> {
         self.wait().map(Wait::run_at)
     }
 
     /// Whether its job is parked; the job of a run that was cancelled or made way may still be.
-    #[must_use]
     pub fn is_parked(&self) -> bool {
         matches!(self.wait(), Some(Wait::Parked { .. }))
     }
 
     /// Who puts the end of the run into the event log, as far as its state says: the node that gets its message, unless
     /// it was cancelled.
-    #[must_use]
     pub fn end_log(&self) -> EndLog {
         if let Self::Cancelled { end_log, .. } = self { *end_log } else { EndLog::default() }
     }
 
     /// When the run died whose dead letter was discarded; `None` in any other state.
-    #[must_use]
     pub fn died_at(&self) -> Option<Timestamp> {
         if let Self::Discarded { died_at, .. } = self { Some(*died_at) } else { None }
     }
 
     /// When the run ended; `None` if it has not.
-    #[must_use]
     pub fn ended_at(&self) -> Option<Timestamp> {
         match self {
             Self::Scheduled { .. } | Self::Enqueued { .. } | Self::Running | Self::Retrying { .. } => None,
@@ -232,21 +223,13 @@ impl State {
     }
 
     /// What its handler returned, if the run has completed.
-    #[must_use]
     pub fn result(&self) -> Option<&RunResult> {
-        match self {
-            Self::Completed { result, .. } => Some(result),
-            _ => None,
-        }
+        if let Self::Completed { result, .. } = self { Some(result) } else { None }
     }
 
     /// The run that has its idempotency key, if this one ended for it.
-    #[must_use]
     pub fn duplicate_of(&self) -> Option<&RunId> {
-        match self {
-            Self::Duplicate { of, .. } => Some(of),
-            _ => None,
-        }
+        if let Self::Duplicate { of, .. } = self { Some(of) } else { None }
     }
 }
 

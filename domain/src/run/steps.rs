@@ -6,7 +6,6 @@ use smol_str::SmolStr;
 
 use crate::{Run, Timestamp};
 
-/// Maximum number of steps that a record lists.
 const MAX_STEPS: usize = 256;
 
 /// A finished step, without its result.

@@ -157,36 +157,29 @@ impl Run {
         }
         self.has_started()
     }
-}
 
-impl Run {
     /// Whether no node has worked on it: the record has no attempt, and no message carries the run yet. It waits in its
     /// lane, or has just been started without a record.
-    #[must_use]
     pub fn is_unseen(&self) -> bool {
         self.state == RunState::Enqueued && !self.has_started() && self.held_by.is_none()
     }
 
     /// Whether `submit` made its record, and no message of it is known to exist.
-    #[must_use]
     pub fn is_only_noted(&self) -> bool {
         self.round == 1 && !self.published && !self.has_started() && self.held_by.is_none()
     }
 
     /// The consecutive deferrals for this reason, if the last deferral was one of them.
-    #[must_use]
     pub fn deferred_for(&self, reason: DeferReason) -> Option<&Deferral> {
         self.deferral.as_ref().filter(|deferral| deferral.reason == reason)
     }
 
     /// Since when it waits for a worker; its job's time spans count from here.
-    #[must_use]
     pub fn waits_since(&self) -> Timestamp {
         self.enqueued_at.unwrap_or(self.origin)
     }
 
     /// When the whole run must have ended, if its job asks for that.
-    #[must_use]
     pub fn deadline(&self, options: Option<&JobOptions>) -> Option<Timestamp> {
         Some(options?.deadline?.from(self.waits_since()))
     }

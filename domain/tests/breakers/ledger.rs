@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use longshore_domain::breaker::record::{Breaker, BreakerStep, State};
+use longshore_domain::breaker::record::{Breaker, BreakerStep, Circuit};
 use longshore_domain::{SmolStr, Timestamp};
 
 use crate::{KNOWN_WITHIN, POLICY_FAILURES, PROBES};
@@ -96,14 +96,14 @@ impl Ledger {
                 }
             }
             BreakerStep::TakeProbe { .. } => {
-                if let State::Open { until, .. } = before.state
+                if let Circuit::Open { until, .. } = before.state
                     && now < until
                 {
                     self.breaks(|| "half-open before it had cooled down".to_owned());
                 }
                 // Those that are gone, except the one that was just taken, were lost.
                 let count = |breaker: &Breaker| match &breaker.state {
-                    State::HalfOpen { probes, .. } => probes.len() as u64,
+                    Circuit::HalfOpen { probes, .. } => probes.len() as u64,
                     _ => 0,
                 };
                 self.periods.entry(after.period).or_default().lost += (count(before) + 1).saturating_sub(count(after));
@@ -124,10 +124,10 @@ impl Ledger {
         }
         if before.period != after.period {
             self.in_a_row = 0;
-            self.opened += u64::from(matches!(after.state, State::Open { .. }));
+            self.opened += u64::from(matches!(after.state, Circuit::Open { .. }));
             self.closed += u64::from(after.is_closed());
             self.open = match after.state {
-                State::Open { until, .. } => Some((after.written_at, until)),
+                Circuit::Open { until, .. } => Some((after.written_at, until)),
                 _ => None,
             };
         }

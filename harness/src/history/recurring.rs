@@ -57,13 +57,11 @@ fn overlaps(schedule: &Recurring, runs: &[&Run<'_>], skew: SignedDuration, found
 
 impl Recurring {
     /// The run of a due time.
-    #[must_use]
     pub fn run_of(&self, due: Timestamp) -> String {
         format!("{}-{}", self.id, due.as_millisecond())
     }
 
     /// Every due time.
-    #[must_use]
     pub fn due(&self) -> BTreeSet<Timestamp> {
         let times = std::iter::successors(Some(self.first), |last| last.checked_add(span(self.every)).ok());
         times.take_while(|due| *due <= self.last).collect()

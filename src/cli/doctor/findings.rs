@@ -41,7 +41,6 @@ impl Level {
     }
 }
 
-/// What was found by one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) check: &'static str,
@@ -55,7 +54,6 @@ pub(super) struct Finding {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Monitored {
-    /// JetStream is off.
     pub(super) disabled: bool,
     pub(super) storage: u64,
     pub(super) reserved_storage: u64,
@@ -71,7 +69,6 @@ pub(super) struct MonitoredConfig {
     pub(super) sync_always: bool,
 }
 
-/// All that is known.
 pub(super) struct Facts {
     pub(super) server: ServerFacts,
     pub(super) account: Result<Account, Unanswered>,
@@ -90,7 +87,6 @@ pub(super) struct Facts {
     pub(super) no_handler: Vec<NoHandler>,
 }
 
-/// What one check finds.
 struct Check {
     name: &'static str,
     found: Vec<Finding>,
@@ -127,7 +123,6 @@ impl Check {
     }
 }
 
-/// The finding where there is no connection.
 pub(super) fn no_connection(error: &str) -> Finding {
     let remedy = match error {
         error if error.contains("too old") => "run nats-server 2.14.5 or newer",
@@ -137,7 +132,6 @@ pub(super) fn no_connection(error: &str) -> Finding {
 }
 
 impl Facts {
-    /// What was found, check by check.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let server = &self.server;
         let mut found = Check::of("server").or_fine(format!("nats-server {} ({})", server.version, server.name));

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use longshore_backbone::wire::api::{
     ApiError, BatchItem, BatchRequest, Encoded, SubmitBatch, SubmitRequest, Submitted,
 };
+use longshore_backbone::wire::json::OrderedFields;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -27,7 +28,6 @@ const BATCH_BYTES: usize = 512 * 1024;
 /// Refused lines that are named; the others are only counted.
 const MAX_NAMED: usize = 20;
 
-/// One job, and the line that it comes from.
 struct LineJob {
     line: u64,
     request: Encoded<SubmitRequest>,
@@ -221,27 +221,7 @@ fn excludes(name: &str) -> Option<&'static str> {
 
 /// The fields of a JSON object in their order; values stay as they were written.
 fn fields(text: &str) -> serde_json::Result<Vec<(String, Box<RawValue>)>> {
-    struct LineFields(Vec<(String, Box<RawValue>)>);
-    impl<'de> serde::Deserialize<'de> for LineFields {
-        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            struct Visitor;
-            impl<'de> serde::de::Visitor<'de> for Visitor {
-                type Value = LineFields;
-                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                    f.write_str("an object")
-                }
-                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<LineFields, A::Error> {
-                    let mut fields = Vec::new();
-                    while let Some(field) = map.next_entry()? {
-                        fields.push(field);
-                    }
-                    Ok(LineFields(fields))
-                }
-            }
-            deserializer.deserialize_map(Visitor)
-        }
-    }
-    serde_json::from_str::<LineFields>(text).map(|fields| fields.0)
+    serde_json::from_str::<OrderedFields>(text).map(|fields| fields.0)
 }
 
 #[cfg(test)]

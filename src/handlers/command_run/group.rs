@@ -49,7 +49,6 @@ impl Group {
         Ok((child, pid.map(Self)))
     }
 
-    /// Asks all of its processes to end.
     pub(super) fn terminate(&self) {
         let _ = kill_process_group(self.0, Signal::TERM);
     }
@@ -63,7 +62,6 @@ impl Drop for Group {
     }
 }
 
-/// Changes the list.
 fn note(what: &str, group: Pid) -> std::io::Result<()> {
     send(&format!("{what} {}\n", group.as_raw_pid()))
 }

@@ -30,7 +30,6 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of stderr is in the error.
 const TAIL: usize = 2 << 10;
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct CommandRun {
     pub(crate) program: String,

@@ -31,7 +31,7 @@ const OWN: [&str; 13] = [
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Payload {
+pub(super) struct EmailPayload {
     #[serde(default)]
     to: Vec<String>,
     #[serde(default)]
@@ -57,7 +57,6 @@ struct Attached {
     content_base64: String,
 }
 
-/// An e-mail as it is handed over.
 pub(super) struct Email {
     pub(super) from: Address,
     /// Each recipient once.
@@ -66,11 +65,8 @@ pub(super) struct Email {
     pub(super) bytes: Vec<u8>,
 }
 
-impl Payload {
-    /// The e-mail; `from` is its sender if it names none.
-    ///
-    /// # Errors
-    /// Permanent: the field that is wrong, and why.
+impl EmailPayload {
+    /// The e-mail; `from` is its sender if it names none. A field that is wrong fails the job for good.
     pub(super) fn email(self, context: &Context, from: Option<&str>) -> Result<Email, HandlerError> {
         let Some(from) = self.from.as_deref().or(from) else {
             return Err(wrong("from", "is missing, and email.from is not set"));
@@ -167,9 +163,6 @@ impl Attached {
 }
 
 /// An address, alone or as `Ann <ann@shop.example>`.
-///
-/// # Errors
-/// Why it is none.
 pub(crate) fn mailbox(text: &str) -> Result<Mailbox, String> {
     if text.contains(|letter: char| letter.is_control()) {
         return Err("an address has a line break or another control character".to_owned());

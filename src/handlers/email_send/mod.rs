@@ -18,7 +18,7 @@ use crate::config::email::Encryption;
 mod message;
 mod session;
 
-use message::{Email, Payload};
+use message::{Email, EmailPayload};
 use session::{RefusedRecipient, Session};
 
 pub(crate) use message::mailbox;
@@ -26,7 +26,6 @@ pub(crate) use message::mailbox;
 /// The name of the run's steps: each is one time that the e-mail was handed over.
 const STEP: &str = "hand_over";
 
-/// The mail server.
 pub(crate) struct MailServer {
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -43,7 +42,6 @@ impl std::fmt::Debug for MailServer {
     }
 }
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct EmailSend {
     pub(crate) server: MailServer,
@@ -53,7 +51,7 @@ pub(crate) struct EmailSend {
 
 impl EmailSend {
     async fn perform(&self, context: &Context) -> Result<Success, HandlerError> {
-        let payload: Payload = super::payload(context)?;
+        let payload: EmailPayload = super::payload(context)?;
         let email = payload.email(context, self.from.as_deref())?;
         tokio::select! {
             sent = self.send(context, email) => sent,
@@ -90,10 +88,8 @@ impl EmailSend {
         Ok(json!({"message_id": id, "accepted": accepted, "refused": refused, "response": response}).into())
     }
 
-    /// Hands the e-mail over to those of these recipients whom the server takes.
-    ///
-    /// # Errors
-    /// Nobody has it: if this is the `first` time, also if the server refuses all of them.
+    /// Hands the e-mail over to those of these recipients whom the server takes. An error if nobody has it: if this is
+    /// the `first` time, also if the server refuses all of them.
     async fn hand_over(&self, email: &Email, to: &[Address], first: bool) -> Result<HandedOver, HandlerError> {
         let mut session = Session::open(&self.server).await?;
         session.begin(&email.from).await?;

@@ -23,7 +23,6 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How much of the server's words is kept.
 const WORDS: usize = 200;
 
-/// A recipient whom the server does not take.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RefusedRecipient {
     pub(super) to: String,
@@ -34,10 +33,7 @@ pub(super) struct RefusedRecipient {
 pub(super) struct Session(AsyncSmtpConnection);
 
 impl Session {
-    /// Connects, encrypts and logs in.
-    ///
-    /// # Errors
-    /// Retryable, whatever the server says: it is no fault of an e-mail.
+    /// Connects, encrypts and logs in. Whatever the server says is worth another attempt: it is no fault of an e-mail.
     pub(super) async fn open(server: &MailServer) -> Result<Self, HandlerError> {
         let failed = |error: Error| HandlerError::retryable(format!("the mail server {server:?}: {}", said(&error)));
         let parameters = || {
@@ -71,9 +67,6 @@ impl Session {
     }
 
     /// Asks the server to take one recipient; why it does not, and whether that is for good.
-    ///
-    /// # Errors
-    /// The connection is lost.
     pub(super) async fn offer(&mut self, to: &Address) -> Result<Option<(RefusedRecipient, bool)>, HandlerError> {
         let answer = self.0.command(Rcpt::new(to.clone(), vec![])).await;
         let Err(error) = answer else { return Ok(None) };
@@ -90,7 +83,6 @@ impl Session {
         Ok(format!("{} {}", response.code(), response.first_line().unwrap_or_default()).trim_end().to_owned())
     }
 
-    /// Ends the connection.
     pub(super) async fn close(mut self) {
         let _ = tokio::time::timeout(CLOSE_WITHIN, self.0.quit()).await;
     }

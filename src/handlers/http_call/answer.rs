@@ -36,9 +36,6 @@ enum Body<'a> {
 
 /// The answer as JSON: its body as JSON if it is that as a whole, else as text, or else in base64. Of one that a record
 /// would not keep it has the beginning of the body, so that status and headers are there all the same.
-///
-/// # Errors
-/// None that is known.
 pub(super) fn result(mut answer: Answer) -> Result<Bytes, HandlerError> {
     loop {
         let result = written(&answer)?;

@@ -16,7 +16,7 @@ use longshore_actors::handler::BoxFuture;
 use longshore_actors::{Context, Handler, HandlerError, Success};
 use tokio::time::timeout;
 
-use crate::outbound::{Allow, Answer, Error, Outbound, Refused};
+use crate::outbound::{Allow, Answer, NoAnswer, Outbound, Refused};
 
 mod answer;
 mod request;
@@ -25,51 +25,29 @@ pub(crate) use request::{CallTarget, method, request_headers};
 
 /// The longest wait that a service may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How much of an answer is read if no setting says it.
-const MAX_RESPONSE: usize = 32 << 10;
 /// How much of a failed answer's body is in the error.
 const EXCERPT: usize = 500;
+const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 /// The client of the type `http.call` itself: nothing but globally routable addresses.
 static STRICT: LazyLock<Outbound> = LazyLock::new(|| Outbound::new(Allow::default()));
-
-/// What the statuses of a service mean.
-#[derive(Debug, Clone)]
-pub(crate) struct Meaning {
-    pub(crate) success: Vec<RangeInclusive<u16>>,
-    pub(crate) permanent: Vec<RangeInclusive<u16>>,
-    pub(crate) retryable: Vec<RangeInclusive<u16>>,
-}
-
-impl Default for Meaning {
-    fn default() -> Self {
-        Self { success: vec![200..=299], permanent: Vec::new(), retryable: Vec::new() }
-    }
-}
-
-impl Meaning {
-    /// As the contract has it for error codes of handlers; what is set comes first.
-    fn is_permanent(&self, status: u16) -> bool {
-        let usually = (400..500).contains(&status) && ![408, 425, 429].contains(&status);
-        has(&self.permanent, status) || usually && !has(&self.retryable, status)
-    }
-}
 
 fn has(statuses: &[RangeInclusive<u16>], status: u16) -> bool {
     statuses.iter().any(|statuses| statuses.contains(&status))
 }
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct HttpCall {
     /// `None`: the payload names the request.
     pub(crate) target: Option<CallTarget>,
-    pub(crate) meaning: Meaning,
+    /// What the statuses of the service mean.
+    pub(crate) success: Vec<RangeInclusive<u16>>,
+    pub(crate) permanent: Vec<RangeInclusive<u16>>,
+    pub(crate) retryable: Vec<RangeInclusive<u16>>,
     /// `None`: the strict one.
     pub(crate) outbound: Option<Outbound>,
     /// So many bytes of an answer are read at most.
     pub(crate) max_response: usize,
-    /// So many are followed.
     pub(crate) redirects: u32,
 }
 
@@ -85,8 +63,21 @@ struct Call {
 impl HttpCall {
     /// The handler of the type `http.call` itself, with the guard at its strictest.
     pub(crate) fn strict() -> Self {
-        let meaning = Meaning::default();
-        Self { target: None, meaning, outbound: None, max_response: MAX_RESPONSE, redirects: 0 }
+        Self {
+            target: None,
+            success: vec![200..=299],
+            permanent: Vec::new(),
+            retryable: Vec::new(),
+            outbound: None,
+            max_response: 32 << 10,
+            redirects: 0,
+        }
+    }
+
+    /// As the contract has it for error codes of handlers; what is set comes first.
+    fn is_permanent(&self, status: u16) -> bool {
+        let usually = (400..500).contains(&status) && ![408, 425, 429].contains(&status);
+        has(&self.permanent, status) || usually && !has(&self.retryable, status)
     }
 
     async fn perform(&self, context: &Context) -> Result<Success, HandlerError> {
@@ -98,7 +89,7 @@ impl HttpCall {
         let within = call.within.unwrap_or(LONGEST_WAIT);
         let answer = tokio::select! {
             answer = timeout(within, self.send(call, request::usual_headers(context)?)) => {
-                answer.map_err(|_| HandlerError::retryable(Error::TooLate(within).to_string()))??
+                answer.map_err(|_| HandlerError::retryable(NoAnswer::TooLate(within).to_string()))??
             }
             () = context.cancelled() => return Err(HandlerError::retryable("the call was stopped")),
         };
@@ -124,11 +115,11 @@ impl HttpCall {
             let request = request.map_err(|error| HandlerError::permanent(format!("request: {error}")))?;
             let answer =
                 outbound.send(request, LONGEST_WAIT, self.max_response).await.map_err(|error| match error {
-                    Error::TooLate(_) | Error::Failed(_) => HandlerError::retryable(error.to_string()),
-                    Error::Refused(Refused::Unknown(_)) => HandlerError::retryable(format!("url: {error}")),
-                    Error::Refused(_) => HandlerError::permanent(format!("url: {error}")),
+                    NoAnswer::TooLate(_) | NoAnswer::Failed(_) => HandlerError::retryable(error.to_string()),
+                    NoAnswer::Refused(Refused::Unknown(_)) => HandlerError::retryable(format!("url: {error}")),
+                    NoAnswer::Refused(_) => HandlerError::permanent(format!("url: {error}")),
                 })?;
-            let location = answer.headers.get(LOCATION).filter(|_| left > 0 && is_redirect(answer.status));
+            let location = answer.headers.get(LOCATION).filter(|_| left > 0 && REDIRECTS.contains(&answer.status));
             let Some(location) = location else { return Ok(answer) };
             left -= 1;
             call.follow(answer.status, location)?;
@@ -137,7 +128,7 @@ impl HttpCall {
 
     fn judge(&self, answer: Answer) -> Result<Success, HandlerError> {
         let status = answer.status;
-        if has(&self.meaning.success, status) {
+        if has(&self.success, status) {
             return Ok(Success::from(answer::result(answer)?));
         }
         let name = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or_default();
@@ -146,7 +137,7 @@ impl HttpCall {
         if !body.trim().is_empty() {
             text = format!("{text}: {}", body.trim());
         }
-        if self.meaning.is_permanent(status) {
+        if self.is_permanent(status) {
             return Err(HandlerError::permanent(text));
         }
         let wait = answer.headers.get(RETRY_AFTER).and_then(|header| wait(header.to_str().ok()?, SystemTime::now()));
@@ -162,10 +153,6 @@ impl Handler for HttpCall {
     fn call(&self, context: Context) -> BoxFuture<'_, Result<Success, HandlerError>> {
         Box::pin(async move { self.perform(&context).await })
     }
-}
-
-fn is_redirect(status: u16) -> bool {
-    [301, 302, 303, 307, 308].contains(&status)
 }
 
 /// How long to wait, by a header that has seconds or a date; `None` if that is not a time to come.

@@ -17,7 +17,6 @@ use url::Url;
 use super::super::payload;
 use super::Call;
 
-/// Methods that a request may have.
 const METHODS: [Method; 7] =
     [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
 /// Headers that belong to the connection, or would lead the request elsewhere.
@@ -53,10 +52,7 @@ impl CallTarget {
         Self { url, method, headers }
     }
 
-    /// The address for some job, to see that it is one.
-    ///
-    /// # Errors
-    /// Why it is none.
+    /// The address for some job, or why it is none.
     pub(crate) fn example(&self) -> Result<Uri, String> {
         let host = self.url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
         if host.is_some_and(|host| host.contains('{')) {
@@ -97,20 +93,14 @@ impl CallTarget {
     }
 }
 
-/// A method by its name.
-///
-/// # Errors
-/// No request may have it.
+/// A method by its name, if a request may have it.
 pub(crate) fn method(name: &str) -> Result<Method, String> {
     let known = METHODS.iter().find(|method| method.as_str() == name);
     let names = || METHODS.each_ref().map(Method::as_str).join(", ");
     known.cloned().ok_or_else(|| format!("{name:?} is not one of {}", names()))
 }
 
-/// Headers that somebody sets; their values are kept out of all output.
-///
-/// # Errors
-/// The header that no request may have, without its value.
+/// Headers that somebody sets; their values are kept out of all output, also of the error that names a wrong one.
 pub(crate) fn request_headers(headers: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
     let mut map = HeaderMap::new();
     for (name, text) in headers {
@@ -144,10 +134,9 @@ fn header_of<'c>(context: &'c Context, name: &str) -> Option<&'c str> {
     header.map(|(_, text)| text.as_str())
 }
 
-/// A request as the payload names it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Payload {
+struct CallPayload {
     method: String,
     url: String,
     #[serde(default)]
@@ -157,12 +146,9 @@ struct Payload {
     timeout_ms: Option<u64>,
 }
 
-/// The request that the payload names.
-///
-/// # Errors
-/// Permanent: the field that is wrong, and why.
+/// The request that the payload names; a field that is wrong fails the job for good.
 pub(super) fn of_payload(context: &Context) -> Result<Call, HandlerError> {
-    let payload: Payload = payload(context)?;
+    let payload: CallPayload = payload(context)?;
     let wrong = |field: &str, reason: String| HandlerError::permanent(format!("payload: {field}: {reason}"));
     let method = method(&payload.method).map_err(|reason| wrong("method", reason))?;
     let url = payload.url.parse().map_err(|error| wrong("url", format!("is no URL: {error}")))?;
@@ -191,10 +177,7 @@ pub(super) fn of_payload(context: &Context) -> Result<Call, HandlerError> {
 }
 
 impl Call {
-    /// Makes this the request that a redirect asks for.
-    ///
-    /// # Errors
-    /// Permanent: it leads where no redirect may lead.
+    /// Makes this the request that a redirect asks for; one that leads where none may lead fails the job for good.
     pub(super) fn follow(&mut self, status: u16, location: &HeaderValue) -> Result<(), HandlerError> {
         let wrong = |reason: &str| HandlerError::permanent(format!("the service redirects {reason}"));
         let from = Url::parse(&self.url.to_string()).map_err(|_| wrong("from an address that is no URL"))?;

@@ -30,7 +30,7 @@ pub(in crate::http) struct Bodies {
 #[derive(Debug)]
 pub(in crate::http) struct Read {
     pub(in crate::http) bytes: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Bodies {
@@ -38,10 +38,7 @@ impl Bodies {
         Self { max, room: Arc::new(Semaphore::new(MAX_OF_ALL)) }
     }
 
-    /// A body of JSON, or none.
-    ///
-    /// # Errors
-    /// 415, 413, 408, 400 if it ends too early, 503 without room.
+    /// A body of JSON, or none; else 415, 413, 408, 400 if it ends too early, 503 without room.
     pub(in crate::http) async fn json(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
         let read = self.read(headers, body).await?;
         if !read.bytes.is_empty() && media_type(headers).is_some_and(|given| given != "application/json") {
@@ -51,10 +48,7 @@ impl Bodies {
         Ok(read)
     }
 
-    /// A body of any kind.
-    ///
-    /// # Errors
-    /// As [`Bodies::json`], but 415 for a compressed body alone.
+    /// A body of any kind; errors are those of [`Bodies::json`], but 415 for a compressed body alone.
     pub(super) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Read, ApiError> {
         as_it_is(headers)?;
         // Said before the body is sent, if the client asks first (`Expect: 100-continue`).
@@ -62,25 +56,25 @@ impl Bodies {
         if length.is_some_and(|length| length > self.max) {
             return Err(self.too_large());
         }
-        let (mut read, mut room) = (BytesMut::new(), None);
+        let (mut read, mut room) = (BytesMut::new(), self.room(0, 0)?);
         let mut pieces = body.into_data_stream();
         while let Some(piece) = next(&mut pieces).await {
             let piece = piece?;
             if read.len() + piece.len() > self.max {
                 return Err(self.too_large());
             }
-            add(&mut room, self.room(read.len(), piece.len())?);
+            room.merge(self.room(read.len(), piece.len())?);
             read.extend_from_slice(&piece);
         }
         Ok(Read { bytes: read.freeze(), _room: room })
     }
 
     /// Room for so many bytes after those that have theirs.
-    fn room(&self, had: usize, more: usize) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+    fn room(&self, had: usize, more: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let kib = ((had + more) >> 10) - (had >> 10);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let taken = (kib > 0).then(|| Arc::clone(&self.room).try_acquire_many_owned(kib));
-        taken.transpose().map_err(|_| ApiError::unavailable("the node is reading as many bodies as it has room for"))
+        let taken = Arc::clone(&self.room).try_acquire_many_owned(kib);
+        taken.map_err(|_| ApiError::unavailable("the node is reading as many bodies as it has room for"))
     }
 
     fn too_large(&self) -> ApiError {
@@ -88,16 +82,7 @@ impl Bodies {
     }
 }
 
-fn add(room: &mut Option<OwnedSemaphorePermit>, more: Option<OwnedSemaphorePermit>) {
-    match (room.as_mut(), more) {
-        (Some(room), Some(more)) => room.merge(more),
-        (None, more) => *room = more,
-        (_, None) => {}
-    }
-}
-
-/// # Errors
-/// 415: the body is compressed, which nothing here reads, and no handler would know.
+/// 415 for a compressed body, which nothing here reads, and no handler would know.
 pub(super) fn as_it_is(headers: &HeaderMap) -> Result<(), ApiError> {
     let named = headers.get_all(header::CONTENT_ENCODING).iter();
     match named.map(HeaderValue::as_bytes).all(|coding| coding.eq_ignore_ascii_case(b"identity")) {

@@ -32,8 +32,7 @@ pub(in crate::http) fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool 
         .any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known).as_bytes() == tag.as_bytes())
 }
 
-/// # Errors
-/// 412: the answer is not the one that is asked for.
+/// 412 if the answer is not the one that is asked for.
 pub(super) fn is_asked_for(headers: &HeaderMap, tag: &HeaderValue) -> Result<(), ApiError> {
     let is_it = |asked: &str| asked == "*" || asked.as_bytes() == tag.as_bytes();
     match headers.contains_key(header::IF_MATCH) && !tags(headers, header::IF_MATCH).any(is_it) {
@@ -42,8 +41,7 @@ pub(super) fn is_asked_for(headers: &HeaderMap, tag: &HeaderValue) -> Result<(),
     }
 }
 
-/// # Errors
-/// 400: the request has a condition, and what it asks for has none. It is not passed over: the client relies on it.
+/// 400 if the request has a condition, and what it asks for has none. It is not passed over: the client relies on it.
 pub(super) fn unconditional(headers: &HeaderMap) -> Result<(), ApiError> {
     for name in ["If-Match", "If-None-Match"] {
         if headers.contains_key(name) {
@@ -53,10 +51,8 @@ pub(super) fn unconditional(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Whether a change is one of a schedule as it was: each of them has the field `if_updated_at`.
-///
-/// # Errors
-/// 400: it has another condition.
+/// Whether a change is one of a schedule as it was: each of them has the field `if_updated_at`. 400 if it has another
+/// condition.
 pub(super) fn asks_for_a_schedule(declaration: &Declaration, headers: &HeaderMap) -> Result<bool, ApiError> {
     if !declaration.name.starts_with("schedules.") || headers.contains_key(header::IF_NONE_MATCH) {
         return unconditional(headers).map(|()| false);
@@ -64,10 +60,8 @@ pub(super) fn asks_for_a_schedule(declaration: &Declaration, headers: &HeaderMap
     Ok(headers.contains_key(header::IF_MATCH))
 }
 
-/// When this schedule was changed last, if that is what one of the tags says. That it fired since is no change.
-///
-/// # Errors
-/// 412: it was changed since.
+/// When this schedule was changed last, if that is what one of the tags says, else 412. That it fired since is no
+/// change.
 pub(super) fn updated_at(headers: &HeaderMap, schedule: &[u8]) -> Result<String, ApiError> {
     let Schedule { updated_at } = serde_json::from_slice(schedule).map_err(unreadable)?;
     let says_it =

@@ -129,8 +129,7 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     if key.is_empty() { Err(wrong("is empty")) } else { Ok(Some(key)) }
 }
 
-/// # Errors
-/// 400: a key is named for several jobs. It is not passed over: who repeats them relies on it.
+/// 400 if a key is named for several jobs. It is not passed over: who repeats them relies on it.
 pub(super) fn no_key(headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.contains_key("idempotency-key") {
         true => {

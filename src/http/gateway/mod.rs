@@ -40,14 +40,11 @@ use request::{Query, Target};
 
 /// The media type of answers.
 const JSON: &str = "application/json; charset=utf-8";
-/// The way on which requests come, in the audit.
-const FROM: &str = "http";
 /// Characters of a reason that are kept.
 const REASON_MAX: usize = 256;
 /// Longest wait for a run's end, in seconds.
 const WAIT_MAX: u64 = 60;
 
-/// What the routes share.
 #[derive(Clone)]
 pub(super) struct Gateway {
     pub(super) guard: Guard,
@@ -160,7 +157,7 @@ impl Gateway {
             trace: header("traceparent").map(|parent| TraceContext { parent, state: header("tracestate") }),
             by: Some(asker.by()),
             reason: reason(parts),
-            from: FROM.to_owned(),
+            from: "http".to_owned(),
             redaction: match declaration.effect {
                 // Who gets the job needs its payload.
                 Effect::HandsOut => Redaction::Never,
@@ -248,7 +245,6 @@ fn reveal(query: &mut Query, parts: &mut Parts) -> Result<(), ApiError> {
     }
 }
 
-/// An answer of the API.
 pub(super) fn shown(status: StatusCode, answer: Vec<u8>) -> Response {
     (status, [(header::CONTENT_TYPE, JSON)], answer).into_response()
 }

@@ -44,10 +44,7 @@ pub(in crate::http) struct Query {
 }
 
 impl Query {
-    /// Reads the query of an address.
-    ///
-    /// # Errors
-    /// 400: a parameter comes twice, or is no UTF-8.
+    /// 400 if a parameter comes twice, or is no UTF-8.
     pub(in crate::http) fn read(parts: &Parts) -> Result<Self, ApiError> {
         Self::of(&parts.uri, asker(parts)?.tenant())
     }
@@ -64,18 +61,15 @@ impl Query {
         Ok(Self { parameters, unnamed: unnamed.to_owned() })
     }
 
-    /// The names of its parameters.
     pub(in crate::http) fn names(&self) -> impl Iterator<Item = &str> {
         self.parameters.keys().map(String::as_str)
     }
 
-    /// Takes a parameter out.
     pub(in crate::http) fn take(&mut self, name: &str) -> Option<String> {
         self.parameters.remove(name)
     }
 
-    /// # Errors
-    /// 400: a parameter is left that nothing has taken.
+    /// 400 if a parameter is left that nothing has taken.
     pub(in crate::http) fn must_be_empty(&self) -> Result<(), ApiError> {
         match self.names().next() {
             Some(name) => Err(ApiError::malformed(format!("{name}: is no parameter here"))),
@@ -105,10 +99,7 @@ pub(super) struct Target {
 
 impl Target {
     /// The request to an endpoint. The tenant is named by the query or the body; if neither does, it is the
-    /// asker's own.
-    ///
-    /// # Errors
-    /// 400: a field is said twice, or the body is no JSON object.
+    /// asker's own. 400 if a field is said twice, or the body is no JSON object.
     pub(super) fn of(
         declaration: &Declaration,
         mut query: Query,

@@ -23,7 +23,6 @@ macro_rules! files {
     ($($name:literal)+) => { [$(($name, &include_bytes!($name)[..])),+] };
 }
 
-/// A file of this folder.
 #[derive(Debug)]
 struct File {
     name: &'static str,

@@ -18,7 +18,7 @@ fn died(run: &str, job_type: &str, (kind, message): (ErrorKind, &str), when: i64
     let job = Job { tenant: Tenant::parse("acme").unwrap(), ..crate::tests::job(job_type, run) };
     let mut run = Run::new(&job, 3, at(0));
     run.begin(1, &"n1".into(), at(1));
-    run.settle(Settlement::Dead { failure: Failure::new(kind, message) }, at(when));
+    run.settle(Settlement::Dead(Failure::new(kind, message)), at(when));
     run
 }
 
@@ -80,7 +80,7 @@ fn a_letter_that_is_too_large_for_an_answer_loses_its_payload_first_then_its_his
     for round in 2..200 {
         run.replay(at(600));
         run.begin(1, &"n1".into(), at(700));
-        run.settle(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "again") }, at(700 + round));
+        run.settle(Settlement::Dead(Failure::new(ErrorKind::Permanent, "again")), at(700 + round));
     }
     let large = StoredDeadLetter { payload: vec![7; 50_000].into(), ..dead_letter(run.clone()) };
     let limited = |max| {

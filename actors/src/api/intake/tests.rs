@@ -26,8 +26,7 @@ fn request(fields: &Value) -> SubmitRequest {
 }
 
 fn checked_by(policies: &Policies, fields: &Value) -> Result<Submission, ApiError> {
-    let given = Given { policies, room: ROOM, tracer: None };
-    check(&given, &Tenant::parse("acme").unwrap(), request(fields))
+    check(policies, ROOM, None, &Tenant::parse("acme").unwrap(), &request(fields))
 }
 
 fn taken(fields: &Value) -> Submission {
@@ -257,8 +256,8 @@ fn a_node_reads_from_the_headers_of_a_job_what_its_client_asked_for() {
 #[test]
 fn a_payload_is_passed_on_byte_for_byte() {
     let of = |job: &[u8]| {
-        let given = Given { policies: &Policies::default(), room: ROOM, tracer: None };
-        check(&given, &Tenant::default_tenant(), api::Submit::read(job).unwrap()).map(|job| job.payload).unwrap()
+        let submit = api::Submit::read(job).unwrap();
+        check(&Policies::default(), ROOM, None, &Tenant::default_tenant(), &submit).map(|job| job.payload).unwrap()
     };
     let spaced = br#"{"type":"t","payload":{ "b": 1.0, "a":[ 1e3 ] }}"#;
     assert_eq!(of(spaced), r#"{ "b": 1.0, "a":[ 1e3 ] }"#);

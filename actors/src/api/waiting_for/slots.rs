@@ -4,7 +4,7 @@
 use longshore_backbone::Error;
 use longshore_backbone::wire::api::{ConcurrencyStatus, SlotHolder};
 use longshore_backbone::wire::kind_key::KindKey;
-use longshore_domain::concurrency::{ConcurrencyId, SlotScope};
+use longshore_domain::concurrency::ConcurrencyId;
 use longshore_domain::{Run, RunState};
 
 use crate::api::{Api, concurrency};
@@ -49,8 +49,8 @@ async fn key_of(api: &Api, run: &Run) -> Result<KindKey, Error> {
 async fn line_of(api: &Api, run: &Run, kind: &Kind) -> Result<Option<String>, Error> {
     let has_lines = api.policies.of(&run.job_type).has_lines();
     let Some(key) = kind.key.concurrency_key().filter(|_| has_lines) else { return Ok(None) };
-    let scope = SlotScope::Key(run.tenant.clone(), key.into());
-    let (line, _) = api.backbone.slots().line(&ConcurrencyId { job_type: run.job_type.clone(), scope }).await?;
+    let key = Some((run.tenant.clone(), key.into()));
+    let (line, _) = api.backbone.slots().line(&ConcurrencyId { job_type: run.job_type.clone(), key }).await?;
     for member in line.inside(|_| false).filter(|member| member.run_id != run.run_id) {
         let found = api.backbone.read_record(&run.tenant, &member.run_id).await?;
         if let Some(found) = found.filter(|found| !found.run.has_ended(member.round)) {

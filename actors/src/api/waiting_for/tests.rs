@@ -47,7 +47,7 @@ fn says(reason: &str, message: &str) -> Recorded {
 
 #[test]
 fn a_run_that_waits_for_a_time_says_which_and_for_which_attempt() {
-    let scheduled = settled(fresh(), Settlement::Schedule { at: at(60) });
+    let scheduled = settled(fresh(), Settlement::Schedule(at(60)));
     assert_eq!(by_record(&scheduled, at(8)), says("schedule", "waits for its time, 1970-01-01T00:01:00.000Z"));
     let failed = Settlement::Retry { at: at(60), failure: Failure::new(ErrorKind::Retryable, "no") };
     let retrying = settled(running(), failed);
@@ -132,15 +132,15 @@ fn a_deferral_says_when_the_job_is_looked_at_again_if_that_is_known() {
 
 #[test]
 fn a_breaker_is_waited_for_unless_it_is_closed() {
-    let of = |state: &BreakerState, now| in_words(state, &fresh(), at(now)).map(|found| found.message);
-    let open = BreakerState::Open { until: at(60), times: 1, cause: Cause::Failures, failures: 5 };
+    let of = |state: &Circuit, now| in_words(state, &fresh(), at(now)).map(|found| found.message);
+    let open = Circuit::Open { until: at(60), times: 1, cause: Cause::Failures, failures: 5 };
     let waits = "waits for the breaker of mail.send, open until 1970-01-01T00:01:00.000Z";
     assert_eq!(of(&open, 59).as_deref(), Some(waits));
     let tries = "waits for the breaker of mail.send, which lets a few jobs try";
     assert_eq!(of(&open, 60).as_deref(), Some(tries), "it has cooled down");
-    let half_open = BreakerState::HalfOpen { times: 1, successes: 0, probes: Vec::new(), failures: 5 };
+    let half_open = Circuit::HalfOpen { times: 1, successes: 0, probes: Vec::new(), failures: 5 };
     assert_eq!(of(&half_open, 0).as_deref(), Some(tries));
-    assert_eq!(of(&BreakerState::Closed { failures: 4, window: Default::default() }, 0), None);
+    assert_eq!(of(&Circuit::Closed { failures: 4, window: Default::default() }, 0), None);
 }
 
 #[test]

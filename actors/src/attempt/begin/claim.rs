@@ -15,8 +15,7 @@ use longshore_domain::{ErrorKind, Failure, Run};
 
 use crate::attempt::assignment::Assignment;
 use crate::attempt::conclude;
-use crate::attempt::keys::line;
-use crate::attempt::keys::{self, AtBegin};
+use crate::attempt::keys::{self, AtBegin, line};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::{AttemptState, RunningAttempt};
 use crate::ports::{Rules as _, Server as _};
@@ -57,15 +56,11 @@ pub(super) fn cleared<P: Ports>(
     if let Some(reason) = clearance.gives_up() {
         ports.gave_up(run, reason);
     }
-    match clearance.refusal().or_else(|| left_out(assignment)) {
-        Some(settlement) => Err(settlement),
-        None => match &assignment.park {
-            Some(park) => {
-                Err(Settlement::Park { since: park.forward().unwrap_or(assignment.since), reason: park.reason() })
-            }
-            None => Ok(()),
-        },
-    }
+    let instead = clearance.refusal().or_else(|| left_out(assignment)).or_else(|| {
+        let park = assignment.park.as_ref()?;
+        Some(Settlement::Park { since: park.forward.unwrap_or(assignment.since), reason: park.reason })
+    });
+    instead.map_or(Ok(()), Err)
 }
 
 /// The job's payload is gone: the server takes no message of its size any more.
@@ -74,7 +69,7 @@ fn left_out(assignment: &Assignment) -> Option<Settlement> {
     let message = format!(
         "payload: it had {bytes} bytes, more than this NATS server's max_payload lets through since; it was left out"
     );
-    Some(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, message) })
+    Some(Settlement::Dead(Failure::new(ErrorKind::Invalid, message)))
 }
 
 /// Sets the start of an attempt in its state; nothing is written yet.
@@ -94,8 +89,7 @@ pub(super) fn started<P: Ports>(
 /// Another write of the record was first: the assignment, and the record that is stored now.
 pub(super) type AnothersClaim = (Box<Assignment>, Option<Found>);
 
-/// Claims the attempt; if another write was first, returns the assignment to the caller with the record that is stored
-/// now.
+/// Claims the attempt; if another write was first, returns the assignment and the record that is stored now.
 pub(super) async fn claim_on<P: Ports>(
     ports: &P,
     assignment: Box<Assignment>,
@@ -111,7 +105,7 @@ pub(super) async fn claim_on<P: Ports>(
     }
     let clearance = cleared(ports, &assignment, &attempt_state.run, fell_due);
     let refused = match clearance {
-        Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => {
+        Err(settlement @ (Settlement::Expire | Settlement::Dead(_))) => {
             if let Err(error) = keys::finish_take_over(ports, &assignment.job, &attempt_state.run).await {
                 return Ok(put_off(ports, assignment, &error).await);
             }
@@ -146,8 +140,7 @@ async fn claim_keys<P: Ports>(
     }
 }
 
-/// Stores the start of an attempt; if another write was first, returns the assignment to the caller with the record
-/// that is stored now.
+/// Stores the start; if another write was first, returns the assignment and the record that is stored now.
 pub(super) async fn write_claim<P: Ports>(
     ports: &P,
     assignment: Box<Assignment>,

@@ -21,7 +21,6 @@ use crate::runtime::log_run::{About, log_run};
 /// How often per lease a job whose holder is silent is delivered again.
 const LOOKS_PER_LEASE: u32 = 4;
 
-/// The record says that this delivery must not begin an attempt.
 pub(super) async fn not_begun<P: Ports>(
     ports: &P,
     assignment: Box<Assignment>,
@@ -47,7 +46,7 @@ pub(super) async fn not_begun<P: Ports>(
             }
             // Decided under this message, or cancelled: events that may be missing are published, and the decision is
             // carried out again.
-            let follow_up = follow_up::plan(&run).follow_up;
+            let follow_up = follow_up::plan(&run);
             let published = match run.state {
                 State::Duplicate { .. } if run.published && verdict == Verdict::PublishEnd => {
                     Published::at_made_way(&run)
@@ -59,7 +58,7 @@ pub(super) async fn not_begun<P: Ports>(
             let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());
             commit.follow_up = follow_up;
             commit.next = chain::next(ports, &commit.run, &commit.payload);
-            commit.line = line::of(ports, &assignment.job).map(Box::new);
+            commit.line = line::of(ports.policies(), &assignment.job).map(Box::new);
             commit.after = AfterCommit::Ack(assignment.ack_token);
             ports.commit(Box::new(commit)).await;
         }
@@ -73,13 +72,12 @@ pub(super) async fn not_begun<P: Ports>(
     Begun::Over
 }
 
-/// The run waits for its time, perhaps held locally by another node: the write takes it from there, then it is
-/// scheduled.
+/// The run waits for its time, perhaps held locally by another node: the write takes it away, then it is scheduled.
 async fn take_over<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
     let published = ports.server().published_at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     ports.sign(&mut run);
-    let follow_up = follow_up::plan(&run).follow_up;
+    let follow_up = follow_up::plan(&run);
     let mut commit = Commit::to_write(run, assignment.payload, revision, published, ports.author());
     commit.arrival = Some(assignment.arrival);
     commit.follow_up = follow_up;
@@ -123,7 +121,7 @@ async fn take_up_claim<P: Ports>(
     let published = ports.server().published_at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     if let Some(park) = assignment.park.take() {
-        let outcome = Outcome::OverLimit(park.reason().unwrap_or(DeferReason::Busy));
+        let outcome = Outcome::OverLimit(park.reason.unwrap_or(DeferReason::Busy));
         let attempt_state = AttemptState::new(run, revision, published, true);
         conclude::judge(ports, assignment, attempt_state, outcome).await;
         return Begun::Over;
@@ -136,8 +134,7 @@ async fn take_up_claim<P: Ports>(
     })
 }
 
-/// The attempt in the record lost its lease: it is settled so, and its events are published for the node that could
-/// not.
+/// The attempt in the record lost its lease: it is settled so, and its events are published in its node's place.
 async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
     let about = About::run(&run).traced(assignment.payload.trace_id());

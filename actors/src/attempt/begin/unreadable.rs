@@ -57,7 +57,7 @@ pub(super) async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignme
         };
         let failure = Failure::new(ErrorKind::Invalid, reason);
         log_run!(warn, assignment.about(), "invalid job: {}", failure.message);
-        conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead { failure }).await;
+        conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead(failure)).await;
         return Begun::Over;
     }
     log_run!(error, assignment.about(), "an invalid job finds no id of its own; it comes again");
@@ -85,7 +85,6 @@ pub(super) fn ids_of(assignment: &Assignment) -> [RunId; 3] {
     [job.run_id.clone(), derived, timed]
 }
 
-/// The job runs under this id.
 pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
     if assignment.job.run_id != run_id {
         assignment.arrival.has_derived_id = run_id.as_derived().is_some();
@@ -93,7 +92,6 @@ pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
     }
 }
 
-/// Whether a run is the job's own.
 fn is_of(run: &Run, assignment: &Assignment) -> bool {
     let Assignment { job, arrival, .. } = assignment;
     let derived = RunId::derived(&job.lane(), arrival.holding.message.sequence);

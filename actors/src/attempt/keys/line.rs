@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::kind_key::KindKey;
-use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Member, OnBusy, Place, SlotScope};
+use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Member, OnBusy, Place};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::DeferReason;
@@ -18,8 +18,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
 
 use crate::attempt::assignment::{Assignment, number_of};
-use crate::attempt::keys::order;
-use crate::attempt::keys::{AtBegin, record_first};
+use crate::attempt::keys::{AtBegin, order, record_first};
 use crate::attempt::ports::Ports;
 use crate::attempt::running::AttemptState;
 use crate::commit::follow_up::note_logged;
@@ -32,17 +31,12 @@ use crate::runtime::kind::Kind;
 const NO_ROOM: Duration = Duration::from_secs(5);
 
 /// The line at which a job's run has to be let in, if there is one.
-pub(crate) fn of<P: RunPorts>(ports: &P, job: &Job) -> Option<ConcurrencyId> {
-    of_job(ports.policies(), job)
-}
-
-/// The same, by these policies.
-pub(crate) fn of_job(policies: &Policies, job: &Job) -> Option<ConcurrencyId> {
+pub(crate) fn of(policies: &Policies, job: &Job) -> Option<ConcurrencyId> {
     job.options.as_ref()?.concurrency_key.as_ref()?;
     let has_lines = policies.of(&job.job_type).has_lines();
     let key = has_lines.then(|| KindKey::of(job.options.as_deref()))?;
-    let scope = SlotScope::Key(job.tenant.clone(), key.concurrency_key()?.into());
-    Some(ConcurrencyId { job_type: job.job_type.clone(), scope })
+    let key = Some((job.tenant.clone(), key.concurrency_key()?.into()));
+    Some(ConcurrencyId { job_type: job.job_type.clone(), key })
 }
 
 /// Has the run of a job that may start, or is about to be parked, come to the line or the order of its key. `instead`:
@@ -61,7 +55,7 @@ pub(crate) async fn come<P: Ports>(
         Some(_) => return Ok(AtBegin::Owned),
     };
     // A key has a line or an order, or neither.
-    let Some(id) = of(ports, job) else { return order::come(ports, assignment, attempt_state, parks).await };
+    let Some(id) = of(ports.policies(), job) else { return order::come(ports, assignment, attempt_state, parks).await };
     let policy = ports.policy(job);
     let (on_busy, max) = (policy.on_busy, policy.key_concurrency);
     if let Some(overtaken) = record_first(ports, assignment, attempt_state, None, "before-line").await? {
@@ -104,14 +98,11 @@ fn member(run: &Run, assignment: &Assignment) -> Member {
 
 /// Whether parked jobs of a kind may be taken back, as far as its line goes: another may be let in, or one that was let
 /// in is parked itself.
-///
-/// # Errors
-/// The line cannot be read.
 pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &Kind) -> Result<bool, Error> {
     let policy = policies.of(&kind.job_type);
     let Some(key) = kind.key.concurrency_key().filter(|_| policy.has_lines()) else { return Ok(true) };
-    let scope = SlotScope::Key(kind.tenant.clone(), key.into());
-    let (line, _) = server.read_line(&ConcurrencyId { job_type: kind.job_type.clone(), scope }).await?;
+    let key = Some((kind.tenant.clone(), key.into()));
+    let (line, _) = server.read_line(&ConcurrencyId { job_type: kind.job_type.clone(), key }).await?;
     let inside: Vec<&Member> = line.inside(|_| false).collect();
     let read = inside.iter().map(async |member| {
         let found = server.read_record(&kind.tenant, &member.run_id).await?;
@@ -126,7 +117,7 @@ fn makes_way(on_busy: OnBusy, by: &RunId) -> Settlement {
         OnBusy::DropNew | OnBusy::Wait => format!("its concurrency key was busy: run {by} had not ended"),
         OnBusy::KeepNewest | OnBusy::CancelRunning => format!("run {by} of its concurrency key came later"),
     };
-    Settlement::MakeWay { failure: Failure::new(ErrorKind::Cancelled, message) }
+    Settlement::MakeWay(Failure::new(ErrorKind::Cancelled, message))
 }
 
 /// Ends a run that makes way for another, whatever its state. The node that runs it is asked to stop; its message, if

@@ -114,18 +114,13 @@ fn number<S: Server>(server: &S, assignment: &Assignment) -> u64 {
     }
 }
 
-/// The next batch.
 pub(crate) struct Cut {
     pub(crate) order: Order,
     /// Runs that were found parked, and go on otherwise or have ended.
     pub(crate) stale: Vec<RunId>,
 }
 
-/// Cuts the next batch of what waits: up to `me`, the job that is about to start; without it, up to the last that is
-/// parked.
-///
-/// # Errors
-/// Something cannot be read.
+/// Cuts the next batch of what waits: up to `me`, which is about to start; without it, up to the last that is parked.
 async fn cut<S: Server>(server: &S, id: &OrderId, me: Option<&Member>, now: Timestamp) -> Result<Cut, Error> {
     let (mut beyond, mut stale) = (0, Vec::new());
     loop {
@@ -222,7 +217,7 @@ fn waits_for_its_time(assignment: &Assignment, now: Timestamp) -> bool {
         started_before: false,
         needs: None,
     };
-    matches!(clear(waiting, now).refusal(), Some(Settlement::Schedule { .. }))
+    matches!(clear(waiting, now).refusal(), Some(Settlement::Schedule(_)))
 }
 
 /// What parking has to take back of a key.
@@ -235,9 +230,6 @@ pub(crate) struct TakeBack {
 }
 
 /// What is to be taken back of the parked jobs of a key.
-///
-/// # Errors
-/// Something cannot be read or written.
 pub(crate) async fn to_take_back<S: Server>(server: &S, id: &OrderId, now: Timestamp) -> Result<TakeBack, Error> {
     let (order, revision) = server.read_order(id).await?;
     match first_open(server, id, &order).await? {
@@ -263,9 +255,6 @@ fn parked(member: &Member, found: Option<&Found>) -> Option<RunId> {
 }
 
 /// The run that comes before another in the order of its key and has not ended, with its record if it has one.
-///
-/// # Errors
-/// Something cannot be read.
 pub(crate) async fn before<S: Server>(server: &S, run: &Run) -> Result<Option<(RunId, Option<Run>)>, Error> {
     let Some(id) = run.order().filter(|_| !run.has_started()) else { return Ok(None) };
     let (order, _) = server.read_order(&id).await?;

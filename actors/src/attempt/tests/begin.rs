@@ -184,7 +184,7 @@ fn cancelled_and(run: Run, logged: EndLog) -> Run {
 #[test]
 fn what_the_record_says_of_a_delivery() {
     let completed = || Settlement::Complete(RunResult::None);
-    let dead = || Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "no") };
+    let dead = || Settlement::Dead(Failure::new(ErrorKind::Permanent, "no"));
     let elsewhere = |run: Run| Run { held_by: Some(held_by(9)), ..run };
     type Change = Box<dyn Fn(Run) -> Run>;
     let rows: Vec<(&str, Change, &[&str])> = vec![
@@ -524,7 +524,7 @@ fn a_late_write_of_an_invalid_job_does_not_begin_a_second_run_once_its_dead_lett
     scene.server.before_write(move |server| {
         let failure = Failure::new(ErrorKind::Invalid, "nonsense");
         (replayed.held_by, replayed.seal) = (Some(held_by(SEQUENCE)), "5ea1".into());
-        replayed.settle(Settlement::Dead { failure }, at(10));
+        replayed.settle(Settlement::Dead(failure), at(10));
         replayed.replay(at(20));
         server.has_record(replayed);
     });
@@ -542,7 +542,7 @@ fn an_invalid_job_whose_run_has_the_id_with_its_time_is_over_once_that_was_repla
     let other = Run { origin: at(-500), ..scene.fresh() };
     replayed.run_id = longshore_domain::RunId::derived_at(&other.run_id, stored_at);
     replayed.held_by = Some(held_by(SEQUENCE));
-    replayed.settle(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "nonsense") }, at(10));
+    replayed.settle(Settlement::Dead(Failure::new(ErrorKind::Invalid, "nonsense")), at(10));
     replayed.replay(at(20));
     scene.server.has_record(other);
     scene.server.has_record(replayed);

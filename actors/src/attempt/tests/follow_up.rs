@@ -25,7 +25,7 @@ impl Scene {
     /// The commit of this run, of which the follow-up is next.
     fn published(&mut self, run: Run) -> Box<Commit> {
         let Assignment { ack_token, arrival, .. } = *self.claim();
-        let follow_up = plan(&run).follow_up;
+        let follow_up = plan(&run);
         let published = Published::held_locally(&run);
         let mut commit = Commit::of_stored(Box::new(run), PublishedJob::default(), published, self.node.author());
         (commit.follow_up, commit.arrival, commit.after) = (follow_up, Some(arrival), AfterCommit::Ack(ack_token));
@@ -63,7 +63,7 @@ impl Scene {
 }
 
 fn dead(run: Run) -> Run {
-    after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "no") })
+    after(run, Settlement::Dead(Failure::new(ErrorKind::Permanent, "no")))
 }
 
 fn completed(run: Run) -> Run {

@@ -100,7 +100,7 @@ fn a_claim_that_was_never_published_is_taken_over_and_its_run_ends_as_a_duplicat
 fn a_run_that_ends_as_a_duplicate_before_its_time_was_scheduled_and_never_enqueued() {
     let mut scene = keyed();
     let mut first = pre_created(&mut scene, "r1");
-    first.settle(Settlement::Schedule { at: at(60_000) }, at(5));
+    first.settle(Settlement::Schedule(at(60_000)), at(5));
     scene.server.has_record(first);
     scene.server.has_claim("k", claim("r1", false, &[]));
     let (begun, sent) = scene.begins();
@@ -114,7 +114,7 @@ fn a_run_that_ends_as_a_duplicate_before_its_time_was_scheduled_and_never_enqueu
 fn a_run_whose_own_job_ended_it_as_a_duplicate_is_published_by_that_job_alone() {
     let mut scene = keyed();
     let mut first = pre_created(&mut scene, "r1");
-    first.settle(Settlement::Duplicate { of: id(RUN) }, at(5));
+    first.settle(Settlement::Duplicate(id(RUN)), at(5));
     first.held_by = Some(held_by(9));
     scene.server.has_record(first);
     scene.server.has_claim("k", claim(RUN, true, &["r1"]));
@@ -129,7 +129,7 @@ fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_has_expired_since() 
     let options = JobOptions { idempotency_key: Some("k".to_owned()), expires: second, ..JobOptions::default() };
     let mut scene = Scene::with(Some(&options));
     let mut first = pre_created(&mut scene, "r1");
-    first.settle(Settlement::Duplicate { of: id(RUN) }, at(10));
+    first.settle(Settlement::Duplicate(id(RUN)), at(10));
     scene.server.has_record(first);
     scene.server.has_claim("k", claim(RUN, true, &["r1"]));
     scene.server.pass(Duration::from_secs(2));
@@ -144,7 +144,7 @@ fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_has_expired_since() 
 fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_was_cancelled_since() {
     let mut scene = keyed();
     let mut first = pre_created(&mut scene, "r1");
-    first.settle(Settlement::Duplicate { of: id(RUN) }, at(10));
+    first.settle(Settlement::Duplicate(id(RUN)), at(10));
     scene.server.has_record(first);
     scene.server.has_claim("k", claim(RUN, true, &["r1"]));
     let mut cancelled = pre_created(&mut scene, RUN);
@@ -187,7 +187,7 @@ fn a_take_over_that_was_cut_off_is_finished_by_the_next_delivery() {
         let mut scene = keyed();
         let mut first = pre_created(&mut scene, "r1");
         if has_ended {
-            first.settle(Settlement::Duplicate { of: id(RUN) }, super::server::at(5));
+            first.settle(Settlement::Duplicate(id(RUN)), super::server::at(5));
         }
         scene.server.has_record(first);
         scene.server.has_claim("k", claim(RUN, true, &["r1", "r2"]));
@@ -223,7 +223,7 @@ fn a_run_replayed_later_needs_no_key() {
     scene.server.has_claim("k", claim("r1", true, &[]));
     let mut dead = scene.running();
     dead.settle(
-        Settlement::Dead { failure: longshore_domain::Failure::new(longshore_domain::ErrorKind::Permanent, "no") },
+        Settlement::Dead(longshore_domain::Failure::new(longshore_domain::ErrorKind::Permanent, "no")),
         super::server::at(5),
     );
     dead.seal = "5ea1".into();
@@ -255,7 +255,7 @@ fn has_the_key(scene: &mut Scene, unique: Unique, change: impl FnOnce(&mut Run))
 fn dies(run: &mut Run) {
     run.begin(1, &"n2".into(), at(5));
     let failure = longshore_domain::Failure::new(longshore_domain::ErrorKind::Permanent, "no");
-    run.settle(Settlement::Dead { failure }, at(6));
+    run.settle(Settlement::Dead(failure), at(6));
 }
 
 #[test]
@@ -488,7 +488,7 @@ fn a_run_that_is_about_to_replace_the_one_that_took_its_key_is_not_ended_by_that
 #[test]
 fn a_take_over_by_a_run_that_died_is_finished_by_the_next_that_takes_the_key() {
     let mut scene = keyed();
-    let taken = after(pre_created(&mut scene, "r1"), Settlement::Duplicate { of: id("r2") });
+    let taken = after(pre_created(&mut scene, "r1"), Settlement::Duplicate(id("r2")));
     scene.server.has_record(taken);
     scene.server.has_claim("k", claim(RUN, true, &["r1"]));
     let (begun, sent) = scene.begins();

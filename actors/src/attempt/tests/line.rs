@@ -22,7 +22,7 @@ fn let_in(scene: &mut Scene, change: impl FnOnce(Run) -> Run) {
     let place = Place { at: at(-10), number: 1 };
     let member = Member { run_id: id("r1"), round: 1, place };
     let judged = Line::default().judge(&member, OnBusy::DropNew, 1, |_| false);
-    scene.server.has_line(&line::of(&scene.node, &job).unwrap(), judged.write.unwrap());
+    scene.server.has_line(&line::of(&scene.node.policies, &job).unwrap(), judged.write.unwrap());
     let running = Run { run_id: id("r1"), token: "wn2-1".into(), ..scene.running() };
     scene.server.has_record(change(running));
 }

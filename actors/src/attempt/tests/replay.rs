@@ -43,7 +43,7 @@ fn is_own(name: &str) -> bool {
 /// The run has died of this, with its record.
 fn dead(scene: &mut Scene, failure: Failure) -> StoredDeadLetter {
     let mut run = Run { seal: "5ea1".into(), ..scene.running() };
-    run.settle(Settlement::Dead { failure }, at(500));
+    run.settle(Settlement::Dead(failure), at(500));
     scene.server.has_record(run.clone());
     let headers = Headers::new();
     StoredDeadLetter { sequence: 3, run, headers, payload: Bytes::from_static(b"{}"), left_out: None }

@@ -29,7 +29,7 @@ fn waits(scene: &mut Scene, run: impl FnOnce(&mut Scene) -> Run) {
 
 fn scheduled(scene: &mut Scene) -> Run {
     let run = Run { published: true, seal: "5ea1".into(), ..scene.fresh() };
-    after(run, Settlement::Schedule { at: at(60_000) })
+    after(run, Settlement::Schedule(at(60_000)))
 }
 
 fn reschedule(scene: &Scene, change: &Change) -> Result<Run, ApiError> {

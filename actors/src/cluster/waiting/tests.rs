@@ -30,7 +30,7 @@ impl Node {
     }
 
     fn begun(&self) -> Begun<'_> {
-        Begun { of_queues: &self.queues, of_tenants: &self.tenants }
+        (&self.queues, &self.tenants)
     }
 }
 

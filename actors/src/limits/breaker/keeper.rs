@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
 use longshore_backbone::breakers::{BreakerRecords, FoundBreaker, WrittenBreaker};
-use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, By, State};
+use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, By, Circuit};
 use longshore_domain::{SmolStr, format_smolstr};
 use ractor::RpcReplyPort;
 use serde_json::json;
@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::limits::breaker::Breakers;
 use crate::metrics::Metrics;
+use crate::ports::passed_on::passed_on;
 use crate::runtime::address::Mailbox;
 use crate::runtime::clock::{instant, now};
 use crate::runtime::supervision::{LoopEnd, SUBSCRIPTION_ENDED, ticks};
@@ -45,7 +46,7 @@ const MAX_LABELS: usize = 200;
 const OTHER: &str = "_other";
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct BreakerPart {
     pub(crate) records: BreakerRecords,
     pub(crate) breakers: Arc<Breakers>,
     /// How long a probe is leased.
@@ -55,14 +56,13 @@ pub(crate) struct Part {
 }
 
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum BreakerMessage {
     /// Close or open this breaker; the answer is its record, once that is stored.
     Order(BreakerKey, BreakerStep, RpcReplyPort<Result<Breaker, Error>>),
 }
 
-/// Keeps the breakers until the process ends.
-pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { records, breakers, metrics, .. } = part.clone();
+pub(crate) async fn run(part: BreakerPart, mut mailbox: Mailbox<BreakerMessage>) -> LoopEnd {
+    let BreakerPart { records, breakers, metrics, .. } = part.clone();
     if !breakers.are_used() {
         // There is nothing to read or write, and orders are refused before they come here.
         return std::future::pending().await;
@@ -79,8 +79,8 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let (mut reads, mut shown, mut more) = (JoinSet::new(), HashSet::new(), true);
     loop {
         tokio::select! {
-            Message::Order(of, step, reply) = mailbox.next() => writes.order(of, step, reply),
-            () = breakers.due() => {}
+            BreakerMessage::Order(of, step, reply) = mailbox.next() => writes.order(of, step, reply),
+            () = breakers.due.notified() => {}
             _ = look.tick(), if more => {}
             Some(written) = writes.steps.join_next() => written.map_err(|error| error.to_string())?,
             Some(_) = writes.orders.join_next() => continue,
@@ -99,7 +99,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
 }
 
 /// Reads all records, should the server have republished one in vain.
-async fn read_all(Part { records, breakers, .. }: Part) {
+async fn read_all(BreakerPart { records, breakers, .. }: BreakerPart) {
     match records.all(None).await {
         Ok(all) => {
             for FoundBreaker { breaker, revision } in all {
@@ -112,8 +112,7 @@ async fn read_all(Part { records, breakers, .. }: Part) {
     breakers.were_read();
 }
 
-/// Has idle breakers forgotten, and shows the states of the others in the metrics, by type. `shown` are the types shown
-/// before.
+/// Has idle breakers forgotten, and shows the states of the others in the metrics; `shown` are the types shown before.
 fn show_states(breakers: &Breakers, metrics: &Metrics, shown: &mut HashSet<String>) {
     let states = breakers.clean();
     shown.retain(|label| {
@@ -133,7 +132,7 @@ fn show_states(breakers: &Breakers, metrics: &Metrics, shown: &mut HashSet<Strin
 
 /// The writes that are under way. They end with the part: a step that is written again is done once.
 struct Writes {
-    part: Part,
+    part: BreakerPart,
     steps: JoinSet<()>,
     orders: JoinSet<()>,
 }
@@ -147,18 +146,16 @@ impl Writes {
         more
     }
 
-    /// Writes the step that a breaker is to take.
     fn begin(&mut self, of: BreakerKey) {
-        let Some((number, step)) = self.part.breakers.doing(&of) else { return };
         let part = self.part.clone();
-        self.steps.spawn(async move { write(&part, &part.breakers, part.lease, (&of, &step, number)).await });
+        self.steps.spawn(async move { write(&part, &part.breakers, part.lease, &of).await });
     }
 
     fn order(&mut self, of: BreakerKey, step: BreakerStep, reply: RpcReplyPort<Result<Breaker, Error>>) {
         let part = self.part.clone();
         self.orders.spawn(async move {
             // Under a name of its own: a step of the node with a lower number may still be on its way.
-            let writer = &format_smolstr!("{}-orders", part.breakers.writer());
+            let writer = &format_smolstr!("{}-orders", part.breakers.writer);
             let number = part.breakers.next_number();
             let (ports, breakers, lease) = (&part, &*part.breakers, part.lease);
             let done = Writing { ports, breakers, lease, of: &of, step: &step, writer, number }.carry_out().await;
@@ -168,26 +165,20 @@ impl Writes {
     }
 }
 
-/// Writes the step that a breaker of this node is to take, and settles it.
-pub(crate) async fn write<P: BreakerPorts>(
-    ports: &P,
-    breakers: &Breakers,
-    lease: Duration,
-    (of, step, number): (&BreakerKey, &BreakerStep, u64),
-) {
-    let writer = breakers.writer();
-    if let Err(error) = (Writing { ports, breakers, lease, of, step, writer, number }).carry_out().await {
+/// Writes the step that a breaker of this node is to take, if any, and settles it.
+pub(crate) async fn write<P: BreakerPorts>(ports: &P, breakers: &Breakers, lease: Duration, of: &BreakerKey) {
+    let (Some((number, step)), writer) = (breakers.doing(of), &breakers.writer) else { return };
+    if let Err(error) = (Writing { ports, breakers, lease, of, step: &step, writer, number }).carry_out().await {
         let (tenant, job_type) = (&of.tenant, &of.job_type);
         tracing::warn!(%tenant, %job_type, "a circuit breaker could not be written: {}", error.with_causes());
     }
     breakers.settled(of);
 }
 
-/// The cluster's records of breakers: the simulation answers, too.
+/// The cluster's records of breakers. Each method is the method of [`BreakerRecords`] that has its name, where nothing
+/// else is said: the simulation answers, too.
 pub(crate) trait BreakerPorts {
-    /// As the method of [`BreakerRecords`].
     async fn write(&self, breaker: &Breaker, expected: u64) -> Result<WrittenBreaker, Error>;
-    /// The same.
     async fn read(&self, of: &BreakerKey) -> Result<Option<FoundBreaker>, Error>;
     /// Publishes a change of state that this node has stored.
     async fn announce(&self, breaker: &Breaker);
@@ -196,17 +187,36 @@ pub(crate) trait BreakerPorts {
     fn chance(&self) -> f64;
 }
 
-impl BreakerPorts for Part {
-    async fn write(&self, breaker: &Breaker, expected: u64) -> Result<WrittenBreaker, Error> {
-        self.records.write(breaker, expected).await
-    }
-
-    async fn read(&self, of: &BreakerKey) -> Result<Option<FoundBreaker>, Error> {
-        self.records.read(of).await
+impl BreakerPorts for BreakerPart {
+    passed_on! { self.records =>
+        async fn write(&self, breaker: &Breaker, expected: u64) -> Result<WrittenBreaker, Error>;
+        async fn read(&self, of: &BreakerKey) -> Result<Option<FoundBreaker>, Error>;
     }
 
     async fn announce(&self, breaker: &Breaker) {
-        announce(&self.system_events, breaker).await;
+        let BreakerKey { tenant, job_type, key } = &breaker.of;
+        let mut details = json!({"tenant": tenant, "type": job_type});
+        if let Some(key) = key {
+            details["key"] = json!(key);
+        }
+        let event = match &breaker.state {
+            Circuit::Closed { .. } => {
+                tracing::info!(%tenant, %job_type, key = key.as_deref(), "its circuit breaker has closed");
+                "breaker_closed"
+            }
+            Circuit::Open { until, times, cause, .. } => {
+                tracing::warn!(%tenant, %job_type, key = key.as_deref(), %until, cause = cause.as_str(), "its circuit breaker has opened");
+                details["cause"] = json!(cause);
+                details["until"] = json!(until);
+                details["times_opened"] = json!(times);
+                "breaker_opened"
+            }
+            Circuit::HalfOpen { times, .. } => {
+                details["times_opened"] = json!(times);
+                "breaker_half_open"
+            }
+        };
+        self.system_events.publish_about(event, None, Some(job_type), details).await;
     }
 
     async fn pause(&self, wait: Duration) {
@@ -306,33 +316,6 @@ impl<P: BreakerPorts> Writing<'_, P> {
             return Ok((known, revision));
         }
     }
-}
-
-/// Publishes a change of state that this node has stored.
-async fn announce(system_events: &SystemEvents, breaker: &Breaker) {
-    let BreakerKey { tenant, job_type, key } = &breaker.of;
-    let mut details = json!({"tenant": tenant, "type": job_type});
-    if let Some(key) = key {
-        details["key"] = json!(key);
-    }
-    let event = match &breaker.state {
-        State::Closed { .. } => {
-            tracing::info!(%tenant, %job_type, key = key.as_deref(), "its circuit breaker has closed");
-            "breaker_closed"
-        }
-        State::Open { until, times, cause, .. } => {
-            tracing::warn!(%tenant, %job_type, key = key.as_deref(), %until, cause = cause.as_str(), "its circuit breaker has opened");
-            details["cause"] = json!(cause);
-            details["until"] = json!(until);
-            details["times_opened"] = json!(times);
-            "breaker_opened"
-        }
-        State::HalfOpen { times, .. } => {
-            details["times_opened"] = json!(times);
-            "breaker_half_open"
-        }
-    };
-    system_events.publish_of_type(event, job_type, details).await;
 }
 
 #[cfg(test)]

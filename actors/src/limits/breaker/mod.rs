@@ -35,6 +35,7 @@ const SOON: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub(crate) struct Breakers {
     policies: Arc<Policies>,
+    /// This process, as records name it.
     writer: SmolStr,
     /// Numbers the steps of this process.
     steps: AtomicU64,
@@ -47,7 +48,7 @@ pub(crate) struct Breakers {
     /// A state has changed since the metrics were last set.
     has_changed: AtomicBool,
     /// Notified when there is a step to write.
-    due: Notify,
+    pub(crate) due: Notify,
     /// Notified when jobs may start that could not before.
     news: Arc<GateNews>,
 }
@@ -113,7 +114,6 @@ impl Breakers {
         self.policies.types.iter().filter(|(_, policy)| policy.breaker.is_some()).map(|(job_type, _)| job_type)
     }
 
-    /// Whether any type has breakers.
     pub(crate) fn are_used(&self) -> bool {
         let of_types = self.policies.types.values().any(|policy| policy.breaker.is_some());
         of_types || self.policies.default_type.breaker.is_some()
@@ -236,7 +236,6 @@ impl Breakers {
     }
 }
 
-/// The kind of the jobs of a breaker.
 fn kind_of(of: &BreakerKey) -> Kind {
     let key = KindKey::of_limit_key(of.key.as_deref());
     Kind { tenant: of.tenant.clone(), job_type: of.job_type.clone(), key }

@@ -5,18 +5,13 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, State};
-use longshore_domain::{JobType, SmolStr};
+use longshore_domain::JobType;
+use longshore_domain::breaker::record::{Breaker, BreakerKey, BreakerStep, Circuit};
 
 use super::{BreakerTable, Breakers, KnownBreaker, MAX_BREAKERS, kind_of};
 use crate::runtime::now;
 
 impl Breakers {
-    /// This process, as records name it.
-    pub(crate) fn writer(&self) -> &SmolStr {
-        &self.writer
-    }
-
     pub(crate) fn next_number(&self) -> u64 {
         self.steps.fetch_add(1, Ordering::Relaxed)
     }
@@ -25,11 +20,6 @@ impl Breakers {
         if !self.was_read.swap(true, Ordering::Relaxed) {
             self.frees();
         }
-    }
-
-    /// Waits until there may be a step to write.
-    pub(crate) async fn due(&self) {
-        self.due.notified().await;
     }
 
     /// Jobs may start that could not before.
@@ -87,7 +77,6 @@ impl Breakers {
         })
     }
 
-    /// Takes in a version of a record.
     pub(crate) fn learned(&self, breaker: Breaker, revision: u64) {
         let Some(policy) = self.policy(&breaker.of.job_type) else { return };
         let mut table = self.table();
@@ -100,7 +89,6 @@ impl Breakers {
         }
     }
 
-    /// No record of this breaker is stored.
     pub(crate) fn learned_none(&self, of: &BreakerKey) {
         let changed = self.table().views.get_mut(&kind_of(of)).is_some_and(|known| known.view.learned_none());
         if changed {
@@ -136,8 +124,8 @@ impl Breakers {
 /// The state of a breaker as its metric has it.
 fn number_of(breaker: Option<&Breaker>) -> i64 {
     match breaker.map(|breaker| &breaker.state) {
-        None | Some(State::Closed { .. }) => 0,
-        Some(State::HalfOpen { .. }) => 1,
-        Some(State::Open { .. }) => 2,
+        None | Some(Circuit::Closed { .. }) => 0,
+        Some(Circuit::HalfOpen { .. }) => 1,
+        Some(Circuit::Open { .. }) => 2,
     }
 }

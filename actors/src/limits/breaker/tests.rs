@@ -33,7 +33,7 @@ fn write(breakers: &Breakers, revision: &mut u64) -> usize {
     for of in &steps {
         let ((number, step), (known, _)) = (breakers.doing(of).unwrap(), breakers.stored(of));
         let policy = breakers.policy(&of.job_type).unwrap();
-        let by = By { writer: breakers.writer(), number, now: now(), chance: 0.0, policy, lease: LEASE };
+        let by = By { writer: &breakers.writer, number, now: now(), chance: 0.0, policy, lease: LEASE };
         if let Some(next) = known.unwrap_or_else(|| Breaker::new(of.clone(), now())).after(&step, by) {
             *revision += 1;
             breakers.learned(next, *revision);

@@ -68,7 +68,7 @@ impl SlotPorts for SlotRecords {
 }
 
 #[derive(Clone)]
-pub(crate) struct Part<R = SlotRecords> {
+pub(crate) struct SlotKeeperPart<R = SlotRecords> {
     pub(crate) records: R,
     pub(crate) node: SmolStr,
     pub(crate) lease: Duration,
@@ -95,11 +95,9 @@ pub(crate) enum Done {
     Limit(ConcurrencyId),
     /// This session was written, at that moment.
     Session(SmolStr, Instant, Renewed),
-    /// Another node's session was looked at.
     Watched(SmolStr),
     /// The node may end.
     Left,
-    /// Nothing follows.
     Nothing,
 }
 
@@ -110,11 +108,10 @@ pub(crate) enum Renewed {
     /// It was based on another revision than this one, which is stored.
     Behind(u64),
     Over,
-    /// That is not known.
     Unclear,
 }
 
-impl<R: SlotPorts> Part<R> {
+impl<R: SlotPorts> SlotKeeperPart<R> {
     pub(crate) async fn carry_out(&self, errand: Errand) -> Done {
         match errand {
             Errand::Limit(id, step) => {
@@ -137,7 +134,7 @@ impl<R: SlotPorts> Part<R> {
             }
             Errand::Announce(limits) => self.announce(&limits).await,
             Errand::EndFormer(session) => {
-                while !self.end_own(session.id()).await {
+                while !self.end_own(&session.id).await {
                     self.records.pause(AGAIN_AFTER).await;
                 }
             }
@@ -145,7 +142,7 @@ impl<R: SlotPorts> Part<R> {
                 // A handler in this node that is still at work has the rest of the lease.
                 if let Some(session) = stored.filter(|session| session.is_idle_here()) {
                     session.lose();
-                    self.end_own(session.id()).await;
+                    self.end_own(&session.id).await;
                 }
                 return Done::Left;
             }
@@ -154,7 +151,7 @@ impl<R: SlotPorts> Part<R> {
     }
 
     async fn announce(&self, limits: &[ConcurrencyId]) {
-        let session = self.slots.session().id().clone();
+        let session = self.slots.session().id.clone();
         for limits in limits.chunks(IN_A_WISH) {
             let limits = limits.iter().map(|id| format_smolstr!("{id}")).collect();
             self.records.wish(&Wish { session: session.clone(), limits }).await;

@@ -16,7 +16,7 @@ use ractor::RpcReplyPort;
 use tokio::task::JoinSet;
 
 use crate::limits::concurrency::Slots;
-use crate::limits::concurrency::errands::{Done, Errand, Part, Renewed};
+use crate::limits::concurrency::errands::{Done, Errand, Renewed, SlotKeeperPart};
 use crate::limits::concurrency::session::OwnSession;
 use crate::runtime::address::Mailbox;
 use crate::runtime::clock::instant;
@@ -29,7 +29,7 @@ pub(crate) const WISH_EVERY: Duration = Duration::from_millis(300);
 /// Limits that are read or written at once.
 const AT_ONCE: usize = 64;
 
-pub(crate) enum Message {
+pub(crate) enum SlotKeeperMessage {
     /// The node ends: give back what is not used, end the session, then answer.
     Leave(RpcReplyPort<()>),
 }
@@ -62,8 +62,7 @@ pub(crate) fn watch_every(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
 }
 
-/// Keeps the slots until the process ends.
-pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
+pub(crate) async fn run(part: SlotKeeperPart, mut mailbox: Mailbox<SlotKeeperMessage>) -> LoopEnd {
     let slots = Arc::clone(&part.slots);
     let mut news = part.records.news().await.map_err(|error| error.with_causes())?;
     let mut questions = part.records.questions(&part.node).await.map_err(|error| error.with_causes())?;
@@ -74,7 +73,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     loop {
         let is_used = keeper.is_used();
         tokio::select! {
-            Message::Leave(reply) = mailbox.next() => {
+            SlotKeeperMessage::Leave(reply) = mailbox.next() => {
                 keeper.leaves();
                 leaving.push(reply);
             }
@@ -104,8 +103,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
 
 impl Keeper {
     pub(crate) fn new(slots: Arc<Slots>, lease: Duration) -> Self {
-        // A former keeper's writes, if any, are of the session that stands in the table: it is renewed from what is
-        // stored.
+        // A former keeper's writes are of the session that stands in the table: it is renewed from what is stored.
         slots.writes_are_unclear();
         Self {
             slots,
@@ -120,7 +118,6 @@ impl Keeper {
         }
     }
 
-    /// Whether there is anything to keep.
     pub(crate) fn is_used(&self) -> bool {
         self.session.lease.is_some() || !self.former.is_empty() || self.slots.knows_any()
     }
@@ -188,12 +185,12 @@ impl Keeper {
             kept.ask(now);
         }
         self.session.is_written = true;
-        self.errands.push(Errand::Renew(session.id().clone(), self.session.revision));
+        self.errands.push(Errand::Renew(session.id.clone(), self.session.revision));
     }
 
     fn renewed(&mut self, of: &SmolStr, sent: Instant, renewed: &Renewed) {
         let (session, lease) = (self.slots.session(), self.lease);
-        if session.id() != of {
+        if session.id != *of {
             return;
         }
         self.session.is_written = false;
@@ -234,7 +231,7 @@ impl Keeper {
     pub(crate) fn watch(&mut self) {
         for session in self.slots.watched() {
             // What rests on a former session of this process may still take a step.
-            let is_own = self.former.iter().any(|former| *former.id() == session);
+            let is_own = self.former.iter().any(|former| former.id == session);
             if !is_own && self.watching.insert(session.clone()) {
                 self.errands.push(Errand::Watch(session));
             }

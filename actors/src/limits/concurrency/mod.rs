@@ -23,12 +23,13 @@ use std::time::{Duration, Instant};
 use longshore_backbone::bucket_space::BucketSpace;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::session::Watch;
-use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Hold, Holder, SlotRecord, SlotRefusal, SlotScope};
+use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Holder, SlotRecord, SlotRefusal, SlotVersion};
 use longshore_domain::policy::Policies;
 use longshore_domain::{Job, JobType, RunId, SmolStr, Tenant};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
+use crate::limits::concurrency::keeper::SlotKeeperMessage;
 use crate::limits::concurrency::session::OwnSession;
 use crate::runtime::address::Address;
 use crate::runtime::clock::instant;
@@ -59,7 +60,7 @@ pub(crate) struct Slots {
     made: Instant,
     /// Notified when the keeper has to look at the limits that are due.
     pub(crate) due: Notify,
-    pub(crate) address: Address<keeper::Message>,
+    pub(crate) address: Address<SlotKeeperMessage>,
 }
 
 struct Known {
@@ -87,7 +88,6 @@ type Ids = SmallVec<[(ConcurrencyId, u32); 2]>;
 pub(crate) enum NoSlot {
     /// The cluster is being asked; up to so many jobs may start then.
     Unknown(usize),
-    /// All are taken.
     Full,
     /// Too many limits are known here.
     NoPlace,
@@ -135,7 +135,7 @@ impl Drop for SlotPermit {
         let mut known = self.of.known();
         known.at_work.remove(&self.number);
         for id in &self.ids {
-            let Some(holder) = known.holders.get_mut(id).filter(|holder| holder.session() == self.session.id()) else {
+            let Some(holder) = known.holders.get_mut(id).filter(|holder| *holder.session() == self.session.id) else {
                 continue;
             };
             holder.put_back(now, self.holds_for);
@@ -170,7 +170,6 @@ pub(crate) async fn while_it_lasts<T>(permit: &SlotPermit, work: impl Future<Out
 }
 
 impl Slots {
-    /// The node has no slots.
     pub(crate) fn new(policies: Arc<Policies>, news: Arc<GateNews>, space: BucketSpace) -> Self {
         let known = Known {
             holders: HashMap::new(),
@@ -227,26 +226,17 @@ impl Slots {
         self.has_limit(&job.job_type) || job.options.as_ref().is_some_and(|options| options.concurrency_key.is_some())
     }
 
-    /// For how long the slots of the job's attempts are kept once this node is gone.
-    pub(crate) fn hold(&self, job: &Job) -> Hold {
-        self.policies.of(&job.job_type).concurrency_hold
-    }
-
     fn has_limit(&self, job_type: &JobType) -> bool {
         self.policies.of(job_type).concurrency.is_some()
     }
 
-    /// Whether jobs of this kind are counted by a limit.
     pub(crate) fn has_limit_of(&self, kind: &Kind) -> bool {
         self.has_limit(&kind.job_type) || kind.key.concurrency_key().is_some()
     }
 
     pub(crate) fn max_of(&self, id: &ConcurrencyId) -> Option<u32> {
         let policy = self.policies.of(&id.job_type);
-        match id.scope {
-            SlotScope::Type => policy.concurrency,
-            SlotScope::Key(..) => Some(policy.key_concurrency),
-        }
+        if id.key.is_some() { Some(policy.key_concurrency) } else { policy.concurrency }
     }
 
     pub(crate) fn limits_of(&self, kind: &Kind) -> Vec<ConcurrencyId> {
@@ -256,18 +246,14 @@ impl Slots {
     /// The limits of a job and what they allow.
     fn ids(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Ids {
         let policy = self.policies.of(job_type);
-        let id = |scope| ConcurrencyId { job_type: job_type.clone(), scope };
-        let of_key = key.concurrency_key().map(|key| SlotScope::Key(tenant.clone(), key.into()));
-        let of_key = of_key.map(|scope| (id(scope), policy.key_concurrency));
-        let of_type = policy.concurrency.map(|max| (id(SlotScope::Type), max));
+        let id = |key| ConcurrencyId { job_type: job_type.clone(), key };
+        let of_key = key.concurrency_key().map(|key| (id(Some((tenant.clone(), key.into()))), policy.key_concurrency));
+        let of_type = policy.concurrency.map(|max| (id(None), max));
         of_key.into_iter().chain(of_type).collect()
     }
 
     /// Takes the slots of a job that is to start. `elsewhere`: it calls a handler in another process, and asks for them
-    /// to be kept for so long once this node is gone.
-    ///
-    /// # Errors
-    /// There are none here. The cluster is asked.
+    /// to be kept for so long once this node is gone. If there are none here, the cluster is asked.
     pub(crate) fn take(
         self: &Arc<Self>,
         job: &Job,
@@ -306,7 +292,7 @@ impl Slots {
         known.next += 1;
         let ids: SmallVec<[ConcurrencyId; 2]> = ids.into_iter().map(|(id, _)| id).collect();
         let run = (job.tenant.clone(), job.run_id.clone());
-        known.at_work.insert(number, AtWork { ids: ids.clone(), session: session.id().clone(), run });
+        known.at_work.insert(number, AtWork { ids: ids.clone(), session: session.id.clone(), run });
         drop(known);
         let is_remote = elsewhere.is_some();
         session.lends(is_remote);
@@ -338,23 +324,22 @@ impl Slots {
         base.after(ask, max, |session, block| self.is_over(watches, session, block))
     }
 
-    /// A version of a record is known.
     fn learned(&self, id: &ConcurrencyId, record: SlotRecord, revision: u64) {
         let known = &mut *self.known();
         let Some(holder) = known.holders.get_mut(id) else { return };
         let watches = &known.watches;
-        holder.learned(record, revision, |session, block| self.is_over(watches, session, block));
+        holder.learned(SlotVersion { record, revision }, |session, block| self.is_over(watches, session, block));
         self.changed(id);
         self.answered();
         known.due.insert(id.clone());
     }
 
-    /// A write was stored.
     fn won(&self, id: &ConcurrencyId, ask: &Ask, record: SlotRecord, revision: u64) {
         let known = &mut *self.known();
         let Some(holder) = known.holders.get_mut(id) else { return };
         let watches = &known.watches;
-        holder.won(ask, (record, revision), instant(), |session, block| self.is_over(watches, session, block));
+        let is_over = |session: &str, block: &Block| self.is_over(watches, session, block);
+        holder.won(ask, SlotVersion { record, revision }, instant(), is_over);
         known.due.insert(id.clone());
         self.changed(id);
         self.news.notify();
@@ -366,7 +351,7 @@ fn holder<'a>(known: &'a mut Known, id: &ConcurrencyId, max: u32, now: Instant) 
         if known.holders.len() >= MAX_LIMITS {
             return None;
         }
-        let holder = Holder::new(known.session.id().clone(), max, now);
+        let holder = Holder::new(known.session.id.clone(), max, now);
         known.holders.insert(id.clone(), holder);
     }
     known.holders.get_mut(id)

@@ -11,7 +11,8 @@ use crate::runtime::clock::instant;
 /// One session. It begins to last with its first confirmed write, and once it was lost it stays so.
 #[derive(Debug)]
 pub(crate) struct OwnSession {
-    id: SmolStr,
+    /// Its name in the records.
+    pub(crate) id: SmolStr,
     made: Instant,
     /// How long after `made` it ends, in milliseconds, as far as was confirmed; 0: nothing was.
     lasts_for: AtomicU64,
@@ -30,11 +31,6 @@ impl OwnSession {
             lost: CancellationToken::new(),
             here: AtomicUsize::new(0),
         }
-    }
-
-    /// Its name in the records.
-    pub(crate) fn id(&self) -> &SmolStr {
-        &self.id
     }
 
     /// A write sent at `sent` was confirmed.

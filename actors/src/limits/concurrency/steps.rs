@@ -28,7 +28,6 @@ pub(crate) enum SlotTask {
 }
 
 impl Slots {
-    /// The session under which the node has its slots.
     pub(super) fn session(&self) -> Arc<OwnSession> {
         Arc::clone(&self.known().session)
     }
@@ -55,8 +54,7 @@ impl Slots {
         }
     }
 
-    /// What to do about the limits that are due, at most `max` of them and none that is `busy`; and which slots are
-    /// lacking.
+    /// What to do about limits that are due, at most `max` and none that is `busy`; and which slots are lacking.
     pub(super) fn next_steps(
         &self,
         max: usize,
@@ -105,7 +103,6 @@ impl Slots {
         }
     }
 
-    /// Other nodes have written or wished something.
     pub(crate) fn heard(&self, news: News) {
         match news {
             News::Record(id, record, revision) => self.learned(&id, record, revision),
@@ -113,11 +110,10 @@ impl Slots {
         }
     }
 
-    /// Another node lacks slots of these limits.
     pub(super) fn wished(&self, session: &str, limits: &[SmolStr]) {
         let now = instant();
         let Known { holders, due, session: own, .. } = &mut *self.known();
-        if own.id() == session {
+        if own.id.as_str() == session {
             return;
         }
         for id in limits.iter().filter_map(|limit| ConcurrencyId::read(limit)) {
@@ -142,7 +138,6 @@ impl Slots {
         due.extend(holders.keys().cloned());
     }
 
-    /// Another write came first.
     pub(super) fn lost(&self, id: &ConcurrencyId, ask: &Ask) {
         let known = &mut *self.known();
         if let Some(holder) = known.holders.get_mut(id) {
@@ -151,7 +146,6 @@ impl Slots {
         }
     }
 
-    /// It is not known whether a write was stored.
     pub(super) fn unclear(&self, id: &ConcurrencyId, ask: &Ask) {
         let known = &mut *self.known();
         if let Some(holder) = known.holders.get_mut(id) {
@@ -166,7 +160,7 @@ impl Slots {
         let Known { holders, due, session, .. } = &mut *self.known();
         session.lose();
         let former = std::mem::replace(session, Arc::new(OwnSession::new()));
-        holders.values_mut().for_each(|holder| holder.begin_again(session.id().clone(), now));
+        holders.values_mut().for_each(|holder| holder.begin_again(session.id.clone(), now));
         due.extend(holders.keys().cloned());
         holders.keys().for_each(|id| self.changed(id));
         former
@@ -211,7 +205,7 @@ impl Slots {
     /// Which runs work with slots of these limits under the node's session.
     pub(super) fn runs_of(&self, asked: SlotQuestion) -> SlotAnswer {
         let known = self.known();
-        let session = known.session.id().clone();
+        let session = known.session.id.clone();
         let (mut runs, mut left) = (BTreeMap::new(), RUNS_IN_ALL);
         for limit in asked.limits {
             let Some(id) = ConcurrencyId::read(&limit) else { continue };
@@ -224,7 +218,6 @@ impl Slots {
         SlotAnswer { session, runs }
     }
 
-    /// The node ends.
     pub(super) fn leave(&self) {
         let Known { holders, due, .. } = &mut *self.known();
         holders.values_mut().for_each(Holder::leave);

@@ -22,7 +22,7 @@ impl SlotPermit {
 impl Slots {
     /// The name of the session under which the node has its slots.
     pub(crate) fn session_id(&self) -> SmolStr {
-        self.known().session.id().clone()
+        self.known().session.id.clone()
     }
 
     /// How many limits the cluster is to be asked about.
@@ -253,7 +253,7 @@ fn a_slot_that_could_not_be_given_back_is_given_back_again() {
     scene.slots.lost(&scene.id(), &ask);
     scene.slots.check_again();
     assert_eq!(scene.keep(), 1);
-    let own = scene.slots.session().id().clone();
+    let own = scene.slots.session().id.clone();
     let record = &scene.records[&scene.id()].0;
     assert_eq!((record.of(&own).slots, record.of("other").slots), (0, 1));
 }
@@ -298,7 +298,7 @@ fn another_nodes_wish_makes_this_one_look_at_its_slots_and_its_own_does_not() {
     let limit = SmolStr::new(scene.id().to_string());
     let due = |scene: &Scene| scene.slots.known().due.len();
     assert_eq!(due(&scene), 0);
-    let own = scene.slots.session().id().clone();
+    let own = scene.slots.session().id.clone();
     scene.slots.wished(&own, std::slice::from_ref(&limit));
     assert_eq!(due(&scene), 0);
     scene.slots.wished("other", &[SmolStr::new("no limit"), limit]);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::rarely::Rarely;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::Timestamp;
-use longshore_domain::limit::{Answer, Ask, Lease, LimitId, RateLimit, Record};
+use longshore_domain::limit::{Answer, Ask, Asked, Lease, LimitId, RateLimit, Record};
 use tokio::task::JoinSet;
 
 use crate::limits::rate::Limits;
@@ -39,7 +39,7 @@ const RETURNS: u32 = 5;
 const NO_ROOM: Duration = Duration::from_secs(5);
 
 /// What is sent to the limiter. What it is about stands in [`Limits`].
-pub(crate) enum Message {
+pub(crate) enum LimiterMessage {
     /// A job found too few tokens, or the next block is due.
     TokensWanted,
     /// A handler asked for a hold.
@@ -47,10 +47,10 @@ pub(crate) enum Message {
 }
 
 pub(crate) enum AskOutcome {
-    /// The block, when the request was sent, by both clocks, and how many nodes hold tokens.
-    Granted(Lease, (Instant, Timestamp), usize),
+    /// The block, when it was asked for, and how many nodes hold tokens.
+    Granted(Lease, Asked, usize),
     /// There are too few until then.
-    Refused(Timestamp, (Instant, Timestamp)),
+    Refused(Timestamp, Asked),
     /// It is not known what became of it: it is repeated.
     Unclear,
     /// Unused tokens are the cluster's again.
@@ -78,13 +78,13 @@ impl LimitPorts for Backbone {
 }
 
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct LimiterPart {
     pub(crate) backbone: Backbone,
     pub(crate) limits: Arc<Limits>,
 }
 
 struct Limiter {
-    part: Part,
+    part: LimiterPart,
     asking: Asking,
     requests: JoinSet<Option<Answered>>,
     /// Reads and writes beside them.
@@ -92,7 +92,6 @@ struct Limiter {
 }
 
 pub(crate) enum Request {
-    /// A block of this limit.
     Lease(LimitId, RateLimit, Ask),
     /// Back goes a block of which so many tokens were not used.
     GiveBack(LimitId, RateLimit, Ask, u32),
@@ -104,8 +103,7 @@ pub(crate) struct Answered {
     outcome: AskOutcome,
 }
 
-/// Gets tokens until the process ends.
-pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
+pub(crate) async fn run(part: LimiterPart, mut mailbox: Mailbox<LimiterMessage>) -> LoopEnd {
     let mut holds = part.backbone.listen_for_holds().await.map_err(|error| error.with_causes())?;
     part.limits.ask_again();
     let asking = Asking::new(Arc::clone(&part.limits));
@@ -117,8 +115,8 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
         let knows_any = limiter.part.limits.knows_any();
         tokio::select! {
             message = mailbox.next() => match message {
-                Message::TokensWanted => limiter.ask(),
-                Message::HoldAsked => limiter.announce_holds(),
+                LimiterMessage::TokensWanted => limiter.ask(),
+                LimiterMessage::HoldAsked => limiter.announce_holds(),
             },
             Some(answered) = limiter.requests.join_next() => {
                 if let Some(answered) = answered.map_err(|error| error.to_string())? {
@@ -185,8 +183,8 @@ impl Asking {
         let mut known = self.limits.known();
         let Some(holder) = known.holders.get_mut(&id) else { return };
         match outcome {
-            AskOutcome::Granted(lease, sent, holders) => holder.granted(ask.number, lease, sent, holders),
-            AskOutcome::Refused(until, sent) => holder.refused(ask.number, until, sent),
+            AskOutcome::Granted(lease, asked, holders) => holder.granted(ask.number, lease, asked, holders),
+            AskOutcome::Refused(until, asked) => holder.refused(ask.number, until, asked),
             AskOutcome::Unclear => {
                 known.asking.insert(id);
             }
@@ -196,8 +194,7 @@ impl Asking {
         self.limits.news.notify();
     }
 
-    /// Gives back what is not used, asks again for what is still wanted, and forgets limits that were not used for
-    /// long.
+    /// Gives back what is not used, asks again for what is still wanted, and forgets limits that are long unused.
     pub(crate) fn tick(&mut self) -> Vec<Request> {
         let now = instant();
         let mut known = self.limits.known();
@@ -216,7 +213,6 @@ impl Asking {
 }
 
 impl Limiter {
-    /// Asks the cluster for the limits that want tokens.
     fn ask(&mut self) {
         let requests = self.asking.ask();
         self.send(requests);
@@ -232,7 +228,7 @@ impl Limiter {
     /// Reads the holds that may have been missed, and announces those again whose write failed.
     fn look(&mut self) {
         self.announce_holds();
-        let Part { backbone, limits } = self.part.clone();
+        let LimiterPart { backbone, limits } = self.part.clone();
         self.errands.spawn(async move {
             match backbone.holds().await {
                 Ok(holds) => holds.iter().for_each(|hold| limits.add_hold(hold)),
@@ -244,7 +240,7 @@ impl Limiter {
     /// Announces to the other nodes what handlers of this one hold.
     fn announce_holds(&mut self) {
         for hold in self.part.limits.take_unpublished() {
-            let (Part { backbone, limits }, lasts) = (self.part.clone(), hold.until.since(now()));
+            let (LimiterPart { backbone, limits }, lasts) = (self.part.clone(), hold.until.since(now()));
             self.errands.spawn(async move {
                 if let Err(error) = backbone.write_hold(&hold, lasts).await {
                     if let Some(times) = UNANNOUNCED.happened("", Instant::now()) {
@@ -276,16 +272,16 @@ async fn lease<S: LimitPorts>(server: &S, id: &LimitId, limit: &RateLimit, ask: 
     for turn in 0..TURNS {
         let read = server.read_limit(id).await;
         let Ok((record, revision)) = read.inspect_err(|error| failed(id, error)) else { return AskOutcome::Unclear };
-        let sent = (instant(), now());
-        match Record::lease(record.as_ref(), limit, ask, sent.1) {
-            Answer::Has(lease) => return AskOutcome::Granted(lease, sent, record.map_or(1, |record| record.holders())),
-            Answer::NotBefore(at) => return AskOutcome::Refused(at, sent),
+        let when = Asked { sent: instant(), time: now() };
+        match Record::lease(record.as_ref(), limit, ask, when.time) {
+            Answer::Has(lease) => return AskOutcome::Granted(lease, when, record.map_or(1, |record| record.holders())),
+            Answer::NotBefore(at) => return AskOutcome::Refused(at, when),
             Answer::Granted(next, lease) => {
                 match server.write_limit(id, &next, revision, next.matters_for(limit)).await {
-                    Ok(true) => return AskOutcome::Granted(lease, sent, next.holders()),
+                    Ok(true) => return AskOutcome::Granted(lease, when, next.holders()),
                     Ok(false) => pause(server, turn).await,
                     // There is no room for its key.
-                    Err(error) if error.is_stream_full() => return AskOutcome::Refused(sent.1.plus(NO_ROOM), sent),
+                    Err(error) if error.is_stream_full() => return AskOutcome::Refused(when.time.plus(NO_ROOM), when),
                     Err(error) => {
                         failed(id, &error);
                         return AskOutcome::Unclear;

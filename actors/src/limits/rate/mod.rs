@@ -16,6 +16,7 @@ use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobType, SmolStr, Tenant, Timestamp, format_smolstr};
 use smallvec::SmallVec;
 
+use crate::limits::rate::keeper::LimiterMessage;
 use crate::runtime::address::Address;
 use crate::runtime::gate_news::GateNews;
 use crate::runtime::kind::Kind;
@@ -31,7 +32,6 @@ const MAX_HOLDS: usize = 16_384;
 const NO_PLACE: Duration = Duration::from_secs(1);
 /// How long a submission waits for the tokens of its tenant.
 const ADMITS_WITHIN: Duration = Duration::from_millis(500);
-/// The longest hold.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ pub(crate) struct Limits {
     /// How many there are: where there are none, nothing else is asked.
     held: AtomicUsize,
     news: Arc<GateNews>,
-    pub(crate) address: Address<keeper::Message>,
+    pub(crate) address: Address<LimiterMessage>,
     /// The limiter has been notified and has not checked yet.
     is_notified: AtomicBool,
 }
@@ -138,10 +138,7 @@ impl Limits {
 
     /// Whether jobs of this type can be held up by a limit or a hold.
     pub(crate) fn may_bite(&self, job_type: &JobType) -> bool {
-        if self.held.load(Ordering::Relaxed) > 0 {
-            return true;
-        }
-        self.has_limit(job_type)
+        self.held.load(Ordering::Relaxed) > 0 || self.has_limit(job_type)
     }
 
     /// Whether jobs of this type can be held up by a limit.
@@ -187,7 +184,6 @@ impl Limits {
         self.news.notify();
     }
 
-    /// Whether a scope's limit was set at run time.
     pub(crate) fn is_set(&self, scope: &Scope) -> bool {
         self.at_run_time.of(scope).is_some()
     }
@@ -209,8 +205,7 @@ impl Limits {
         self.at_run_time.of(scope).or_else(|| self.policies.limit_of(scope))
     }
 
-    /// The limits of a job. Its key chooses one of the type's own limit or, if the type has none, of the limit that it
-    /// shares.
+    /// The limits of a job. Its key chooses one of the type's own or, if there is none, of the limit that it shares.
     fn ids(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Ids {
         let policy = self.policies.of(job_type);
         let of_key = || key.limit_key().map(|key| (tenant.clone(), SmolStr::new(key)));
@@ -227,10 +222,8 @@ impl Limits {
         ids
     }
 
-    /// Takes the tokens of a job that is to start, if they are here.
-    ///
-    /// # Errors
-    /// They are not: says until when. The cluster is asked, if that helps.
+    /// Takes the tokens of a job that is to start, if they are here; else says until when they are not, and asks the
+    /// cluster, if that helps.
     pub(crate) fn take(self: &Arc<Self>, job: &Job, now: Instant) -> Result<Option<Box<Tokens>>, Short> {
         if self.has_none() {
             return Ok(None);
@@ -240,10 +233,7 @@ impl Limits {
     }
 
     /// The same for a job that is about to start, and whose tokens have expired: may wait so long for the cluster's
-    /// answer.
-    ///
-    /// # Errors
-    /// There will be none within that time: says until when.
+    /// answer, or says until when there will be none.
     pub(crate) async fn take_soon(self: &Arc<Self>, job: &Job, within: Duration) -> Result<Box<Tokens>, Instant> {
         let (ids, cost) = self.ids_and_cost(job);
         self.wait_for(&ids, cost, within).await
@@ -257,10 +247,8 @@ impl Limits {
         )
     }
 
-    /// Takes the token of a job that the tenant submits, if it has a limit; may wait for the cluster's answer.
-    ///
-    /// # Errors
-    /// The tenant submits too many: says until when there is none.
+    /// Takes the token of a job that the tenant submits, if it has a limit; may wait for the cluster's answer. If the
+    /// tenant submits too many, says until when there is none.
     pub(crate) async fn admit(self: &Arc<Self>, tenant: &Tenant) -> Result<Option<Box<Tokens>>, Instant> {
         let scope = Scope::Tenant(tenant.clone());
         let Some(limit) = self.limit_of(&scope) else { return Ok(None) };
@@ -345,7 +333,6 @@ impl Limits {
         Some(holder)
     }
 
-    /// The tokens of a limit that this node has.
     pub(crate) fn at_hand(&self, id: &LimitId) -> u32 {
         self.known().holders.get(id).map_or(0, |holder| holder.at_hand(Instant::now()))
     }
@@ -370,7 +357,6 @@ impl Limits {
         each.min()
     }
 
-    /// Until when jobs of this kind are held, if they are.
     pub(crate) fn held_until(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Option<Timestamp> {
         if self.held.load(Ordering::Relaxed) == 0 {
             return None;
@@ -396,7 +382,7 @@ impl Limits {
         let hold = Hold { what, until: now().plus(lasts.min(MAX_HOLD)) };
         self.add_hold(&hold);
         self.to_announce(hold);
-        self.address.send(keeper::Message::HoldAsked);
+        self.address.send(LimiterMessage::HoldAsked);
     }
 
     /// Other nodes are still to know of a hold of this one: it is new, or its write failed. The longer of two counts.
@@ -441,7 +427,7 @@ impl Limits {
     /// One message is enough until the limiter looks; it looks at every tick, too.
     fn tokens_wanted(&self) {
         if !self.is_notified.swap(true, Ordering::AcqRel) {
-            self.address.send(keeper::Message::TokensWanted);
+            self.address.send(LimiterMessage::TokensWanted);
         }
     }
 }

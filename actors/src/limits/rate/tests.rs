@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longshore_domain::JobOptions;
-use longshore_domain::limit::{Lease, Window};
+use longshore_domain::limit::{Asked, Lease, Window};
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn grant(limits: &Limits, tokens: u32) {
         let holder = known.holders.get_mut(&id).unwrap();
         let ask = holder.ask(now).unwrap();
         let lease = Lease { tokens, from: time, until: time.plus(Duration::from_secs(10)) };
-        holder.granted(ask.number, lease, (now, time), 1);
+        holder.granted(ask.number, lease, Asked { sent: now, time }, 1);
     }
 }
 

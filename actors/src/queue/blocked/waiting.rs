@@ -18,7 +18,6 @@ pub(super) const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
 /// The same where no job of its kind is left here: then those that other nodes pulled must not keep this one waiting.
 pub(super) const ARRIVES_SOON: Duration = Duration::from_millis(100);
 
-/// The jobs of one kind that wait.
 #[derive(Debug)]
 pub(super) struct Waiting<T> {
     /// In order.
@@ -71,7 +70,6 @@ impl Starts {
         self.counted = Some(now);
     }
 
-    /// Starts within about `over`.
     fn within(&self, now: Instant, over: Duration) -> f64 {
         let Some(counted) = self.counted else { return 0.0 };
         self.count * (-now.duration_since(counted).as_secs_f64() / over.as_secs_f64()).exp()
@@ -124,7 +122,6 @@ impl<T> Waiting<T> {
         count
     }
 
-    /// Whether jobs are on their way to be parked.
     pub(super) fn is_parking(&self) -> bool {
         !self.on_their_way.is_empty()
     }

@@ -31,10 +31,9 @@ use crate::attempt::ports::Ports as _;
 use crate::metrics::Restored;
 use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::Dispatcher;
-use crate::runtime::fail_point;
-use crate::runtime::now;
 use crate::runtime::park_permits::ParkPermit;
 use crate::runtime::permits::ParkPermits;
+use crate::runtime::{fail_point, now};
 
 /// Reads, copies and deletions at once.
 pub(crate) const AT_ONCE: usize = 32;
@@ -79,9 +78,6 @@ impl Forwarder {
 
     /// Moves the oldest jobs of these keys, a few of each in turn, until it is time for something else; one turn in any
     /// case, so that a node that is slow at everything else moves some. Says how many of each were moved.
-    ///
-    /// # Errors
-    /// The lane cannot be read, or jobs cannot be copied.
     pub(crate) async fn forward(
         &self,
         lane: Lane,
@@ -201,8 +197,8 @@ impl Forwarder {
                 None => self.arrived.notified().await,
             }
         };
-        permit.notifies(Arc::clone(&self.arrived));
-        permit.moves_forward(copied.ranked_from);
+        permit.wanted_back = Some(Arc::clone(&self.arrived));
+        permit.forward = Some(copied.ranked_from);
         let backbone = &self.ports.backbone;
         let delivery = backbone.take_copy(copied);
         let mut assignment = Assignment::read(delivery, backbone.names(), u64::MAX, backbone.max_on_arrival());
@@ -212,9 +208,6 @@ impl Forwarder {
     }
 
     /// Goes on with copies that are left over, at most so many. Says whether any were found.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub(crate) async fn go_on_with_copies(&mut self, most: usize) -> Result<bool, Error> {
         let (mut from, mut gone) = (1, HashMap::new());
         for _ in 0..most {

@@ -1,5 +1,4 @@
-//! The gate of concurrency limits: a job starts only with a slot of its type's limit, if that has one, and of its
-//! key's.
+//! The gate of concurrency limits: a job starts only with a slot of its type's limit, if any, and of its key's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,10 +30,11 @@ impl Gate for OfSlots {
         let job = &assignment.job;
         // A handler in this node is stopped with the node's session; another may go on until its time limit. That
         // counts anew from its word that it has begun, which only a node hears that is there.
-        let elsewhere = gates.routing.handler(job).is_none().then(|| match gates.slots.hold(job) {
-            Hold::Lease => Duration::ZERO,
-            Hold::Timeout => gates.routing.time_limit(job).min(MAX_HOLD),
-        });
+        let elsewhere =
+            gates.routing.handler(job).is_none().then(|| match gates.routing.policy(job).concurrency_hold {
+                Hold::Lease => Duration::ZERO,
+                Hold::Timeout => gates.routing.time_limit(job).min(MAX_HOLD),
+            });
         let slots = gates.slots.take(job, elsewhere).map_err(|(no_slot, waits)| match no_slot {
             NoSlot::Full => HeldUp { reason: Some(DeferReason::Concurrency), waits: Some(waits), ..HeldUp::default() },
             NoSlot::Unknown(most) => HeldUp { soon: most.min(KEPT), waits: Some(waits), ..HeldUp::default() },

@@ -14,27 +14,28 @@ impl Gate for OfRemoteHandlers {
         gates.routing.handler(&assignment.job).is_none()
     }
 
-    /// A job whose handlers are full takes nothing from the other gates. It does not take capacity first and give it
-    /// back either: the return of capacity wakes all that wait for it.
-    fn look(&self, gates: &Gates, assignment: &Assignment) -> LetIn {
-        if assignment.permits.capacity.is_some() {
-            return Ok(());
-        }
-        let capacity = gates.routing.capacity_of(&assignment.job);
-        let is_full = gates.routing.capacity.free(&capacity) == 0;
-        if is_full { Err(until(capacity.opens)) } else { Ok(()) }
-    }
-
     fn admit(&self, gates: &Gates, assignment: &Assignment, _now: Instant, permits: &mut Permits) -> LetIn {
         if assignment.permits.capacity.is_some() {
             return Ok(());
         }
-        gates.saw_remote();
+        gates.routing.discovery.saw_remote();
         let capacity = gates.routing.capacity_of(&assignment.job);
         let opens = capacity.opens;
         permits.capacity = Some(gates.routing.capacity.take(capacity).ok_or_else(|| until(opens))?);
         Ok(())
     }
+}
+
+/// Whether the job would have to wait at this gate, which is asked after others have given something: a job whose
+/// handlers are full takes nothing from those. It does not take capacity first and give it back either: the return of
+/// capacity wakes all that wait for it.
+pub(super) fn look(gates: &Gates, assignment: &Assignment) -> LetIn {
+    if assignment.permits.capacity.is_some() {
+        return Ok(());
+    }
+    let capacity = gates.routing.capacity_of(&assignment.job);
+    let is_full = gates.routing.capacity.free(&capacity) == 0;
+    if is_full { Err(until(capacity.opens)) } else { Ok(()) }
 }
 
 /// No handler has room, or was there: the next is looked for at that moment. Neither is published as a deferral.

@@ -36,19 +36,7 @@ trait Gate: Sync {
     /// Whether it could hold up such a job. Only jobs that call a handler come to a gate.
     fn applies_to(&self, gates: &Gates, assignment: &Assignment) -> bool;
 
-    /// Whether the job would have to wait here, for a gate that is asked after others have given something. It takes
-    /// nothing.
-    ///
-    /// # Errors
-    /// It cannot start now.
-    fn look(&self, _gates: &Gates, _assignment: &Assignment) -> LetIn {
-        Ok(())
-    }
-
     /// Lets the job in and adds what it gets to its permits.
-    ///
-    /// # Errors
-    /// It cannot start now.
     fn admit(&self, gates: &Gates, assignment: &Assignment, now: Instant, permits: &mut Permits) -> LetIn;
 
     /// How many parked jobs of a kind it would let in; `None`: none for some time.
@@ -129,14 +117,12 @@ impl Gates {
         is_new && concurrency::has_line(&self.routing.policies, &assignment.job)
     }
 
-    /// Asks the gates about the first job of its kind. It may have the trial of its handlers already.
-    ///
-    /// # Errors
-    /// It cannot start now: says why, and until when if that is known.
+    /// Asks the gates about the first job of its kind. It may have the trial of its handlers already. If it cannot
+    /// start now, they say why, and until when if that is known.
     pub(crate) fn ask(&self, assignment: &Assignment, now: Instant) -> Result<Permits, HeldUp> {
         let asked: SmallVec<[&dyn Gate; ALL.len()]> = self.of(assignment).collect();
-        if asked.len() > 1 {
-            asked.iter().try_for_each(|gate| gate.look(self, assignment))?;
+        if asked.len() > 1 && self.is_remote(assignment) {
+            handler_capacity::look(self, assignment)?;
         }
         let mut permits = Permits::default();
         asked.iter().try_for_each(|gate| gate.admit(self, assignment, now, &mut permits))?;
@@ -145,7 +131,7 @@ impl Gates {
 
     /// Whether a job waits for remote handlers that have as many jobs as they take: this gate gives no reason.
     pub(crate) fn handlers_are_full(&self, assignment: &Assignment) -> bool {
-        self.is_remote(assignment) && OfRemoteHandlers.look(self, assignment).is_err()
+        self.is_remote(assignment) && handler_capacity::look(self, assignment).is_err()
     }
 
     fn is_remote(&self, assignment: &Assignment) -> bool {
@@ -186,10 +172,5 @@ impl Gates {
     pub(crate) fn usual_reason(&self, queue: &Queue, kind: &Kind) -> Option<DeferReason> {
         let closed = ALL.into_iter().find_map(|gate| gate.closed(self, queue, kind));
         closed.or_else(|| ALL.into_iter().find_map(|gate| gate.bounds(self, kind)))
-    }
-
-    /// Jobs for remote handlers are there, though none of them can start.
-    pub(crate) fn saw_remote(&self) {
-        self.routing.discovery.saw_remote();
     }
 }

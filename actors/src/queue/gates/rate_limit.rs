@@ -1,5 +1,4 @@
-//! The gate of rate limits and holds: a job starts only with the tokens of its limits, and not while its key or type is
-//! held.
+//! The gate of rate limits and holds: a job starts only with its limits' tokens, and not while its key or type is held.
 
 use std::time::Instant;
 

@@ -12,7 +12,7 @@ use longshore_domain::rank::Rank;
 use longshore_domain::{JobType, Priority, RunId, Tenant};
 use tokio::sync::Semaphore;
 
-use crate::queue::blocked::wanted::Want;
+use crate::queue::blocked::{Blocked, wanted::Want};
 use crate::queue::buffer::JobBuffer;
 use crate::runtime::kind::Kind;
 use crate::runtime::park_permits::Position;
@@ -48,12 +48,8 @@ pub(crate) trait ParkedPorts {
 
     /// The buffer of the queue: it knows how many of a kind are wanted.
     fn buffer(&self) -> &JobBuffer;
-    /// What the node's clock shows.
     fn instant(&self) -> Instant;
     /// Which kinds the stream has, and how many jobs of each.
-    ///
-    /// # Errors
-    /// The server did not answer; so of the others.
     async fn kinds(&self) -> Result<Vec<ParkedKind>, Error>;
     /// Some of the jobs of a kind and priority, from a sequence on, and where the next ones begin.
     async fn page(
@@ -64,9 +60,8 @@ pub(crate) trait ParkedPorts {
     ) -> Result<(Vec<Read<Self::Job>>, Option<u64>), Error>;
     /// Whether jobs of this kind may be taken back, as far as the line of their key goes.
     async fn is_open(&self, kind: &Kind) -> Result<bool, Error>;
-    /// Whether jobs of this kind have an order of their own.
     fn has_order(&self, kind: &Kind) -> bool;
-    /// Brings back the job of such a kind whose turn it is, of each priority.
+    /// Brings back the job whose turn it is, of each priority of a kind that has an order.
     async fn bring_next_back(&self, kind: &Kind, priorities: &[Priority], sought: &mut Sought) -> Result<(), Error>;
     /// Brings a job back into its queue; says whether it was still parked.
     async fn bring_back(&self, job: Self::Job) -> Result<bool, Error>;
@@ -142,7 +137,6 @@ impl<T> Ahead<T> {
     }
 }
 
-/// Jobs of a kind that are wanted back.
 struct WantedBack<T> {
     kind: Kind,
     parked: Parked,
@@ -150,7 +144,6 @@ struct WantedBack<T> {
     ahead: Ahead<T>,
 }
 
-/// What the stream has of a kind.
 #[derive(Default)]
 struct Parked {
     priorities: Vec<Priority>,
@@ -158,7 +151,6 @@ struct Parked {
 }
 
 impl<T> Parking<T> {
-    /// Nothing is known yet of what is parked.
     pub(crate) fn new() -> Self {
         Self { ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE) }
     }
@@ -166,7 +158,7 @@ impl<T> Parking<T> {
     /// Takes back the jobs that are wanted; says when to look again.
     pub(crate) async fn look<P: ParkedPorts<Job = T>>(&mut self, ports: &P) -> Result<NextLook, Error> {
         let (buffer, began) = (ports.buffer(), ports.instant());
-        buffer.before_asking();
+        buffer.blocked(Blocked::before_asking);
         let found = ports.kinds().await?;
         let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
         for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
@@ -187,11 +179,10 @@ impl<T> Parking<T> {
         let round = next_round(&mut self.last, wanted.filter(|(_, _, want)| is_wanted(want)).collect());
         let (took, is_at_rest) = (ports.instant().saturating_duration_since(began), round.is_empty());
         self.bring_all_back(ports, round).await?;
-        let pause = until_next(self.last.is_some(), buffer.any_parked(), is_short);
+        let pause = until_next(self.last.is_some(), buffer.blocked(|jobs| jobs.any_parked()), is_short);
         Ok(NextLook::after(pause, took, is_at_rest))
     }
 
-    /// Brings back what is wanted of these kinds.
     async fn bring_all_back<P: ParkedPorts<Job = T>>(
         &mut self,
         ports: &P,
@@ -297,7 +288,7 @@ async fn bring_kind_back<P: ParkedPorts>(
         return Ok(Some((kind, ahead)));
     }
     let buffer = ports.buffer();
-    buffer.before_reading(&kind);
+    buffer.blocked(|jobs| jobs.before_reading(&kind));
     if !ports.is_open(&kind).await? {
         return Ok(Some((kind, ahead)));
     }
@@ -307,19 +298,18 @@ async fn bring_kind_back<P: ParkedPorts>(
         // at the first message.
         return Ok(None);
     }
-    let missed = buffer.first_missed(&kind);
+    let missed = buffer.blocked(|jobs| jobs.first_missed(&kind));
     let next: Vec<P::Job> = std::iter::from_fn(|| ahead.take_first_before(missed)).take(want).collect();
-    buffer.coming_back(&kind, next.len(), ports.instant());
+    buffer.blocked(|jobs| jobs.are_expected(&kind, next.len(), ports.instant()));
     let each = next.into_iter().map(async |job| {
         let _permit = moves.acquire().await;
         ports.bring_back(job).await
     });
-    // They are sent in their order, unless this task has to yield between two of them: tokio wakes what yielded last
-    // first.
+    // They are sent in order, unless this task has to yield between two of them: tokio wakes what yielded last first.
     let moved = tokio::task::unconstrained(futures_util::stream::iter(each).buffered(AT_ONCE).collect());
     let moved: Vec<Result<bool, Error>> = moved.await;
     if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {
-        buffer.none_is_parked(&kind);
+        buffer.blocked(|jobs| jobs.none_is_parked(&kind));
     }
     let are_as_read = moved.iter().all(|moved| matches!(moved, Ok(true)));
     match moved.into_iter().find_map(Result::err) {

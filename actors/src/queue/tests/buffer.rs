@@ -56,15 +56,15 @@ async fn a_job_is_held_off_for_a_more_urgent_one_that_is_on_its_way() {
     scene.arrive([Incoming { behind: 1, ..job("here", 1, 1) }, job("here", 5, 2)]);
     assert_eq!(buffer.next_after(Instant::now()).map(|first| number(&first)), Some(1));
     assert!(buffer.next_after(Instant::now()).is_none(), "one more of priority 1 is on its way");
-    assert!(buffer.taken().now_or_never().is_none());
+    assert!(buffer.taken.notified().now_or_never().is_none());
     buffer.notify_if_held_off();
-    assert!(buffer.taken().now_or_never().is_some(), "the scheduler has to set its timer");
+    assert!(buffer.taken.notified().now_or_never().is_some(), "the scheduler has to set its timer");
     assert!(buffer.hold_off().is_some());
     assert_eq!(buffer.hold_off(), None, "answered once");
     scene.arrive([job("here", 1, 3)]);
     assert_eq!(scene.leave(), ["s3", "s2"]);
     buffer.notify_if_held_off();
-    assert!(buffer.taken().now_or_never().is_none());
+    assert!(buffer.taken.notified().now_or_never().is_none());
 }
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn workers_notify_the_scheduler_after_32_jobs_and_when_none_is_left() {
     let scene = scene();
     let buffer = scene.buffer();
     let take = |count: usize| (0..count).for_each(|_| assert!(buffer.next_after(Instant::now()).is_some()));
-    let is_notified = || buffer.taken().now_or_never().is_some();
+    let is_notified = || buffer.taken.notified().now_or_never().is_some();
     scene.arrive((1..=40).map(|number| job("here", 5, number)));
     take(31);
     assert!(!is_notified());

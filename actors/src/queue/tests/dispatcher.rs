@@ -151,9 +151,9 @@ async fn a_worker_that_dies_with_its_permit_gives_it_back_and_notifies_the_sched
     workers.scene.arrive([job("here", 5, 1)]);
     queue.dispatch();
     let work = workers.next().await;
-    assert!(queue.wake_permits.dropped().now_or_never().is_none() && !queue.wake_permits.is_one_left());
+    assert!(queue.wake_permits.dropped.notified().now_or_never().is_none() && !queue.wake_permits.is_one_left());
     drop(work);
-    assert!(queue.wake_permits.is_one_left() && queue.wake_permits.dropped().now_or_never().is_some());
+    assert!(queue.wake_permits.is_one_left() && queue.wake_permits.dropped.notified().now_or_never().is_some());
     assert_eq!(workers.scene.given_back(), ["1"], "its job goes back as well");
     workers.end().await;
 }

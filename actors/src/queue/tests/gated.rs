@@ -10,6 +10,7 @@ use longshore_domain::{JobOptions, JobType};
 
 use super::scene::{Incoming, Scene, job, kind, number, returned};
 use crate::attempt::assignment::Assignment;
+use crate::queue::blocked::Blocked;
 use crate::runtime::kind::Room;
 
 /// A node whose remote handlers of the type `remote` take one job at once.
@@ -94,11 +95,11 @@ async fn no_job_overtakes_those_of_its_type_that_are_parked() {
     scene.arrive([job("remote", 5, 6), returned("remote", 4)]);
     assert_eq!(scene.leave(), ["s4", "p6"]);
     let buffer = scene.buffer();
-    assert!(buffer.any_parked());
+    assert!(buffer.blocked(|jobs| jobs.any_parked()));
     // The stream is asked, and has none any more.
-    buffer.before_asking();
+    buffer.blocked(Blocked::before_asking);
     buffer.are_parked(&[], Instant::now(), |_| Room::For(1));
-    assert!(!buffer.any_parked());
+    assert!(!buffer.blocked(|jobs| jobs.any_parked()));
     scene.arrive([job("remote", 5, 7)]);
     assert_eq!(scene.leave(), ["s7"]);
 }
@@ -107,7 +108,7 @@ async fn no_job_overtakes_those_of_its_type_that_are_parked() {
 async fn a_job_that_is_parked_only_for_its_order_is_taken_back_as_soon_as_it_has_arrived() {
     let scene = scene();
     let buffer = scene.buffer();
-    let is_wanted_back = || buffer.wanted_back().now_or_never().is_some();
+    let is_wanted_back = || buffer.wanted_back.notified().now_or_never().is_some();
     scene.arrive((1..=4).map(|number| job("remote", 5, number)));
     let (_, running) = next(&scene);
     assert_eq!(scene.leave(), ["p4"]);
@@ -129,14 +130,14 @@ async fn a_job_on_its_way_to_be_parked_is_known_to_be_missing_from_what_was_read
     let buffer = scene.buffer();
     scene.arrive((1..=4).map(|number| job("remote", 5, number)));
     let (_, _running) = next(&scene);
-    buffer.before_reading(&kind("remote"));
-    assert_eq!(buffer.first_missed(&kind("remote")), None);
+    buffer.blocked(|jobs| jobs.before_reading(&kind("remote")));
+    assert_eq!(buffer.blocked(|jobs| jobs.first_missed(&kind("remote"))), None);
     let (_, parks) = next(&scene);
-    let missed = buffer.first_missed(&kind("remote"));
+    let missed = buffer.blocked(|jobs| jobs.first_missed(&kind("remote")));
     assert_eq!(missed.map(|(_, number)| number), Some(4));
     drop(parks);
-    buffer.before_reading(&kind("remote"));
-    assert_eq!(buffer.first_missed(&kind("remote")), None, "it has arrived");
+    buffer.blocked(|jobs| jobs.before_reading(&kind("remote")));
+    assert_eq!(buffer.blocked(|jobs| jobs.first_missed(&kind("remote"))), None, "it has arrived");
 }
 
 #[tokio::test]
@@ -146,10 +147,10 @@ async fn the_jobs_of_a_paused_type_are_parked_at_once_and_say_why_and_others_sta
     scene.arrive([job("here", 1, 1), job("remote", 5, 2), job("here", 1, 3)]);
     let (first, parks) = next(&scene);
     assert_eq!(first, "p1");
-    assert_eq!(parks.park.as_ref().unwrap().reason(), Some(DeferReason::Paused));
+    assert_eq!(parks.park.as_ref().unwrap().reason, Some(DeferReason::Paused));
     let (third, parks) = next(&scene);
     assert_eq!(third, "p3", "behind the first");
-    assert_eq!(parks.park.as_ref().unwrap().reason(), Some(DeferReason::Paused));
+    assert_eq!(parks.park.as_ref().unwrap().reason, Some(DeferReason::Paused));
     assert_eq!(scene.leave(), ["s2"]);
     let room = scene.buffer().gates.room_for(&longshore_domain::Queue::main(), &kind("here"), 9, Instant::now());
     assert_eq!(room, Room::NotYet, "they stay parked while the pause lasts");
@@ -232,7 +233,7 @@ async fn as_many_parked_jobs_are_wanted_back_as_can_start_less_those_on_their_wa
     let scene = scene();
     let buffer = scene.buffer();
     let asks = |room: Room| {
-        buffer.before_asking();
+        buffer.blocked(Blocked::before_asking);
         let (wanted, is_short) = buffer.are_parked(&[kind("remote"), kind("other")], Instant::now(), |of| {
             if *of == kind("remote") { room } else { Room::NotYet }
         });
@@ -240,13 +241,13 @@ async fn as_many_parked_jobs_are_wanted_back_as_can_start_less_those_on_their_wa
     };
     assert_eq!(asks(Room::For(5)), (vec![5, 0], true), "none is here");
     // However slow this test is, they are still expected.
-    buffer.coming_back(&kind("remote"), 4, scene.start + Duration::from_secs(60));
+    buffer.blocked(|jobs| jobs.are_expected(&kind("remote"), 4, scene.start + Duration::from_secs(60)));
     assert_eq!(asks(Room::For(5)), (vec![1, 0], true));
     scene.arrive([returned("remote", 1)]);
     assert_eq!(asks(Room::For(5)), (vec![2, 0], true), "one of them has arrived");
     assert_eq!(asks(Room::NotYet), (vec![0, 0], false));
     scene.announces("remote", 0);
-    assert!(buffer.any_parked());
+    assert!(buffer.blocked(|jobs| jobs.any_parked()));
 }
 
 #[tokio::test]

@@ -11,10 +11,8 @@ use serde_json::Value;
 
 use super::text;
 
-/// Maximum length of an error's text.
 const ERROR: usize = 400;
 
-/// What is known of a run.
 pub(super) struct Facts {
     pub(super) record: Record,
     /// Its events as the log has them.
@@ -35,17 +33,13 @@ impl Facts {
     pub(super) fn lines(&self) -> Vec<WhyLine> {
         let mut lines = self.logged();
         let last = lines.iter().map(|line| line.at).max();
-        if self.log_is_behind() {
+        // What the log has of the run, as far as it was read, ends before what its record says.
+        if self.events.is_empty() || self.read_until.is_some() || self.lacks_the_end() {
             lines.extend(self.recorded().into_iter().filter(|line| last.is_none_or(|last| line.at > last)));
         }
         // Events of several nodes may stand in another order in the log; those of one moment stay as they stand there.
         lines.sort_by_key(|line| line.at);
         lines
-    }
-
-    /// Whether what the log has of the run, as far as it was read, ends before what its record says.
-    fn log_is_behind(&self) -> bool {
-        self.events.is_empty() || self.read_until.is_some() || self.lacks_the_end()
     }
 
     /// Whether the run has ended, and the log has events of it, but not that of its end.
@@ -101,8 +95,10 @@ impl Facts {
 
     /// How the run stands, in a few sentences.
     pub(super) fn summary(&self) -> Vec<String> {
+        // Nothing can bring it on any more.
+        let is_stranded = self.record.waiting_for.as_ref().is_some_and(|of| of.reason == STRANDED);
         let mut said = match self.record.state.known() {
-            _ if self.is_stranded() => self.stranded(),
+            _ if is_stranded => self.stranded(),
             Some(RunState::Scheduled) => self.scheduled(),
             Some(RunState::Enqueued) => self.enqueued(),
             Some(RunState::Running) => self.running(),
@@ -130,9 +126,8 @@ impl Facts {
         match self.record.run_at {
             Some(at) if at > self.now => vec![format!("It waits for its time: {}.", moment(at, self.now))],
             Some(at) => {
-                let mut said = vec![format!("Its time came {} ago; it waits for a worker.", age(at, self.now))];
-                said.extend(self.waits());
-                said
+                let came = format!("Its time came {} ago; it waits for a worker.", age(at, self.now));
+                [vec![came], self.waits()].concat()
             }
             None => vec!["It waits for its time.".to_owned()],
         }
@@ -140,14 +135,9 @@ impl Facts {
 
     fn enqueued(&self) -> Vec<String> {
         let since = self.record.enqueued_at.map(|at| format!(" for {}", span(at, self.now))).unwrap_or_default();
-        let mut said = vec![format!("It has been waiting{since}.")];
-        said.extend(self.waits());
-        said.extend(
-            self.record
-                .run_at
-                .filter(|at| *at > self.now)
-                .map(|at| format!("It is looked at again at {}.", moment(at, self.now))),
-        );
+        let mut said = [vec![format!("It has been waiting{since}.")], self.waits()].concat();
+        let next = self.record.run_at.filter(|at| *at > self.now);
+        said.extend(next.map(|at| format!("It is looked at again at {}.", moment(at, self.now))));
         said
     }
 
@@ -158,8 +148,7 @@ impl Facts {
         let since = started.map(|at| format!(" for {}", span(at, self.now))).unwrap_or_default();
         let nth = record.attempt.unwrap_or(1);
         let mut said = vec![format!("Attempt {nth} of {} has been running{since} on {node}.", record.max_attempts)];
-        let is_there = |nodes: &Vec<String>| nodes.iter().any(|other| other == node);
-        if self.nodes.as_ref().is_some_and(|nodes| !is_there(nodes)) {
+        if self.nodes.as_ref().is_some_and(|nodes| !nodes.iter().any(|other| other == node)) {
             said.push(format!("Node {node} is not there any more: once the lease is over another node takes the job."));
         }
         if let Some(progress) = &record.progress {
@@ -170,36 +159,25 @@ impl Facts {
 
     fn retrying(&self) -> Vec<String> {
         let record = &self.record;
-        let next = record.attempt.unwrap_or(0) + 1;
-        let mut said = match record.run_at {
+        let (next, of) = (record.attempt.unwrap_or(0) + 1, record.max_attempts);
+        let failed = record.error.as_ref().map(|error| format!("The last one failed: {}.", ended_by(&said(error))));
+        match record.run_at {
             Some(at) if at > self.now => {
-                vec![format!("Attempt {next} of {} starts at {}.", record.max_attempts, moment(at, self.now))]
+                let starts = format!("Attempt {next} of {of} starts at {}.", moment(at, self.now));
+                let at_once = format!("longshore runs run-now {} starts it at once.", record.run_id);
+                [starts].into_iter().chain(failed).chain([at_once]).collect()
             }
             _ => {
-                let mut said =
-                    vec![format!("Attempt {next} of {} is due and waits for a worker.", record.max_attempts)];
-                said.extend(self.waits());
-                said
+                let due = format!("Attempt {next} of {of} is due and waits for a worker.");
+                [due].into_iter().chain(self.waits()).chain(failed).collect()
             }
-        };
-        said.extend(
-            record.error.as_ref().map(|error| format!("The last one failed: {}.", ended_by(&self::said(error)))),
-        );
-        if record.run_at.is_some_and(|at| at > self.now) {
-            said.push(format!("longshore runs run-now {} starts it at once.", record.run_id));
         }
-        said
     }
 
     /// What the node says that it waits for.
     fn waits_for(&self) -> Option<String> {
         let words = &self.record.waiting_for.as_ref()?.message;
         Some(format!("It waits for {}.", cut(words.strip_prefix("waits for ").unwrap_or(words), ERROR)))
-    }
-
-    /// Whether nothing can bring it on any more.
-    fn is_stranded(&self) -> bool {
-        self.record.waiting_for.as_ref().is_some_and(|waiting_for| waiting_for.reason == STRANDED)
     }
 
     /// What became of a run that nothing can bring on, and what to do.
@@ -262,21 +240,10 @@ impl Facts {
         said
     }
 
-    /// When and why it was last put off, whatever came after that.
-    fn last_deferral(&self) -> Option<(Timestamp, &str)> {
-        let last = self.events.iter().rev().find(|event| text(event, "event") == "deferred")?;
-        Some((Timestamp::parse(text(last, "at")).ok()?, text(last, "reason")))
-    }
-
     /// When and why it was last put off, since it last ran.
     fn deferral(&self) -> Option<(Timestamp, &str)> {
-        let last = self
-            .events
-            .iter()
-            .rev()
-            .find(|event| !["progress", "log", "step_completed"].contains(&text(event, "event")))?;
-        let at = Timestamp::parse(text(last, "at")).ok()?;
-        (text(last, "event") == "deferred").then(|| (at, text(last, "reason")))
+        let is_step = |event: &&Value| ["progress", "log", "step_completed"].contains(&text(event, "event"));
+        self.events.iter().rev().find(|event| !is_step(event)).and_then(put_off)
     }
 
     fn ended(&self) -> Vec<String> {
@@ -315,8 +282,10 @@ impl Facts {
         summary.extend(
             in_all.map(|in_all| format!("From being enqueued to its end it took {in_all}, of which it ran {ran}.")),
         );
+        // Whatever came after that.
+        let last_deferral = self.events.iter().rev().find(|event| text(event, "event") == "deferred");
         if record.attempt.unwrap_or(0) == 0
-            && let Some((at, reason)) = self.last_deferral()
+            && let Some((at, reason)) = last_deferral.and_then(put_off)
         {
             summary.push(format!("It had been put off at {at}: {}.", awaited(reason)));
         }
@@ -330,12 +299,17 @@ impl Facts {
     }
 }
 
+/// When and why a job was put off, if the event says that it was.
+fn put_off(event: &Value) -> Option<(Timestamp, &str)> {
+    let at = Timestamp::parse(text(event, "at")).ok().filter(|_| text(event, "event") == "deferred")?;
+    Some((at, text(event, "reason")))
+}
+
 /// Whether an event is that of a run's end at this time.
 pub(super) fn is_end(event: &Value, ended_at: &str) -> bool {
     ENDS.contains(&text(event, "event")) && text(event, "at") == ended_at
 }
 
-/// An event in words.
 fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
     let time = |field: &str| Timestamp::parse(text(event, field)).ok();
     let millis = |field: &str| event.get(field).and_then(Value::as_u64).map(took);

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use longshore_backbone::Error;
 use longshore_backbone::breakers::{FoundBreaker, WrittenBreaker};
 use longshore_domain::breaker::BreakerPolicy;
-use longshore_domain::breaker::record::{Breaker, BreakerKey, State};
+use longshore_domain::breaker::record::{Breaker, BreakerKey, Circuit};
 
 use crate::limits::breaker::Breakers;
 use crate::limits::breaker::keeper::{BreakerPorts, write};
@@ -55,7 +55,7 @@ impl Breaking {
 
     /// When the actor's loop runs next.
     pub(crate) fn next(&self, now: i64) -> i64 {
-        if self.breakers.due().now_or_never().is_some() {
+        if self.breakers.due.notified().now_or_never().is_some() {
             self.has_news.set(true);
         }
         if self.has_news.get() { now } else { self.looks_at.get().min(self.reads_at.get()) }
@@ -82,9 +82,8 @@ pub(crate) async fn run_todo(world: &World, node: usize, todo: Todo) {
     let (Some(breaking), client) = (world.breaking(node), Client { world, node }) else { return };
     match todo {
         Todo::Step(of) => {
-            let Some((number, step)) = breaking.breakers.doing(&of) else { return };
             let lease = if world.is(Mutation::ProbeOfTheDeadKept) { Duration::from_secs(3_600) } else { LENGTH };
-            write(&client, &breaking.breakers, lease, (&of, &step, number)).await;
+            write(&client, &breaking.breakers, lease, &of).await;
         }
         Todo::ReadAll => {
             for found in client.list(|_| world.breakers()).await {
@@ -127,7 +126,7 @@ impl World {
         let now = self.clock.get();
         let is_open = |found: &FoundBreaker| {
             let since = found.breaker.since.millis();
-            matches!(&found.breaker.state, State::Open { until, .. } if since + CALLED_WITHIN < now && now < until.millis())
+            matches!(&found.breaker.state, Circuit::Open { until, .. } if since + CALLED_WITHIN < now && now < until.millis())
         };
         self.nodes[node].frozen_until.get() + CALLED_WITHIN < now && self.breakers().iter().any(is_open)
     }
@@ -135,7 +134,7 @@ impl World {
     /// A breaker is written.
     pub(crate) fn check_breaker(&self, before: Option<&Entry>, after: &Entry) {
         if let (Some(Entry::Breaker(before)), Entry::Breaker(after)) = (before, after)
-            && let (State::Open { until, .. }, State::HalfOpen { .. }) = (&before.state, &after.state)
+            && let (Circuit::Open { until, .. }, Circuit::HalfOpen { .. }) = (&before.state, &after.state)
             && self.now() < *until
         {
             self.ledger.borrow_mut().accuse_all("a breaker is half-open before it has cooled down".to_owned());

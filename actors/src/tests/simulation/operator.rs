@@ -110,7 +110,7 @@ impl Hand<'_> {
     }
 
     /// Orders every node to stop a run, or some time later if it is slow; returns when each has received the order.
-    fn order_to_stop(&self, plan: usize, slow: i64, only_if_waiting: bool) -> [Option<(u32, i64)>; 3] {
+    pub(super) fn order_to_stop(&self, plan: usize, slow: i64, only_if_waiting: bool) -> [Option<(u32, i64)>; 3] {
         let (world, now) = (self.world, self.world.clock.get());
         let mut heard_by = [None; 3];
         for (number, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.dead_until.get() <= now) {
@@ -203,11 +203,6 @@ impl CancelPorts for Hand<'_> {
             call.plan == plan
                 && heard.is_some_and(|(life, from)| from <= until && world.nodes[call.node].life.get() == life)
         }))
-    }
-
-    async fn notify_cancelled(&self, _: &Tenant, run: &RunId) {
-        self.world.travel().await;
-        self.order_to_stop(self.place_of(run).0, 1, false);
     }
 
     async fn wait_for_end(&self, _: &Tenant, run: &RunId) -> Result<(), ApiError> {

@@ -45,7 +45,7 @@ impl World {
         if !may_look || state.draining.get() || queue.parking.borrow().is_none() {
             return NEVER;
         }
-        if queue.buffer().wanted_back().now_or_never().is_some() {
+        if queue.buffer().wanted_back.notified().now_or_never().is_some() {
             queue.looks_at.set(self.clock.get());
         }
         queue.looks_at.get().max(state.frozen_until.get())
@@ -143,7 +143,7 @@ impl ParkedPorts for TakesBack<'_> {
         let hand = Hand::new(world, node, Delivery::of_stored(message, world.clock.get()));
         let id = order::of_kind(kind, Lane::new(&Queue::main(), Priority::DEFAULT));
         for parked in hand.next_in_order(&id).await? {
-            self.buffer().coming_back(kind, 1, self.instant());
+            self.buffer().blocked(|jobs| jobs.are_expected(kind, 1, self.instant()));
             self.bring_back(parked).await?;
         }
         Ok(())

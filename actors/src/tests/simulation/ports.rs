@@ -439,8 +439,9 @@ impl Server for Hand<'_> {
         Ok(self.has_in_lane(sequence).await)
     }
 
-    async fn notify_cancelled(&self, _: &Tenant, _: &RunId) {
-        unreachable!("no key has a line")
+    async fn notify_cancelled(&self, _: &Tenant, run: &RunId) {
+        self.world.travel().await;
+        self.order_to_stop(self.place_of(run).0, 1, false);
     }
 
     async fn take_out_parked(&self, _: &Run, _: &KindKey) -> Result<(), Error> {

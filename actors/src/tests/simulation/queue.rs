@@ -303,7 +303,7 @@ impl NodeQueue {
         }
         self.dispatches(at, &mut works);
         self.tops_up(at);
-        self.knows_of_parked.set(self.buffer().any_parked());
+        self.knows_of_parked.set(self.buffer().blocked(|jobs| jobs.any_parked()));
         self.sets_timer(world);
         works
     }

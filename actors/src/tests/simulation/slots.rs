@@ -17,7 +17,7 @@ use longshore_domain::breaker::record::Breaker;
 use longshore_domain::concurrency::session::Session;
 use longshore_domain::concurrency::{ConcurrencyId, SlotRecord};
 
-use crate::limits::concurrency::errands::{Done, Errand, Part, SlotPorts};
+use crate::limits::concurrency::errands::{Done, Errand, SlotKeeperPart, SlotPorts};
 use crate::limits::concurrency::keeper::{Keeper, WISH_EVERY, watch_every};
 use crate::limits::concurrency::{SlotPermit, Slots};
 use crate::tests::simulation::client::Client;
@@ -93,7 +93,7 @@ impl Errand {
         match self {
             Self::Limit(id, _) => (0, SmolStr::new(id.to_string())),
             Self::Watch(session) => (1, session.clone()),
-            Self::EndFormer(session) => (2, session.id().clone()),
+            Self::EndFormer(session) => (2, session.id.clone()),
             Self::Announce(_) => (3, SmolStr::default()),
             Self::Renew(..) => (4, SmolStr::default()),
             Self::Leave(_) => (5, SmolStr::default()),
@@ -113,7 +113,7 @@ fn is_time(at: &Cell<i64>, every: Duration, now: i64) -> bool {
 /// Asks the cluster for the keeper of a node.
 pub(crate) async fn run_errand(world: &World, node: usize, errand: Errand) {
     let Some(keeping) = world.keeping(node) else { return };
-    let part = Part {
+    let part = SlotKeeperPart {
         records: Client { world, node },
         node: world.names[node].clone(),
         lease: LENGTH,

@@ -92,7 +92,7 @@ async fn sweep_round(world: &World, node: usize) {
         overdue.extend(found.into_iter().filter(is_due));
         let is_whole = round.has_read(0, next, overdue.len());
         let never_begins_again = is_whole && world.is(Mutation::SweepNeverBeginsAgain);
-        state.sweep.from.set(if never_begins_again { last + 1 } else { round.goes_on_from() });
+        state.sweep.from.set(if never_begins_again { last + 1 } else { round.from });
     }
     for schedule in overdue {
         bring_on(world, node, schedule).await;

@@ -23,7 +23,8 @@ pub(crate) const FIRST: u64 = 1;
 /// How far a round has read a stream.
 #[derive(Debug)]
 pub(crate) struct Round {
-    from: u64,
+    /// Where the next page is read, or the next round goes on.
+    pub(crate) from: u64,
     pages: usize,
     bytes: usize,
     max: usize,
@@ -49,11 +50,6 @@ impl Round {
         self.from = next.unwrap_or(FIRST);
         self.is_over = next.is_none() || self.pages >= PAGES || self.bytes > BYTES || found >= self.max;
         next.is_none()
-    }
-
-    /// From where the next round reads.
-    pub(crate) fn goes_on_from(&self) -> u64 {
-        self.from
     }
 }
 

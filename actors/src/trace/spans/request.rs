@@ -1,5 +1,7 @@
 //! The span of a request over HTTP, under the names of OpenTelemetry's conventions for HTTP servers.
 
+use std::sync::Arc;
+
 use longshore_backbone::Headers;
 use longshore_backbone::service::TraceContext;
 use longshore_domain::Timestamp;
@@ -13,33 +15,31 @@ use crate::trace::{Submission, Tracer};
 /// A request that is being answered, in the trace of its client or in one of its own.
 #[derive(Debug)]
 pub struct RequestSpan {
+    tracer: Arc<Tracer>,
     submission: Submission,
     began: Timestamp,
 }
 
 impl RequestSpan {
-    pub(crate) fn begin(tracer: &Tracer, outer: Option<&TraceContext>) -> Self {
-        Self { submission: Submission::new(tracer, &Headers::new(), outer), began: now() }
+    pub(crate) fn begin(tracer: &Arc<Tracer>, outer: Option<&TraceContext>) -> Self {
+        let submission = Submission::new(tracer, &Headers::new(), outer);
+        Self { tracer: Arc::clone(tracer), submission, began: now() }
     }
 
     /// What hangs below it gets this as its `traceparent`.
-    #[must_use]
     pub fn traceparent(&self) -> String {
         self.submission.trace.text(self.submission.trace.parent)
     }
 
     /// The id of its trace, in hexadecimal digits.
-    #[must_use]
     pub fn trace_id(&self) -> String {
         self.submission.trace.id.to_string()
     }
-}
 
-impl Tracer {
-    /// A request was answered: its span is taken.
-    pub(crate) fn answered(&self, span: &RequestSpan, method: &'static str, route: &str, code: u16) {
-        let Submission { trace, above } = &span.submission;
-        self.take_of(trace, || {
+    /// Ends it: the request was answered.
+    pub fn end(self, method: &'static str, route: &str, code: u16) {
+        let Submission { trace, above } = &self.submission;
+        self.tracer.take_of(trace, || {
             let attributes = vec![
                 KeyValue::new("http.request.method", method),
                 KeyValue::new("http.route", route.to_owned()),
@@ -50,7 +50,7 @@ impl Tracer {
                 parent: above.unwrap_or(SpanId::INVALID),
                 kind: SpanKind::Server,
                 name: format!("{method} {route}"),
-                start: span.began,
+                start: self.began,
                 end: now(),
             };
             // What a client did wrong is no error of the server.

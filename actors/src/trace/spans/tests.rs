@@ -216,7 +216,7 @@ fn an_attempt_that_was_put_back_says_so_and_its_next_start_is_another_span() {
 
 #[test]
 fn a_run_that_leaves_before_its_first_attempt_names_its_root_then() {
-    let scheduled = settled(fresh(), Settlement::Schedule { at: at(500) }, 0);
+    let scheduled = settled(fresh(), Settlement::Schedule(at(500)), 0);
     let leaving = Commit { follow_up: Some(FollowUp::Schedule(at(500))), ..commit(&own(), &scheduled) };
     let spans = spans_of(|tracer| leaving.trace(tracer));
     assert_eq!(names(&spans), ["send main"], "it takes its trace along, and no other node writes the root");
@@ -232,7 +232,7 @@ fn a_run_that_ends_while_it_waits_has_a_span_of_that_wait_alone() {
     assert_eq!(expired[0].status, Status::error("expired before it was started"));
     assert_eq!(attribute(&expired[0], "longshore.state").as_deref(), Some("expired"));
 
-    let duplicate = Settlement::Duplicate { of: RunId::parse("r1").unwrap() };
+    let duplicate = Settlement::Duplicate(RunId::parse("r1").unwrap());
     let duplicate = of_wait(&publishers(), &settled(fresh(), duplicate, 40));
     assert_eq!((duplicate[0].parent, &duplicate[0].status), (publishers().parent, &Status::Unset));
 
@@ -251,7 +251,7 @@ fn a_cancelled_run_has_a_last_wait_only_if_it_waited() {
 
 #[test]
 fn a_discarded_run_ended_before() {
-    let mut run = settled(begun(fresh(), 1, 10), Settlement::Dead { failure: failure() }, 30);
+    let mut run = settled(begun(fresh(), 1, 10), Settlement::Dead(failure()), 30);
     run.discard(at(90));
     assert!(of_wait(&own(), &run).is_empty());
 }
@@ -269,7 +269,7 @@ fn no_span_ends_before_it_begins_whatever_clocks_say() {
 
 #[test]
 fn a_dead_letter_hangs_from_the_attempt_that_failed_last() {
-    let dead = settled(begun(fresh(), 1, 10), Settlement::Dead { failure: failure() }, 30);
+    let dead = settled(begun(fresh(), 1, 10), Settlement::Dead(failure()), 30);
     let spans = spans_of(|tracer| tracer.dead_letter(Some(own()), &dead, at(35)));
     let [dead_letter] = &spans[..] else { panic!("{spans:?}") };
     assert_eq!((dead_letter.name.as_str(), &dead_letter.kind), ("send dead letters", &SpanKind::Producer));
@@ -281,7 +281,7 @@ fn a_dead_letter_hangs_from_the_attempt_that_failed_last() {
 
 #[test]
 fn the_dead_letter_of_a_run_that_never_started_hangs_from_its_wait() {
-    let dead = settled(fresh(), Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "no type") }, 30);
+    let dead = settled(fresh(), Settlement::Dead(Failure::new(ErrorKind::Invalid, "no type")), 30);
     let dead_letter = |trace: JobTrace| spans_of(|tracer| tracer.dead_letter(Some(trace), &dead, at(35))).remove(0);
     assert_eq!(dead_letter(own()).parent, of_wait(&own(), &dead)[0].id);
     assert_eq!(dead_letter(publishers()).parent, publishers().parent);
@@ -289,7 +289,7 @@ fn the_dead_letter_of_a_run_that_never_started_hangs_from_its_wait() {
 
 #[test]
 fn a_replay_links_the_dead_letter_that_it_replays() {
-    let mut run = settled(begun(fresh(), 1, 10), Settlement::Dead { failure: failure() }, 30);
+    let mut run = settled(begun(fresh(), 1, 10), Settlement::Dead(failure()), 30);
     let dead_letter = spans_of(|tracer| tracer.dead_letter(Some(publishers()), &run, at(35))).remove(0);
     run.replay(at(90));
     let replay = spans_of(|tracer| tracer.replayed(&publishers(), &run, at(90)..at(95))).remove(0);

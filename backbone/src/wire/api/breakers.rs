@@ -1,6 +1,6 @@
 //! Circuit breakers: which are not idle, and operators' orders to them.
 
-use longshore_domain::breaker::record::{Breaker, Cause, State};
+use longshore_domain::breaker::record::{Breaker, Cause, Circuit};
 use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -113,12 +113,14 @@ impl From<Breaker> for BreakerStatus {
     fn from(breaker: Breaker) -> Self {
         let failures = breaker.failures();
         let (state, until, cause, times_opened) = match &breaker.state {
-            State::Closed { .. } => (BreakerState::Closed, None, None, 0),
-            State::Open { until, cause, times, .. } => (BreakerState::Open, Some(*until), Some(*cause), *times),
-            State::HalfOpen { times, .. } => (BreakerState::HalfOpen, None, None, *times),
+            Circuit::Closed { .. } => (BreakerState::Closed, None, None, 0),
+            Circuit::Open { until, cause, times, .. } => (BreakerState::Open, Some(*until), Some(*cause), *times),
+            Circuit::HalfOpen { times, .. } => (BreakerState::HalfOpen, None, None, *times),
         };
         let (successes, probes) = match &breaker.state {
-            State::HalfOpen { successes, probes, .. } => (*successes, u32::try_from(probes.len()).unwrap_or(u32::MAX)),
+            Circuit::HalfOpen { successes, probes, .. } => {
+                (*successes, u32::try_from(probes.len()).unwrap_or(u32::MAX))
+            }
             _ => (0, 0),
         };
         Self {

@@ -185,7 +185,6 @@ impl<'de> Deserialize<'de> for DeadLetter {
 
 impl Encoded<Record> {
     /// The dead letter of this run and this job.
-    #[must_use]
     pub fn with_job(self, job: &DeadJob) -> Encoded<DeadLetter> {
         Encoded::written(self.into_object().and(job))
     }

@@ -27,31 +27,26 @@ impl<T> Encoded<T> {
     }
 
     /// From text as another program wrote it, on one line; `None` if it is not a JSON object.
-    #[must_use]
     pub fn from_text(text: &[u8]) -> Option<Self> {
         Object::read(text).map(Self::written)
     }
 
     /// Its length in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.text.size()
     }
 
     /// Its text.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.text.as_bytes()
     }
 
     /// Its text.
-    #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.text.into_bytes()
     }
 
     /// Its text, as an answer.
-    #[must_use]
     pub fn into_object(self) -> Object {
         self.text
     }
@@ -64,7 +59,6 @@ impl<T> Encoded<T> {
 
 impl<T: Serialize> Encoded<T> {
     /// The text of `value`, which serde writes as an object.
-    #[must_use]
     pub fn of(value: &T) -> Self {
         Self::written(Object::of(value))
     }

@@ -7,9 +7,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use Effect::{HandsOut, Reads, Submits};
-use Method::{Delete, Get, Post, Put};
-
 use super::*;
 
 /// One endpoint of the API: its request and its answer.
@@ -50,18 +47,17 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// Declared where nothing else is said.
-    const DEFAULT: Self =
-        Self { name: "", summary: "", for_operators: false, effect: Effect::Changes, takes_tenant: false, http: &[] };
+    /// Neither for operators alone, nor about a tenant that they name.
+    const fn of(name: &'static str, summary: &'static str, effect: Effect, http: &'static [HttpRoute]) -> Self {
+        Self { name, summary, for_operators: false, effect, takes_tenant: false, http }
+    }
 
     /// The declaration of the endpoint with this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         ENDPOINTS.iter().find(|endpoint| endpoint.name == name)
     }
 
     /// The scope of an API key that may ask it.
-    #[must_use]
     pub const fn scope(&self) -> Scope {
         match self.effect {
             Effect::Submits => Scope::Submit,
@@ -116,12 +112,13 @@ longshore_domain::named! {
     }
 }
 
-/// Each row: endpoint, name, request and answer, then the fields of its declaration that are not
-/// [`Declaration::DEFAULT`]'s, and its own reader of requests if it has one.
+/// Each row: endpoint, name, request and answer; effect, and what else is true of it; HTTP routes; and its own reader
+/// of requests if it has one.
 macro_rules! endpoints {
     ($(
         #[doc = $summary:literal]
-        $endpoint:ident $name:literal: $request:ty => $answer:ty { $($field:ident: $value:expr),* } $(read by $read:path)?;
+        $endpoint:ident $name:literal: $request:ty => $answer:ty, $effect:ident $([$($is:ident),+])?
+            $(, $method:ident $path:literal)* $(read by $read:path)?;
     )+) => {
         $(
             #[doc = concat!(" `", $name, "`:", $summary)]
@@ -130,10 +127,13 @@ macro_rules! endpoints {
 
             impl Endpoint for $endpoint {
                 const DECLARATION: Declaration = Declaration {
-                    name: $name,
-                    summary: $summary.trim_ascii_start(),
-                    $($field: $value,)*
-                    ..Declaration::DEFAULT
+                    $($($is: true,)+)?
+                    ..Declaration::of(
+                        $name,
+                        $summary.trim_ascii_start(),
+                        Effect::$effect,
+                        &[$(HttpRoute(Method::$method, $path)),*],
+                    )
                 };
                 type Request = $request;
                 type Answer = $answer;
@@ -164,267 +164,161 @@ macro_rules! endpoints {
 // time to wait.
 endpoints! {
     /// Takes a job, and answers once it is durable.
-    Submit "submit": SubmitRequest => Submitted {
-        effect: Submits, http: &[HttpRoute(Post, "/v1/jobs"), HttpRoute(Post, "/v1/jobs/{type}")]
-    };
+    Submit "submit": SubmitRequest => Submitted, Submits, Post "/v1/jobs", Post "/v1/jobs/{type}";
     /// Takes several jobs; each is accepted or refused by itself.
-    SubmitBatch "submit.batch": BatchRequest => BatchAnswer { effect: Submits };
+    SubmitBatch "submit.batch": BatchRequest => BatchAnswer, Submits;
     /// The current record of a run; 404 if the run is not known.
-    RunsGet "runs.get": RunRequest => Record {
-        effect: Reads, takes_tenant: true,
-        http: &[HttpRoute(Get, "/v1/runs/{run_id}"), HttpRoute(Get, "/v1/jobs/{run_id}")]
-    };
+    RunsGet "runs.get": RunRequest => Record, Reads [takes_tenant], Get "/v1/runs/{run_id}", Get "/v1/jobs/{run_id}";
     /// The record of a run once it has finished, or its current record when the time is over.
-    RunsWait "runs.wait": WaitRequest => Record { effect: Reads, takes_tenant: true };
+    RunsWait "runs.wait": WaitRequest => Record, Reads [takes_tenant];
     /// What happened to a run and what it waits for, in words.
-    RunsWhy "runs.why": WaitRequest => Why {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/runs/{run_id}/why")]
-    };
+    RunsWhy "runs.why": WaitRequest => Why, Reads [takes_tenant], Get "/v1/runs/{run_id}/why";
     /// The payload of a run's job, while that is stored.
-    RunsPayload "runs.payload": RunRequest => Payload {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/runs/{run_id}/payload")]
-    };
+    RunsPayload "runs.payload": RunRequest => Payload, Reads [takes_tenant], Get "/v1/runs/{run_id}/payload";
     /// Cancels one run, or those that match a filter.
-    RunsCancel "runs.cancel": Selection => Cancelled {
-        takes_tenant: true,
-        http: &[
-            HttpRoute(Post, "/v1/runs/{run_id}/cancel"),
-            HttpRoute(Delete, "/v1/runs/{run_id}"),
-            HttpRoute(Post, "/v1/runs/cancel")
-        ]
-    };
+    RunsCancel "runs.cancel": Selection => Cancelled, Changes [takes_tenant],
+        Post "/v1/runs/{run_id}/cancel", Delete "/v1/runs/{run_id}", Post "/v1/runs/cancel";
     /// Removes personal data from the record of a finished run, and deletes its dead letter.
-    RunsErase "runs.erase": RunRequest => Erased {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/erase")]
-    };
+    RunsErase "runs.erase": RunRequest => Erased, Changes [takes_tenant], Post "/v1/runs/{run_id}/erase";
     /// Runs that wait for their time, or for their next attempt, start now.
-    RunsRunNow "runs.run_now": Selection => Rescheduled {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/run-now"), HttpRoute(Post, "/v1/runs/run-now")]
-    };
+    RunsRunNow "runs.run_now": Selection => Rescheduled, Changes [takes_tenant],
+        Post "/v1/runs/{run_id}/run-now", Post "/v1/runs/run-now";
     /// Runs start at another time, in another queue or with another priority.
-    RunsReschedule "runs.reschedule": RescheduleRequest => Rescheduled {
-        takes_tenant: true,
-        http: &[HttpRoute(Post, "/v1/runs/{run_id}/reschedule"), HttpRoute(Post, "/v1/runs/reschedule")]
-    };
+    RunsReschedule "runs.reschedule": RescheduleRequest => Rescheduled, Changes [takes_tenant],
+        Post "/v1/runs/{run_id}/reschedule", Post "/v1/runs/reschedule";
     /// Ends an attempt that was detached: it has succeeded.
-    RunsComplete "runs.complete": CompleteRequest => Record {
-        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/complete")]
-    };
+    RunsComplete "runs.complete": CompleteRequest => Record, Submits [takes_tenant], Post "/v1/runs/{run_id}/complete";
     /// Ends an attempt that was detached: it has failed.
-    RunsFail "runs.fail": FailRequest => Record {
-        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/fail")]
-    };
+    RunsFail "runs.fail": FailRequest => Record, Submits [takes_tenant], Post "/v1/runs/{run_id}/fail";
     /// A sign of an attempt that was detached, whose time counts anew.
-    RunsProgress "runs.progress": ProgressRequest => Goes {
-        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/runs/{run_id}/progress")]
-    };
+    RunsProgress "runs.progress": ProgressRequest => Goes, Submits [takes_tenant], Post "/v1/runs/{run_id}/progress";
     /// The next job of one of these types, once there is one; later calls end its attempt.
-    WorkNext "work.next": NextRequest => Next {
-        effect: HandsOut, takes_tenant: true, http: &[HttpRoute(Post, "/v1/work")]
-    };
+    WorkNext "work.next": NextRequest => Next, HandsOut [takes_tenant], Post "/v1/work";
     /// Runs, those that changed last first, a page at a time; or the run of an idempotency key.
-    RunsList "runs.list": RunsRequest => Runs {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/runs")]
-    };
+    RunsList "runs.list": RunsRequest => Runs, Reads [takes_tenant], Get "/v1/runs";
     /// Counts runs by queue, type and state.
-    RunsCount "runs.count": CountRequest => Counts {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/run-counts")]
-    };
+    RunsCount "runs.count": CountRequest => Counts, Reads [takes_tenant], Get "/v1/run-counts";
 
     /// Dead letters, the oldest first, a page at a time.
-    DlqList "dlq.list": ListRequest => Page { effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/dlq")] };
+    DlqList "dlq.list": ListRequest => Page, Reads [takes_tenant], Get "/v1/dlq";
     /// One dead letter.
-    DlqGet "dlq.get": RunRequest => DeadLetter {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/dlq/{run_id}")]
-    };
+    DlqGet "dlq.get": RunRequest => DeadLetter, Reads [takes_tenant], Get "/v1/dlq/{run_id}";
     /// Dead letters grouped by their failure, the largest group first.
-    DlqGroups "dlq.groups": GroupsRequest => Groups {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/dlq-groups")]
-    };
+    DlqGroups "dlq.groups": GroupsRequest => Groups, Reads [takes_tenant], Get "/v1/dlq-groups";
     /// Starts dead letters again, each as a new round of its run.
-    DlqReplay "dlq.replay": ReplayRequest => Replayed {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/dlq/{run_id}/replay"), HttpRoute(Post, "/v1/dlq/replay")]
-    };
+    DlqReplay "dlq.replay": ReplayRequest => Replayed, Changes [takes_tenant],
+        Post "/v1/dlq/{run_id}/replay", Post "/v1/dlq/replay";
     /// Deletes dead letters; their runs finish as `discarded`.
-    DlqDiscard "dlq.discard": DiscardRequest => Discarded {
-        takes_tenant: true, http: &[HttpRoute(Delete, "/v1/dlq/{run_id}"), HttpRoute(Post, "/v1/dlq/discard")]
-    };
+    DlqDiscard "dlq.discard": DiscardRequest => Discarded, Changes [takes_tenant],
+        Delete "/v1/dlq/{run_id}", Post "/v1/dlq/discard";
 
     /// Makes a schedule, or changes the one of that id.
-    SchedulesPut "schedules.put": PutRequest => ScheduleStatus {
-        http: &[HttpRoute(Put, "/v1/schedules/{id}")]
-    } read by schedules::read_put;
+    SchedulesPut "schedules.put": PutRequest => ScheduleStatus, Changes,
+        Put "/v1/schedules/{id}" read by schedules::read_put;
     /// One schedule.
-    SchedulesGet "schedules.get": ScheduleRequest => ScheduleStatus {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/schedules/{id}")]
-    };
+    SchedulesGet "schedules.get": ScheduleRequest => ScheduleStatus, Reads [takes_tenant], Get "/v1/schedules/{id}";
     /// The schedules of a tenant, or of all.
-    SchedulesList "schedules.list": SchedulesRequest => Schedules {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/schedules")]
-    };
+    SchedulesList "schedules.list": SchedulesRequest => Schedules, Reads [takes_tenant], Get "/v1/schedules";
     /// Removes a schedule; answers with it as it was. Runs that it has started go on.
-    SchedulesDelete "schedules.delete": ScheduleRequest => ScheduleStatus {
-        takes_tenant: true, http: &[HttpRoute(Delete, "/v1/schedules/{id}")]
-    };
+    SchedulesDelete "schedules.delete": ScheduleRequest => ScheduleStatus, Changes [takes_tenant],
+        Delete "/v1/schedules/{id}";
     /// Pauses a schedule: nothing falls due from now on.
-    SchedulesPause "schedules.pause": ScheduleRequest => ScheduleStatus {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/pause")]
-    };
+    SchedulesPause "schedules.pause": ScheduleRequest => ScheduleStatus, Changes [takes_tenant],
+        Post "/v1/schedules/{id}/pause";
     /// Ends a pause; what would have been due meanwhile is not made up for.
-    SchedulesResume "schedules.resume": ScheduleRequest => ScheduleStatus {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/resume")]
-    };
+    SchedulesResume "schedules.resume": ScheduleRequest => ScheduleStatus, Changes [takes_tenant],
+        Post "/v1/schedules/{id}/resume";
     /// Starts a run beside the schedule's times, also while it is paused.
-    SchedulesRunNow "schedules.run_now": ScheduleRequest => ScheduleStatus {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/run-now")]
-    };
+    SchedulesRunNow "schedules.run_now": ScheduleRequest => ScheduleStatus, Changes [takes_tenant],
+        Post "/v1/schedules/{id}/run-now";
     /// Starts a run for each due time of a span, as far as it has none.
-    SchedulesBackfill "schedules.backfill": BackfillRequest => Backfilled {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/schedules/{id}/backfill")]
-    };
+    SchedulesBackfill "schedules.backfill": BackfillRequest => Backfilled, Changes [takes_tenant],
+        Post "/v1/schedules/{id}/backfill";
 
     /// Creates a batch of jobs.
-    BatchesCreate "batches.create": CreateBatchRequest => BatchStatus {
-        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/batches")]
-    };
+    BatchesCreate "batches.create": CreateBatchRequest => BatchStatus, Submits [takes_tenant], Post "/v1/batches";
     /// One batch, with the members that it waits for.
-    BatchesGet "batches.get": OneBatchRequest => BatchStatus {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/batches/{id}")]
-    };
+    BatchesGet "batches.get": OneBatchRequest => BatchStatus, Reads [takes_tenant], Get "/v1/batches/{id}";
     /// The batches of a tenant, or of all.
-    BatchesList "batches.list": BatchesRequest => Batches {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/batches")]
-    };
+    BatchesList "batches.list": BatchesRequest => Batches, Reads [takes_tenant], Get "/v1/batches";
     /// Seals a batch: it completes once all members have ended.
-    BatchesSeal "batches.seal": OneBatchRequest => BatchStatus {
-        effect: Submits, takes_tenant: true, http: &[HttpRoute(Post, "/v1/batches/{id}/seal")]
-    };
+    BatchesSeal "batches.seal": OneBatchRequest => BatchStatus, Submits [takes_tenant], Post "/v1/batches/{id}/seal";
     /// Cancels a batch, and its members that have not ended.
-    BatchesCancel "batches.cancel": OneBatchRequest => BatchStatus {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/batches/{id}/cancel")]
-    };
+    BatchesCancel "batches.cancel": OneBatchRequest => BatchStatus, Changes [takes_tenant],
+        Post "/v1/batches/{id}/cancel";
 
     /// Makes a webhook, or changes the one of that id.
-    WebhooksPut "webhooks.put": PutWebhookRequest => WebhookStatus {
-        takes_tenant: true, http: &[HttpRoute(Put, "/v1/webhooks/{id}")]
-    };
+    WebhooksPut "webhooks.put": PutWebhookRequest => WebhookStatus, Changes [takes_tenant], Put "/v1/webhooks/{id}";
     /// One webhook.
-    WebhooksGet "webhooks.get": WebhookRequest => WebhookStatus {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/webhooks/{id}")]
-    };
+    WebhooksGet "webhooks.get": WebhookRequest => WebhookStatus, Reads [takes_tenant], Get "/v1/webhooks/{id}";
     /// The webhooks of a tenant, or of all.
-    WebhooksList "webhooks.list": WebhooksRequest => Webhooks {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/webhooks")]
-    };
+    WebhooksList "webhooks.list": WebhooksRequest => Webhooks, Reads [takes_tenant], Get "/v1/webhooks";
     /// Removes a webhook; answers with it as it was.
-    WebhooksDelete "webhooks.delete": WebhookRequest => WebhookStatus {
-        takes_tenant: true, http: &[HttpRoute(Delete, "/v1/webhooks/{id}")]
-    };
+    WebhooksDelete "webhooks.delete": WebhookRequest => WebhookStatus, Changes [takes_tenant],
+        Delete "/v1/webhooks/{id}";
     /// Delivers an event of the type `webhook.test`, once.
-    WebhooksTest "webhooks.test": WebhookRequest => WebhookTest {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/webhooks/{id}/test")]
-    };
+    WebhooksTest "webhooks.test": WebhookRequest => WebhookTest, Changes [takes_tenant], Post "/v1/webhooks/{id}/test";
     /// Makes a new secret, which is shown this once; the old one signs, too, for a day.
-    WebhooksRotate "webhooks.rotate": WebhookRequest => WebhookStatus {
-        takes_tenant: true, http: &[HttpRoute(Post, "/v1/webhooks/{id}/rotate")]
-    };
+    WebhooksRotate "webhooks.rotate": WebhookRequest => WebhookStatus, Changes [takes_tenant],
+        Post "/v1/webhooks/{id}/rotate";
 
     /// The queues, and the jobs that wait and run in each.
-    QueuesList "queues.list": QueuesRequest => Queues {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/queues"), HttpRoute(Get, "/v1/queues/{queue}")]
-    };
+    QueuesList "queues.list": QueuesRequest => Queues, Reads [takes_tenant], Get "/v1/queues", Get "/v1/queues/{queue}";
     /// How a queue's starts are shared out between those who have jobs in it.
-    QueuesShares "queues.shares": SharesRequest => QueueShares {
-        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/queues/{queue}/shares")]
-    };
+    QueuesShares "queues.shares": SharesRequest => QueueShares, Reads [for_operators], Get "/v1/queues/{queue}/shares";
     /// Declares a queue while the cluster runs, and has nodes serve it.
-    QueuesPut "queues.put": PutQueueRequest => QueuePut {
-        for_operators: true, http: &[HttpRoute(Put, "/v1/queues/{queue}")]
-    };
+    QueuesPut "queues.put": PutQueueRequest => QueuePut, Changes [for_operators], Put "/v1/queues/{queue}";
     /// Pauses a queue, a type, or a type in a queue: its jobs wait.
-    QueuesPause "queues.pause": PauseRequest => PauseStatus {
-        for_operators: true, http: &[HttpRoute(Post, "/v1/queues/{queue}/pause")]
-    };
+    QueuesPause "queues.pause": PauseRequest => PauseStatus, Changes [for_operators], Post "/v1/queues/{queue}/pause";
     /// Ends such a pause.
-    QueuesResume "queues.resume": ResumeRequest => PauseStatus {
-        for_operators: true, http: &[HttpRoute(Post, "/v1/queues/{queue}/resume")]
-    };
+    QueuesResume "queues.resume": ResumeRequest => PauseStatus, Changes [for_operators],
+        Post "/v1/queues/{queue}/resume";
     /// Cancels the jobs of a queue that have not begun.
-    QueuesPurge "queues.purge": PurgeRequest => CancelledRuns {
-        for_operators: true, http: &[HttpRoute(Post, "/v1/queues/{queue}/purge")]
-    };
+    QueuesPurge "queues.purge": PurgeRequest => CancelledRuns, Changes [for_operators], Post "/v1/queues/{queue}/purge";
     /// The rate limits of types, names and tenants.
-    LimitsList "limits.list": LimitsRequest => Limits { effect: Reads, http: &[HttpRoute(Get, "/v1/limits")] };
+    LimitsList "limits.list": LimitsRequest => Limits, Reads, Get "/v1/limits";
     /// Sets another limit on all nodes, until it is reset.
-    LimitsSet "limits.set": SetLimitRequest => LimitChanged {
-        for_operators: true, http: &[HttpRoute(Put, "/v1/limits")]
-    };
+    LimitsSet "limits.set": SetLimitRequest => LimitChanged, Changes [for_operators], Put "/v1/limits";
     /// Sets the configured limit again.
-    LimitsReset "limits.reset": ResetLimitRequest => LimitChanged {
-        for_operators: true, http: &[HttpRoute(Post, "/v1/limits/reset")]
-    };
+    LimitsReset "limits.reset": ResetLimitRequest => LimitChanged, Changes [for_operators], Post "/v1/limits/reset";
     /// The breakers of a tenant that have seen failures lately, or are not closed.
-    BreakersList "breakers.list": BreakersRequest => Breakers {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/breakers")]
-    };
+    BreakersList "breakers.list": BreakersRequest => Breakers, Reads [takes_tenant], Get "/v1/breakers";
     /// Closes a breaker.
-    BreakersReset "breakers.reset": ResetRequest => BreakerStatus {
-        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/breakers/reset")]
-    };
+    BreakersReset "breakers.reset": ResetRequest => BreakerStatus, Changes [for_operators, takes_tenant],
+        Post "/v1/breakers/reset";
     /// Opens a breaker.
-    BreakersTrip "breakers.trip": TripRequest => BreakerStatus {
-        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/breakers/trip")]
-    };
+    BreakersTrip "breakers.trip": TripRequest => BreakerStatus, Changes [for_operators, takes_tenant],
+        Post "/v1/breakers/trip";
     /// The concurrency limits of which slots are taken.
-    ConcurrencyList "concurrency.list": ConcurrencyRequest => ConcurrencyLimits {
-        effect: Reads, takes_tenant: true, http: &[HttpRoute(Get, "/v1/concurrency")]
-    };
+    ConcurrencyList "concurrency.list": ConcurrencyRequest => ConcurrencyLimits, Reads [takes_tenant],
+        Get "/v1/concurrency";
     /// Frees slots of a concurrency limit that a node or a session has.
-    ConcurrencyFree "concurrency.free": FreeRequest => Freed {
-        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/concurrency/free")]
-    };
+    ConcurrencyFree "concurrency.free": FreeRequest => Freed, Changes [for_operators, takes_tenant],
+        Post "/v1/concurrency/free";
     /// Has attempts of a type meet a fault on purpose, for a time.
-    FaultsSet "faults.set": SetFaultRequest => FaultSet {
-        for_operators: true, http: &[HttpRoute(Put, "/v1/faults")]
-    };
+    FaultsSet "faults.set": SetFaultRequest => FaultSet, Changes [for_operators], Put "/v1/faults";
     /// The faults that are set.
-    FaultsList "faults.list": Nothing => Faults {
-        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/faults")]
-    };
+    FaultsList "faults.list": Nothing => Faults, Reads [for_operators], Get "/v1/faults";
     /// Ends faults: those of a type, of a kind, or all.
-    FaultsClear "faults.clear": ClearFaultsRequest => FaultsCleared {
-        for_operators: true, http: &[HttpRoute(Post, "/v1/faults/clear")]
-    };
+    FaultsClear "faults.clear": ClearFaultsRequest => FaultsCleared, Changes [for_operators], Post "/v1/faults/clear";
     /// Makes a key for clients over HTTP; its text is shown this once.
-    KeysCreate "keys.create": CreateKeyRequest => KeyCreated {
-        for_operators: true, takes_tenant: true, http: &[HttpRoute(Post, "/v1/keys")]
-    };
+    KeysCreate "keys.create": CreateKeyRequest => KeyCreated, Changes [for_operators, takes_tenant], Post "/v1/keys";
     /// The keys, without their texts.
-    KeysList "keys.list": Nothing => Keys { for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/keys")] };
+    KeysList "keys.list": Nothing => Keys, Reads [for_operators], Get "/v1/keys";
     /// Revokes a key: within two seconds no node takes it any more.
-    KeysRevoke "keys.revoke": RevokeKeyRequest => KeyStatus {
-        for_operators: true, http: &[HttpRoute(Delete, "/v1/keys/{id}")]
-    };
+    KeysRevoke "keys.revoke": RevokeKeyRequest => KeyStatus, Changes [for_operators], Delete "/v1/keys/{id}";
     /// The audit's entries of a tenant, oldest first.
-    AuditList "audit.list": AuditRequest => AuditPage { effect: Reads, http: &[HttpRoute(Get, "/v1/audit")] };
+    AuditList "audit.list": AuditRequest => AuditPage, Reads, Get "/v1/audit";
     /// The nodes that were seen within the last 10 s.
-    NodesList "nodes.list": Nothing => Nodes {
-        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/nodes")]
-    };
+    NodesList "nodes.list": Nothing => Nodes, Reads [for_operators], Get "/v1/nodes";
     /// Sets which lines a node's log has from now on.
-    NodesLogLevel "nodes.log_level": LogLevelRequest => LogLevel {
-        for_operators: true, http: &[HttpRoute(Put, "/v1/nodes/{node}/log-level")]
-    };
+    NodesLogLevel "nodes.log_level": LogLevelRequest => LogLevel, Changes [for_operators],
+        Put "/v1/nodes/{node}/log-level";
     /// A node's settings, each with where it was set.
-    NodesSettings "nodes.settings": SettingsRequest => NodeSettings {
-        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/nodes/{node}/settings")]
-    };
+    NodesSettings "nodes.settings": SettingsRequest => NodeSettings, Reads [for_operators],
+        Get "/v1/nodes/{node}/settings";
     /// What all nodes have counted in each ten seconds of the last hour.
-    NodesStats "nodes.stats": Nothing => Stats {
-        for_operators: true, effect: Reads, http: &[HttpRoute(Get, "/v1/stats")]
-    };
+    NodesStats "nodes.stats": Nothing => Stats, Reads [for_operators], Get "/v1/stats";
     /// Whether a node takes work, and why not.
-    Health "health": HealthRequest => HealthStatus {
-        effect: Reads, http: &[HttpRoute(Get, "/v1/health")]
-    } read by health::read_any;
+    Health "health": HealthRequest => HealthStatus, Reads, Get "/v1/health" read by health::read_any;
 }

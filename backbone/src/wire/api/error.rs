@@ -43,7 +43,6 @@ longshore_domain::named! {
 
 impl Code {
     /// The number.
-    #[must_use]
     pub fn number(self) -> u16 {
         match self {
             Self::Malformed => 400,
@@ -82,7 +81,6 @@ const PASSES: &str = "health says what a node misses; the same request again doe
 
 impl ApiError {
     /// An error answer.
-    #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let (code, error) = (code.number(), code.as_str().to_owned());
         Self { code, error, message: message.into(), retry_after_ms: None, hint: None }
@@ -101,7 +99,6 @@ impl ApiError {
     }
 
     /// 504: no node answered.
-    #[must_use]
     pub fn no_answer(within: Duration) -> Self {
         let message = format!("no answer within {within:?}");
         Self { code: 504, error: "no_answer".to_owned(), ..Self::new(Code::Unavailable, message) }.hint(
@@ -112,19 +109,16 @@ impl ApiError {
     }
 
     /// 400.
-    #[must_use]
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(Code::Malformed, message)
     }
 
     /// 404.
-    #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(Code::NotFound, message)
     }
 
     /// 503, for what passes by itself.
-    #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(Code::Unavailable, message).hint(PASSES)
     }

@@ -69,7 +69,6 @@ pub struct FaultStatus {
 
 impl FaultStatus {
     /// The fault of a type and a kind.
-    #[must_use]
     pub fn of(job_type: JobType, kind: FaultKind, fault: Fault) -> Self {
         let Fault { probability, delay_ms, step, until, limit } = fault;
         Self { delay_ms, kind: Word::Known(kind), limit, probability, step, job_type, until }

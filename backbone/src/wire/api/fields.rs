@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::request::{self, in_words};
 use super::{Change, Filter, Selection, Target};
+use crate::wire::json::OrderedFields;
 
 /// The fields of all requests about runs, as they are written on the wire. Each endpoint takes some of them
 /// ([`Fields::only`]); its own type says what they mean together.
@@ -139,7 +140,6 @@ pub(super) fn only(mut schema: Schema, fields: &[&str], needed: &[&str]) -> Sche
     schema
 }
 
-/// The fields of [`Selection`].
 pub(super) const SELECTION: [&str; 13] = [
     "run_id",
     "tenant",
@@ -159,28 +159,10 @@ pub(super) const SELECTION: [&str; 13] = [
 impl Fields {
     /// Refuses fields that the endpoint would ignore silently.
     pub(super) fn only(self, taken: &[&str]) -> Result<Self, String> {
-        let said = [
-            ("run_id", self.run_id.is_some()),
-            ("tenant", self.tenant.is_some()),
-            ("queue", self.queue.is_some()),
-            ("type", self.job_type.is_some()),
-            ("tag", self.tag.is_some()),
-            ("search", self.search.is_some()),
-            ("idempotency_key", self.idempotency_key.is_some()),
-            ("state", self.state.is_some()),
-            ("error_kind", self.error_kind.is_some()),
-            ("fingerprint", self.fingerprint.is_some()),
-            ("since", self.since.is_some()),
-            ("until", self.until.is_some()),
-            ("all", self.all),
-            ("limit", self.limit.is_some()),
-            ("cursor", self.cursor.is_some()),
-            ("rate_per_s", self.rate_per_s.is_some()),
-            ("dry_run", self.dry_run),
-            ("set", self.set.is_some()),
-            ("timeout_ms", self.timeout_ms.is_some()),
-        ];
-        let said = said.iter().filter(|(_, said)| *said).map(|(field, _)| *field);
+        // Those that are set are those that would be written.
+        let written = serde_json::to_vec(&self).unwrap_or_default();
+        let said: OrderedFields = serde_json::from_slice(&written).map_err(|error| error.to_string())?;
+        let said = said.0.iter().map(|(field, _)| field.as_str());
         let refused = said.chain(self.unknown.keys().map(String::as_str)).find(|field| !taken.contains(field));
         match refused {
             Some(field) => Err(format!("{field}: is not a field of this endpoint; there are {}", taken.join(", "))),
@@ -188,7 +170,6 @@ impl Fields {
         }
     }
 
-    /// The fields of one run.
     pub(super) fn of_run(run_id: &RunId, tenant: Option<&Tenant>) -> Self {
         Self { run_id: Some(run_id.to_string()), ..Self::of_tenant(tenant) }
     }
@@ -227,12 +208,10 @@ impl Fields {
         name(self.queue.take().as_deref(), Queue::parse)
     }
 
-    /// The run that is named.
     pub(super) fn run(&self) -> Result<RunId, String> {
         name(self.run_id.as_deref(), RunId::parse)?.ok_or_else(|| "run_id: is missing".to_owned())
     }
 
-    /// The filter, which may be empty.
     pub(super) fn filter(&self) -> Result<Filter, String> {
         Ok(Filter {
             queue: name(self.queue.as_deref(), Queue::parse)?,
@@ -258,7 +237,6 @@ impl Fields {
         }
     }
 
-    /// The runs to change.
     pub(super) fn selection(&self) -> Result<Selection, String> {
         Ok(Selection { target: self.target()?, tenant: self.tenant()?, limit: self.limit, dry_run: self.dry_run })
     }

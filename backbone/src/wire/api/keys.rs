@@ -78,7 +78,6 @@ const ID: usize = 16;
 const SECRET: usize = 64;
 
 /// A new key's id and text: `ls_<id>_<secret>`, hexadecimal digits both.
-#[must_use]
 pub fn key_text(id: [u8; ID / 2], secret: [u8; SECRET / 2]) -> (String, String) {
     let (id, secret) = (hex(&id), hex(&secret));
     let text = format!("ls_{id}_{secret}");
@@ -86,14 +85,12 @@ pub fn key_text(id: [u8; ID / 2], secret: [u8; SECRET / 2]) -> (String, String) 
 }
 
 /// The id within a text that has the form of a key.
-#[must_use]
 pub fn id_of_key(text: &str) -> Option<&str> {
     let (id, secret) = text.strip_prefix("ls_")?.split_once('_')?;
     (is_key_id(id) && secret.len() == SECRET && secret.bytes().all(is_digit)).then_some(id)
 }
 
 /// Whether a text has the form of a key's id.
-#[must_use]
 pub fn is_key_id(text: &str) -> bool {
     text.len() == ID && text.bytes().all(is_digit)
 }

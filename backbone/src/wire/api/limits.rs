@@ -148,9 +148,6 @@ pub struct LimitStatus {
 }
 
 /// The scope that a request names.
-///
-/// # Errors
-/// It names none, or several.
 fn scope(job_type: Option<JobType>, name: Option<SmolStr>, tenant: Option<Tenant>) -> Result<Scope, ApiError> {
     match (job_type, name, tenant) {
         (Some(job_type), None, None) => Ok(Scope::Type(job_type)),

@@ -15,13 +15,11 @@ const FOREIGN: [&str; 4] = ["payload", "result", "progress", "headers"];
 
 /// The answer in which each run, dead letter, schedule or payload of a type that `hides` has `"redacted":true` in place
 /// of payload and result; `None`: it has none of them.
-#[must_use]
 pub fn redact(answer: &Object, hides: &dyn Fn(&JobType) -> bool) -> Option<Object> {
     redact_event(answer.as_bytes(), hides).map(Object::written)
 }
 
 /// The same of an event, as JSON in one line.
-#[must_use]
 pub fn redact_event(json: &[u8], hides: &dyn Fn(&JobType) -> bool) -> Option<Vec<u8>> {
     Some(without(serde_json::from_slice(json).ok()?, hides)?.get().as_bytes().to_vec())
 }

@@ -102,7 +102,6 @@ pub(super) fn job_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Job
     JobType::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
-/// The field that is missing, if that is the error.
 fn missing(reason: &str) -> Option<&str> {
     reason.strip_prefix("missing field `")?.split('`').next()
 }

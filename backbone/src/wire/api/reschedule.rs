@@ -1,6 +1,6 @@
 //! Runs that start now or at another time: one, or those that match a filter.
 
-use longshore_domain::{Queue, RunId, Timestamp};
+use longshore_domain::{Queue, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -115,16 +115,10 @@ impl<'de> Deserialize<'de> for Rescheduled {
     }
 }
 
-impl RescheduleRequest {
-    /// The request for one run.
-    #[must_use]
-    pub fn of_run(run_id: RunId, set: NewStart) -> Self {
-        Self { selection: Selection::of(Target::Run(run_id)), set }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use longshore_domain::RunId;
+
     use super::super::{Endpoint as _, RunsReschedule};
     use super::*;
 

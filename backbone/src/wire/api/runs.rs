@@ -34,7 +34,6 @@ pub struct WaitRequest {
 
 impl WaitRequest {
     /// The run that is waited for.
-    #[must_use]
     pub fn run(self) -> RunRequest {
         RunRequest { run_id: self.run_id, tenant: self.tenant }
     }

@@ -4,7 +4,6 @@
 //! The job's payload is carried byte for byte, so that fields are sorted by name as they are read, not by serde's
 //! flattening.
 
-use std::fmt;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -13,12 +12,12 @@ use longshore_domain::recurring::{Firing, MISFIRE_AFTER, Misfire, Overlap, Skipp
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, ScheduleId, Tenant, Timestamp, duration};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::{ApiError, Failed, SubmitRequest, request};
+use crate::wire::json::OrderedFields;
 
 /// Reads the request of `schedules.put`, so that an error names the field.
 pub(super) fn read_put(body: &[u8]) -> Result<PutRequest, ApiError> {
@@ -68,7 +67,6 @@ pub struct ScheduleSettings {
     pub if_updated_at: Option<Timestamp>,
 }
 
-/// The longest jitter.
 const JITTER_MAX: Duration = Duration::from_secs(86_400);
 
 impl ScheduleSettings {
@@ -298,54 +296,10 @@ fn of(part: &'static LazyLock<Option<Value>>) -> impl Fn(&str) -> bool {
     move |name| part.as_ref().is_some_and(|fields| fields.get(name).is_some())
 }
 
-/// The fields of an object, in their order, each with its text.
-struct OrderedFields(Vec<(String, Box<RawValue>)>);
-
-impl OrderedFields {
-    /// Objects of those fields that each of `which` takes; the first that does gets it.
-    fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
-        let mut texts = [const { Vec::new() }; N];
-        for (name, value) in self.0 {
-            let Some(at) = which.iter().position(|takes| takes(&name)) else { continue };
-            let text = &mut texts[at];
-            text.push(if text.is_empty() { b'{' } else { b',' });
-            text.extend_from_slice(serde_json::Value::String(name).to_string().as_bytes());
-            text.push(b':');
-            text.extend_from_slice(value.get().as_bytes());
-        }
-        texts.map(|mut text| {
-            text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
-            text
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for OrderedFields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor;
-
-        impl<'de> Visitor<'de> for FieldsVisitor {
-            type Value = OrderedFields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedFields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(OrderedFields(fields))
-            }
-        }
-
-        deserializer.deserialize_map(FieldsVisitor)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::super::{Debounce, Endpoint as _, SchedulesPut};
     use super::*;
 

@@ -32,7 +32,6 @@ pub struct Filter {
 
 impl Filter {
     /// Whether it matches every run.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -73,7 +72,6 @@ pub struct Selection {
 
 impl Selection {
     /// Selects all of `target`, without a limit.
-    #[must_use]
     pub fn of(target: Target) -> Self {
         Self { tenant: None, target, limit: None, dry_run: false }
     }
@@ -106,7 +104,6 @@ impl Outcome {
     const LISTED: usize = 100;
 
     /// The outcome, with as many failures as one answer lists.
-    #[must_use]
     pub fn new(done: u64, mut failed: Vec<Failed>, more: bool) -> Self {
         let all = failed.len();
         failed.truncate(Self::LISTED);
@@ -114,7 +111,6 @@ impl Outcome {
     }
 
     /// How many failed.
-    #[must_use]
     pub fn failures(&self) -> u64 {
         self.failed_in_all.unwrap_or(self.failed.len() as u64)
     }

@@ -112,18 +112,8 @@ pub struct WebhookStatus {
     pub url: String,
 }
 
-impl PutWebhookRequest {
-    /// Which events it is to have.
-    #[must_use]
-    pub fn filter(&self) -> EventFilter {
-        let Self { events, types, queues, .. } = self.clone();
-        EventFilter { events, types, queues, ..EventFilter::default() }
-    }
-}
-
 impl WebhookStatus {
     /// Which events it has.
-    #[must_use]
     pub fn filter(&self) -> EventFilter {
         let Self { events, types, queues, .. } = self.clone();
         EventFilter { events, types, queues, ..EventFilter::default() }
@@ -155,7 +145,6 @@ pub struct WebhookSecret(String);
 
 impl WebhookSecret {
     /// A secret of these random bytes.
-    #[must_use]
     pub fn of(bytes: [u8; 32]) -> Self {
         Self(format!("{SECRET_PREFIX}{}", STANDARD.encode(bytes)))
     }
@@ -171,7 +160,6 @@ impl WebhookSecret {
     }
 
     /// Its text, to be shown to its owner.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.0
     }

@@ -18,7 +18,6 @@ pub enum Word<T> {
 
 impl<T> Word<T> {
     /// The word's meaning, if it is known.
-    #[must_use]
     pub fn known(&self) -> Option<&T> {
         match self {
             Self::Known(word) => Some(word),

@@ -28,7 +28,6 @@ pub(crate) use value::{positive, ttl};
 
 use by_node::{ByNode, RESERVED};
 use options::{JobOption, OPTIONS};
-use value::from_base64;
 
 /// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a
 /// reply they have no effect.
@@ -113,7 +112,6 @@ pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
 }
 
 /// By what a job's kind differs from others of its tenant and type, from its headers.
-#[must_use]
 pub fn kind_key(headers: Option<&HeaderMap>) -> KindKey {
     let value = |wanted: &str| {
         let mut all = headers.into_iter().flat_map(HeaderMap::iter);
@@ -122,14 +120,13 @@ pub fn kind_key(headers: Option<&HeaderMap>) -> KindKey {
     };
     let key = |plain: &str, encoded: &str| match value(plain) {
         Some(key) => Some(Cow::Borrowed(key)),
-        None => from_base64(value(encoded)?, KEY_MAX).ok().map(Cow::Owned),
+        None => options::encoded_key(value(encoded)?).ok().map(Cow::Owned),
     };
     let (limit, concurrency) = (key("limit-key", "limit-key-base64"), key("concurrency-key", "concurrency-key-base64"));
     KindKey::of_keys(limit.as_deref(), concurrency.as_deref())
 }
 
 /// The run id that a job's headers name, if it can be read and a client may choose it.
-#[must_use]
 pub fn read_run_id(headers: &HeaderMap) -> Option<RunId> {
     let named = headers.iter().find(|(name, _)| short_name((*name).as_ref()).as_deref() == Some("run-id"));
     named.and_then(|(_, values)| RunId::parse_chosen(only_value(values).ok()?).ok())
@@ -186,7 +183,6 @@ fn refused(name: &str) -> String {
 }
 
 /// Whether a header is an instruction to the server.
-#[must_use]
 pub fn is_servers(name: &str) -> bool {
     name.get(..5).is_some_and(|prefix| prefix.eq_ignore_ascii_case("nats-"))
 }
@@ -197,19 +193,16 @@ pub(crate) fn is_ours(name: &str) -> bool {
 }
 
 /// Whether a header is a client's own: neither the server's nor Longshore's.
-#[must_use]
 pub fn is_clients(name: &str) -> bool {
     !is_servers(name) && !is_ours(name)
 }
 
 /// Whether a header is present, whatever its case.
-#[must_use]
 pub fn has(headers: &HeaderMap, name: &str) -> bool {
     headers.iter().any(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name))
 }
 
 /// The value of a header, whatever its case; the first, if it stands there more than once.
-#[must_use]
 pub fn value_of<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let (_, values) = headers.iter().find(|(found, _)| AsRef::<str>::as_ref(*found).eq_ignore_ascii_case(name))?;
     values.first().map(HeaderValue::as_str)
@@ -220,21 +213,14 @@ pub const HEADERS_MAX: usize = 24 * 1024;
 /// The same for a job that a node moved, whose own headers come on top.
 pub const MOVED_HEADERS_MAX: usize = HEADERS_MAX + 1_024;
 
-/// Headers under which the server stores a message once for a while, however often it is sent.
-#[must_use]
-pub fn with_message_id(id: &str) -> HeaderMap {
-    single(names::MSG_ID, id)
-}
-
 /// Headers of one line.
-pub(crate) fn single(name: &str, value: &str) -> HeaderMap {
+pub fn single(name: &str, value: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(name, value);
     headers
 }
 
 /// How many bytes headers take on the wire.
-#[must_use]
 pub fn size_of(headers: &HeaderMap) -> usize {
     let line = |name: &str, value: &str| name.len() + value.len() + 4;
     headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line(name.as_ref(), value.as_str()))).sum()

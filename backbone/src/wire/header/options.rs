@@ -2,13 +2,15 @@
 //! headers exclude each other is the business of the reader of all headers.
 
 use async_nats::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use longshore_domain::job::{Unique, When};
 use longshore_domain::{BatchId, DurationText, JobOptions};
 
 use super::then;
 use super::value::{
-    ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, deadline, fits_header, from_base64, moment, number, positive, run_at,
-    span, tags, text, to_base64, unique,
+    ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, deadline, fits_header, moment, number, positive, run_at, span, tags,
+    text, unique,
 };
 
 /// The beginning of every name.
@@ -16,7 +18,6 @@ pub(super) const PREFIX: &str = "Longshore-";
 
 /// One header. A value that a key or a time has may have to stand in the next one.
 pub(super) struct JobOption {
-    /// Its name.
     name: &'static str,
     pub(super) read: fn(&str, &mut JobOptions) -> Result<(), String>,
     write: fn(&JobOptions) -> Option<String>,
@@ -28,7 +29,6 @@ impl JobOption {
         OPTIONS.iter().find(|option| option.short().eq_ignore_ascii_case(short))
     }
 
-    /// Its name without the prefix.
     pub(super) fn short(&self) -> &'static str {
         &self.name[PREFIX.len()..]
     }
@@ -105,8 +105,10 @@ fn batch(value: &str) -> Result<BatchId, String> {
     BatchId::parse(value).map_err(|error| error.reason)
 }
 
-fn encoded_key(value: &str) -> Result<String, String> {
-    from_base64(value, KEY_MAX)
+pub(super) fn encoded_key(value: &str) -> Result<String, String> {
+    let bytes = STANDARD.decode(value).map_err(|error| format!("is not base64: {error}"))?;
+    let decoded = String::from_utf8(bytes).map_err(|_| "is not UTF-8 in base64".to_owned())?;
+    text(&decoded, KEY_MAX)
 }
 
 #[expect(clippy::ptr_arg, reason = "the field is a String")]
@@ -114,9 +116,8 @@ fn plain(key: &String) -> Option<String> {
     fits_header(key).then(|| key.clone())
 }
 
-#[expect(clippy::ptr_arg, reason = "the field is a String")]
 fn encoded(key: &String) -> Option<String> {
-    (!fits_header(key)).then(|| to_base64(key))
+    (!fits_header(key)).then(|| STANDARD.encode(key))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "other headers cannot carry every value")]

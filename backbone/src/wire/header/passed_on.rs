@@ -11,7 +11,6 @@ const JSON: &str = "application/json";
 
 /// The headers under which a node publishes a job again: the client's options and its own headers, the run, round and
 /// attempt that the job is about, and the seal that proves it. None of the server's headers.
-#[must_use]
 pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: Option<Timestamp>) -> HeaderMap {
     let mut headers = as_published(original);
     headers.insert(names::RUN_ID, run.run_id.as_str());
@@ -34,7 +33,6 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
 }
 
 /// The headers that a client gave its job: neither the server's, nor those that nodes wrote when they moved it.
-#[must_use]
 pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
     let by_node = ["run-id", "round", "attempt", "deferrals", "deferred-for", "seal", "due-at", "place"];
     let is_nodes = |name: &str| short_name(name).is_some_and(|short| by_node.contains(&short.as_str()));
@@ -42,7 +40,6 @@ pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
 }
 
 /// All headers but those that are instructions to the server.
-#[must_use]
 pub fn without_servers(original: Option<&HeaderMap>) -> HeaderMap {
     kept(original, |name| !is_servers(name))
 }
@@ -60,7 +57,6 @@ pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> 
 
 /// The headers that a remote handler gets: the client's own, and the run and attempt that it is about. The client's
 /// options for Longshore are left out: forwarded to a follow-up job, they would apply once more.
-#[must_use]
 pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
     let mut headers = sent_on(original);
     headers.insert(names::RUN_ID, run.run_id.as_str());
@@ -79,13 +75,11 @@ fn sent_on(original: Option<&HeaderMap>) -> HeaderMap {
 }
 
 /// All headers but one, whatever its case.
-#[must_use]
 pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {
     kept(Some(headers), |name| !name.eq_ignore_ascii_case(gone))
 }
 
 /// The headers of a job that a replay runs again, without those that bound its first round to a point in time.
-#[must_use]
 pub fn for_replay(original: &HeaderMap) -> HeaderMap {
     kept(Some(original), |name| match short_name(name).unwrap_or_default().as_str() {
         "run-at" | "delay" | "expires-at" => false,
@@ -96,7 +90,6 @@ pub fn for_replay(original: &HeaderMap) -> HeaderMap {
 
 /// The client's own headers for a handler in Rust: neither the server's nor Longshore's, nor the content type that
 /// every job has which names none. A call of another node says that one, so it is left out wherever it comes from.
-#[must_use]
 pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
     let all = headers.iter().flat_map(|headers| headers.iter());
     let of_client = all.filter(|(name, _)| is_clients((*name).as_ref()));

@@ -9,7 +9,6 @@ use crate::wire::json::compact;
 /// The header's name.
 pub const NAME: &str = "Longshore-Then";
 
-/// Reads the header's value.
 pub(super) fn read(value: &str) -> Result<Then, String> {
     let job_type = JobType::parse(&job(value)?.job_type).map_err(|error| error.to_string())?;
     Ok(Then { job_type, job: value.to_owned() })

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use longshore_domain::job::{Unique, When};
 use longshore_domain::{Timestamp, duration};
 
@@ -59,21 +57,8 @@ pub(super) fn text(value: &str, max: usize) -> Result<String, String> {
 }
 
 /// Whether a header can carry this text: its value ends with the line, and blanks around it are not part of it.
-#[must_use]
 pub fn fits_header(text: &str) -> bool {
     text.trim().len() == text.len() && !text.contains(char::is_control)
-}
-
-/// Writes a text that no header can carry.
-pub(super) fn to_base64(text: &str) -> String {
-    STANDARD.encode(text)
-}
-
-/// Reads such a text.
-pub(super) fn from_base64(value: &str, max: usize) -> Result<String, String> {
-    let bytes = STANDARD.decode(value).map_err(|error| format!("is not base64: {error}"))?;
-    let decoded = String::from_utf8(bytes).map_err(|_| "is not UTF-8 in base64".to_owned())?;
-    text(&decoded, max)
 }
 
 pub(super) fn span(value: &str) -> Result<Duration, String> {

@@ -16,19 +16,18 @@
 
 use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{
-    Attempt, Deferral, EndLog, Failure, Holding, Late, RunLog, RunResult, RunState, State, Step, Wait,
+    Attempt, Deferral, EndLog, Failure, Holding, Late, LogLine, RunResult, RunState, State, Step, Wait,
 };
-use longshore_domain::{
-    BatchId, JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId, is_default,
-};
-use serde::{Deserialize, Serialize};
+use longshore_domain::{BatchId, JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::wire::json::any_json;
 
 /// A record as it stands in JSON.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 pub(super) struct Fields {
     pub(super) run_id: RunId,
     pub(super) tenant: Tenant,
@@ -41,95 +40,67 @@ pub(super) struct Fields {
     #[serde(default)]
     pub(super) attempt: u32,
     pub(super) max_attempts: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) enqueued_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) run_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) node: Option<SmolStr>,
-    #[serde(default, deserialize_with = "any_json", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "any_json")]
     pub(super) progress: Option<Box<RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) log: Option<Box<RunLog>>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
+    pub(super) log: Vec<LogLine>,
+    #[serde(default)]
     pub(super) steps: Vec<Step>,
-    #[serde(default, deserialize_with = "any_json", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "any_json")]
     pub(super) result: Option<Box<RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) result_base64: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) result_content_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) result_bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<Failure>,
     #[serde(default)]
     pub(super) attempts: Vec<Attempt>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub(super) tags: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub(super) search: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) duplicate_of: Option<RunId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) parent_run_id: Option<RunId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) then: Option<JobType>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) batch_id: Option<BatchId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) deferral: Option<Deferral>,
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default)]
     pub(super) deferrals: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) late: Option<Box<Late>>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub(super) parked: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) keep_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) erased_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trace_id: Option<TraceId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) accepted_by: Option<SmolStr>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended_by: Option<SmolStr>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) died_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default)]
     pub(super) end_log: EndLog,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key_claimed_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) unique_key: Option<String>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub(super) replaces: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) starts_by: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub(super) published: bool,
-    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    #[serde(default)]
     pub(super) seal: SmolStr,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) turn: Option<Box<Turn>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) held_by: Option<Holding>,
     #[serde(default)]
     pub(super) origin: Timestamp,
     #[serde(default)]
     pub(super) token: SmolStr,
-    /// All others.
     #[serde(flatten)]
     pub(super) unknown: Map<String, Value>,
 }
 
 impl Fields {
-    /// The run that the record describes.
     pub(super) fn into_run(mut self) -> Run {
         let state = self.take_state();
         let mut run = Run {

@@ -1,14 +1,13 @@
 //! The subjects of events, live and in the log, and of the audit.
 
+use longshore_domain::Run;
 use longshore_domain::events::EventKind;
-use longshore_domain::{Run, RunId, Tenant};
 
 use super::Names;
 use crate::wire::json::text;
 
 impl Names {
     /// The subject of a live event.
-    #[must_use]
     pub fn event(&self, run: &Run, kind: EventKind) -> String {
         let Run { tenant, queue, run_id, job_type, .. } = run;
         format!("{}.events.{tenant}.{kind}.{queue}.{run_id}.{job_type}", self.namespace)
@@ -20,14 +19,7 @@ impl Names {
         text(out, &[run.queue.as_str(), ".", run.run_id.as_str(), ".", run.job_type.as_str()]);
     }
 
-    /// A filter over the live events of one run.
-    #[must_use]
-    pub fn events_of_run(&self, tenant: &Tenant, run: &RunId) -> String {
-        format!("{}.events.{tenant}.*.*.{run}.>", self.namespace)
-    }
-
     /// A filter over live events; `None` stands for any.
-    #[must_use]
     pub fn events_where(
         &self,
         tenant: Option<&str>,
@@ -40,19 +32,16 @@ impl Names {
     }
 
     /// The subject of a live system event.
-    #[must_use]
     pub fn system_event(&self, event: &str, queue: &str, node: &str, job_type: &str) -> String {
         format!("{}.events._sys.{event}.{queue}.{node}.{job_type}", self.namespace)
     }
 
     /// The subject of a tenant's event log.
-    #[must_use]
     pub fn event_log(&self, tenant: &str) -> String {
         format!("{}.eventlog.{tenant}", self.namespace)
     }
 
     /// The audit of a tenant; `*` for all.
-    #[must_use]
     pub fn audit(&self, tenant: &str) -> String {
         format!("{}.audit.{tenant}", self.namespace)
     }

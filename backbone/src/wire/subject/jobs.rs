@@ -20,20 +20,17 @@ pub struct JobSubject<'a> {
 
 impl Names {
     /// The subject to which a job is published.
-    #[must_use]
     pub fn job(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
         format!("{}.jobs.{tenant}.{lane}.{job_type}", self.namespace)
     }
 
     /// A filter over all jobs of a tenant in their lanes.
-    #[must_use]
     pub fn jobs_of(&self, tenant: &Tenant) -> String {
         format!("{}.jobs.{tenant}.>", self.namespace)
     }
 
     /// The subjects of a lane's stream: all tenants and types of one queue and priority, or the jobs of one queue that
     /// were parked.
-    #[must_use]
     pub fn lane_subjects(&self, queue: &Queue, lane: impl Into<QueueLane>) -> String {
         match lane.into() {
             QueueLane::Of(priority) => format!("{}.jobs.*.{queue}.{priority}.>", self.namespace),
@@ -42,44 +39,37 @@ impl Names {
     }
 
     /// The subject of a parked job.
-    #[must_use]
     pub fn parked(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType, key: &KindKey) -> String {
         format!("{}.parked.{tenant}.{lane}.{key}.{job_type}", self.namespace)
     }
 
     /// A filter over the parked jobs of one priority and type, with any keys.
-    #[must_use]
     pub fn parked_of(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
         format!("{}.parked.{tenant}.{lane}.*.{job_type}", self.namespace)
     }
 
     /// The key in a parked job's subject.
-    #[must_use]
     pub fn read_parked_key(&self, subject: &str) -> Option<KindKey> {
         let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix(".parked.")?;
         KindKey::read(rest.split('.').nth(3)?)
     }
 
     /// Whether a subject is that of a parked job.
-    #[must_use]
     pub fn is_parked(&self, subject: &str) -> bool {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".parked."))
     }
 
     /// Whether a job's subject is that of the lane of returned jobs, which only nodes write to.
-    #[must_use]
     pub fn is_returned(&self, subject: &str) -> bool {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".returned."))
     }
 
     /// The subject of a parked job once it is taken back.
-    #[must_use]
     pub fn returned(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
         format!("{}.returned.{tenant}.{lane}.{job_type}", self.namespace)
     }
 
     /// A filter over parked jobs; `None` stands for any.
-    #[must_use]
     pub fn parked_where(&self, tenant: Option<&Tenant>, queue: Option<&Queue>, job_type: Option<&JobType>) -> String {
         let tenant = tenant.map_or("*", Tenant::as_str);
         let queue = queue.map_or("*", Queue::as_str);
@@ -87,21 +77,18 @@ impl Names {
     }
 
     /// A filter over jobs of a queue that were taken back; `None` stands for any.
-    #[must_use]
     pub fn returned_where(&self, tenant: Option<&Tenant>, queue: &Queue, job_type: Option<&JobType>) -> String {
         let tenant = tenant.map_or("*", Tenant::as_str);
         format!("{}.returned.{tenant}.{queue}.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
     }
 
     /// The subjects of the stream of parked jobs.
-    #[must_use]
     pub fn parked_all(&self) -> String {
         format!("{}.parked.>", self.namespace)
     }
 
     /// Splits a job's subject into tokens, also that of a due, parked or taken-back job; `None` if it is none of these
     /// or has too few tokens.
-    #[must_use]
     pub fn read_job<'a>(&self, subject: &'a str) -> Option<JobSubject<'a>> {
         let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix('.')?;
         let (plane, rest) = rest.split_once('.')?;
@@ -116,20 +103,17 @@ impl Names {
     }
 
     /// A filter over the jobs of one lane; `None` stands for any.
-    #[must_use]
     pub fn jobs_where(&self, tenant: Option<&Tenant>, lane: &Lane, job_type: Option<&JobType>) -> String {
         let tenant = tenant.map_or("*", Tenant::as_str);
         format!("{}.jobs.{tenant}.{lane}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
     }
 
     /// The subject of a dead letter.
-    #[must_use]
     pub fn dead_letter(&self, tenant: &Tenant, queue: &Queue, job_type: &JobType) -> String {
         format!("{}.dlq.{tenant}.{queue}.{job_type}", self.namespace)
     }
 
     /// A filter over dead letters; `None` stands for any.
-    #[must_use]
     pub fn dead_letters_where(
         &self,
         tenant: Option<&Tenant>,
@@ -142,26 +126,22 @@ impl Names {
     }
 
     /// The subjects of the dead letters' stream.
-    #[must_use]
     pub fn dead_letters_all(&self) -> String {
         format!("{}.dlq.>", self.namespace)
     }
 
     /// The subject of the copy of a job that is taken out of its lane. It has fewer tokens than that of a parked job,
     /// so no filter over those takes it; and no tenant has such a name.
-    #[must_use]
     pub fn copied(&self, lane: &Lane, sequence: u64) -> String {
         format!("{}.parked._copied.{lane}.{sequence}", self.namespace)
     }
 
     /// A filter over the copies of a queue's jobs.
-    #[must_use]
     pub fn copies_of(&self, queue: &Queue) -> String {
         format!("{}.parked._copied.{queue}.*.*", self.namespace)
     }
 
     /// The lane of a copied job, and the sequence that it had there.
-    #[must_use]
     pub fn read_copied(&self, subject: &str) -> Option<(Lane, u64)> {
         let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix(".parked._copied.")?;
         let mut tokens = rest.split('.');

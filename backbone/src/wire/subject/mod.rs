@@ -20,31 +20,26 @@ pub struct Names {
 
 impl Names {
     /// The names under `namespace`, which is one token.
-    #[must_use]
     pub fn new(namespace: &str) -> Self {
         Self { namespace: Arc::from(namespace), prefix: Arc::from(namespace.to_uppercase()) }
     }
 
     /// The namespace itself: first token of every subject.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
     /// The subject of an API endpoint; `tenant` may be `*` to serve all.
-    #[must_use]
     pub fn api(&self, tenant: &str, endpoint: &str) -> String {
         format!("{}.api.{tenant}.{endpoint}", self.namespace)
     }
 
     /// Tenant and endpoint of an API request.
-    #[must_use]
     pub fn read_api<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
         subject.strip_prefix(&*self.namespace)?.strip_prefix(".api.")?.split_once('.')
     }
 
     /// Whether a subject lies within the namespace.
-    #[must_use]
     pub fn is_ours(&self, subject: &str) -> bool {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }

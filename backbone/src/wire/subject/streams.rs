@@ -5,12 +5,10 @@ use longshore_domain::{Priority, Queue, QueueLane, RunId, Tenant};
 use super::Names;
 use crate::wire::json::text;
 
-/// Suffix of the stream of a queue's returned jobs.
 const RETURNED: &str = "_RETURNED";
 
 impl Names {
     /// The stream of a queue's lane.
-    #[must_use]
     pub fn lane_stream(&self, queue: &Queue, lane: impl Into<QueueLane>) -> String {
         match lane.into() {
             QueueLane::Of(priority) => format!("{}_JOBS_{queue}_P{}", self.prefix, priority.number()),
@@ -19,7 +17,6 @@ impl Names {
     }
 
     /// Queue and lane of a lane's stream.
-    #[must_use]
     pub fn read_lane_stream(&self, stream: &str) -> Option<(Queue, QueueLane)> {
         let name = stream.strip_prefix(&*self.prefix)?.strip_prefix("_JOBS_")?;
         if let Some(queue) = name.strip_suffix(RETURNED) {
@@ -30,55 +27,46 @@ impl Names {
     }
 
     /// The stream of parked jobs.
-    #[must_use]
     pub fn parked_stream(&self) -> String {
         format!("{}_PARKED", self.prefix)
     }
 
     /// The stream of schedules, retries and due jobs.
-    #[must_use]
     pub fn schedules_stream(&self) -> String {
         format!("{}_SCHEDULES", self.prefix)
     }
 
     /// The stream of the event log.
-    #[must_use]
     pub fn events_stream(&self) -> String {
         format!("{}_EVENTS", self.prefix)
     }
 
     /// The stream of the audit.
-    #[must_use]
     pub fn audit_stream(&self) -> String {
         format!("{}_AUDIT", self.prefix)
     }
 
     /// The stream of dead letters.
-    #[must_use]
     pub fn dlq_stream(&self) -> String {
         format!("{}_DLQ", self.prefix)
     }
 
     /// A key-value bucket: `runs`, `checkpoints`, `idempotency`, `control` or `schedules`.
-    #[must_use]
     pub fn bucket(&self, name: &str) -> String {
         format!("{}_{name}", self.namespace)
     }
 
     /// The stream behind a bucket.
-    #[must_use]
     pub fn bucket_stream(&self, name: &str) -> String {
         format!("KV_{}_{name}", self.namespace)
     }
 
     /// The subject of a bucket's key.
-    #[must_use]
     pub fn key(&self, bucket: &str, key: &str) -> String {
         format!("$KV.{}_{bucket}.{key}", self.namespace)
     }
 
     /// The subject of a run's record.
-    #[must_use]
     pub fn record(&self, tenant: &Tenant, run: &RunId) -> String {
         format!("$KV.{}_runs.{tenant}.{run}", self.namespace)
     }

@@ -10,13 +10,11 @@ const TICK: &str = "_tick";
 
 impl Names {
     /// The subject to which the server publishes a job when its schedule fires.
-    #[must_use]
     pub fn due(&self, tenant: &Tenant, lane: &Lane, job_type: &JobType) -> String {
         format!("{}.due.{tenant}.{lane}.{job_type}", self.namespace)
     }
 
     /// The queue and the type in the subject of a due job.
-    #[must_use]
     pub fn read_due<'s>(&self, subject: &'s str) -> Option<(&'s str, &'s str)> {
         let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix(".due.")?;
         let mut parts = rest.splitn(4, '.');
@@ -25,20 +23,17 @@ impl Names {
     }
 
     /// All due jobs.
-    #[must_use]
     pub fn due_all(&self) -> String {
         format!("{}.due.>", self.namespace)
     }
 
     /// The subject of a delayed job.
-    #[must_use]
     pub fn schedule(&self, tenant: &Tenant, id: &str) -> String {
         format!("{}.schedules.{tenant}.{id}", self.namespace)
     }
 
     /// The subject of a run's next attempt. It has the round and the attempt, and, if the attempt was deferred, how
     /// often, so that a late writer cannot replace a newer one.
-    #[must_use]
     pub fn retry(&self, run: &Run) -> String {
         let Run { tenant, run_id, round, deferrals, .. } = run;
         let (attempt, wait) =
@@ -47,33 +42,28 @@ impl Names {
     }
 
     /// Filters over delayed jobs, retries and due jobs of a tenant; `None` stands for any.
-    #[must_use]
     pub fn schedules_where(&self, tenant: Option<&Tenant>) -> [String; 3] {
         let tenant = tenant.map_or("*", Tenant::as_str);
         ["schedules", "retries", "due"].map(|plane| format!("{}.{plane}.{tenant}.>", self.namespace))
     }
 
     /// The subjects of the schedules stream.
-    #[must_use]
     pub fn schedules_subjects(&self) -> Vec<String> {
         ["schedules", "retries", "due"].map(|plane| format!("{}.{plane}.>", self.namespace)).to_vec()
     }
 
     /// The subject of a recurring schedule's next tick. It has one token more than that of any delayed job, whose run
     /// may have the same id.
-    #[must_use]
     pub fn tick(&self, tenant: &Tenant, id: &ScheduleId) -> String {
         format!("{}.schedules.{tenant}.{TICK}.{id}", self.namespace)
     }
 
     /// The subject to which the server publishes a tick. No queue has that name.
-    #[must_use]
     pub fn due_tick(&self, tenant: &Tenant, id: &ScheduleId) -> String {
         format!("{}.due.{tenant}.{TICK}.{id}", self.namespace)
     }
 
     /// Tenant and schedule of a tick that has fired.
-    #[must_use]
     pub fn read_due_tick(&self, subject: &str) -> Option<(Tenant, ScheduleId)> {
         let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix(".due.")?;
         let (tenant, rest) = rest.split_once('.')?;

@@ -35,33 +35,27 @@ fn of_bucket(reason: &str) -> Option<&'static str> {
     if !bucket.starts_with("KV_") || !rest.starts_with("is gone") {
         return None;
     }
-    let remedies = [
-        (
-            "_runs",
+    Some(match bucket.rsplit('_').next() {
+        Some("runs") => {
             "stop the nodes and restore it from a backup; or restart a node, which makes it empty: jobs that wait in lanes \
-             run as new ones, those that wait for a time or a retry become dead letters of kind invalid",
-        ),
-        (
-            "_idempotency",
-            "restore it from a backup; or restart a node, which makes it empty: keys count as free, and a repeated job runs again",
-        ),
-        (
-            "_control",
+             run as new ones, those that wait for a time or a retry become dead letters of kind invalid"
+        }
+        Some("idempotency") => {
+            "restore it from a backup; or restart a node, which makes it empty: keys count as free, and a repeated job runs again"
+        }
+        Some("control") => {
             "restore it from a backup; or restart a node, which makes it empty: then pauses, limits and queues that were \
-             set while the cluster ran are gone, and breakers are closed",
-        ),
-        (
-            "_concurrency",
-            "wait until running attempts have ended and restart a node, which makes it empty: what still runs is not counted then",
-        ),
-        (
-            "_schedules",
+             set while the cluster ran are gone, and breakers are closed"
+        }
+        Some("concurrency") => {
+            "wait until running attempts have ended and restart a node, which makes it empty: what still runs is not counted then"
+        }
+        Some("schedules") => {
             "restore it from a backup; or restart a node, which makes it empty: recurring schedules of the configuration \
-             come back, others have to be put again",
-        ),
-    ];
-    let found = remedies.into_iter().find(|(end, _)| bucket.ends_with(end));
-    Some(found.map_or("restore it from a backup, or restart a node, which makes it empty", |(_, remedy)| remedy))
+             come back, others have to be put again"
+        }
+        _ => "restore it from a backup, or restart a node, which makes it empty",
+    })
 }
 
 /// What to do about a warning of a node's health.

@@ -128,7 +128,6 @@ impl Facts {
         check.found
     }
 
-    /// The types whose jobs wait for a handler.
     pub(super) fn of_handlers(&self) -> Vec<Finding> {
         let mut check = Check::of("handlers");
         for missing in self.no_handler.iter().filter(|missing| missing.jobs > 0) {

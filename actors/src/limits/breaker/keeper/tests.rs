@@ -19,19 +19,19 @@ fn breakers_of(types: impl Iterator<Item = String>) -> Breakers {
 }
 
 /// A tenant's breaker of a type is in this state.
-fn is(breakers: &Breakers, (tenant, job_type): (&str, &str), state: State) {
+fn is(breakers: &Breakers, (tenant, job_type): (&str, &str), state: Circuit) {
     let of = BreakerKey { tenant: Tenant::parse(tenant).unwrap(), job_type: type_named(job_type), key: None };
     let mut breaker = Breaker::new(of, now());
     (breaker.state, breaker.period) = (state, 1);
     breakers.learned(breaker, 1);
 }
 
-fn open() -> State {
-    State::Open { until: now().plus(Duration::from_secs(600)), times: 1, cause: Cause::Failures, failures: 5 }
+fn open() -> Circuit {
+    Circuit::Open { until: now().plus(Duration::from_secs(600)), times: 1, cause: Cause::Failures, failures: 5 }
 }
 
-fn half_open() -> State {
-    State::HalfOpen { times: 1, successes: 0, probes: Vec::new(), failures: 5 }
+fn half_open() -> Circuit {
+    Circuit::HalfOpen { times: 1, successes: 0, probes: Vec::new(), failures: 5 }
 }
 
 fn shown_as(metrics: &Metrics, label: &str) -> i64 {

@@ -18,7 +18,7 @@ fn run(name: &str) -> Run {
 /// A run that waits until 100 s after the beginning.
 fn waiting(name: &str) -> Run {
     let mut run = run(name);
-    run.settle(Settlement::Schedule { at: at(100) }, at(0));
+    run.settle(Settlement::Schedule(at(100)), at(0));
     run
 }
 
@@ -37,7 +37,7 @@ fn reads(mut round: Round, bytes: usize, found_on_each: usize) -> (Vec<u64>, u64
         found += found_on_each;
         assert!(!round.has_read(bytes, Some(from + 256), found), "more follow");
     }
-    (reads, round.goes_on_from())
+    (reads, round.from)
 }
 
 /// Given a stream of several pages, when it has been read to its end, then the round is over, and the next one begins
@@ -47,9 +47,9 @@ fn a_pass_through_a_stream_begins_again_once_it_has_met_the_end() {
     let mut round = Round::new(FIRST, 10);
     assert_eq!(round.reads_from(), Some(1));
     assert!(!round.has_read(100, Some(257), 0));
-    assert_eq!((round.reads_from(), round.goes_on_from()), (Some(257), 257));
+    assert_eq!((round.reads_from(), round.from), (Some(257), 257));
     assert!(round.has_read(100, None, 0), "the pass is whole: what was counted in it can be published");
-    assert_eq!((round.reads_from(), round.goes_on_from()), (None, 1));
+    assert_eq!((round.reads_from(), round.from), (None, 1));
 }
 
 #[test]
